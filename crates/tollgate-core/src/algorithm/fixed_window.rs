@@ -1,0 +1,57 @@
+//! Fixed window: one count per window, windows aligned to the epoch.
+
+use crate::cost::Cost;
+use crate::limit::Limit;
+use crate::time::Timestamp;
+
+/// What was admitted in window `number`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FixedWindow {
+    pub(crate) number: u64,
+    pub(crate) count: u32,
+}
+
+impl FixedWindow {
+    pub(crate) fn fresh(limit: &Limit, now: Timestamp) -> Self {
+        Self { number: now.as_micros() / limit.window_micros(), count: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, limit: &Limit, now: Timestamp) -> Self {
+        let current = Self::fresh(limit, now);
+        // A clock that went back stays in the last window it saw.
+        if current.number > self.number { current } else { *self }
+    }
+
+    #[inline]
+    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
+        limit.quota().saturating_sub(self.count)
+    }
+
+    #[inline]
+    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        cost.get() <= self.remaining(limit)
+    }
+
+    #[inline]
+    pub(crate) fn charged(&self, cost: Cost) -> Self {
+        Self { count: self.count + cost.get(), ..*self }
+    }
+
+    /// Gives back what was taken in this window; what was taken in an earlier one is gone with it.
+    pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
+        let taken_in = taken_at.map_or(self.number, |at| at.as_micros() / limit.window_micros());
+        let given_back = if taken_in == self.number { cost.get() } else { 0 };
+        Self { count: self.count.saturating_sub(given_back), ..*self }
+    }
+
+    #[inline]
+    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        (self.count > 0).then(|| self.retry_at(limit))
+    }
+
+    #[inline]
+    pub(crate) fn retry_at(&self, limit: &Limit) -> u64 {
+        (self.number + 1).saturating_mul(limit.window_micros())
+    }
+}

@@ -1,0 +1,175 @@
+//! Sliding log: the time and cost of every request admitted in the last window. Exact, at the price of memory.
+//!
+//! Entries carry a running total, so that a check finds both the live sum and the retry time by binary search.
+
+use std::collections::VecDeque;
+
+use crate::cost::Cost;
+use crate::limit::Limit;
+use crate::time::Timestamp;
+
+/// The admitted requests, oldest first.
+#[derive(Clone, Debug, Default, Eq)]
+pub(crate) struct Log {
+    entries: VecDeque<Entry>,
+    /// The running total before the first entry.
+    base: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    time: u64,
+    /// The sum of all costs up to and including this entry.
+    total: u64,
+}
+
+/// The log at an instant: how much is in use, and how many of its entries have expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlidingLog {
+    used: u64,
+    expired: usize,
+    now: u64,
+    /// When the newest live entry expires.
+    empty_at: Option<u64>,
+}
+
+impl PartialEq for Log {
+    /// The same requests; what the running total started from does not matter.
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Log {
+    pub(crate) fn read(&self, limit: &Limit, now: Timestamp) -> SlidingLog {
+        let newest = self.entries.back().map_or(0, |entry| entry.time);
+        // A clock that went back expires nothing.
+        let now = now.as_micros().max(newest);
+        let window = limit.window_micros();
+        let expired = self.entries.partition_point(|entry| entry.time.saturating_add(window) <= now);
+        let used = self.total() - self.total_before(expired);
+        let empty_at = (used > 0).then_some(newest.saturating_add(window));
+        SlidingLog { used, expired, now, empty_at }
+    }
+
+    /// Drops what has expired and appends what was charged.
+    pub(crate) fn append(&mut self, reading: &SlidingLog, cost: Cost) {
+        self.drop_expired(reading);
+        let total = self.total() + u64::from(cost.get());
+        match self.entries.back_mut() {
+            // Requests of one microsecond expire together: they share an entry.
+            Some(last) if last.time == reading.now => last.total = total,
+            _ => self.entries.push_back(Entry { time: reading.now, total }),
+        }
+    }
+
+    /// Takes up to `cost` back from the entry made at `taken_at`, or from the newest entries; says how much that was.
+    pub(crate) fn give_back(&mut self, reading: &SlidingLog, cost: Cost, taken_at: Option<Timestamp>) -> u64 {
+        self.drop_expired(reading);
+        let cost = u64::from(cost.get());
+        if let Some(at) = taken_at {
+            let found = self.entries.binary_search_by_key(&at.as_micros(), |entry| entry.time);
+            return found.map_or(0, |index| self.reduce(index, cost));
+        }
+        let mut left = cost;
+        while left > 0 && !self.entries.is_empty() {
+            let newest = self.entries.len() - 1;
+            left -= self.reduce(newest, left);
+        }
+        cost - left
+    }
+
+    /// Takes at most `cost` from the entry at `index`; says how much that was.
+    fn reduce(&mut self, index: usize, cost: u64) -> u64 {
+        let own = self.entries[index].total - self.total_before(index);
+        let taken = own.min(cost);
+        for entry in self.entries.range_mut(index..) {
+            entry.total -= taken;
+        }
+        if taken == own {
+            self.entries.remove(index);
+        }
+        taken
+    }
+
+    fn drop_expired(&mut self, reading: &SlidingLog) {
+        self.base = self.total_before(reading.expired);
+        self.entries.drain(..reading.expired);
+        if self.entries.is_empty() {
+            self.base = 0;
+        }
+        // A quiet key gives the memory of its busiest window back.
+        if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.base, |entry| entry.total)
+    }
+
+    fn total_before(&self, index: usize) -> u64 {
+        if index == 0 { self.base } else { self.entries[index - 1].total }
+    }
+
+    /// The entries as (time, cost), oldest first.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
+        let mut before = self.base;
+        self.entries.iter().map(move |entry| {
+            let cost = entry.total - before;
+            before = entry.total;
+            (entry.time, cost)
+        })
+    }
+
+    /// Builds a log from (time, cost) pairs, oldest first; `None` when they are not in order or cost nothing.
+    pub(crate) fn from_entries(entries: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
+        let mut log = Self::default();
+        for (time, cost) in entries {
+            if cost == 0 || log.entries.back().is_some_and(|last| last.time >= time) {
+                return None;
+            }
+            let total = log.total().checked_add(cost)?;
+            log.entries.push_back(Entry { time, total });
+        }
+        Some(log)
+    }
+}
+
+impl SlidingLog {
+    pub(crate) fn fresh(now: Timestamp) -> Self {
+        Self { used: 0, expired: 0, now: now.as_micros(), empty_at: None }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
+        // At most the quota, which is 32 bits wide.
+        u64::from(limit.quota()).saturating_sub(self.used) as u32
+    }
+
+    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        self.used + u64::from(cost.get()) <= u64::from(limit.quota())
+    }
+
+    pub(crate) fn charged(&self, limit: &Limit, cost: Cost) -> Self {
+        Self {
+            used: self.used + u64::from(cost.get()),
+            empty_at: Some(self.now.saturating_add(limit.window_micros())),
+            ..*self
+        }
+    }
+
+    pub(crate) fn reset_at(&self) -> Option<u64> {
+        self.empty_at
+    }
+
+    pub(crate) fn retry_at(&self, limit: &Limit, log: &Log, cost: Cost) -> u64 {
+        let excess = (self.used + u64::from(cost.get())).saturating_sub(u64::from(limit.quota()));
+        let enough = log.total_before(self.expired) + excess;
+        let index = log.entries.partition_point(|entry| entry.total < enough);
+        log.entries.get(index).map_or(self.now, |entry| entry.time.saturating_add(limit.window_micros()))
+    }
+}

@@ -1,0 +1,94 @@
+//! Token bucket: tokens refill at the quota's rate, up to the burst; a fresh bucket is full.
+//!
+//! It counts the tokens in use rather than those left, so that a changed burst keeps what was used. That makes it
+//! the leaky bucket's level as well: one rises by what the other loses, and both drain at the same rate.
+
+use crate::cost::Cost;
+use crate::limit::{Limit, Scale};
+use crate::state::State;
+use crate::time::{EXACT_MAX, Timestamp};
+
+/// `level` units were in use at `tick`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub(crate) level: u64,
+    pub(crate) tick: u64,
+}
+
+impl Bucket {
+    pub(crate) fn fresh(limit: &Limit, now: Timestamp) -> Self {
+        Self { level: 0, tick: limit.scale().tick_of(now.as_micros()) }
+    }
+
+    /// Brings the stored bucket to `now`, converting it when it was written under another quota or tick.
+    #[inline]
+    pub(crate) fn read(&self, limit: &Limit, state: &State, now: Timestamp) -> Self {
+        if state.same_scale(limit) {
+            return self.drained(limit.scale(), limit.scale().tick_of(now.as_micros()));
+        }
+        self.converted(limit, &state.scale(), now)
+    }
+
+    #[inline]
+    fn drained(&self, scale: &Scale, now: u64) -> Self {
+        // A clock that went back drains nothing: the bucket stays at the last tick it saw.
+        let elapsed = now.saturating_sub(self.tick);
+        Self {
+            level: self.level.saturating_sub(elapsed.saturating_mul(scale.rate)),
+            tick: self.tick + elapsed,
+        }
+    }
+
+    /// Whole tokens in use are kept; a fraction counts as used, so that no change of limits gives anything away.
+    #[cold]
+    fn converted(&self, limit: &Limit, old: &Scale, now: Timestamp) -> Self {
+        let new = limit.scale();
+        let drained = self.drained(old, old.tick_of(now.as_micros()));
+        let last_seen = old.micros_of(self.tick).div_ceil(new.tick);
+        Self {
+            level: units_in_use(u128::from(drained.level), old, new),
+            tick: new.tick_of(now.as_micros()).max(last_seen),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
+        let scale = limit.scale();
+        // At most the burst, which is 32 bits wide.
+        (scale.capacity.saturating_sub(self.level) / scale.unit) as u32
+    }
+
+    #[inline]
+    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        let scale = limit.scale();
+        self.level + u64::from(cost.get()) * scale.unit <= scale.capacity
+    }
+
+    #[inline]
+    pub(crate) fn charged(&self, limit: &Limit, cost: Cost) -> Self {
+        Self { level: self.level + u64::from(cost.get()) * limit.scale().unit, tick: self.tick }
+    }
+
+    pub(crate) fn refunded(&self, limit: &Limit, cost: Cost) -> Self {
+        let given_back = u64::from(cost.get()).saturating_mul(limit.scale().unit);
+        Self { level: self.level.saturating_sub(given_back), tick: self.tick }
+    }
+
+    #[inline]
+    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        let scale = limit.scale();
+        (self.level > 0).then(|| scale.micros_of(self.tick + self.level.div_ceil(scale.rate)))
+    }
+
+    pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
+        let scale = limit.scale();
+        let excess = (self.level + u64::from(cost.get()) * scale.unit).saturating_sub(scale.capacity);
+        scale.micros_of(self.tick + excess.div_ceil(scale.rate))
+    }
+}
+
+/// Units of one scale as units of another: whole tokens, rounded up, saturating at the largest exact integer.
+pub(super) fn units_in_use(units: u128, old: &Scale, new: &Scale) -> u64 {
+    let tokens = units.div_ceil(u128::from(old.unit));
+    tokens.saturating_mul(u128::from(new.unit)).min(u128::from(EXACT_MAX)) as u64
+}

@@ -1,0 +1,138 @@
+//! What a caller is told: every limit's own answer, and which of them binds.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Queued;
+use crate::limit::Algorithm;
+use crate::standing::Standing;
+use crate::time::Timestamp;
+
+/// Why a request was denied, or admitted without being counted as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The limit has no room now; waiting helps.
+    LimitExceeded,
+    /// The cost is above the capacity; waiting never helps.
+    CostExceedsLimit,
+}
+
+impl Reason {
+    /// The name used in bodies, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LimitExceeded => "LIMIT_EXCEEDED",
+            Self::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
+        }
+    }
+}
+
+/// What one limit answers to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether this limit has room; in a denied chain others may have none.
+    pub allowed: bool,
+    /// Whether this limit only watches: it is counted but never denies.
+    pub shadow: bool,
+    /// How the limit counts.
+    pub algorithm: Algorithm,
+    /// How much can be taken at once from a fresh counter.
+    pub capacity: u32,
+    /// What cost would still be allowed now, rounded down.
+    pub remaining: u32,
+    /// When the whole capacity is back if nothing more comes; the present when it is there already.
+    pub reset_at: Timestamp,
+    /// The first instant at which the same request is allowed; `None` when it is allowed now or never.
+    pub retry_at: Option<Timestamp>,
+    /// Why it is denied.
+    pub reason: Option<Reason>,
+    /// How close the key is to its limit.
+    pub standing: Standing,
+    /// The standing at the last charge before this request: if it differs from that of a charged answer, the key changed state.
+    pub previous_standing: Standing,
+    /// For a leaky bucket: how long to wait in order to leave at a constant rate.
+    pub delay: Option<Duration>,
+    /// For a leaky bucket: the place in the queue, 1 being its head.
+    pub queue_position: Option<u32>,
+}
+
+impl Answer {
+    #[inline]
+    pub(crate) fn queued(&mut self, queued: Option<Queued>) {
+        if let Some(queued) = queued {
+            self.delay = Some(queued.delay);
+            self.queue_position = Some(queued.position);
+        }
+    }
+}
+
+/// The answers of all limits of a request; one is the common case and needs no allocation.
+pub type Answers = SmallVec<[Answer; 1]>;
+
+/// Whether a request may pass, and everything there is to say about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the request may pass.
+    pub allowed: bool,
+    /// Whether this repeats an earlier admission under the same idempotency key and took nothing.
+    pub replayed: bool,
+    /// When it was decided, by the store's clock.
+    pub at: Timestamp,
+    /// Every limit's own answer, in the order the limits were named.
+    pub answers: Answers,
+    binding: usize,
+}
+
+impl Decision {
+    /// Combines the answers of one request. `allowed` says whether it was admitted.
+    #[inline]
+    pub fn new(allowed: bool, at: Timestamp, answers: Answers) -> Self {
+        let binding = if answers.len() < 2 { 0 } else { binding(allowed, &answers) };
+        Self { allowed, replayed: false, at, answers, binding }
+    }
+
+    /// The limit that binds: denied, the one to wait longest for; allowed, the one with the least left in proportion.
+    /// `None` only when no limit applied.
+    #[inline]
+    pub fn binding(&self) -> Option<&Answer> {
+        self.answers.get(self.binding)
+    }
+
+    /// The place of the binding limit among the answers.
+    pub fn binding_index(&self) -> usize {
+        self.binding
+    }
+
+    /// How long until the same request is allowed; `None` when it is allowed, or never will be.
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.allowed {
+            return None;
+        }
+        self.binding().and_then(|answer| answer.retry_at).map(|at| at.saturating_since(self.at))
+    }
+
+    /// What the binding limit still allows.
+    pub fn remaining(&self) -> Option<u32> {
+        self.binding().map(|answer| answer.remaining)
+    }
+}
+
+fn binding(allowed: bool, answers: &[Answer]) -> usize {
+    let enforced = |answer: &&Answer| !answer.shadow;
+    let all_shadow = !answers.iter().any(|answer| enforced(&answer));
+    let candidates = answers.iter().enumerate().filter(|(_, answer)| all_shadow || enforced(answer));
+    // `min_by` and a reversed order keep the first of equals, so the order of the limits decides ties.
+    let chosen = if allowed {
+        candidates.min_by(|(_, a), (_, b)| {
+            let left = u64::from(a.remaining) * u64::from(b.capacity);
+            let right = u64::from(b.remaining) * u64::from(a.capacity);
+            left.cmp(&right)
+        })
+    } else {
+        let wait = |answer: &Answer| answer.retry_at.map_or(u64::MAX, Timestamp::as_micros);
+        candidates.filter(|(_, answer)| !answer.allowed).min_by(|(_, a), (_, b)| wait(b).cmp(&wait(a)))
+    };
+    chosen.map_or(0, |(index, _)| index)
+}

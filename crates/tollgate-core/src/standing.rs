@@ -1,0 +1,66 @@
+//! How close a key is to its limit, with hysteresis so that it does not flap.
+
+/// `normal`, `warning` or `throttled`: what clients see as the state of a key.
+///
+/// Above 80 % used is a warning, below 70 % is normal again, no room is throttled. In between it stays what it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Standing {
+    /// Plenty of room.
+    #[default]
+    Normal,
+    /// Close to the limit; a good client slows down.
+    Warning,
+    /// No room now.
+    Throttled,
+}
+
+impl Standing {
+    /// The name used in bodies and headers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Warning => "warning",
+            Self::Throttled => "throttled",
+        }
+    }
+
+    /// The standing that follows this one when `remaining` of `capacity` is left.
+    #[inline]
+    pub(crate) fn settle(self, remaining: u32, capacity: u32) -> Self {
+        let used = u64::from(capacity - remaining.min(capacity));
+        let capacity = u64::from(capacity);
+        if remaining == 0 {
+            Self::Throttled
+        } else if used * 100 > capacity * 80 {
+            Self::Warning
+        } else if used * 100 < capacity * 70 {
+            Self::Normal
+        } else {
+            // There is room again, so a throttled key is at most warned.
+            self.min(Self::Warning)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Standing::{self, Normal, Throttled, Warning};
+
+    #[test]
+    fn settles_with_hysteresis() {
+        let rows: [(Standing, u32, Standing); 9] = [
+            (Normal, 100, Normal),
+            (Normal, 20, Normal),
+            (Normal, 19, Warning),
+            (Warning, 20, Warning),
+            (Warning, 30, Warning),
+            (Warning, 31, Normal),
+            (Warning, 0, Throttled),
+            (Throttled, 25, Warning),
+            (Throttled, 31, Normal),
+        ];
+        for (before, remaining, after) in rows {
+            assert_eq!(before.settle(remaining, 100), after, "{before:?} with {remaining} left");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The store inside the process: sharded, bounded, expiring as it goes, and synchronous.
+//!
+//! ```
+//! use tollgate_core::{Cost, Counter, Key, Limit};
+//! use tollgate_memory::MemoryStore;
+//! use tollgate_store::{Action, Charge, Command, Outcome, Store};
+//!
+//! let store = MemoryStore::default();
+//! let counter = Counter::new("logins", "ip", "");
+//! let limit = Limit::per_minute(1)?;
+//! let charges = [Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit)];
+//! let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+//! let allowed = |outcome| matches!(outcome, Some(Ok(Outcome::Decided(decision))) if decision.allowed);
+//! assert!(allowed(store.apply_now(&command, None)));
+//! assert!(!allowed(store.apply_now(&command, None)));
+//! # Ok::<(), tollgate_core::InvalidLimit>(())
+//! ```
+//!
+//! # How it keeps its promises
+//!
+//! A command locks the shards of its keys in ascending order, so that commands with several limits are atomic and cannot deadlock.
+//! Keys whose state equals a fresh one are dropped a few at a time by the commands that pass by. The number of keys is bounded, and a
+//! key that is limiting someone is never evicted: when all are live, new keys of a rule share one overflow counter.
+//!
+//! It keeps nothing through a restart.
+
+mod clock;
+mod idempotency;
+mod shard;
+mod store;
+mod sync;
+
+pub use clock::SystemClock;
+pub use store::{MemoryOptions, MemoryStore};

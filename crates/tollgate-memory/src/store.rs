@@ -1,0 +1,387 @@
+//! The store: which locks a command takes, and in what order.
+
+use std::future::ready;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use foldhash::quality::RandomState;
+use smallvec::SmallVec;
+use tollgate_core::{Answer, Answers, Cost, Decision, Evaluation, Timestamp, refund};
+use tollgate_store::{Action, ApplyFuture, Charge, Clock, Command, Idempotency, Outcome, Store, StoreError};
+
+use crate::clock::SystemClock;
+use crate::idempotency::{Admissions, Earlier, digest};
+use crate::shard::{Entry, Lookup, Shard};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
+
+/// How many shards a full store looks through for expired keys before a new key goes to the overflow counter.
+const SHARDS_SEARCHED: usize = 8;
+/// Fewer keys than this do not need a lock of their own.
+const KEYS_PER_SHARD_MIN: usize = 64;
+const SHARDS_MAX: usize = 1 << 12;
+/// Idempotency keys are rarer than checks and held under their lock for a whole take.
+const ADMISSION_SHARDS: usize = 64;
+
+/// The bounds of a [`MemoryStore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// How many keys are kept; further ones share an overflow counter per rule while all of these are live.
+    pub max_keys: usize,
+    /// How many idempotency keys are kept; further takes with one fail until some are five minutes old.
+    pub max_idempotency_keys: usize,
+    /// How many parts the keys are split into, rounded up to a power of two; more parts mean less waiting between threads.
+    pub shards: usize,
+}
+
+impl MemoryOptions {
+    /// The most keys a store can be configured for.
+    pub const KEYS_MAX: usize = 1 << 30;
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { max_keys: 1_000_000, max_idempotency_keys: 262_144, shards: 128 }
+    }
+}
+
+/// Counters in this process. See the crate documentation.
+#[derive(Debug)]
+pub struct MemoryStore {
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    admissions: Box<[Mutex<Admissions>]>,
+    hasher: RandomState,
+    /// Keys in all shards, the overflow counters included, and those about to be inserted.
+    keys: CachePadded<AtomicUsize>,
+    /// The shard whose turn it is to be searched for expired keys.
+    hand: AtomicUsize,
+    options: MemoryOptions,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new(MemoryOptions::default(), Arc::new(SystemClock::new()))
+    }
+}
+
+impl MemoryStore {
+    /// An empty store. `clock` is asked whenever a command brings no time of its own.
+    pub fn new(options: MemoryOptions, clock: Arc<dyn Clock>) -> Self {
+        // A store of few keys has few shards, so that a search for expired ones sees them all.
+        let useful = options.max_keys.div_ceil(KEYS_PER_SHARD_MIN);
+        let shards = options.shards.min(useful).clamp(1, SHARDS_MAX).next_power_of_two();
+        Self {
+            shards: (0..shards).map(|_| CachePadded::new(Mutex::new(Shard::default()))).collect(),
+            admissions: (0..ADMISSION_SHARDS).map(|_| Mutex::new(Admissions::default())).collect(),
+            hasher: RandomState::default(),
+            keys: CachePadded::new(AtomicUsize::new(0)),
+            hand: AtomicUsize::new(0),
+            options: MemoryOptions { shards, ..options },
+            clock,
+        }
+    }
+
+    /// How many keys are kept now.
+    pub fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn execute(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
+        let moment = match now {
+            Some(now) => Moment { now, own: false },
+            None => Moment { now: self.clock.now(), own: true },
+        };
+        match command.action {
+            Action::Take { idempotency: None } => {
+                if let [charge] = command.charges
+                    && let Some(decision) = self.take_known(charge, command.cost, moment)
+                {
+                    return Ok(Outcome::Decided(decision));
+                }
+                Ok(Outcome::Decided(self.decide(command, moment, true)))
+            }
+            Action::Take { idempotency: Some(idempotency) } => self.take_once(command, &idempotency, moment),
+            Action::Peek => Ok(Outcome::Decided(self.decide(command, moment, false))),
+            Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, moment.now, taken_at))),
+            _ => {
+                self.reset(command);
+                Ok(Outcome::Reset)
+            }
+        }
+    }
+
+    /// The common case: one limit, a known key, one lock, no allocation. `None` when the key is not there.
+    #[inline]
+    fn take_known(&self, charge: &Charge<'_>, cost: Cost, moment: Moment) -> Option<Decision> {
+        let lookup = Lookup::new(&charge.key, &self.hasher);
+        let now = moment.now;
+        let mut shard = self.shards[self.shard_of(&lookup)].lock();
+        let position = shard.find(&lookup)?;
+        let due = shard.pass();
+        let entry = shard.entry_mut(position);
+        let evaluation = Evaluation::new(charge.limit, Some(&entry.state), now, cost);
+        let mut answer = if evaluation.allows() {
+            let answer = evaluation.charge(&mut entry.state);
+            entry.set_fresh_at(answer.reset_at);
+            answer
+        } else {
+            evaluation.answer(Some(&entry.state))
+        };
+        drop(shard);
+        if due {
+            self.sweep_next(moment);
+        }
+        answer.shadow = charge.shadow;
+        let mut answers = Answers::new();
+        answers.push(answer);
+        Some(Decision::new(answer.allowed || charge.shadow, now, answers))
+    }
+
+    /// Decides on any number of limits at once, and charges them if `take` is set.
+    fn decide(&self, command: &Command<'_>, moment: Moment, take: bool) -> Decision {
+        let now = moment.now;
+        let mut lookups = self.lookups(command);
+        loop {
+            let mut locked = Locked::new(self, &lookups);
+            let missing = |lookup: &&Lookup<'_>| !lookup.is_overflow() && locked.find(lookup).is_none();
+            let newcomers = lookups.iter().filter(missing).count();
+            if newcomers > 0 && !self.reserve(newcomers, take) {
+                let homeless = lookups.iter().position(|lookup| missing(&lookup)).unwrap_or_default();
+                // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
+                drop(locked);
+                if !(take && self.make_room(moment)) {
+                    lookups[homeless] = lookups[homeless].overflow(&self.hasher);
+                }
+                continue;
+            }
+            locked.reserved = if take { newcomers } else { 0 };
+            let evaluations: SmallVec<[Evaluation<'_>; 4]> = command
+                .charges
+                .iter()
+                .zip(&lookups)
+                .map(|(charge, lookup)| {
+                    let state = locked.find(lookup).map(|entry| &entry.state);
+                    Evaluation::new(charge.limit, state, now, command.cost)
+                })
+                .collect();
+            let allowed = command
+                .charges
+                .iter()
+                .zip(&evaluations)
+                .all(|(charge, evaluation)| charge.shadow || evaluation.allows());
+            let mut answers = Answers::new();
+            for ((charge, lookup), evaluation) in command.charges.iter().zip(&lookups).zip(&evaluations) {
+                let mut answer = if take && allowed && evaluation.allows() {
+                    locked.charge(lookup, evaluation)
+                } else {
+                    evaluation.answer(locked.find(lookup).map(|entry| &entry.state))
+                };
+                answer.shadow = charge.shadow;
+                answers.push(answer);
+            }
+            let due = locked.pass();
+            drop(locked);
+            if due {
+                self.sweep_next(moment);
+            }
+            return Decision::new(allowed, now, answers);
+        }
+    }
+
+    /// A take under an idempotency key, which stays locked from the look-up to the record.
+    fn take_once(
+        &self,
+        command: &Command<'_>,
+        idempotency: &Idempotency<'_>,
+        moment: Moment,
+    ) -> Result<Outcome, StoreError> {
+        let key = digest(idempotency);
+        let shard = usize::from(key[0]) % ADMISSION_SHARDS;
+        // Always taken before the counters' locks, which are never held here.
+        let mut admissions = self.admissions[shard].lock();
+        let now = moment.now;
+        match admissions.look_up(&key, &idempotency.fingerprint, now) {
+            Earlier::Admitted(decision) => Ok(Outcome::Decided(decision)),
+            Earlier::Mismatch => Ok(Outcome::Mismatch),
+            Earlier::None => {
+                admissions.reserve(self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS))?;
+                let decision = self.decide(command, moment, true);
+                if decision.allowed {
+                    admissions.record(key, idempotency.fingerprint, now, &decision);
+                }
+                Ok(Outcome::Decided(decision))
+            }
+        }
+    }
+
+    fn refund(&self, command: &Command<'_>, now: Timestamp, taken_at: Option<Timestamp>) -> Decision {
+        let lookups = self.lookups(command);
+        let mut locked = Locked::new(self, &lookups);
+        let mut answers = Answers::new();
+        for (charge, lookup) in command.charges.iter().zip(&lookups) {
+            let entry = locked.find_mut(lookup);
+            let state = entry.as_ref().map(|entry| &entry.state);
+            let (mut answer, changed) = refund(charge.limit, state, now, command.cost, taken_at);
+            if let (Some(entry), Some(changed)) = (entry, changed) {
+                entry.state = changed;
+                entry.set_fresh_at(answer.reset_at);
+            }
+            answer.shadow = charge.shadow;
+            answers.push(answer);
+        }
+        let allowed = answers.iter().all(|answer| answer.allowed || answer.shadow);
+        Decision::new(allowed, now, answers)
+    }
+
+    fn reset(&self, command: &Command<'_>) {
+        let lookups = self.lookups(command);
+        let mut locked = Locked::new(self, &lookups);
+        for lookup in &lookups {
+            locked.remove(lookup);
+        }
+    }
+
+    fn lookups<'a>(&self, command: &Command<'a>) -> SmallVec<[Lookup<'a>; 4]> {
+        command.charges.iter().map(|charge| Lookup::new(&charge.key, &self.hasher)).collect()
+    }
+
+    #[inline]
+    fn shard_of(&self, lookup: &Lookup<'_>) -> usize {
+        // The table inside the shard uses the lowest and the seven highest bits.
+        (lookup.hash >> 40) as usize & (self.shards.len() - 1)
+    }
+
+    /// Whether `newcomers` more keys fit; if so, a take has their places from then on.
+    fn reserve(&self, newcomers: usize, take: bool) -> bool {
+        let fits = |keys: usize| (keys + newcomers <= self.options.max_keys).then_some(keys + newcomers);
+        if take {
+            self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        } else {
+            fits(self.keys.load(Ordering::Relaxed)).is_some()
+        }
+    }
+
+    /// Looks through a few shards for expired keys; whether it found any.
+    #[cold]
+    fn make_room(&self, moment: Moment) -> bool {
+        (0..SHARDS_SEARCHED.min(self.shards.len())).any(|_| self.sweep_next(moment))
+    }
+
+    /// Looks at a few entries of the shard whose turn it is and drops the expired ones; whether there were any.
+    ///
+    /// Whatever keys the commands touch, the turn goes round all shards, so that idle ones are cleared as well. No lock is held here.
+    #[cold]
+    fn sweep_next(&self, moment: Moment) -> bool {
+        if !moment.own {
+            return false;
+        }
+        let turn = self.hand.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
+        let dropped = self.shards[turn].lock().sweep(moment.now, &self.hasher);
+        self.keys.fetch_sub(dropped, Ordering::Relaxed);
+        dropped > 0
+    }
+}
+
+/// When a command happens. Keys expire by the store's own clock alone: a time that a command brings may belong to another history.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    now: Timestamp,
+    own: bool,
+}
+
+/// The locked shards of a command's keys.
+struct Locked<'a> {
+    store: &'a MemoryStore,
+    /// By ascending shard number: the one order in which locks are taken.
+    shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+    /// Places for new keys that are counted already; what is left of them is given back at the end.
+    reserved: usize,
+}
+
+impl<'a> Locked<'a> {
+    fn new(store: &'a MemoryStore, lookups: &[Lookup<'_>]) -> Self {
+        let mut numbers: SmallVec<[usize; 4]> = lookups.iter().map(|lookup| store.shard_of(lookup)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut shards = SmallVec::new();
+        for number in numbers {
+            shards.push((number, store.shards[number].lock()));
+        }
+        Self { store, shards, reserved: 0 }
+    }
+
+    /// Whether this command is the one after which some shard is swept.
+    fn pass(&mut self) -> bool {
+        self.shards.first_mut().is_some_and(|(_, shard)| shard.pass())
+    }
+
+    fn find(&self, lookup: &Lookup<'_>) -> Option<&Entry> {
+        let shard = &self.shards[self.place(lookup)].1;
+        shard.find(lookup).map(|position| shard.entry(position))
+    }
+
+    fn find_mut(&mut self, lookup: &Lookup<'_>) -> Option<&mut Entry> {
+        let place = self.place(lookup);
+        let shard = &mut self.shards[place].1;
+        shard.find(lookup).map(|position| shard.entry_mut(position))
+    }
+
+    /// Charges what `evaluation` found room for in the entry of `lookup`, which is created if need be.
+    fn charge(&mut self, lookup: &Lookup<'_>, evaluation: &Evaluation<'_>) -> Answer {
+        if let Some(entry) = self.find_mut(lookup) {
+            let answer = evaluation.charge(&mut entry.state);
+            entry.set_fresh_at(answer.reset_at);
+            return answer;
+        }
+        let (answer, state) = evaluation.charge_fresh();
+        let place = self.place(lookup);
+        self.shards[place].1.insert(lookup, state, answer.reset_at, &self.store.hasher);
+        match self.reserved.checked_sub(1) {
+            Some(left) if !lookup.is_overflow() => self.reserved = left,
+            // Overflow counters are not bounded by the number of keys but by the number of rules.
+            _ => {
+                self.store.keys.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        answer
+    }
+
+    fn remove(&mut self, lookup: &Lookup<'_>) {
+        let place = self.place(lookup);
+        let shard = &mut self.shards[place].1;
+        if let Some(position) = shard.find(lookup) {
+            shard.remove(position, &self.store.hasher);
+            self.store.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn place(&self, lookup: &Lookup<'_>) -> usize {
+        let number = self.store.shard_of(lookup);
+        self.shards.iter().position(|(locked, _)| *locked == number).unwrap_or_default()
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.reserved > 0 {
+            self.store.keys.fetch_sub(self.reserved, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        let outcomes = commands.iter().map(|command| self.execute(command, now)).collect();
+        Box::pin(ready(outcomes))
+    }
+
+    #[inline]
+    fn apply_now(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+    ) -> Option<Result<Outcome, StoreError>> {
+        Some(self.execute(command, now))
+    }
+}

@@ -1,0 +1,133 @@
+//! Every interleaving counts: shuttle schedules the threads and looks for deadlocks, over-admission and leaked charges.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::thread;
+use tollgate_core::{Algorithm, Cost, Counter, Key, Limit};
+use tollgate_memory::{MemoryOptions, MemoryStore};
+use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
+use tollgate_testkit::SimulatedClock;
+
+const SCHEDULES: usize = 2_000;
+
+fn store(max_keys: usize) -> Arc<MemoryStore> {
+    // Few shards, so that keys share them and chains meet in either order.
+    let options = MemoryOptions { max_keys, shards: 2, ..MemoryOptions::default() };
+    Arc::new(MemoryStore::new(options, Arc::new(SimulatedClock::default())))
+}
+
+fn limit(quota: u64) -> Limit {
+    Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(3_600)).unwrap()
+}
+
+fn take(
+    store: &MemoryStore,
+    identifiers: &[&str],
+    limit: &Limit,
+    idempotency: Option<Idempotency<'_>>,
+) -> bool {
+    let counter = Counter::new("rule", "user", "");
+    let charges: Vec<Charge<'_>> = identifiers
+        .iter()
+        .map(|identifier| Charge::new(Key::new(&counter, identifier, "/"), limit))
+        .collect();
+    let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+    match store.apply_now(&command, None).unwrap().unwrap() {
+        Outcome::Decided(decision) => decision.allowed,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn remaining(store: &MemoryStore, identifier: &str, limit: &Limit) -> u32 {
+    let counter = Counter::new("rule", "user", "");
+    let charges = [Charge::new(Key::new(&counter, identifier, "/"), limit)];
+    let command = Command { action: Action::Peek, charges: &charges, cost: Cost::ONE };
+    match store.apply_now(&command, None).unwrap().unwrap() {
+        Outcome::Decided(decision) => decision.remaining().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn chains_in_opposite_order_neither_deadlock_nor_leak() {
+    shuttle::check_random(
+        || {
+            let store = store(100);
+            let admitted = Arc::new(AtomicUsize::new(0));
+            let chains: [[&'static str; 3]; 3] = [["a", "b", "c"], ["c", "b", "a"], ["b", "a", "c"]];
+            let threads: Vec<_> = chains
+                .into_iter()
+                .map(|chain| {
+                    let (store, admitted) = (store.clone(), admitted.clone());
+                    thread::spawn(move || {
+                        for _ in 0..2 {
+                            let passed = take(&store, &chain, &limit(3), None);
+                            admitted.fetch_add(usize::from(passed), Ordering::SeqCst);
+                        }
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(admitted.load(Ordering::SeqCst), 3);
+            for identifier in ["a", "b", "c"] {
+                assert_eq!(remaining(&store, identifier, &limit(3)), 0);
+            }
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn the_number_of_keys_stays_bounded_while_threads_insert() {
+    shuttle::check_random(
+        || {
+            let store = store(2);
+            let threads: Vec<_> = (0..3)
+                .map(|thread| {
+                    let store = store.clone();
+                    thread::spawn(move || {
+                        take(
+                            &store,
+                            &[&format!("own-{thread}"), &format!("second-{thread}")],
+                            &limit(9),
+                            None,
+                        );
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            // Two keys and the overflow counter of the one rule.
+            assert!(store.keys() <= 3, "{} keys", store.keys());
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_duplicate_that_arrives_at_the_same_moment_is_charged_once() {
+    shuttle::check_random(
+        || {
+            let store = store(100);
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let store = store.clone();
+                    thread::spawn(move || {
+                        let idempotency = Idempotency { caller: "c", key: "k", fingerprint: [7; 16] };
+                        assert!(take(&store, &["u", "v"], &limit(5), Some(idempotency)));
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(remaining(&store, "u", &limit(5)), 4);
+        },
+        SCHEDULES,
+    );
+}

@@ -1,0 +1,26 @@
+//! The port between deciding and keeping: what a store is asked, what it answers, and where time comes from.
+//!
+//! A store applies a batch of [`Command`]s, each atomically, with the arithmetic of `tollgate-core`. The `tollgate-testkit` crate
+//! has the behaviour suite that a store must pass; `tollgate-memory` is the one that needs nothing.
+//!
+//! ```
+//! use tollgate_core::{Cost, Counter, Key, Limit};
+//! use tollgate_store::{Action, Charge, Command};
+//!
+//! let counter = Counter::new("logins", "ip", "");
+//! let limit = Limit::per_minute(5)?;
+//! let charges = [Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit)];
+//! let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+//! assert_eq!(command.charges.len(), 1);
+//! # Ok::<(), tollgate_core::InvalidLimit>(())
+//! ```
+//!
+//! It knows no backend and no protocol, and it never decides what a failing store means for a request.
+
+mod clock;
+mod error;
+mod store;
+
+pub use clock::Clock;
+pub use error::StoreError;
+pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, Store};

@@ -1,0 +1,32 @@
+//! What every store is tested with, those of this repository and those of others.
+//!
+//! - [`model`]: a naive reference model of the six algorithms that shares no code with the core;
+//! - [`history`]: generators of histories, with equal and backward times, changing limits and extreme values;
+//! - [`replay()`]: runs a history on a store and on the model, and reports the first difference;
+//! - [`store_suite!`]: one named test per behaviour for a store of your own;
+//! - [`admission`]: concurrent callers, of which exactly as many must pass as the limit says;
+//! - [`SimulatedClock`]: time that moves only when told.
+//!
+//! ```
+//! use proptest::strategy::{Strategy, ValueTree};
+//! use tollgate_core::Algorithm;
+//! use tollgate_testkit::{Seed, history};
+//!
+//! let mut runner = Seed(7).runner();
+//! let history = history::of(Algorithm::Gcra).new_tree(&mut runner).unwrap().current();
+//! assert!(!history.operations.is_empty());
+//! ```
+//!
+//! It is for tests only: nothing in it is fast.
+
+pub mod admission;
+mod clock;
+pub mod history;
+pub mod model;
+mod replay;
+mod seed;
+pub mod suite;
+
+pub use clock::SimulatedClock;
+pub use replay::{Difference, replay};
+pub use seed::Seed;

@@ -1,0 +1,97 @@
+//! Chains: one request charged to several keys, all or none.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::{ModelAnswer, ModelCharge, ModelDecision, ModelKey};
+
+/// A whole store: the state of every key by name.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    keys: BTreeMap<String, ModelKey>,
+}
+
+impl Model {
+    /// A store in which every key is fresh.
+    #[must_use]
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// Charges every limit that has room, provided that all but the shadows have.
+    pub fn take(&mut self, now: u64, cost: u64, charges: &[ModelCharge]) -> ModelDecision {
+        let looked_at = self.peek(now, cost, charges);
+        if !looked_at.allowed {
+            return looked_at;
+        }
+        let take = |(name, limit, _): &ModelCharge| {
+            let key = self.keys.entry(name.clone()).or_default();
+            key.take(now, cost, limit)
+        };
+        decide(charges, charges.iter().map(take).collect())
+    }
+
+    /// Answers what a take would meet, without charging anything.
+    #[must_use]
+    pub fn peek(&self, now: u64, cost: u64, charges: &[ModelCharge]) -> ModelDecision {
+        let peek = |(name, limit, _): &ModelCharge| {
+            let fresh = ModelKey::new();
+            let key = self.keys.get(name).unwrap_or(&fresh);
+            key.peek(now, cost, limit)
+        };
+        decide(charges, charges.iter().map(peek).collect())
+    }
+
+    /// Gives back up to `cost` on every key, then answers like a peek of cost one.
+    pub fn refund(
+        &mut self,
+        now: u64,
+        cost: u64,
+        taken_at: Option<u64>,
+        charges: &[ModelCharge],
+    ) -> ModelDecision {
+        for (name, limit, _) in charges {
+            if let Some(key) = self.keys.get_mut(name) {
+                key.refund(now, cost, taken_at, limit);
+            }
+        }
+        self.peek(now, 1, charges)
+    }
+
+    /// Forgets the named keys entirely.
+    pub fn reset(&mut self, names: &[String]) {
+        for name in names {
+            self.keys.remove(name);
+        }
+    }
+}
+
+fn decide(charges: &[ModelCharge], answers: Vec<ModelAnswer>) -> ModelDecision {
+    let every = 0..answers.len();
+    let enforced: Vec<usize> = every.clone().filter(|index| !charges[*index].2).collect();
+    let denied: Vec<usize> = (enforced.iter().copied()).filter(|index| !answers[*index].allowed).collect();
+    let allowed = denied.is_empty();
+    let binding = if !allowed {
+        // `min_by_key` keeps the first of equals, as the rule for ties wants.
+        let latest_first = |index: &usize| {
+            let answer = &answers[*index];
+            Reverse((answer.never_fits, answer.retry_at))
+        };
+        denied.into_iter().min_by_key(latest_first)
+    } else if enforced.is_empty() {
+        least_room(&answers, every.collect())
+    } else {
+        least_room(&answers, enforced)
+    };
+    ModelDecision { allowed, binding: binding.unwrap_or(0), answers }
+}
+
+/// The first of the `candidates` with the smallest share of its capacity left.
+fn least_room(answers: &[ModelAnswer], candidates: Vec<usize>) -> Option<usize> {
+    candidates.into_iter().min_by(|left, right| {
+        let (left, right) = (&answers[*left], &answers[*right]);
+        let left_share = u128::from(left.remaining) * u128::from(right.capacity);
+        let right_share = u128::from(right.remaining) * u128::from(left.capacity);
+        left_share.cmp(&right_share)
+    })
+}

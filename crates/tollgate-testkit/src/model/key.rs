@@ -1,0 +1,180 @@
+//! The state of one key, and what every algorithm must be able to tell about it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::bucket::Bucket;
+use super::fixed_window::FixedWindow;
+use super::gcra::Gcra;
+use super::sliding_counter::SlidingCounter;
+use super::sliding_log::SlidingLog;
+use super::{MODEL_LAST_MOMENT, ModelAlgorithm, ModelAnswer, ModelLimit, ModelMark};
+
+pub(super) type SharedCounter = Arc<dyn Counter>;
+
+/// One algorithm's count at one moment.
+///
+/// A counter never changes: each step returns a new one, so that looking at a
+/// key cannot leave a trace on it.
+pub(super) trait Counter: Debug + Send + Sync {
+    /// The same count brought to `now`, in the terms of `limit`.
+    fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter;
+    /// Whether there is room for `cost`.
+    fn admits(&self, cost: i128) -> bool;
+    /// Whole tokens left, never negative.
+    fn remaining(&self) -> i128;
+    /// When the counter is fresh again; none if it is already.
+    fn reset_at(&self) -> Option<i128>;
+    /// When `cost`, which is within the capacity, would be admitted.
+    fn retry_at(&self, cost: i128) -> i128;
+    /// The counter with `cost` added.
+    fn charged(&self, cost: i128) -> SharedCounter;
+    /// The counter with up to `cost` given back; none if nothing changes.
+    fn refunded(&self, cost: i128, taken_at: Option<i128>) -> Option<SharedCounter>;
+    /// The delay and the queue position of an admitted `cost`, where there is a queue.
+    fn queue(&self, _cost: i128) -> Option<(i128, i128)> {
+        None
+    }
+}
+
+/// The state of one key.
+#[derive(Clone, Debug, Default)]
+pub struct ModelKey {
+    written: Option<Written>,
+}
+
+#[derive(Clone, Debug)]
+struct Written {
+    limit: ModelLimit,
+    mark: ModelMark,
+    counter: SharedCounter,
+}
+
+/// A key as it appears at one moment under one limit.
+struct View {
+    limit: ModelLimit,
+    now: u64,
+    mark: ModelMark,
+    counter: SharedCounter,
+}
+
+impl View {
+    fn new(limit: &ModelLimit, now: u64, mark: ModelMark, counter: SharedCounter) -> View {
+        View { limit: *limit, now, mark: mark.settle(whole(counter.remaining()), limit.capacity()), counter }
+    }
+
+    fn remaining(&self) -> u64 {
+        whole(self.counter.remaining())
+    }
+
+    fn reset_at(&self) -> u64 {
+        self.counter.reset_at().map_or(self.now, moment)
+    }
+
+    fn after(&self, counter: SharedCounter) -> View {
+        View::new(&self.limit, self.now, self.mark, counter)
+    }
+
+    fn answer(&self, cost: u64) -> ModelAnswer {
+        let capacity = self.limit.capacity();
+        let allowed = self.counter.admits(cost.into());
+        let never_fits = cost > capacity;
+        let denied_for_now = !allowed && !never_fits;
+        let queue = self.counter.queue(cost.into()).filter(|_| allowed);
+        ModelAnswer {
+            allowed,
+            capacity,
+            remaining: self.remaining(),
+            reset_at: self.reset_at(),
+            retry_at: denied_for_now.then(|| moment(self.counter.retry_at(cost.into()))),
+            never_fits,
+            mark: if denied_for_now { ModelMark::Throttled } else { self.mark },
+            delay: queue.map(|(delay, _)| moment(delay)),
+            queue_position: queue.map(|(_, position)| whole(position)),
+        }
+    }
+}
+
+impl ModelKey {
+    /// A key that has never been charged.
+    #[must_use]
+    pub fn new() -> ModelKey {
+        ModelKey::default()
+    }
+
+    /// Charges `cost` if there is room for it, and changes nothing otherwise.
+    pub fn take(&mut self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
+        let before = self.view(now, limit);
+        let answer = before.answer(cost);
+        if !answer.allowed {
+            return answer;
+        }
+        let after = before.after(before.counter.charged(cost.into()));
+        let answer = ModelAnswer {
+            remaining: after.remaining(),
+            reset_at: after.reset_at(),
+            mark: after.mark,
+            ..answer
+        };
+        self.write(after);
+        answer
+    }
+
+    /// Answers what a take of `cost` would meet, without charging anything.
+    #[must_use]
+    pub fn peek(&self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
+        self.view(now, limit).answer(cost)
+    }
+
+    /// Gives back up to `cost`, then answers like a peek of cost one.
+    pub fn refund(&mut self, now: u64, cost: u64, taken_at: Option<u64>, limit: &ModelLimit) -> ModelAnswer {
+        let before = self.view(now, limit);
+        let taken_at = taken_at.map(|time| time.min(MODEL_LAST_MOMENT).into());
+        if let Some(counter) = before.counter.refunded(cost.into(), taken_at) {
+            self.write(before.after(counter));
+        }
+        self.peek(now, 1, limit)
+    }
+
+    /// Forgets everything about the key.
+    pub fn reset(&mut self) {
+        self.written = None;
+    }
+
+    fn view(&self, now: u64, limit: &ModelLimit) -> View {
+        let now = now.min(MODEL_LAST_MOMENT);
+        let comparable = |written: &&Written| {
+            written.limit.algorithm == limit.algorithm && written.limit.window == limit.window
+        };
+        match self.written.as_ref().filter(comparable) {
+            Some(written) => {
+                let counter = written.counter.at(limit, now.into());
+                View::new(limit, now, written.mark, counter)
+            }
+            None => View::new(limit, now, ModelMark::Normal, fresh(limit, now.into())),
+        }
+    }
+
+    fn write(&mut self, view: View) {
+        self.written = Some(Written { limit: view.limit, mark: view.mark, counter: view.counter });
+    }
+}
+
+fn fresh(limit: &ModelLimit, now: i128) -> SharedCounter {
+    match limit.algorithm {
+        ModelAlgorithm::TokenBucket | ModelAlgorithm::LeakyBucket => Arc::new(Bucket::fresh(limit, now)),
+        ModelAlgorithm::Gcra => Arc::new(Gcra::fresh(limit, now)),
+        ModelAlgorithm::FixedWindow => Arc::new(FixedWindow::fresh(limit, now)),
+        ModelAlgorithm::SlidingLog => Arc::new(SlidingLog::fresh(limit, now)),
+        ModelAlgorithm::SlidingCounter => Arc::new(SlidingCounter::fresh(limit, now)),
+    }
+}
+
+/// A time or a delay as an answer states it.
+fn moment(value: i128) -> u64 {
+    whole(value).min(MODEL_LAST_MOMENT)
+}
+
+fn whole(value: i128) -> u64 {
+    u64::try_from(value.max(0)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,68 @@
+//! The grain of time in which the fractional algorithms count.
+
+use super::ModelLimit;
+
+/// Every scaled quantity must stay below this for the tick to be fine enough.
+const EXACT: i128 = 1 << 53;
+
+/// A tick length and the window measured in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticks {
+    /// Microseconds per tick, a power of ten.
+    pub(super) length: i128,
+    /// Ticks per window, rounded up.
+    pub(super) window: i128,
+}
+
+impl Ticks {
+    /// The ticks of a bucket-like limit.
+    pub(super) fn of_bucket(limit: &ModelLimit) -> Ticks {
+        Ticks::finest(limit.window, |window| {
+            i128::from(limit.burst) * window / common_divisor(limit.quota.into(), window)
+        })
+    }
+
+    /// The ticks of a sliding counter.
+    pub(super) fn of_counter(limit: &ModelLimit) -> Ticks {
+        Ticks::finest(limit.window, |window| i128::from(limit.quota) * window)
+    }
+
+    fn finest(window: u64, largest_quantity: impl Fn(i128) -> i128) -> Ticks {
+        let mut length = 1;
+        loop {
+            let ticks = Ticks { length, window: divide_up(window.into(), length) };
+            if largest_quantity(ticks.window) < EXACT {
+                return ticks;
+            }
+            length *= 10;
+        }
+    }
+
+    /// The tick that `now`, in microseconds, falls into.
+    pub(super) fn at(&self, now: i128) -> i128 {
+        now / self.length
+    }
+}
+
+/// What `used` whole tokens under an older limit weigh under a new one, in
+/// units of one token divided by the number of ticks in the window.
+///
+/// The cap belongs to the semantics: it is applied in the coarser unit of one
+/// token divided by `window / divisor`, which is then scaled back up.
+pub(super) fn carried_over(used: i128, quota: u64, ticks: &Ticks) -> i128 {
+    let divisor = common_divisor(quota.into(), ticks.window);
+    let unit = ticks.window / divisor;
+    (used * unit).min(EXACT - 1) * divisor
+}
+
+/// The quotient rounded up, for a `dividend` that is not negative.
+pub(super) fn divide_up(dividend: i128, divisor: i128) -> i128 {
+    (dividend + divisor - 1) / divisor
+}
+
+fn common_divisor(mut left: i128, mut right: i128) -> i128 {
+    while right != 0 {
+        (left, right) = (right, left % right);
+    }
+    left
+}

@@ -1,0 +1,17 @@
+//! Reproducible randomness.
+
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+/// Everything random in a test run follows from this number, which is printed when something fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+impl Seed {
+    /// A generator of values that depends on this seed alone.
+    pub fn runner(self) -> TestRunner {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng)
+    }
+}

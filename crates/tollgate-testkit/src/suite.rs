@@ -1,0 +1,267 @@
+//! The behaviour suite: what every store must do, as one test each.
+
+use std::time::Duration;
+
+use proptest::strategy::{Strategy, ValueTree};
+use tollgate_core::{Algorithm, Cost, Counter, Decision, Key, Limit, Timestamp};
+use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
+
+use crate::history::{self, History};
+use crate::replay::replay;
+use crate::seed::Seed;
+
+/// Makes one test per behaviour for the store that `$factory`, an async expression, yields as a `Box<dyn Store>` or `Arc<dyn Store>`.
+///
+/// `histories` is how many histories are replayed per algorithm, with and without changing limits, and for chains. The calling crate needs
+/// `tokio` with `macros` and `rt`.
+#[macro_export]
+macro_rules! store_suite {
+    ($factory:expr, histories = $histories:expr) => {
+        $crate::store_suite!(@parity $factory, $histories,
+            token_bucket TokenBucket, leaky_bucket LeakyBucket, fixed_window FixedWindow,
+            sliding_log SlidingLog, sliding_counter SlidingCounter, gcra Gcra);
+        $crate::store_suite!(@behaviours $factory,
+            repeats_an_admission_for_five_minutes,
+            keeps_callers_idempotency_keys_apart,
+            judges_a_repeated_denial_afresh,
+            refuses_an_idempotency_key_on_another_request,
+            records_a_take_without_limits,
+            keeps_adversarial_identifiers_apart,
+            applies_a_batch_in_order);
+
+        #[tokio::test]
+        async fn agrees_with_the_model_on_chains() {
+            let store = $factory.await;
+            $crate::suite::agrees_on_chains(&*store, $histories).await;
+        }
+    };
+    (@parity $factory:expr, $histories:expr, $($name:ident $algorithm:ident),+) => {$(
+        mod $name {
+            use super::*;
+
+            #[tokio::test]
+            async fn agrees_with_the_model() {
+                let store = $factory.await;
+                $crate::suite::agrees(&*store, tollgate_core::Algorithm::$algorithm, $histories).await;
+            }
+        }
+    )+};
+    (@behaviours $factory:expr, $($name:ident),+ $(,)?) => {$(
+        #[tokio::test]
+        async fn $name() {
+            let store = $factory.await;
+            $crate::suite::$name(&*store).await;
+        }
+    )+};
+}
+
+/// Histories of one algorithm, half of them with changing limits, give the same answers as the model.
+pub async fn agrees(store: &dyn Store, algorithm: Algorithm, histories: usize) {
+    let steady = replay_many(store, &history::of(algorithm), histories / 2, algorithm.name()).await;
+    let name = format!("{algorithm}-changing");
+    let changing =
+        replay_many(store, &history::of_changing(algorithm), histories - histories / 2, &name).await;
+    println!("{algorithm}: {histories} histories, {} operations, 0 differences", steady + changing);
+}
+
+/// Histories of chains of mixed algorithms give the same answers as the model, and a denied chain charges nothing.
+pub async fn agrees_on_chains(store: &dyn Store, histories: usize) {
+    let operations = replay_many(store, &history::of_chains(), histories, "chain").await;
+    println!("chains: {histories} histories, {operations} operations, 0 differences");
+}
+
+async fn replay_many(
+    store: &dyn Store,
+    strategy: &impl Strategy<Value = History>,
+    histories: usize,
+    name: &str,
+) -> usize {
+    let mut operations = 0;
+    for seed in 0..histories as u64 {
+        let tree = strategy.new_tree(&mut Seed(seed).runner()).expect("the strategy has no filters");
+        let history = tree.current();
+        match replay(store, &history, &format!("{name}-{seed}")).await {
+            Ok(count) => operations += count,
+            Err(difference) => {
+                let mut cut = history;
+                cut.operations.truncate(difference.operation + 1);
+                panic!("seed {seed} of {name}: {difference}\n{cut:?}")
+            }
+        }
+    }
+    operations
+}
+
+const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+fn three_a_minute() -> Limit {
+    Limit::try_new(Algorithm::FixedWindow, 3, Duration::from_secs(60)).expect("a valid limit")
+}
+
+fn idempotency<'a>(caller: &'a str, key: &'a str, body: u8) -> Action<'a> {
+    Action::Take { idempotency: Some(Idempotency { caller, key, fingerprint: [body; 16] }) }
+}
+
+async fn apply(
+    store: &dyn Store,
+    action: Action<'_>,
+    rule: &str,
+    identifier: &str,
+    now: Timestamp,
+) -> Outcome {
+    let (counter, limit) = (Counter::new(rule, "user", ""), three_a_minute());
+    let charges = [Charge::new(Key::new(&counter, identifier, "/"), &limit)];
+    let command = Command { action, charges: &charges, cost: Cost::ONE };
+    let mut outcomes = store.apply(&[command], Some(now)).await;
+    outcomes.remove(0).expect("the store answers")
+}
+
+fn decided(outcome: Outcome) -> Decision {
+    match outcome {
+        Outcome::Decided(decision) => decision,
+        other => panic!("expected a decision, got {other:?}"),
+    }
+}
+
+/// A repeated take answers with the first decision and charges nothing, until five minutes have passed.
+pub async fn repeats_an_admission_for_five_minutes(store: &dyn Store) {
+    let take = idempotency("caller", "key", 1);
+    let first = decided(apply(store, take, "repeat", "u", START).await);
+    assert!(first.allowed && !first.replayed);
+    let just_before = START.saturating_add(Idempotency::KEPT_FOR - Duration::from_micros(1));
+    for now in [START, just_before] {
+        let mut again = decided(apply(store, take, "repeat", "u", now).await);
+        assert!(again.replayed);
+        again.replayed = false;
+        assert_eq!(again, first);
+    }
+    let peek = decided(apply(store, Action::Peek, "repeat", "u", START).await);
+    assert_eq!(peek.remaining(), Some(2), "three takes under one key charge once");
+    let later = START.saturating_add(Idempotency::KEPT_FOR);
+    assert!(!decided(apply(store, take, "repeat", "u", later).await).replayed);
+}
+
+/// The same key from another caller is another key.
+pub async fn keeps_callers_idempotency_keys_apart(store: &dyn Store) {
+    // The second pair would run into the first if caller and key were simply put one after the other.
+    for (caller, key) in [("a", "bc"), ("ab", "c"), ("", "abc")] {
+        let decision = decided(apply(store, idempotency(caller, key, 1), "apart", "u", START).await);
+        assert!(!decision.replayed, "{caller}/{key} replayed somebody else's admission");
+    }
+    let peek = decided(apply(store, Action::Peek, "apart", "u", START).await);
+    assert_eq!(peek.remaining(), Some(0));
+}
+
+/// A denial is not kept: once there is room, the same idempotency key is admitted.
+pub async fn judges_a_repeated_denial_afresh(store: &dyn Store) {
+    for _ in 0..3 {
+        assert!(decided(apply(store, Action::take(), "afresh", "u", START).await).allowed);
+    }
+    let take = idempotency("caller", "afresh", 1);
+    assert!(!decided(apply(store, take, "afresh", "u", START).await).allowed);
+    let later = START.saturating_add(Duration::from_secs(60));
+    let decision = decided(apply(store, take, "afresh", "u", later).await);
+    assert!(decision.allowed && !decision.replayed);
+}
+
+/// The same key on another request is refused and charges nothing.
+pub async fn refuses_an_idempotency_key_on_another_request(store: &dyn Store) {
+    decided(apply(store, idempotency("caller", "other", 1), "mismatch", "u", START).await);
+    let outcome = apply(store, idempotency("caller", "other", 2), "mismatch", "u", START).await;
+    assert!(matches!(outcome, Outcome::Mismatch), "{outcome:?}");
+    let peek = decided(apply(store, Action::Peek, "mismatch", "u", START).await);
+    assert_eq!(peek.remaining(), Some(2));
+}
+
+/// A take without limits is admitted and its idempotency key is recorded: it anchors the key of a whole batch.
+pub async fn records_a_take_without_limits(store: &dyn Store) {
+    let command =
+        |body| Command { action: idempotency("caller", "anchor", body), charges: &[], cost: Cost::ONE };
+    let outcomes = store.apply(&[command(1), command(1), command(2)], Some(START)).await;
+    let outcomes: Vec<Outcome> =
+        outcomes.into_iter().map(|outcome| outcome.expect("the store answers")).collect();
+    assert!(matches!(&outcomes[0], Outcome::Decided(decision) if decision.allowed && !decision.replayed));
+    assert!(matches!(&outcomes[1], Outcome::Decided(decision) if decision.replayed));
+    assert!(matches!(&outcomes[2], Outcome::Mismatch));
+}
+
+/// Identifiers that try to look like another key, a separator, a hash tag or an escape have counters of their own.
+pub async fn keeps_adversarial_identifiers_apart(store: &dyn Store) {
+    let long = "x".repeat(600);
+    let longer = "x".repeat(601);
+    let identifiers = [
+        "",
+        " ",
+        "a",
+        "a:",
+        ":a",
+        "a:b",
+        "a%3Ab",
+        "a|b",
+        "a|",
+        "{a}",
+        "{a",
+        "a}",
+        "{}",
+        "a/b",
+        "a\0",
+        "a\0b",
+        "\0",
+        "\u{1}",
+        "\u{1}a",
+        "é",
+        "e\u{301}",
+        "\u{202e}a",
+        "a\n",
+        "a\r\n",
+        "%",
+        "%25",
+        "rl:{user:a}",
+        &long,
+        &longer,
+    ];
+    let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(60)).expect("a valid limit");
+    let counters = [
+        Counter::new("plain", "user", ""),
+        Counter::new("plain", "user", "a"),
+        Counter::per_endpoint("plain", "user", ""),
+    ];
+    let endpoints = ["/", "/a", "a/", ""];
+    let mut keys = 0;
+    for counter in &counters {
+        let endpoints = if counter.is_per_endpoint() { &endpoints[..] } else { &endpoints[..1] };
+        for identifier in identifiers {
+            for endpoint in endpoints {
+                let charges = [Charge::new(Key::new(counter, identifier, endpoint), &limit)];
+                let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+                let outcomes = store.apply(&[command, command], Some(START)).await;
+                let allowed: Vec<bool> = outcomes
+                    .into_iter()
+                    .map(|outcome| decided(outcome.expect("the store answers")).allowed)
+                    .collect();
+                assert_eq!(allowed, [true, false], "{counter:?} {identifier:?} {endpoint:?} is not alone");
+                keys += 1;
+            }
+        }
+    }
+    assert_eq!(keys, identifiers.len() * 6);
+}
+
+/// Commands of one batch that share a key take effect one after the other, and each is answered in its place.
+pub async fn applies_a_batch_in_order(store: &dyn Store) {
+    let (counter, limit) = (Counter::new("batch", "user", ""), three_a_minute());
+    let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
+    let command = |action| Command { action, charges: &charges, cost: Cost::ONE };
+    let refund = Action::Refund { taken_at: None };
+    let actions = [Action::take(), Action::Peek, Action::take(), refund, Action::Reset, Action::take()];
+    let commands = actions.map(command);
+    let outcomes = store.apply(&commands, Some(START)).await;
+    let remaining: Vec<Option<u32>> = outcomes
+        .into_iter()
+        .map(|outcome| match outcome.expect("the store answers") {
+            Outcome::Decided(decision) => decision.remaining(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(remaining, [Some(2), Some(2), Some(1), Some(2), None, Some(2)]);
+}
