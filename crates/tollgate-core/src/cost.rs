@@ -26,7 +26,7 @@ impl Cost {
     /// [`InvalidCost`] when it is not.
     pub fn try_new(cost: u64) -> Result<Self, InvalidCost> {
         match u32::try_from(cost) {
-            Ok(value) if value >= 1 && value <= Self::MAX.0 => Ok(Self(value)),
+            Ok(value) if (1..=Self::MAX.0).contains(&value) => Ok(Self(value)),
             _ => Err(InvalidCost { cost }),
         }
     }

@@ -15,7 +15,7 @@ use crate::shard::{Entry, Lookup, Shard};
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// How many shards a full store looks through for expired keys before a new key goes to the overflow counter.
-const SHARDS_SEARCHED: usize = 8;
+const SHARDS_SEARCHED: usize = 2;
 /// Fewer keys than this do not need a lock of their own.
 const KEYS_PER_SHARD_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 12;

@@ -13,6 +13,8 @@ pub struct StoreError {
 enum Kind {
     #[error("the store holds as many idempotency keys as it may")]
     Overloaded,
+    #[error("the store gave no answer to a command")]
+    Unanswered,
 }
 
 impl StoreError {
@@ -21,10 +23,16 @@ impl StoreError {
         Self { kind: Kind::Overloaded }
     }
 
+    /// The store broke its contract: fewer outcomes than commands.
+    pub fn unanswered() -> Self {
+        Self { kind: Kind::Unanswered }
+    }
+
     /// Whether the same command may succeed later, and surely changed nothing so far.
     pub fn is_retryable(&self) -> bool {
         match self.kind {
             Kind::Overloaded => true,
+            Kind::Unanswered => false,
         }
     }
 }

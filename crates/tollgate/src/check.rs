@@ -1,0 +1,177 @@
+//! A request to be checked: who, where, how much.
+
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+use tollgate_core::{Cost, Limit};
+
+use crate::error::CheckError;
+use crate::rule::KEY_DIMENSION;
+
+/// The longest identifier, in bytes.
+pub const IDENTIFIER_LENGTH_MAX: usize = 1_024;
+const DIMENSION_LENGTH_MAX: usize = 64;
+const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
+
+/// What a limiter is asked about: one or more identities, where they go, and how much it costs.
+///
+/// ```
+/// use tollgate::Check;
+///
+/// // A key of one's own against two plans at once:
+/// let plans = Check::key("user-123").plan("gold").plan("daily");
+/// // A request against the rules that match it:
+/// let request = Check::new("user", "u1").and("ip", "10.0.0.1").endpoint("/api/v1/orders").method("GET");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Check<'a> {
+    pub(crate) identities: SmallVec<[(&'a str, &'a str); 1]>,
+    pub(crate) endpoint: Option<&'a str>,
+    pub(crate) method: Option<&'a str>,
+    pub(crate) cost: Cost,
+    pub(crate) plans: SmallVec<[&'a str; 2]>,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) idempotency: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Check<'a> {
+    /// A check of `identifier` in `dimension`.
+    pub fn new(dimension: &'a str, identifier: &'a str) -> Self {
+        let mut identities = SmallVec::new();
+        identities.push((dimension, identifier));
+        Self {
+            identities,
+            endpoint: None,
+            method: None,
+            cost: Cost::ONE,
+            plans: SmallVec::new(),
+            limit: None,
+            idempotency: None,
+        }
+    }
+
+    /// A check of a key that the program made up itself.
+    pub fn key(key: &'a str) -> Self {
+        Self::new(KEY_DIMENSION, key)
+    }
+
+    /// Checks another identity in the same step: all limits of all of them are charged, or none is.
+    #[must_use]
+    pub fn and(mut self, dimension: &'a str, identifier: &'a str) -> Self {
+        self.identities.push((dimension, identifier));
+        self
+    }
+
+    /// Where the request goes; rules apply only to checks that say so.
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: &'a str) -> Self {
+        self.endpoint = Some(endpoint);
+        self
+    }
+
+    /// The request's method, in upper case.
+    #[must_use]
+    pub fn method(mut self, method: &'a str) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// How much the request takes; 1 unless said.
+    #[must_use]
+    pub fn cost(mut self, cost: Cost) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// Adds the limits of a plan.
+    #[must_use]
+    pub fn plan(mut self, name: &'a str) -> Self {
+        self.plans.push(name);
+        self
+    }
+
+    /// Adds a limit for this check alone, counted per identity, endpoint, algorithm and window.
+    #[must_use]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Makes the check repeatable: the same `key` of the same `caller` within five minutes is charged once.
+    #[must_use]
+    pub fn idempotency(mut self, caller: &'a str, key: &'a str) -> Self {
+        self.idempotency = Some((caller, key));
+        self
+    }
+
+    /// A strong hash of everything the check asks for.
+    pub(crate) fn fingerprint(&self) -> [u8; 16] {
+        let mut hasher = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hasher.update((bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        for (dimension, identifier) in &self.identities {
+            part(dimension.as_bytes());
+            part(identifier.as_bytes());
+        }
+        part(b"|");
+        part(self.endpoint.unwrap_or_default().as_bytes());
+        part(self.method.unwrap_or_default().as_bytes());
+        part(&self.cost.get().to_le_bytes());
+        for plan in &self.plans {
+            part(plan.as_bytes());
+        }
+        part(b"|");
+        if let Some(limit) = &self.limit {
+            part(limit.algorithm().name().as_bytes());
+            part(&limit.quota().to_le_bytes());
+            part(&limit.capacity().to_le_bytes());
+            part(&limit.window().as_micros().to_le_bytes());
+        }
+        let mut fingerprint = [0; 16];
+        fingerprint.copy_from_slice(&hasher.finalize()[..16]);
+        fingerprint
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), CheckError> {
+        if self.identities.is_empty() {
+            return Err(CheckError::NoIdentity);
+        }
+        for (place, (dimension, identifier)) in self.identities.iter().enumerate() {
+            if !is_dimension(dimension) {
+                return Err(CheckError::InvalidDimension);
+            }
+            if self.identities[..place].iter().any(|(other, _)| other == dimension) {
+                return Err(CheckError::DuplicateDimension { dimension: (*dimension).into() });
+            }
+            if !is_identifier(identifier) {
+                return Err(CheckError::InvalidIdentifier { dimension: (*dimension).into() });
+            }
+        }
+        match self.idempotency {
+            Some((_, key)) if !is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX) => {
+                Err(CheckError::InvalidIdempotencyKey)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether `word` can name a dimension.
+pub(crate) fn is_dimension(word: &str) -> bool {
+    (1..=DIMENSION_LENGTH_MAX).contains(&word.len())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+}
+
+/// Whether `text` can be counted by.
+#[inline]
+pub(crate) fn is_identifier(text: &str) -> bool {
+    is_clean(text, IDENTIFIER_LENGTH_MAX)
+}
+
+#[inline]
+fn is_clean(text: &str, length_max: usize) -> bool {
+    // No early exit, so that the compiler can look at many bytes at once.
+    let control = text.bytes().fold(false, |found, byte| found | byte.is_ascii_control());
+    !control && (1..=length_max).contains(&text.len())
+}

@@ -1,0 +1,167 @@
+//! A YAML document as a tree that remembers the lines, so that every mistake in it can be reported at its place.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) value: Value,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Line(u64),
+    Environment(String),
+}
+
+/// What the configuration has no use for is only remembered as its kind.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Null,
+    Bool,
+    Integer(i128),
+    Float,
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+impl Value {
+    /// What kind of value it is, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Bool => "true or false",
+            Self::Integer(_) => "a whole number",
+            Self::Float => "a number with a fraction",
+            Self::Text(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a map",
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(formatter, "line {line}"),
+            Self::Environment(name) => write!(formatter, "environment variable {name}"),
+        }
+    }
+}
+
+impl Node {
+    /// Reads a document; an empty one is an empty map.
+    pub(crate) fn parse(text: &str) -> Result<Self, (u64, String)> {
+        let parsed: Result<Option<Self>, _> = serde_saphyr::from_str(text);
+        match parsed {
+            Ok(Some(node)) => Ok(node),
+            Ok(None) => Ok(Self { place: Place::Line(1), value: Value::Map(Vec::new()) }),
+            Err(error) => {
+                let line = error.location().map_or(1, |location| location.line());
+                let message = error.without_snippet().to_string();
+                let message = message.lines().next().unwrap_or("not YAML").to_owned();
+                Err((line, message))
+            }
+        }
+    }
+
+    /// Puts `value` at `path` below this node. Maps are made on the way; any other value in the way gives way to one.
+    pub(crate) fn set<'a>(&mut self, mut path: impl Iterator<Item = &'a str>, value: Value, place: &Place) {
+        let Some(key) = path.next() else {
+            *self = Self { place: place.clone(), value };
+            return;
+        };
+        let mut entries = match std::mem::replace(&mut self.value, Value::Null) {
+            Value::Map(entries) => entries,
+            _ => Vec::new(),
+        };
+        let index = entries.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
+            entries.push((key.to_owned(), Self { place: place.clone(), value: Value::Null }));
+            entries.len() - 1
+        });
+        entries[index].1.set(path, value, place);
+        self.value = Value::Map(entries);
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        Ok(Self { place: Place::Line(spanned.referenced.line()), value: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Value::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
+        Ok(Value::Bool)
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Integer(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Integer(value.into()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Float)
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = sequence.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Value::Map(entries))
+    }
+}

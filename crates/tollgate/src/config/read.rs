@@ -1,0 +1,272 @@
+//! What each part of the file means.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Limit};
+use tollgate_memory::MemoryOptions;
+
+use super::node::{Node, Place, Value};
+use super::reader::{Field, Fields, Mistakes};
+use super::{Config, HeaderFamily, LogFormat, ServerConfig};
+use crate::check::{is_dimension, is_identifier};
+use crate::endpoint::Pattern;
+use crate::rule::{Mode, PlanLimits, Rule, Scope};
+
+const NAME_LENGTH_MAX: usize = 128;
+
+pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
+    let mut config = Config::default();
+    let Some(mut fields) = Fields::new(Field { path: String::new(), node: root }, mistakes) else {
+        return config;
+    };
+    if let Some(field) = fields.take("server") {
+        read_server(field, &mut config.server, mistakes);
+    }
+    if let Some(field) = fields.take("stores") {
+        read_stores(field, &mut config.memory, mistakes);
+    }
+    if let Some(field) = fields.take("default_limit") {
+        config.default_limit = match &field.node.value {
+            Value::Text(text) if text == "none" => None,
+            _ => read_limit_alone(field, mistakes),
+        };
+    }
+    if let Some(field) = fields.take("log") {
+        read_log(field, &mut config, mistakes);
+    }
+    if let Some(field) = fields.take("headers") {
+        let words = [("x-ratelimit", HeaderFamily::XRateLimit), ("ietf", HeaderFamily::Ietf)];
+        config.headers = field.list(mistakes).iter().filter_map(|item| item.word(&words, mistakes)).collect();
+    }
+    if let Some(field) = fields.take("plans") {
+        for (name, field) in field.entries(mistakes) {
+            check_name(&name, &field, mistakes);
+            let place = field.node.place.clone();
+            let path = field.path.clone();
+            let limits: Vec<Limit> = field
+                .list(mistakes)
+                .into_iter()
+                .filter_map(|item| read_limit_alone(item, mistakes))
+                .collect();
+            if let Some(limit) = PlanLimits::duplicate(&limits) {
+                let message = format!("has two {} limits over {:?}", limit.algorithm(), limit.window());
+                mistakes.add(&place, &path, message);
+            }
+            config.plans.push((name, limits));
+        }
+    }
+    if let Some(field) = fields.take("rules") {
+        read_rules(field, &mut config.rules, mistakes);
+    }
+    fields.finish(mistakes);
+    config
+}
+
+fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    if let Some(http) = fields.take("http").and_then(|field| field.parsed(mistakes)) {
+        server.http = http;
+    }
+    if let Some(field) = fields.take("admin_allow") {
+        server.admin_allow = field.list(mistakes).iter().filter_map(|item| item.parsed(mistakes)).collect();
+    }
+    if let Some(field) = fields.take("max_connections")
+        && let Some(number) = bounded(&field, 1, 1_000_000, mistakes)
+    {
+        server.max_connections = number;
+    }
+    for (name, target) in
+        [("idle_timeout", &mut server.idle_timeout), ("request_timeout", &mut server.request_timeout)]
+    {
+        if let Some(field) = fields.take(name)
+            && let Some(duration) = field.duration(mistakes)
+        {
+            if duration < Duration::from_millis(100) || duration > Duration::from_secs(3_600) {
+                mistakes.add(&field.node.place, &field.path, "must be between 100ms and 1h");
+            }
+            *target = duration;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_stores(field: Field, memory: &mut MemoryOptions, mistakes: &mut Mistakes) {
+    let Some(mut stores) = Fields::new(field, mistakes) else { return };
+    if let Some(field) = stores.take("default") {
+        let Some(mut fields) = Fields::new(field, mistakes) else { return };
+        if let Some(field) = fields.take("url")
+            && let Some(url) = field.text(mistakes)
+            && url != "memory:"
+        {
+            let message = format!("`{url}`: this version keeps counters in `memory:` only");
+            mistakes.add(&field.node.place, &field.path, message);
+        }
+        if let Some(field) = fields.take("max_keys")
+            && let Some(number) = bounded(&field, 1, MemoryOptions::KEYS_MAX as u64, mistakes)
+        {
+            memory.max_keys = number;
+        }
+        if let Some(field) = fields.take("max_idempotency_keys")
+            && let Some(number) = bounded(&field, 1, MemoryOptions::KEYS_MAX as u64, mistakes)
+        {
+            memory.max_idempotency_keys = number;
+        }
+        fields.finish(mistakes);
+    }
+    stores.finish(mistakes);
+}
+
+fn read_log(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    let words = [("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
+    if let Some(format) = fields.take("format").and_then(|field| field.word(&words, mistakes)) {
+        config.log_format = format;
+    }
+    if let Some(level) = fields.take("level").and_then(|field| field.text(mistakes)) {
+        config.log_level = level;
+    }
+    fields.finish(mistakes);
+}
+
+fn bounded(field: &Field, min: u64, max: u64, mistakes: &mut Mistakes) -> Option<usize> {
+    let number = field.number(mistakes)?;
+    if (min..=max).contains(&number) {
+        return Some(number as usize);
+    }
+    mistakes.add(&field.node.place, &field.path, format!("must be between {min} and {max}, not {number}"));
+    None
+}
+
+fn read_limit_alone(field: Field, mistakes: &mut Mistakes) -> Option<Limit> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let limit = read_limit(&mut fields, mistakes);
+    fields.finish(mistakes);
+    limit
+}
+
+/// `algorithm`, `limit`, `window` and `burst`, wherever they stand.
+fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Limit> {
+    let algorithm = fields.require("algorithm", mistakes);
+    let quota = fields.require("limit", mistakes);
+    let window = fields.require("window", mistakes);
+    let burst = fields.take("burst");
+    // Every field is read before any gives up, so that all mistakes are seen.
+    let algorithm: Option<Algorithm> = algorithm.and_then(|field| field.parsed(mistakes));
+    let quota = quota.and_then(|field| field.number(mistakes));
+    let window = window.and_then(|field| field.duration(mistakes));
+    let burst = burst.map(|field| field.number(mistakes));
+    let limit = Limit::try_new(algorithm?, quota?, window?);
+    let limit = match burst {
+        None => limit,
+        Some(burst) => {
+            let burst = burst?;
+            limit.and_then(|limit| limit.with_burst(burst))
+        }
+    };
+    limit.map_err(|error| mistakes.add(&fields.place, &fields.path_of(error.field()), error.to_string())).ok()
+}
+
+fn read_rules(field: Field, rules: &mut Vec<Rule>, mistakes: &mut Mistakes) {
+    let mut found: Vec<(Rule, Place, String)> = Vec::new();
+    for item in field.list(mistakes) {
+        let (place, path) = (item.node.place.clone(), item.path.clone());
+        if let Some(rule) = read_rule(item, mistakes) {
+            found.push((rule, place, path));
+        }
+    }
+    let mut variants = HashMap::new();
+    for (rule, place, path) in &found {
+        if let Some(first) = variants.insert(rule.variant(), path) {
+            let message = format!(
+                "`{}` is the same variant as {first}; give it another name or another place",
+                rule.name
+            );
+            mistakes.add(place, path, message);
+        }
+    }
+    drop(variants);
+    rules.extend(found.into_iter().map(|(rule, _, _)| rule));
+}
+
+fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let name = fields.require("name", mistakes);
+    let dimension = fields.require("dimension", mistakes);
+    let identifier = fields.take("identifier");
+    let tier = fields.take("tier");
+    let endpoint = fields.take("endpoint");
+    let method = fields.take("method");
+    let mode = fields.take("mode");
+    let scope = fields.take("counter");
+    let limit = read_limit(&mut fields, mistakes);
+
+    let name = name.and_then(|field| {
+        let name = field.text(mistakes)?;
+        check_name(&name, &field, mistakes).then_some(name)
+    });
+    let dimension = dimension.and_then(|field| {
+        let word = field.text(mistakes)?;
+        let valid = is_dimension(&word);
+        if !valid {
+            mistakes.add(&field.node.place, &field.path, "must be 1 to 64 letters, digits, `_`, `-` or `.`");
+        }
+        valid.then_some(word)
+    });
+    let mut clean = |field: Option<Field>| {
+        let field = field?;
+        let text = field.text(mistakes)?;
+        if !is_identifier(&text) {
+            mistakes.add(
+                &field.node.place,
+                &field.path,
+                "must be 1 to 1024 bytes long without control characters",
+            );
+        }
+        Some(text)
+    };
+    let identifier = clean(identifier);
+    let tier = clean(tier);
+    let method = method.and_then(|field| {
+        let method = field.text(mistakes)?.to_ascii_uppercase();
+        let valid = (1..=32).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase());
+        if !valid {
+            mistakes.add(&field.node.place, &field.path, "must be a method like GET or POST");
+        }
+        valid.then_some(method)
+    });
+    let endpoint = match endpoint {
+        None => Some(Pattern::all()),
+        Some(field) => field.text(mistakes).and_then(|text| {
+            let pattern = Pattern::parse(&text);
+            pattern.map_err(|error| mistakes.add(&field.node.place, &field.path, error.to_string())).ok()
+        }),
+    };
+    let modes = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
+    let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&modes, mistakes));
+    let scopes = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
+    let scope = scope.map_or(Some(Scope::Pattern), |field| field.word(&scopes, mistakes));
+    fields.finish(mistakes);
+    Some(Rule {
+        name: name?,
+        dimension: dimension?,
+        identifier,
+        tier,
+        endpoint: endpoint?,
+        method,
+        limit: limit?,
+        mode: mode?,
+        scope: scope?,
+    })
+}
+
+fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
+    // Printable ASCII without quotes, because names stand in headers, metrics and logs.
+    let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
+    let valid = printable && (1..=NAME_LENGTH_MAX).contains(&name.len());
+    if !valid {
+        let message = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
+        mistakes.add(&field.node.place, &field.path, message);
+    }
+    valid
+}

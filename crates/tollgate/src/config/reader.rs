@@ -1,0 +1,172 @@
+//! Reads typed values out of a tree and collects every mistake instead of stopping at the first.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::ConfigError;
+use super::node::{Node, Place, Value};
+
+/// The mistakes found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Mistakes(pub(crate) Vec<ConfigError>);
+
+impl Mistakes {
+    pub(crate) fn add(&mut self, place: &Place, path: &str, message: impl Into<String>) {
+        self.0.push(ConfigError { place: place.to_string(), path: path.to_owned(), message: message.into() });
+    }
+}
+
+/// A map whose fields are taken one by one; what is left at the end is unknown.
+pub(crate) struct Fields {
+    path: String,
+    pub(crate) place: Place,
+    entries: Vec<(String, Node)>,
+    asked: Vec<&'static str>,
+}
+
+/// A value with its path, ready to be converted.
+pub(crate) struct Field {
+    pub(crate) path: String,
+    pub(crate) node: Node,
+}
+
+impl Fields {
+    /// `None`, with a mistake, when the node is not a map. Nothing at all counts as an empty map.
+    pub(crate) fn new(field: Field, mistakes: &mut Mistakes) -> Option<Self> {
+        let Field { path, node } = field;
+        match node.value {
+            Value::Map(entries) => Some(Self { path, place: node.place, entries, asked: Vec::new() }),
+            Value::Null => Some(Self { path, place: node.place, entries: Vec::new(), asked: Vec::new() }),
+            other => {
+                mistakes.add(&node.place, &path, format!("must be a map, not {}", other.kind()));
+                None
+            }
+        }
+    }
+
+    /// The field `name`, unless it is absent or empty.
+    pub(crate) fn take(&mut self, name: &'static str) -> Option<Field> {
+        self.asked.push(name);
+        let index = self.entries.iter().position(|(key, _)| key == name)?;
+        let (_, node) = self.entries.remove(index);
+        let path = self.path_of(name);
+        (!matches!(node.value, Value::Null)).then_some(Field { path, node })
+    }
+
+    /// The field `name`, with a mistake when it is absent.
+    pub(crate) fn require(&mut self, name: &'static str, mistakes: &mut Mistakes) -> Option<Field> {
+        let field = self.take(name);
+        if field.is_none() {
+            mistakes.add(&self.place, &self.path_of(name), "is missing");
+        }
+        field
+    }
+
+    pub(crate) fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// Every field that nobody asked for is a mistake.
+    pub(crate) fn finish(self, mistakes: &mut Mistakes) {
+        for (name, node) in &self.entries {
+            let message = format!("unknown field; known are {}", self.asked.join(", "));
+            mistakes.add(&node.place, &self.path_of(name), message);
+        }
+    }
+}
+
+impl Field {
+    fn refuse<T>(&self, mistakes: &mut Mistakes, message: impl Into<String>) -> Option<T> {
+        mistakes.add(&self.node.place, &self.path, message);
+        None
+    }
+
+    pub(crate) fn text(&self, mistakes: &mut Mistakes) -> Option<String> {
+        match &self.node.value {
+            Value::Text(text) => Some(text.clone()),
+            // `identifier: 12345` means the text; YAML cannot know.
+            Value::Integer(number) => Some(number.to_string()),
+            other => self.refuse(mistakes, format!("must be text, not {}", other.kind())),
+        }
+    }
+
+    /// Text that is converted by `FromStr`.
+    pub(crate) fn parsed<T: FromStr<Err: std::fmt::Display>>(&self, mistakes: &mut Mistakes) -> Option<T> {
+        let text = self.text(mistakes)?;
+        match text.parse() {
+            Ok(value) => Some(value),
+            Err(error) => self.refuse(mistakes, format!("`{text}`: {error}")),
+        }
+    }
+
+    /// One of a few words.
+    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], mistakes: &mut Mistakes) -> Option<T> {
+        let text = self.text(mistakes)?;
+        match words.iter().find(|(word, _)| *word == text) {
+            Some((_, value)) => Some(*value),
+            None => {
+                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                self.refuse(mistakes, format!("`{text}` is not one of {}", known.join(", ")))
+            }
+        }
+    }
+
+    pub(crate) fn number(&self, mistakes: &mut Mistakes) -> Option<u64> {
+        match &self.node.value {
+            Value::Integer(number) => match u64::try_from(*number) {
+                Ok(number) => Some(number),
+                Err(_) => self.refuse(mistakes, format!("must be a positive whole number, not {number}")),
+            },
+            other => self.refuse(mistakes, format!("must be a whole number, not {}", other.kind())),
+        }
+    }
+
+    /// `60s`, `5m`, `1h 30m`, `1d`.
+    pub(crate) fn duration(&self, mistakes: &mut Mistakes) -> Option<Duration> {
+        match &self.node.value {
+            Value::Text(text) => match humantime::parse_duration(text) {
+                Ok(duration) => Some(duration),
+                Err(error) => self.refuse(
+                    mistakes,
+                    format!("`{text}` is not a duration like 500ms, 60s, 5m or 1d: {error}"),
+                ),
+            },
+            Value::Integer(number) => {
+                self.refuse(mistakes, format!("needs a unit: {number}s, {number}m or {number}h"))
+            }
+            other => self.refuse(mistakes, format!("must be a duration like 60s, not {}", other.kind())),
+        }
+    }
+
+    pub(crate) fn list(self, mistakes: &mut Mistakes) -> Vec<Self> {
+        match self.node.value {
+            Value::List(items) => {
+                let path = self.path;
+                let item = |(index, node)| Self { path: format!("{path}[{index}]"), node };
+                items.into_iter().enumerate().map(item).collect()
+            }
+            other => {
+                mistakes.add(&self.node.place, &self.path, format!("must be a list, not {}", other.kind()));
+                Vec::new()
+            }
+        }
+    }
+
+    /// The entries of a map whose keys are names.
+    pub(crate) fn entries(self, mistakes: &mut Mistakes) -> Vec<(String, Self)> {
+        match self.node.value {
+            Value::Map(entries) => {
+                let path = self.path;
+                let entry = |(name, node): (String, Node)| {
+                    let field = Self { path: format!("{path}.{name}"), node };
+                    (name, field)
+                };
+                entries.into_iter().map(entry).collect()
+            }
+            other => {
+                mistakes.add(&self.node.place, &self.path, format!("must be a map, not {}", other.kind()));
+                Vec::new()
+            }
+        }
+    }
+}

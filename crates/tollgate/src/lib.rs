@@ -1,0 +1,56 @@
+//! A rate limiter inside your program: six exact algorithms, several limits charged all or nothing, plans and rules by name.
+//!
+//! ```
+//! use tollgate::{Check, Limit, Limiter};
+//!
+//! let limiter = Limiter::builder()
+//!     .plan("gold", [Limit::per_second(10)?.with_burst(20)?])
+//!     .plan("daily", [Limit::per_hour(1_000)?])
+//!     .build()?;
+//!
+//! let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
+//! assert!(decision.allowed);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Rules say whom and where a limit applies; [`Config`] reads them, and plans, from the same YAML file the service reads:
+//!
+//! ```
+//! use tollgate::{Check, Config};
+//!
+//! let config = Config::parse(
+//!     r#"
+//! rules:
+//!   - {name: per-user-minute, dimension: user, endpoint: "/api/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+//! "#,
+//! )?;
+//! let limiter = config.limiter()?;
+//! let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/api/orders"))?;
+//! assert_eq!(decision.remaining(), Some(99));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it does not do
+//!
+//! It speaks no protocol (the `tollgate` binary does), asks no clock (the store does) and does not know which store it has.
+
+mod check;
+mod config;
+mod endpoint;
+mod error;
+mod limiter;
+mod rule;
+mod ruleset;
+
+pub use check::{Check, IDENTIFIER_LENGTH_MAX};
+pub use config::{Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ServerConfig};
+pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
+pub use error::{CheckError, InvalidRules};
+pub use limiter::{Decision, Limiter, LimiterBuilder, Plan};
+pub use rule::{Mode, NamedLimit, Rule, Scope};
+
+pub use tollgate_core::{
+    Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
+};
+pub use tollgate_memory::{MemoryOptions, MemoryStore, SystemClock};
+pub use tollgate_store::{Clock, Store, StoreError};

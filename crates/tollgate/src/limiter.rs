@@ -1,0 +1,332 @@
+//! The limiter: finds the limits that apply and has the store decide on them in one step.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tollgate_core::{Cost, Key, Limit};
+use tollgate_memory::MemoryStore;
+use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store, StoreError};
+
+use crate::check::{Check, is_identifier};
+use crate::endpoint::normalise_endpoint;
+use crate::error::{CheckError, InvalidRules};
+use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, Rule};
+use crate::ruleset::{Applied, RuleSet};
+
+/// Whether a request may pass, and which limits said so. It is a [`tollgate_core::Decision`] with names.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    decision: tollgate_core::Decision,
+    limits: SmallVec<[Arc<NamedLimit>; 2]>,
+}
+
+impl Decision {
+    /// The limits that applied, in the order of [`answers`](tollgate_core::Decision::answers).
+    pub fn limits(&self) -> &[Arc<NamedLimit>] {
+        &self.limits
+    }
+
+    /// The limit that binds; `None` when none applied.
+    pub fn binding_limit(&self) -> Option<&NamedLimit> {
+        self.limits.get(self.decision.binding_index()).map(Deref::deref)
+    }
+}
+
+impl Deref for Decision {
+    type Target = tollgate_core::Decision;
+
+    fn deref(&self) -> &Self::Target {
+        &self.decision
+    }
+}
+
+/// Decides on requests: rules and plans on one side, a store on the other.
+///
+/// ```
+/// use tollgate::{Check, Limit, Limiter};
+///
+/// let limiter = Limiter::builder()
+///     .plan("gold", [Limit::per_second(1)?.with_burst(10)?])
+///     .plan("daily", [Limit::per_hour(100)?])
+///     .build()?;
+///
+/// let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
+/// assert!(decision.allowed);
+/// assert_eq!(decision.remaining(), Some(9));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    rules: Arc<RuleSet>,
+    store: Arc<dyn Store>,
+}
+
+/// Puts a [`Limiter`] together.
+#[derive(Debug, Default)]
+pub struct LimiterBuilder {
+    rules: Vec<Rule>,
+    plans: Vec<(String, Vec<Limit>)>,
+    default_limit: Option<Limit>,
+    store: Option<Arc<dyn Store>>,
+}
+
+impl LimiterBuilder {
+    /// Adds a plan: a named list of limits that are charged together.
+    #[must_use]
+    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = Limit>) -> Self {
+        self.plans.push((name.into(), limits.into_iter().collect()));
+        self
+    }
+
+    /// Adds a rule.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Applies where no rule, plan or limit of the check does; without it such checks pass.
+    #[must_use]
+    pub fn default_limit(mut self, limit: Limit) -> Self {
+        self.default_limit = Some(limit);
+        self
+    }
+
+    /// Keeps the counters elsewhere than in a [`MemoryStore`] with its default bounds.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Compiles the rules and plans.
+    ///
+    /// # Errors
+    /// [`InvalidRules`] when they contradict each other.
+    pub fn build(self) -> Result<Limiter, InvalidRules> {
+        let rules = Arc::new(RuleSet::compile(&self.rules, self.plans, self.default_limit)?);
+        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::default()));
+        Ok(Limiter { rules, store })
+    }
+}
+
+impl Limiter {
+    /// Starts to put a limiter together.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::default()
+    }
+
+    /// Decides and, if the request may pass, charges every limit that applies.
+    ///
+    /// # Errors
+    /// [`CheckError`] when no decision could be made; a denial is a decision.
+    pub async fn check(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        self.run(check, Act::Take).await
+    }
+
+    /// As [`check`](Self::check), without waiting, for a store in this process.
+    ///
+    /// # Errors
+    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
+    pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        let resolved = self.resolve(check)?;
+        let charges = resolved.charges();
+        let outcome = self.store.apply_now(&command(check, Act::Take, &charges), None);
+        drop(charges);
+        resolved.decision(outcome.ok_or(CheckError::NotInProcess)??)
+    }
+
+    /// Decides as [`check`](Self::check) would, and charges nothing.
+    ///
+    /// # Errors
+    /// [`CheckError`] when no decision could be made.
+    pub async fn peek(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        self.run(check, Act::Peek).await
+    }
+
+    /// Forgets the counters of every limit that applies to the check.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid or the store fails.
+    pub async fn reset(&self, check: &Check<'_>) -> Result<(), CheckError> {
+        let resolved = self.resolve(check)?;
+        let charges = resolved.charges();
+        self.apply(&command(check, Act::Reset, &charges)).await?;
+        Ok(())
+    }
+
+    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is not given back.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid or the store fails.
+    pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
+        if decision.allowed && !decision.replayed {
+            self.run(check, Act::Refund(decision.at)).await
+        } else {
+            self.run(check, Act::Peek).await
+        }
+    }
+
+    /// Checks many requests in one round trip, in order. Each is decided on its own.
+    pub async fn check_all(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+        // A command borrows its charges, so they are kept aside until the store has answered.
+        let resolved: Vec<Result<Resolved<'_>, CheckError>> =
+            checks.iter().map(|check| self.resolve(check)).collect();
+        let charges: Vec<SmallVec<[Charge<'_>; 2]>> = resolved
+            .iter()
+            .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
+            .collect();
+        let commands: Vec<Command<'_>> = resolved
+            .iter()
+            .zip(checks.iter().zip(&charges))
+            .filter(|(resolved, _)| resolved.is_ok())
+            .map(|(_, (check, charges))| command(check, Act::Take, charges))
+            .collect();
+        let mut outcomes = self.store.apply(&commands, None).await.into_iter();
+        drop(commands);
+        drop(charges);
+        let mut answer = |resolved: Resolved<'_>| {
+            resolved.decision(outcomes.next().unwrap_or_else(|| Err(StoreError::unanswered()))?)
+        };
+        resolved.into_iter().map(|resolved| resolved.and_then(&mut answer)).collect()
+    }
+
+    /// A plan whose name has been looked up once: the fastest way to check many keys of one's own.
+    ///
+    /// # Errors
+    /// [`CheckError::UnknownPlan`].
+    pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
+        Ok(Plan { limits: self.rules.plan(name)?.for_keys.clone().into(), store: self.store.clone() })
+    }
+
+    /// The limit that applies where no other does.
+    pub fn default_limit(&self) -> Option<Limit> {
+        self.rules.default_limit()
+    }
+
+    async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
+        let resolved = self.resolve(check)?;
+        let charges = resolved.charges();
+        let outcome = self.apply(&command(check, act, &charges)).await?;
+        drop(charges);
+        resolved.decision(outcome)
+    }
+
+    async fn apply(&self, command: &Command<'_>) -> Result<Outcome, CheckError> {
+        let outcome = match self.store.apply_now(command, None) {
+            Some(outcome) => Some(outcome),
+            None => self.store.apply(std::slice::from_ref(command), None).await.pop(),
+        };
+        Ok(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
+    }
+
+    fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
+        check.validate()?;
+        let endpoint = check.endpoint.map(normalise_endpoint).transpose()?;
+        let applied = self.rules.resolve(check, endpoint.as_deref())?;
+        Ok(Resolved { applied, endpoint })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Act {
+    Take,
+    Peek,
+    Reset,
+    Refund(tollgate_core::Timestamp),
+}
+
+fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Command<'a> {
+    let action = match act {
+        Act::Take => Action::Take {
+            idempotency: check.idempotency.map(|(caller, key)| Idempotency {
+                caller,
+                key,
+                fingerprint: check.fingerprint(),
+            }),
+        },
+        Act::Peek => Action::Peek,
+        Act::Reset => Action::Reset,
+        Act::Refund(at) => Action::Refund { taken_at: Some(at) },
+    };
+    Command { action, charges, cost: check.cost }
+}
+
+/// A check with the limits that apply to it.
+struct Resolved<'a> {
+    applied: Applied<'a>,
+    endpoint: Option<Cow<'a, str>>,
+}
+
+impl Resolved<'_> {
+    fn charges(&self) -> SmallVec<[Charge<'_>; 2]> {
+        let endpoint = self.endpoint.as_deref().unwrap_or_default();
+        let charges = self.applied.iter().map(|(limit, identifier)| charge(limit, identifier, endpoint));
+        charges.collect()
+    }
+
+    fn decision(self, outcome: Outcome) -> Result<Decision, CheckError> {
+        let limits = self.applied.into_iter().map(|(limit, _)| limit).collect();
+        decided(outcome).map(|decision| Decision { decision, limits })
+    }
+}
+
+#[inline]
+fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> Charge<'a> {
+    Charge {
+        key: Key::new(&limit.counter, identifier, endpoint),
+        limit: &limit.limit,
+        shadow: limit.mode == Mode::Shadow,
+    }
+}
+
+#[inline]
+fn decided(outcome: Outcome) -> Result<tollgate_core::Decision, CheckError> {
+    match outcome {
+        Outcome::Decided(decision) => Ok(decision),
+        // Stores answer a take, a peek and a refund with a decision or with this.
+        _ => Err(CheckError::IdempotencyMismatch),
+    }
+}
+
+/// A plan of a [`Limiter`], looked up once: the fastest way to check many keys of one's own.
+///
+/// ```
+/// use tollgate::{Cost, Limit, Limiter};
+///
+/// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)?]).build()?;
+/// let gold = limiter.plan("gold")?;
+/// assert!(gold.check_now("user-123", Cost::ONE)?.allowed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    limits: Arc<[Arc<NamedLimit>]>,
+    store: Arc<dyn Store>,
+}
+
+impl Plan {
+    /// Charges `cost` to all limits of the plan for `key`, or to none.
+    ///
+    /// # Errors
+    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
+    #[inline]
+    pub fn check_now(&self, key: &str, cost: Cost) -> Result<tollgate_core::Decision, CheckError> {
+        if !is_identifier(key) {
+            return Err(CheckError::InvalidIdentifier { dimension: KEY_DIMENSION.into() });
+        }
+        let apply = |charges: &[Charge<'_>]| {
+            let command = Command { action: Action::take(), charges, cost };
+            match self.store.apply_now(&command, None) {
+                Some(outcome) => decided(outcome?),
+                None => Err(CheckError::NotInProcess),
+            }
+        };
+        match &*self.limits {
+            [limit] => apply(&[charge(limit, key, "")]),
+            limits => apply(&limits.iter().map(|limit| charge(limit, key, "")).collect::<SmallVec<[_; 4]>>()),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Rules and plans: named limits, and whom and where they apply.
+
+use std::sync::Arc;
+
+use tollgate_core::{Counter, Limit};
+
+use crate::endpoint::Pattern;
+
+/// What a rule does when its limit is exceeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Denies.
+    #[default]
+    Enforce,
+    /// Only watches: it is evaluated and counted, but never denies.
+    Shadow,
+}
+
+/// What a rule has a counter for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// One for all endpoints its pattern covers.
+    #[default]
+    Pattern,
+    /// One for each concrete endpoint.
+    Endpoint,
+}
+
+/// A named limit with whom and where it applies. Rules of one name are variants of one limit: the most specific one applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The name; counters belong to it, not to the numbers.
+    pub name: String,
+    /// What is counted: `user`, `ip`, `apikey` or a word of one's own.
+    pub dimension: String,
+    /// Only for this identifier.
+    pub identifier: Option<String>,
+    /// Only for users of this tier.
+    pub tier: Option<String>,
+    /// Only for these endpoints.
+    pub endpoint: Pattern,
+    /// Only for this method, in upper case.
+    pub method: Option<String>,
+    /// The numbers.
+    pub limit: Limit,
+    /// Whether it denies or only watches.
+    pub mode: Mode,
+    /// What has a counter of its own.
+    pub scope: Scope,
+}
+
+impl Rule {
+    /// A rule for everyone of a dimension, everywhere.
+    pub fn new(name: &str, dimension: &str, limit: Limit) -> Self {
+        Self {
+            name: name.into(),
+            dimension: dimension.into(),
+            identifier: None,
+            tier: None,
+            endpoint: Pattern::all(),
+            method: None,
+            limit,
+            mode: Mode::Enforce,
+            scope: Scope::Pattern,
+        }
+    }
+
+    /// What makes this a variant of its own among the rules of its name.
+    pub(crate) fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
+        let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
+        (who, self.endpoint.as_str(), &self.method)
+    }
+}
+
+/// A limit that applied to a request: what it is called and what it counts.
+#[derive(Debug)]
+pub struct NamedLimit {
+    /// The rule's or plan's name; `default` and `ad-hoc` for the limits that have none.
+    pub name: Box<str>,
+    /// The numbers.
+    pub limit: Limit,
+    /// Whether it denies or only watches.
+    pub mode: Mode,
+    pub(crate) counter: Counter,
+}
+
+impl NamedLimit {
+    pub(crate) fn of_rule(rule: &Rule) -> Self {
+        let pattern = rule.endpoint.as_str();
+        let counter = match rule.scope {
+            Scope::Pattern => Counter::new(&rule.name, &rule.dimension, pattern),
+            Scope::Endpoint => Counter::per_endpoint(&rule.name, &rule.dimension, pattern),
+        };
+        Self { name: rule.name.as_str().into(), limit: rule.limit, mode: rule.mode, counter }
+    }
+
+    /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
+    pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit) -> Self {
+        let scope = format!("plan:{}", distinction(&limit));
+        Self { name: plan.into(), limit, mode: Mode::Enforce, counter: Counter::new(plan, dimension, &scope) }
+    }
+
+    /// The limit that applies where no rule does.
+    pub(crate) fn default(dimension: &str, limit: Limit) -> Self {
+        let counter = Counter::per_endpoint("default", dimension, "default");
+        Self { name: "default".into(), limit, mode: Mode::Enforce, counter }
+    }
+
+    /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth
+    /// does not start a counter anew.
+    pub(crate) fn ad_hoc(dimension: &str, limit: Limit) -> Self {
+        let scope = format!("ad-hoc:{}", distinction(&limit));
+        let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
+        Self { name: "ad-hoc".into(), limit, mode: Mode::Enforce, counter }
+    }
+
+    /// What is counted.
+    pub fn dimension(&self) -> &str {
+        self.counter.dimension()
+    }
+}
+
+fn distinction(limit: &Limit) -> String {
+    format!("{}:{}", limit.algorithm(), limit.window().as_micros())
+}
+
+/// A named list of limits that an embedding program refers to.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanLimits {
+    pub(crate) limits: Vec<Limit>,
+    /// The limits for plain keys, which is what most programs use.
+    pub(crate) for_keys: Vec<Arc<NamedLimit>>,
+}
+
+impl PlanLimits {
+    pub(crate) fn new(name: &str, limits: Vec<Limit>) -> Self {
+        let for_keys =
+            limits.iter().map(|limit| Arc::new(NamedLimit::of_plan(name, KEY_DIMENSION, *limit))).collect();
+        Self { limits, for_keys }
+    }
+
+    /// Two limits of one plan that would share a counter.
+    pub(crate) fn duplicate(limits: &[Limit]) -> Option<&Limit> {
+        let same = |a: &Limit, b: &Limit| distinction(a) == distinction(b);
+        limits
+            .iter()
+            .enumerate()
+            .find(|(index, limit)| limits[..*index].iter().any(|other| same(other, limit)))
+            .map(|(_, limit)| limit)
+    }
+}
+
+/// The dimension of keys that an embedding program makes up itself.
+pub(crate) const KEY_DIMENSION: &str = "key";

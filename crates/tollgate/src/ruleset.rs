@@ -1,0 +1,205 @@
+//! The compiled rules: immutable, and as fast to look up with ten thousand rules as with ten.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use tollgate_core::Limit;
+
+use crate::check::Check;
+use crate::endpoint::{Pattern, Trie};
+use crate::error::{CheckError, InvalidRules};
+use crate::rule::{KEY_DIMENSION, NamedLimit, PlanLimits, Rule};
+
+type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
+
+/// The limits that apply to a request, with the identifier each one counts.
+pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
+
+/// Rules, plans and the default limit, ready to be asked.
+#[derive(Debug)]
+pub(crate) struct RuleSet {
+    by_endpoint: Trie<Vec<ByDimension>>,
+    plans: Map<Box<str>, PlanLimits>,
+    default_limit: Option<Limit>,
+    /// The default limit for the dimensions that are likely; others are made as they come.
+    defaults: Map<Box<str>, Arc<NamedLimit>>,
+}
+
+/// The rules of one endpoint pattern and dimension.
+#[derive(Debug)]
+struct ByDimension {
+    dimension: Box<str>,
+    anyone: Vec<Arc<CompiledRule>>,
+    identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
+}
+
+#[derive(Debug)]
+struct CompiledRule {
+    limit: Arc<NamedLimit>,
+    method: Option<Box<str>>,
+    exact: bool,
+    endpoint: Pattern,
+    /// The place in the list of rules: limits are reported in that order.
+    place: usize,
+}
+
+impl CompiledRule {
+    /// What decides between variants: an exact identifier first, then the endpoint, then a method of its own.
+    fn specificity(&self) -> impl Ord + '_ {
+        (self.exact, self.endpoint.specificity(), self.method.is_some())
+    }
+}
+
+impl RuleSet {
+    /// The most rules a set can have.
+    pub(crate) const RULES_MAX: usize = 100_000;
+
+    pub(crate) fn compile(
+        rules: &[Rule],
+        plans: Vec<(String, Vec<Limit>)>,
+        default_limit: Option<Limit>,
+    ) -> Result<Self, InvalidRules> {
+        if rules.len() > Self::RULES_MAX {
+            return Err(InvalidRules::TooMany { rules: rules.len(), max: Self::RULES_MAX });
+        }
+        let mut variants = HashSet::new();
+        let mut by_endpoint = Trie::<Vec<ByDimension>>::new();
+        let mut dimensions = vec!["user", "ip", "apikey", KEY_DIMENSION];
+        for (place, rule) in rules.iter().enumerate() {
+            if !variants.insert(rule.variant()) {
+                return Err(InvalidRules::DuplicateRule { place, name: rule.name.clone() });
+            }
+            // Users get tiers from the catalog; until one has a tier, a rule for a tier applies to nobody.
+            if rule.tier.is_some() {
+                continue;
+            }
+            dimensions.push(&rule.dimension);
+            let compiled = Arc::new(CompiledRule {
+                limit: Arc::new(NamedLimit::of_rule(rule)),
+                method: rule.method.as_deref().map(Into::into),
+                exact: rule.identifier.is_some(),
+                endpoint: rule.endpoint.clone(),
+                place,
+            });
+            let list = ByDimension::of(by_endpoint.entry(&rule.endpoint), &rule.dimension);
+            match &rule.identifier {
+                None => list.anyone.push(compiled),
+                Some(identifier) => {
+                    list.identifiers.entry(identifier.as_str().into()).or_default().push(compiled)
+                }
+            }
+        }
+        let defaults = default_limit.iter().flat_map(|limit| {
+            dimensions
+                .iter()
+                .map(|dimension| ((*dimension).into(), Arc::new(NamedLimit::default(dimension, *limit))))
+        });
+        let defaults = defaults.collect();
+        let mut compiled_plans = Map::default();
+        for (name, limits) in plans {
+            if let Some(limit) = PlanLimits::duplicate(&limits) {
+                return Err(InvalidRules::DuplicateInPlan {
+                    plan: name,
+                    algorithm: limit.algorithm(),
+                    window: limit.window(),
+                });
+            }
+            let plan = PlanLimits::new(&name, limits);
+            if compiled_plans.insert(name.as_str().into(), plan).is_some() {
+                return Err(InvalidRules::DuplicatePlan { name });
+            }
+        }
+        Ok(Self { by_endpoint, plans: compiled_plans, default_limit, defaults })
+    }
+
+    /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
+    pub(crate) fn resolve<'a>(
+        &self,
+        check: &Check<'a>,
+        endpoint: Option<&str>,
+    ) -> Result<Applied<'a>, CheckError> {
+        let mut applied = Applied::new();
+        if let Some(endpoint) = endpoint {
+            for &(dimension, identifier) in &check.identities {
+                self.rules_for(dimension, identifier, endpoint, check.method, &mut applied);
+            }
+        }
+        for (place, name) in check.plans.iter().enumerate() {
+            let plan = self.plan(name)?;
+            if check.plans[..place].contains(name) {
+                return Err(CheckError::DuplicatePlan { name: (*name).into() });
+            }
+            for &(dimension, identifier) in &check.identities {
+                if dimension == KEY_DIMENSION {
+                    applied.extend(plan.for_keys.iter().map(|limit| (limit.clone(), identifier)));
+                } else {
+                    let limits = plan.limits.iter().map(|limit| NamedLimit::of_plan(name, dimension, *limit));
+                    applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
+                }
+            }
+        }
+        if let Some(limit) = check.limit {
+            for &(dimension, identifier) in &check.identities {
+                applied.push((Arc::new(NamedLimit::ad_hoc(dimension, limit)), identifier));
+            }
+        }
+        if applied.is_empty()
+            && let Some(limit) = self.default_limit
+        {
+            for &(dimension, identifier) in &check.identities {
+                let known = self.defaults.get(dimension).cloned();
+                let limit = known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit)));
+                applied.push((limit, identifier));
+            }
+        }
+        Ok(applied)
+    }
+
+    pub(crate) fn plan(&self, name: &str) -> Result<&PlanLimits, CheckError> {
+        self.plans.get(name).ok_or_else(|| CheckError::UnknownPlan { name: name.into() })
+    }
+
+    pub(crate) fn default_limit(&self) -> Option<Limit> {
+        self.default_limit
+    }
+
+    /// The rules that match one identity: for each name the most specific variant, in the order of the rules.
+    fn rules_for<'a>(
+        &self,
+        dimension: &str,
+        identifier: &'a str,
+        endpoint: &str,
+        method: Option<&str>,
+        applied: &mut Applied<'a>,
+    ) {
+        let mut chosen: SmallVec<[&CompiledRule; 8]> = SmallVec::new();
+        self.by_endpoint.for_each(endpoint, |lists| {
+            let Some(list) = lists.iter().find(|list| *list.dimension == *dimension) else { return };
+            let exact = list.identifiers.get(identifier).into_iter().flatten();
+            for rule in exact.chain(&list.anyone) {
+                if rule.method.as_deref().is_some_and(|wanted| method != Some(wanted)) {
+                    continue;
+                }
+                match chosen.iter_mut().find(|other| other.limit.name == rule.limit.name) {
+                    Some(other) if other.specificity() < rule.specificity() => *other = rule,
+                    Some(_) => {}
+                    None => chosen.push(rule),
+                }
+            }
+        });
+        chosen.sort_by_key(|rule| rule.place);
+        applied.extend(chosen.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+    }
+}
+
+impl ByDimension {
+    fn of<'a>(lists: &'a mut Vec<Self>, dimension: &str) -> &'a mut Self {
+        let place = lists.iter().position(|list| *list.dimension == *dimension).unwrap_or_else(|| {
+            lists.push(Self { dimension: dimension.into(), anyone: Vec::new(), identifiers: Map::default() });
+            lists.len() - 1
+        });
+        &mut lists[place]
+    }
+}

@@ -1,0 +1,143 @@
+//! The configuration file: what it means, and that every mistake in it is reported at its place.
+
+use std::time::Duration;
+
+use tollgate::{Algorithm, Check, Config, HeaderFamily, LogFormat, Mode, Scope};
+
+fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
+    let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Config::parse_with_environment(text, environment).map_err(|errors| errors.to_string())
+}
+
+const FULL: &str = r#"
+server: {http: "127.0.0.1:9090", admin_allow: [127.0.0.0/8, "::1/128"], max_connections: 50, idle_timeout: 5s, request_timeout: 2s}
+stores:
+  default: {url: "memory:", max_keys: 5000}
+default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}
+log: {format: json, level: debug}
+headers: [ietf]
+plans:
+  gold: [{algorithm: gcra, limit: 1, window: 1s, burst: 10}, {algorithm: fixed_window, limit: 1000, window: 1d}]
+rules:
+  - {name: per-user-minute, dimension: user, endpoint: "/api/v1/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+  - name: per-user-minute
+    dimension: user
+    identifier: 12345
+    endpoint: /api/v1/{*rest}
+    method: get
+    algorithm: SLIDING_WINDOW
+    limit: 1000
+    window: 1m
+    mode: shadow
+    counter: endpoint
+"#;
+
+#[test]
+fn everything_in_a_file_is_read() {
+    let config = parse(FULL, &[]).unwrap();
+    assert_eq!(config.server.http.port(), 9090);
+    assert_eq!(config.server.admin_allow.len(), 2);
+    assert_eq!((config.server.max_connections, config.server.idle_timeout), (50, Duration::from_secs(5)));
+    assert_eq!(config.memory.max_keys, 5_000);
+    assert_eq!((config.log_format, config.log_level.as_str()), (LogFormat::Json, "debug"));
+    assert_eq!(config.headers, [HeaderFamily::Ietf]);
+    assert_eq!(config.plans[0].1.len(), 2);
+    let second = &config.rules[1];
+    assert_eq!(second.identifier.as_deref(), Some("12345"));
+    assert_eq!(second.method.as_deref(), Some("GET"));
+    assert_eq!(second.limit.algorithm(), Algorithm::SlidingLog);
+    assert_eq!((second.mode, second.scope), (Mode::Shadow, Scope::Endpoint));
+    let limiter = config.limiter().unwrap();
+    let decision = limiter.check_now(&Check::new("user", "u").endpoint("/api/v1/x")).unwrap();
+    assert_eq!(decision.remaining(), Some(99));
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    for text in ["", "# nothing\n", "{}", "rules:\n"] {
+        let config = parse(text, &[]).unwrap();
+        assert_eq!(config.server.http.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.default_limit.unwrap().capacity(), 100);
+    }
+    assert!(parse("default_limit: none", &[]).unwrap().default_limit.is_none());
+}
+
+#[test]
+fn the_environment_overrides_any_value() {
+    let environment = [
+        ("TOLLGATE_SERVER__HTTP", "0.0.0.0:8088"),
+        ("TOLLGATE_DEFAULT_LIMIT__BURST", "7"),
+        ("TOLLGATE_HEADERS", "[x-ratelimit]"),
+        ("TOLLGATE_ADMIN_KEY", "not a value of the file"),
+        ("UNRELATED", "x"),
+    ];
+    let config = parse(FULL, &environment).unwrap();
+    assert_eq!(config.server.http.to_string(), "0.0.0.0:8088");
+    assert_eq!(config.default_limit.unwrap().capacity(), 7);
+    assert_eq!(config.headers, [HeaderFamily::XRateLimit]);
+    let error = parse("", &[("TOLLGATE_SERVER__HTPP", "x")]).unwrap_err();
+    assert!(
+        error.contains("environment variable TOLLGATE_SERVER__HTPP: server.htpp: unknown field"),
+        "{error}"
+    );
+    let error = parse("", &[("TOLLGATE_SERVER__", "x")]).unwrap_err();
+    assert!(error.contains("names no value"), "{error}");
+}
+
+#[test]
+fn every_mistake_is_reported_with_its_line_and_path() {
+    let text = r#"server: {http: nonsense, speed: 9}
+default_limit: {algorithm: token_bucket, limit: 0, window: 1s}
+headers: [x-ratelimit, carrier-pigeon]
+plans:
+  gold: [{algorithm: leaky, limit: 1.5, window: 60}]
+rules:
+  - {dimension: user, algorithm: gcra, limit: -1, window: forever}
+  - {name: a, dimension: "two words", algorithm: fixed_window, limit: 5, window: 1s, burst: 9}
+  - {name: b, dimension: user, endpoint: "/x/*", method: "G T", mode: maybe, algorithm: gcra, limit: 5, window: 1us}
+  - {name: c, dimension: user, algorithm: gcra, limit: 5, window: 1s}
+  - {name: c, dimension: user, algorithm: gcra, limit: 6, window: 1s}
+stores: {default: {url: "redis://localhost"}}
+nonsense: true
+"#;
+    let error = parse(text, &[]).unwrap_err();
+    let expected = [
+        "line 1: server.http: `nonsense`",
+        "line 1: server.speed: unknown field; known are http",
+        "line 2: default_limit.limit: limit must be between 1 and 1000000000, not 0",
+        "line 3: headers[1]: `carrier-pigeon` is not one of x-ratelimit, ietf",
+        "line 5: plans.gold[0].algorithm: `leaky`: unknown algorithm",
+        "line 5: plans.gold[0].limit: must be a whole number, not a number with a fraction",
+        "line 5: plans.gold[0].window: needs a unit: 60s",
+        "line 7: rules[0].name: is missing",
+        "line 7: rules[0].limit: must be a positive whole number, not -1",
+        "line 7: rules[0].window: `forever` is not a duration",
+        "line 8: rules[1].dimension: must be 1 to 64",
+        "line 8: rules[1].burst: burst does not apply to fixed_window",
+        "line 9: rules[2].endpoint: `*` is neither",
+        "line 9: rules[2].method: must be a method",
+        "line 9: rules[2].mode: `maybe` is not one of enforce, shadow",
+        "line 9: rules[2].window: window must be between 1ms and 366 days",
+        "line 11: rules[4]: `c` is the same variant as rules[3]",
+        "line 12: stores.default.url: `redis://localhost`",
+        "line 13: nonsense: unknown field",
+    ];
+    for line in expected {
+        assert!(error.contains(line), "missing: {line}\n{error}");
+    }
+    assert_eq!(error.lines().count(), expected.len(), "{error}");
+}
+
+#[test]
+fn what_is_not_yaml_is_said_so() {
+    for (text, expected) in [
+        ("rules: [", "line"),
+        ("a: 1\na: 2\n", "line 2"),
+        ("- just\n- a list\n", "line 1: must be a map, not a list"),
+        ("rules: 5", "line 1: rules: must be a list, not a whole number"),
+        ("plans: [1]", "plans: must be a map"),
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
