@@ -2,6 +2,8 @@
 //!
 //! Seeds that once failed are in `laws.regressions` and run first.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate_core::{Algorithm, Answer, Cost, Evaluation, Limit, State, Timestamp, refund};

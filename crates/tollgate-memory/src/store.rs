@@ -106,7 +106,7 @@ impl MemoryStore {
             Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, moment.now, taken_at))),
             _ => {
                 self.reset(command);
-                Ok(Outcome::Reset)
+                Ok(Outcome::Reset { at: moment.now })
             }
         }
     }

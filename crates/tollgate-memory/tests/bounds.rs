@@ -1,5 +1,7 @@
 //! Bounds under pressure: exact admission from many threads, a flood of keys, and expiry as the work goes on.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

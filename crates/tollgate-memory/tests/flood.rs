@@ -1,5 +1,7 @@
 //! A flood of made-up keys. Alone in its file, because it measures the memory of the whole process.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

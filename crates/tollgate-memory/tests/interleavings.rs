@@ -1,5 +1,7 @@
 //! Every interleaving counts: shuttle schedules the threads and looks for deadlocks, over-admission and leaked charges.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

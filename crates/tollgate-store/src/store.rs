@@ -87,7 +87,10 @@ pub enum Outcome {
     /// The decision on a take or a peek; for a refund, a peek of cost 1 after it.
     Decided(Decision),
     /// The counters are forgotten.
-    Reset,
+    Reset {
+        /// When, by the store's clock.
+        at: Timestamp,
+    },
     /// The idempotency key was used for another request; nothing was charged.
     Mismatch,
 }

@@ -47,7 +47,7 @@ pub async fn replay(store: &dyn Store, history: &History, namespace: &str) -> Re
         let outcome = on_store(store, history, &counters, operation, now, cost, taken_at).await;
         let difference = |detail: String| Difference { operation: index, now, detail };
         match (&expected, outcome) {
-            (None, Ok(Outcome::Reset)) => {}
+            (None, Ok(Outcome::Reset { .. })) => {}
             (Some(expected), Ok(Outcome::Decided(decision))) => {
                 if operation.act == Act::Take && decision.allowed {
                     latest_admission = Some(decision.at.as_micros());

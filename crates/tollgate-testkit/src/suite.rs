@@ -1,5 +1,11 @@
 //! The behaviour suite: what every store must do, as one test each.
 
+#![expect(
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "it runs inside tests, which speak by printing and panicking"
+)]
+
 use std::time::Duration;
 
 use proptest::strategy::{Strategy, ValueTree};

@@ -105,10 +105,10 @@ impl<'a> Check<'a> {
 
     /// A strong hash of everything the check asks for.
     pub(crate) fn fingerprint(&self) -> [u8; 16] {
-        let mut hasher = Sha256::new();
+        let mut text = Vec::with_capacity(256);
         let mut part = |bytes: &[u8]| {
-            hasher.update((bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
+            text.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            text.extend_from_slice(bytes);
         };
         for (dimension, identifier) in &self.identities {
             part(dimension.as_bytes());
@@ -128,9 +128,7 @@ impl<'a> Check<'a> {
             part(&limit.capacity().to_le_bytes());
             part(&limit.window().as_micros().to_le_bytes());
         }
-        let mut fingerprint = [0; 16];
-        fingerprint.copy_from_slice(&hasher.finalize()[..16]);
-        fingerprint
+        fingerprint(&text)
     }
 
     pub(crate) fn validate(&self) -> Result<(), CheckError> {
@@ -149,12 +147,21 @@ impl<'a> Check<'a> {
             }
         }
         match self.idempotency {
-            Some((_, key)) if !is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX) => {
-                Err(CheckError::InvalidIdempotencyKey)
-            }
+            Some((_, key)) if !is_idempotency_key(key) => Err(CheckError::InvalidIdempotencyKey),
             _ => Ok(()),
         }
     }
+}
+
+/// 128 bits of SHA-256.
+pub(crate) fn fingerprint(bytes: &[u8]) -> [u8; 16] {
+    let mut fingerprint = [0; 16];
+    fingerprint.copy_from_slice(&Sha256::digest(bytes)[..16]);
+    fingerprint
+}
+
+pub(crate) fn is_idempotency_key(key: &str) -> bool {
+    is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX)
 }
 
 /// Whether `word` can name a dimension.

@@ -34,6 +34,7 @@
 //!
 //! It speaks no protocol (the `tollgate` binary does), asks no clock (the store does) and does not know which store it has.
 
+mod ad_hoc;
 mod check;
 mod config;
 mod endpoint;

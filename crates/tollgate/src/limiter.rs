@@ -5,11 +5,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Key, Limit};
+use tollgate_core::{Cost, Key, Limit, Timestamp};
 use tollgate_memory::MemoryStore;
 use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store, StoreError};
 
-use crate::check::{Check, is_identifier};
+use crate::ad_hoc::AdHocShapes;
+use crate::check::{Check, fingerprint, is_idempotency_key, is_identifier};
 use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, Rule};
@@ -60,6 +61,7 @@ impl Deref for Decision {
 #[derive(Clone, Debug)]
 pub struct Limiter {
     rules: Arc<RuleSet>,
+    ad_hoc: Arc<AdHocShapes>,
     store: Arc<dyn Store>,
 }
 
@@ -108,7 +110,7 @@ impl LimiterBuilder {
     pub fn build(self) -> Result<Limiter, InvalidRules> {
         let rules = Arc::new(RuleSet::compile(&self.rules, self.plans, self.default_limit)?);
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::default()));
-        Ok(Limiter { rules, store })
+        Ok(Limiter { rules, ad_hoc: Arc::default(), store })
     }
 }
 
@@ -146,15 +148,33 @@ impl Limiter {
         self.run(check, Act::Peek).await
     }
 
-    /// Forgets the counters of every limit that applies to the check.
+    /// Forgets the counters of the check's identities at its endpoint: of every rule and plan that applies, of the default limit and of the
+    /// limits that callers brought along. Says when that was.
     ///
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
-    pub async fn reset(&self, check: &Check<'_>) -> Result<(), CheckError> {
-        let resolved = self.resolve(check)?;
+    pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
+        let endpoint = self.validated_endpoint(check)?;
+        let applied = self.rules.resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
+        let resolved = Resolved { applied, endpoint };
         let charges = resolved.charges();
-        self.apply(&command(check, Act::Reset, &charges)).await?;
-        Ok(())
+        match self.apply(&command(check, Act::Reset, &charges)).await? {
+            Outcome::Reset { at } => Ok(at),
+            _ => Err(StoreError::unanswered().into()),
+        }
+    }
+
+    /// Records an idempotency key for `body` without charging anything, so that the same key with another body is refused.
+    ///
+    /// # Errors
+    /// [`CheckError::IdempotencyMismatch`] when the caller used the key for another body within the last five minutes.
+    pub async fn anchor(&self, caller: &str, key: &str, body: &[u8]) -> Result<(), CheckError> {
+        if !is_idempotency_key(key) {
+            return Err(CheckError::InvalidIdempotencyKey);
+        }
+        let idempotency = Some(Idempotency { caller, key, fingerprint: fingerprint(body) });
+        let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
+        decided(self.apply(&command).await?).map(drop)
     }
 
     /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is not given back.
@@ -223,10 +243,17 @@ impl Limiter {
     }
 
     fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
-        check.validate()?;
-        let endpoint = check.endpoint.map(normalise_endpoint).transpose()?;
+        let endpoint = self.validated_endpoint(check)?;
+        if let Some(limit) = &check.limit {
+            self.ad_hoc.remember(limit);
+        }
         let applied = self.rules.resolve(check, endpoint.as_deref())?;
         Ok(Resolved { applied, endpoint })
+    }
+
+    fn validated_endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Cow<'a, str>>, CheckError> {
+        check.validate()?;
+        Ok(check.endpoint.map(normalise_endpoint).transpose()?)
     }
 }
 
@@ -235,7 +262,7 @@ enum Act {
     Take,
     Peek,
     Reset,
-    Refund(tollgate_core::Timestamp),
+    Refund(Timestamp),
 }
 
 fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Command<'a> {

@@ -102,7 +102,7 @@ impl NamedLimit {
 
     /// The limit that applies where no rule does.
     pub(crate) fn default(dimension: &str, limit: Limit) -> Self {
-        let counter = Counter::per_endpoint("default", dimension, "default");
+        let counter = Counter::per_endpoint("default", dimension, DEFAULT_SCOPE);
         Self { name: "default".into(), limit, mode: Mode::Enforce, counter }
     }
 
@@ -114,11 +114,18 @@ impl NamedLimit {
         Self { name: "ad-hoc".into(), limit, mode: Mode::Enforce, counter }
     }
 
+    pub(crate) fn is_default(&self) -> bool {
+        self.counter.scope() == DEFAULT_SCOPE
+    }
+
     /// What is counted.
     pub fn dimension(&self) -> &str {
         self.counter.dimension()
     }
 }
+
+/// No pattern: those are `*` or start with a slash.
+const DEFAULT_SCOPE: &str = "default";
 
 fn distinction(limit: &Limit) -> String {
     format!("{}:{}", limit.algorithm(), limit.window().as_micros())

@@ -145,16 +145,37 @@ impl RuleSet {
                 applied.push((Arc::new(NamedLimit::ad_hoc(dimension, limit)), identifier));
             }
         }
-        if applied.is_empty()
-            && let Some(limit) = self.default_limit
-        {
-            for &(dimension, identifier) in &check.identities {
-                let known = self.defaults.get(dimension).cloned();
-                let limit = known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit)));
-                applied.push((limit, identifier));
-            }
+        if applied.is_empty() {
+            self.defaults_for(check, &mut applied);
         }
         Ok(applied)
+    }
+
+    /// Every limit that may have a counter for `check`: those that apply, the default one, and each of the `ad_hoc` ones.
+    pub(crate) fn resolve_all<'a>(
+        &self,
+        check: &Check<'a>,
+        endpoint: Option<&str>,
+        ad_hoc: &[Limit],
+    ) -> Result<Applied<'a>, CheckError> {
+        let mut applied = self.resolve(&Check { limit: None, ..check.clone() }, endpoint)?;
+        if !applied.iter().any(|(limit, _)| limit.is_default()) {
+            self.defaults_for(check, &mut applied);
+        }
+        for &(dimension, identifier) in &check.identities {
+            let limits = ad_hoc.iter().map(|limit| NamedLimit::ad_hoc(dimension, *limit));
+            applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
+        }
+        Ok(applied)
+    }
+
+    fn defaults_for<'a>(&self, check: &Check<'a>, applied: &mut Applied<'a>) {
+        let Some(limit) = self.default_limit else { return };
+        for &(dimension, identifier) in &check.identities {
+            let known = self.defaults.get(dimension).cloned();
+            let limit = known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit)));
+            applied.push((limit, identifier));
+        }
     }
 
     pub(crate) fn plan(&self, name: &str) -> Result<&PlanLimits, CheckError> {

@@ -1,5 +1,7 @@
 //! The configuration file: what it means, and that every mistake in it is reported at its place.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use tollgate::{Algorithm, Check, Config, HeaderFamily, LogFormat, Mode, Scope};

@@ -1,5 +1,7 @@
 //! The limiter as an embedding program sees it, on a clock that moves only when told.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,0 +1,92 @@
+//! The cost of the service: `POST /v1/rate-limit/check` next to a bare axum handler in the same run. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use tollgate_bench::machine;
+use tollgate_bench::service::bare;
+use tollgate_bench::service::comparison::{self, ROUNDS};
+use tollgate_bench::service::load::{CONNECTIONS, Load, USERS};
+use tollgate_bench::service::process::{Server, free_port, pin_to};
+
+const SERVER_CORE: usize = 0;
+const LOAD_CORE: usize = 1;
+/// Requests from which the size of an answer is learnt.
+const PROBES: usize = 100;
+
+/// Measures what one check over HTTP costs the server, next to a handler that decides nothing.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The tollgate binary; without it, the one next to this program.
+    #[arg(long, value_name = "PATH")]
+    tollgate: Option<PathBuf>,
+    /// How long each server is loaded in each round.
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Only be the bare server on this port, for ten minutes at most.
+    #[arg(long, value_name = "PORT", requires = "bytes")]
+    bare: Option<u16>,
+    /// The size of the bare server's answers.
+    #[arg(long)]
+    bytes: Option<usize>,
+    /// Further arguments for `tollgate serve`.
+    #[arg(last = true)]
+    serve: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let (Some(port), Some(bytes)) = (arguments.bare, arguments.bytes) {
+        return bare::serve(port, bytes);
+    }
+    println!("{}\n", machine::description());
+    let program = env::current_exe().context("finding this program")?;
+    let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
+    let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
+    let scratch = Scratch::new()?;
+    pin_to(LOAD_CORE)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+
+    let port = free_port()?;
+    let listen = ["serve".to_owned(), "--http".to_owned(), format!("127.0.0.1:{port}")];
+    let serve = listen.into_iter().chain(arguments.serve);
+    let service = Server::start("tollgate serve", port, SERVER_CORE, &scratch.0, &tollgate, serve)?;
+    let bytes = runtime.block_on(Load::new(port).probe(PROBES))?.body_bytes().round();
+
+    let port = free_port()?;
+    let alone = ["--bare".to_owned(), port.to_string(), "--bytes".to_owned(), format!("{bytes:.0}")];
+    let bare = Server::start("bare axum", port, SERVER_CORE, &scratch.0, &program, alone)?;
+
+    let duration = Duration::from_secs(arguments.seconds.max(1));
+    let comparison = runtime.block_on(comparison::compare([&service, &bare], duration))?;
+    println!("{}", comparison.table);
+    println!("tollgate / bare, CPU per request: {:.2}\n", comparison.ratio);
+    println!(
+        "{CONNECTIONS} connections, one request in flight each, {USERS} users, {ROUNDS} rounds of {} s each.",
+        duration.as_secs()
+    );
+    Ok(())
+}
+
+/// An empty directory to run the servers in: the service keeps its catalog where it is started.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left in a directory for temporary files harms nobody.
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}

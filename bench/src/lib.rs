@@ -1,0 +1,14 @@
+//! Measures Tollgate next to its peers: time, memory and instructions per check in one process, and the cost of the service.
+//!
+//! The programs are `in_process` and `http`; the README says how to run them and what their figures mean. Nothing here is used
+//! by the other crates.
+
+pub mod contender;
+pub mod machine;
+pub mod memory;
+pub mod pause;
+pub mod service;
+pub mod speed;
+pub mod stopwatch;
+pub mod table;
+pub mod workload;

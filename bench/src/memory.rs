@@ -1,0 +1,54 @@
+//! How much memory a key takes, measured in a process of its own for each contender.
+
+use std::env;
+use std::hint::black_box;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::contender::Kind;
+use crate::machine::resident_bytes;
+use crate::table::{Table, grouped};
+use crate::workload::key;
+
+/// How many keys are inserted.
+pub const KEYS: usize = 1_000_000;
+
+/// Inserts the keys into a new contender; by how many bytes this process has grown then.
+///
+/// The keys are made on the way and dropped, so that only what the contender itself keeps is counted.
+///
+/// # Errors
+/// When the contender refuses a key or `/proc` cannot be read.
+pub fn grow(kind: Kind) -> Result<u64> {
+    // Touches the code and the allocator's first pages, which are not the keys' doing.
+    ensure!(kind.build(1)?.check(&key(0)), "{} refused its first key", kind.name());
+    let before = resident_bytes()?;
+    let contender = kind.build(KEYS)?;
+    let refused = (0..KEYS).filter(|&number| !contender.check(&key(number))).count();
+    let after = resident_bytes()?;
+    black_box(&contender);
+    ensure!(refused == 0, "{} refused {refused} new keys", kind.name());
+    Ok(after.saturating_sub(before))
+}
+
+/// Runs this program again with `--memory NAME` for every contender.
+///
+/// # Errors
+/// When a child cannot be started or fails.
+pub fn compare() -> Result<Table> {
+    let program = env::current_exe().context("finding this program")?;
+    let mut table = Table::new(["1 M keys", "bytes per key", "grown by, MiB"]);
+    for kind in Kind::ALL {
+        let child = Command::new(&program)
+            .args(["--memory", kind.name()])
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("running {}", program.display()))?;
+        ensure!(child.status.success(), "--memory {} failed: {}", kind.name(), child.status);
+        let bytes: u64 =
+            String::from_utf8_lossy(&child.stdout).trim().parse().context("--memory prints bytes")?;
+        table.row([kind.name().into(), grouped(bytes / KEYS as u64), grouped(bytes >> 20)]);
+    }
+    Ok(table)
+}

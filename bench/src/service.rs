@@ -1,0 +1,10 @@
+//! The cost of the service: `tollgate serve` and a bare axum handler under the same load.
+
+pub mod bare;
+pub mod comparison;
+pub mod load;
+pub mod process;
+mod wire;
+
+/// Where a check is posted to, on both servers.
+pub const PATH: &str = "/v1/rate-limit/check";

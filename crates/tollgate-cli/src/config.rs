@@ -1,0 +1,45 @@
+//! `tollgate config`: works with configuration files.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+
+use crate::Failure;
+
+/// Works with configuration files.
+#[derive(Debug, Args)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Says whether a file is valid; if not, lists every mistake with its line.
+    #[command(after_help = "Example:\n  tollgate config check tollgate.yaml")]
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl Config {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let Command::Check { file } = self.command;
+        match tollgate::Config::load(Some(&file)) {
+            Ok(config) => {
+                let (rules, plans) = (config.rules.len(), config.plans.len());
+                println!("{} is valid: {rules} rules, {plans} plans", file.display());
+                Ok(())
+            }
+            Err(errors) => {
+                let count = match errors.0.len() {
+                    1 => "1 mistake".to_owned(),
+                    count => format!("{count} mistakes"),
+                };
+                Err(Failure::Misused(anyhow!("{} has {count}\n{errors}", file.display())))
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The `tollgate` command: runs the service, and tools around it.
+//!
+//! Exit codes: 0 for success, 1 for a failure, 2 for bad usage or configuration, 3 for a check that was denied.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to its terminal")]
+
+mod check;
+mod config;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A distributed rate limiter: six exact algorithms, several limits charged all or nothing.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the service.
+    Serve(serve::Serve),
+    /// Asks a running service whether one request may pass.
+    Check(check::Check),
+    /// Works with configuration files.
+    Config(config::Config),
+}
+
+/// Why a command did not succeed, by the exit code it ends with.
+#[derive(Debug)]
+enum Failure {
+    /// Something went wrong.
+    Failed(anyhow::Error),
+    /// The command line or the configuration is wrong.
+    Misused(anyhow::Error),
+    /// The request would not pass.
+    Denied,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Serve(serve) => serve.run(),
+        Command::Check(check) => check.run(),
+        Command::Config(config) => config.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Misused(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Denied) => ExitCode::from(3),
+    }
+}

@@ -1,0 +1,114 @@
+//! `tollgate serve`: the service.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tollgate::{Config, LogFormat};
+use tollgate_server::{AdminKey, App};
+use tracing_subscriber::EnvFilter;
+
+use crate::Failure;
+
+/// The variable that sets the admin key.
+const ADMIN_KEY: &str = "TOLLGATE_ADMIN_KEY";
+
+/// Runs the service, on nothing but memory unless the configuration says otherwise.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tollgate serve --http 0.0.0.0:8080 --config tollgate.yaml")]
+pub(crate) struct Serve {
+    /// The configuration file; every value can be overridden by the environment (TOLLGATE_SERVER__HTTP is server.http).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address of the REST API; overrides server.http (127.0.0.1:8080).
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<SocketAddr>,
+    /// Where counters are kept; this version knows `memory:`.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
+            let file =
+                self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
+            Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
+        })?;
+        if let Some(store) = self.store.filter(|store| store != "memory:") {
+            return Err(Failure::Misused(anyhow!(
+                "--store {store}: this version keeps counters in `memory:` only"
+            )));
+        }
+        if let Some(http) = self.http {
+            config.server.http = http;
+        }
+        start_logging(&config).map_err(Failure::Misused)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("could not start the runtime")?;
+        runtime.block_on(serve(config))?;
+        Ok(())
+    }
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let limiter = config.limiter()?;
+    let (key, made) = match std::env::var(ADMIN_KEY) {
+        Ok(key) if !key.is_empty() => (key, false),
+        _ => (random_key()?, true),
+    };
+    let address = config.server.http;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
+    let address = listener.local_addr()?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let app = App::new(&config, limiter, AdminKey::new(&key));
+
+    // On the terminal and not in the log, which is kept.
+    println!("tollgate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
+    if made {
+        println!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}");
+    }
+    for rule in config.rules.iter().filter(|rule| rule.tier.is_some()) {
+        tracing::warn!(rule = rule.name, "applies to a tier; no user has one until there is a catalog");
+    }
+    tracing::info!(%address, rules = config.rules.len(), plans = config.plans.len(), "ready");
+    tollgate_server::run(listener, app, &config.server, async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+    .await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn start_logging(config: &Config) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.log_level)
+        .with_context(|| format!("log.level: `{}` is not a level or filter", config.log_level))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    let started = match config.log_format {
+        LogFormat::Pretty => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| anyhow!("could not start logging: {error}"))
+}
+
+/// 256 random bits from the operating system, as text.
+fn random_key() -> anyhow::Result<String> {
+    let mut bytes = [0u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no randomness for an admin key: {error}"))?;
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    Ok(format!("tgk_{}", digits.collect::<String>()))
+}

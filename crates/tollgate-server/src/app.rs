@@ -1,0 +1,136 @@
+//! What all requests share, and the one place every request passes through.
+
+use std::any::Any;
+use std::fmt;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::header::ALLOW;
+use hyper::{Method, Request, Uri};
+use ipnet::IpNet;
+use tollgate::{Config, Limiter};
+use tower::ServiceExt;
+
+use crate::auth::AdminKey;
+use crate::headers::Families;
+use crate::request_id::{REQUEST_ID, RequestIds, as_text};
+use crate::respond::{ApiError, Code};
+use crate::rest;
+
+/// The service without its sockets: one request in, one response out.
+#[derive(Clone)]
+pub struct App {
+    pub(crate) shared: Arc<Shared>,
+    router: Router,
+}
+
+/// What handlers work with.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) limiter: Limiter,
+    pub(crate) admin_key: AdminKey,
+    pub(crate) admin_allow: Vec<IpNet>,
+    pub(crate) families: Families,
+    request_ids: RequestIds,
+    request_timeout: Duration,
+    draining: AtomicBool,
+}
+
+/// The address a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+impl App {
+    /// The service over `limiter`. `key` opens its admin operations.
+    pub fn new(config: &Config, limiter: Limiter, key: AdminKey) -> Self {
+        let shared = Arc::new(Shared {
+            limiter,
+            admin_key: key,
+            admin_allow: config.server.admin_allow.clone(),
+            families: Families::new(&config.headers),
+            request_ids: RequestIds::new(),
+            request_timeout: config.server.request_timeout,
+            draining: AtomicBool::new(false),
+        });
+        let router = rest::router(shared.clone());
+        Self { shared, router }
+    }
+
+    /// Answers a request that came from `peer`. Whatever happens inside, there is an answer, and errors have the error model's body.
+    pub async fn respond<B>(&self, request: Request<B>, peer: SocketAddr) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut request = request.map(Body::new);
+        let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
+        request.headers_mut().insert(REQUEST_ID, id.clone());
+        request.extensions_mut().insert(Peer(peer));
+        let answer = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind();
+        let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
+            Ok(Ok(Ok(response))) => response,
+            Ok(Err(panic)) => {
+                tracing::error!(
+                    request_id = as_text(&id),
+                    panic = panic_message(&*panic),
+                    "a request panicked"
+                );
+                ApiError::new(Code::InternalError, "an internal error occurred").render(as_text(&id))
+            }
+            Err(_) => {
+                let message = "the request took too long; send its body faster, or try again";
+                ApiError::new(Code::RequestTimeout, message).render(as_text(&id))
+            }
+        };
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            let allow = response.headers_mut().remove(ALLOW);
+            response = error.render(as_text(&id));
+            if let Some(allow) = allow {
+                response.headers_mut().insert(ALLOW, allow);
+            }
+        }
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
+    }
+
+    /// From now on the service says that it is not ready, so that load balancers turn away before it stops.
+    pub(crate) fn start_draining(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("App").finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn not_found(uri: Uri) -> ApiError {
+    // The path is the client's own; it is shortened, and JSON escapes what should not be seen raw.
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(Code::NotFound, format!("there is nothing at {path}"))
+}
+
+pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
+}

@@ -1,0 +1,34 @@
+//! The service: REST over a [`Limiter`](tollgate::Limiter).
+//!
+//! [`App`] holds what all requests share and turns one request into one response; [`run`] accepts connections until it is told to
+//! stop, then lets requests in flight finish.
+//!
+//! ```no_run
+//! use tollgate::Config;
+//! use tollgate_server::{AdminKey, App, run};
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::parse("")?;
+//! let listener = tokio::net::TcpListener::bind(config.server.http).await?;
+//! let app = App::new(&config, config.limiter()?, AdminKey::new("secret"));
+//! run(listener, app, &config.server, std::future::pending()).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It knows no store and no key layout, and it never lets an error's inside reach a client.
+
+mod app;
+mod auth;
+mod headers;
+mod request_id;
+mod respond;
+mod rest;
+mod run;
+
+pub use app::App;
+pub use auth::AdminKey;
+pub use run::run;
+
+/// The largest request body, in bytes.
+pub const BODY_BYTES_MAX: usize = 256 * 1024;

@@ -1,0 +1,172 @@
+//! Errors as clients see them: one table from what went wrong to status, code and body.
+
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use serde::Serialize;
+use tollgate::{CheckError, InvalidLimit};
+
+/// What goes wrong with a request, without anything that is not the client's business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+    /// Which field, and why.
+    pub(crate) details: Option<(String, String)>,
+}
+
+/// The codes of the error model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    InvalidInput,
+    InvalidLimit,
+    InvalidStrategy,
+    Unauthenticated,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+    IdempotencyMismatch,
+    InternalError,
+    ServiceUnavailable,
+}
+
+impl Code {
+    fn table(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::InvalidInput => (StatusCode::BAD_REQUEST, "INVALID_INPUT"),
+            Self::InvalidLimit => (StatusCode::BAD_REQUEST, "INVALID_LIMIT"),
+            Self::InvalidStrategy => (StatusCode::BAD_REQUEST, "INVALID_STRATEGY"),
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
+            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
+            Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
+            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
+            Self::IdempotencyMismatch => (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH"),
+            Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
+            Self::ServiceUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"),
+        }
+    }
+
+    pub(crate) fn status(self) -> StatusCode {
+        self.table().0
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: None }
+    }
+
+    /// A field of the request is wrong.
+    pub(crate) fn field(code: Code, field: &str, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { code, message: format!("{field}: {reason}"), details: Some((field.to_owned(), reason)) }
+    }
+
+    /// A field of the input is wrong.
+    pub(crate) fn input(field: &str, reason: impl Into<String>) -> Self {
+        Self::field(Code::InvalidInput, field, reason)
+    }
+
+    /// The body of the error, under the id of the request it answers.
+    pub(crate) fn envelope<'a>(&'a self, request_id: &'a str) -> Envelope<'a> {
+        let details = match &self.details {
+            Some((field, reason)) => Details { field: Some(field), reason: Some(reason) },
+            None => Details { field: None, reason: None },
+        };
+        Envelope { error: Body { code: self.code.table().1, message: &self.message, details, request_id } }
+    }
+
+    /// The response to a request. The edge calls this once the id of the request is known.
+    pub(crate) fn render(&self, request_id: &str) -> Response {
+        let body = serde_json::to_vec(&self.envelope(request_id)).unwrap_or_default();
+        let mut response = Response::new(body.into());
+        *response.status_mut() = self.code.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.code == Code::Unauthenticated {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// Travels through the router as an extension of an empty response, because only the edge knows the request's id.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::default();
+        *response.status_mut() = self.code.status();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The body of every error.
+#[derive(Debug, Serialize)]
+pub(crate) struct Envelope<'a> {
+    error: Body<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    code: &'static str,
+    message: &'a str,
+    details: Details<'a>,
+    request_id: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct Details<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl From<CheckError> for ApiError {
+    fn from(error: CheckError) -> Self {
+        let message = error.to_string();
+        match error {
+            CheckError::InvalidIdentifier { dimension } => {
+                let field = if &*dimension == "user" { "user_id" } else { "identifier" };
+                Self::input(field, message.trim_start_matches("identifier "))
+            }
+            CheckError::InvalidDimension => {
+                Self::input("dimension", message.trim_start_matches("dimension "))
+            }
+            CheckError::DuplicateDimension { .. } => Self::input("keys", message),
+            CheckError::NoIdentity => Self::input("user_id", message),
+            CheckError::InvalidEndpoint(reason) => Self::input("endpoint", reason.to_string()),
+            CheckError::InvalidIdempotencyKey => {
+                Self::input("idempotency_key", message.trim_start_matches("idempotency key "))
+            }
+            CheckError::UnknownPlan { .. } | CheckError::DuplicatePlan { .. } => {
+                Self::input("plans", message)
+            }
+            CheckError::IdempotencyMismatch => {
+                Self::field(Code::IdempotencyMismatch, "idempotency_key", message)
+            }
+            CheckError::Store(error) if error.is_retryable() => Self::new(Code::ServiceUnavailable, message),
+            error => {
+                tracing::error!(%error, "a check could not be decided");
+                Self::new(Code::InternalError, "the request could not be decided")
+            }
+        }
+    }
+}
+
+/// A limit in a request, whose fields have other names than those in configuration files.
+pub(crate) fn invalid_limit(error: InvalidLimit) -> ApiError {
+    let field = match error.field() {
+        "burst" => "burst_capacity",
+        "window" => "window_seconds",
+        other => other,
+    };
+    let reason = error.to_string();
+    let reason = reason.trim_start_matches(error.field()).trim_start();
+    ApiError::field(Code::InvalidLimit, field, reason)
+}

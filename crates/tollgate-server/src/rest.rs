@@ -1,0 +1,97 @@
+//! The REST API: its routes, and how a body is read.
+
+mod batch;
+mod check;
+mod reset;
+mod status;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Request, StatusCode};
+use serde::Serialize;
+
+use crate::BODY_BYTES_MAX;
+use crate::app::{Shared, method_not_allowed, not_found};
+use crate::respond::{ApiError, Code};
+
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    let mut router = Router::new()
+        .route("/healthz", get(|| async { json(StatusCode::OK, &Health { status: "ok" }) }))
+        .route("/readyz", get(ready));
+    for prefix in ["/v1", "/api/v1"] {
+        router = router
+            .route(&format!("{prefix}/rate-limit/check"), post(check::check))
+            .route(&format!("{prefix}/rate-limit/batch-check"), post(batch::batch_check))
+            .route(&format!("{prefix}/rate-limit/reset"), post(reset::reset))
+            .route(&format!("{prefix}/rate-limit/status/{{user_id}}/{{*endpoint}}"), get(status::status));
+    }
+    router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
+}
+
+#[derive(Debug, Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    if shared.is_draining() {
+        return ApiError::new(Code::ServiceUnavailable, "the service is stopping").into_response();
+    }
+    json(StatusCode::OK, &Health { status: "ready" })
+}
+
+/// A response with a JSON body.
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => {
+            let mut response = Response::new(Body::from(bytes));
+            *response.status_mut() = status;
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written");
+            ApiError::new(Code::InternalError, "an internal error occurred").into_response()
+        }
+    }
+}
+
+/// The whole body of a request that says it is JSON, if it is not too large.
+async fn read_json(request: Request<Body>) -> Result<(HeaderMap, Bytes), ApiError> {
+    let (parts, body) = request.into_parts();
+    if !says_json(&parts.headers) {
+        return Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            "send JSON with the header Content-Type: application/json",
+        ));
+    }
+    let announced =
+        parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
+        return Err(too_large());
+    }
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(body) => Ok((parts.headers, body.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(_) => Err(ApiError::new(Code::InvalidInput, "the body could not be read to its end")),
+    }
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {BODY_BYTES_MAX} bytes long"))
+}
+
+fn says_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return false };
+    let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    essence.eq_ignore_ascii_case(b"application/json")
+}

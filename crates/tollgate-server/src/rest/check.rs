@@ -1,0 +1,48 @@
+//! `POST /v1/rate-limit/check`: may this request pass?
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{Request, StatusCode};
+use tollgate::Decision;
+
+use super::wire::{CheckRequest, CheckResponse, idempotency_key};
+use super::{json, read_json};
+use crate::app::Shared;
+use crate::headers::write_retry_after;
+use crate::respond::ApiError;
+
+pub(super) async fn check(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let (headers, body) = read_json(request).await?;
+    let request = CheckRequest::parse(&body)?;
+    let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
+    let caller = key.map(|_| request.identity()).unwrap_or_default();
+    let mut check = request.check(&shared.limiter)?;
+    if let Some(key) = key {
+        check = check.idempotency(&caller, key);
+    }
+    let decision = shared.limiter.check(&check).await?;
+    let status = if decision.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let mut response = answer(&shared, status, &decision, &CheckResponse::new(&decision));
+    if !decision.allowed {
+        write_retry_after(&decision, response.headers_mut());
+    }
+    Ok(response)
+}
+
+/// A decision with its body and headers.
+pub(super) fn answer(
+    shared: &Shared,
+    status: StatusCode,
+    decision: &Decision,
+    body: &CheckResponse<'_>,
+) -> Response {
+    let mut response = json(status, body);
+    shared.families.write(decision, response.headers_mut());
+    response
+}

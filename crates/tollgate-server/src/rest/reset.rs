@@ -1,0 +1,44 @@
+//! `POST /v1/rate-limit/reset`: forgets the counters of a user at an endpoint. An admin operation.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{Request, StatusCode};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::wire::CheckRequest;
+use super::{json, read_json};
+use crate::app::{Peer, Shared};
+use crate::auth::authorise;
+use crate::respond::ApiError;
+
+#[derive(Debug, Serialize)]
+struct ResetResponse<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_id: Option<&'a str>,
+    endpoint: Option<&'a str>,
+    reset_at: String,
+}
+
+pub(super) async fn reset(
+    State(shared): State<Arc<Shared>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    authorise(request.headers(), peer.ip(), &shared.admin_key, &shared.admin_allow)?;
+    let (_, body) = read_json(request).await?;
+    let request = CheckRequest::parse(&body)?;
+    let check = request.check(&shared.limiter)?;
+    let at = shared.limiter.reset(&check).await?;
+    let reset_at = Timestamp::from_microsecond(i64::try_from(at.as_micros()).unwrap_or(i64::MAX));
+    let body = ResetResponse {
+        user_id: request.user_id.as_deref(),
+        endpoint: request.endpoint.as_deref(),
+        reset_at: reset_at.unwrap_or(Timestamp::MAX).to_string(),
+    };
+    Ok(json(StatusCode::OK, &body))
+}

@@ -1,0 +1,52 @@
+//! `GET /v1/rate-limit/status/{user_id}/{endpoint…}`: how a user stands, without consuming anything.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use hyper::StatusCode;
+use tollgate::{CheckError, normalise_endpoint};
+
+use super::check::answer;
+use super::wire::{CheckRequest, CheckResponse};
+use crate::app::Shared;
+use crate::respond::{ApiError, Code};
+
+pub(super) async fn status(
+    State(shared): State<Arc<Shared>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let Path((user_id, endpoint)) = path.map_err(|_| ApiError::input("endpoint", "is not valid UTF-8"))?;
+    let mut request = CheckRequest::default();
+    request.user_id = Some(Cow::Borrowed(&user_id));
+    request.endpoint = Some(Cow::Borrowed(&endpoint));
+    for pair in query.iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match name {
+            "strategy" => request.strategy = Some(value.into()),
+            "limit" => request.limit = Some(number("limit", value)?),
+            "window_seconds" => request.window_seconds = Some(number("window_seconds", value)?),
+            "burst_capacity" => request.burst_capacity = Some(number("burst_capacity", value)?),
+            _ => {
+                let name: String = name.chars().take(64).collect();
+                let reason = "unknown parameter; known are strategy, limit, window_seconds, burst_capacity";
+                return Err(ApiError::input(&name, reason));
+            }
+        }
+    }
+    let check = request.check(&shared.limiter)?;
+    let decision = shared.limiter.peek(&check).await?;
+    // As raw path segments it arrives without its leading slash.
+    let endpoint = normalise_endpoint(&endpoint).map_err(CheckError::from)?;
+    let mut body = CheckResponse::new(&decision).with_usage(&decision);
+    body.user_id = Some(&user_id);
+    body.endpoint = Some(&endpoint);
+    Ok(answer(&shared, StatusCode::OK, &decision, &body))
+}
+
+fn number(field: &str, text: &str) -> Result<u64, ApiError> {
+    text.parse().map_err(|_| ApiError::field(Code::InvalidLimit, field, "must be a positive whole number"))
+}

@@ -1,0 +1,471 @@
+//! The bodies of the REST API. These types exist only here; inside, a request is a `Check` and an answer a `Decision`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use hyper::HeaderMap;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use tollgate::{Algorithm, Answer, Check, Cost, Decision, Limit, Limiter, NamedLimit};
+
+use crate::headers::seconds_ceil;
+use crate::respond::{ApiError, Code, invalid_limit};
+
+/// How many identities one check can have.
+const KEYS_MAX: usize = 16;
+/// How many plans one check can name.
+const PLANS_MAX: usize = 16;
+const METHOD_LENGTH_MAX: usize = 32;
+
+type Text<'a> = Cow<'a, str>;
+
+/// The body of a check, of a reset, and of each item of a batch.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CheckRequest<'a> {
+    #[serde(borrow, default)]
+    pub(crate) user_id: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) endpoint: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    dimension: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    identifier: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    keys: Option<Keys<'a>>,
+    #[serde(default)]
+    cost: Option<u64>,
+    #[serde(borrow, default)]
+    method: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) strategy: Option<Text<'a>>,
+    #[serde(default)]
+    pub(crate) limit: Option<u64>,
+    #[serde(default)]
+    pub(crate) window_seconds: Option<u64>,
+    #[serde(default)]
+    pub(crate) burst_capacity: Option<u64>,
+    #[serde(borrow, default)]
+    plans: Option<Vec<Text<'a>>>,
+    #[serde(borrow, default)]
+    pub(crate) idempotency_key: Option<Text<'a>>,
+    /// The client's clock, in milliseconds. It is accepted so that its skew can be measured, and never trusted.
+    #[serde(default, rename = "timestamp")]
+    _timestamp: Option<i64>,
+}
+
+/// `{"user": "u1", "ip": "10.0.0.1"}`, in the order sent.
+#[derive(Debug)]
+struct Keys<'a>(Vec<(Text<'a>, Text<'a>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeysVisitor;
+
+        impl<'de> Visitor<'de> for KeysVisitor {
+            type Value = Vec<(Text<'de>, Text<'de>)>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of dimensions and identifiers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(entries)
+            }
+        }
+
+        deserializer.deserialize_map(KeysVisitor).map(Keys)
+    }
+}
+
+impl<'a> CheckRequest<'a> {
+    /// Reads a body.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        let mut request = read_object::<Self>(body, &FIELDS)?;
+        if let Some(method) = &mut request.method
+            && method.bytes().any(|byte| byte.is_ascii_lowercase())
+        {
+            method.to_mut().make_ascii_uppercase();
+        }
+        Ok(request)
+    }
+
+    /// What is asked, as the limiter understands it.
+    pub(crate) fn check(&'a self, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
+        let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
+        let mut check = self.identities()?.endpoint(endpoint);
+        if let Some(method) = &self.method {
+            let valid = (1..=METHOD_LENGTH_MAX).contains(&method.len())
+                && method.bytes().all(|byte| byte.is_ascii_uppercase());
+            if !valid {
+                return Err(ApiError::input("method", "must be a method like GET or POST"));
+            }
+            check = check.method(method);
+        }
+        if let Some(cost) = self.cost {
+            let cost = Cost::try_new(cost)
+                .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
+            check = check.cost(cost);
+        }
+        if let Some(plans) = &self.plans {
+            if plans.len() > PLANS_MAX {
+                return Err(ApiError::input("plans", format!("must name at most {PLANS_MAX} plans")));
+            }
+            for plan in plans {
+                check = check.plan(plan);
+            }
+        }
+        if let Some(limit) = self.ad_hoc_limit(limiter)? {
+            check = check.limit(limit);
+        }
+        Ok(check)
+    }
+
+    fn identities(&'a self) -> Result<Check<'a>, ApiError> {
+        match (&self.user_id, &self.dimension, &self.identifier, &self.keys) {
+            (Some(user_id), None, None, None) => Ok(Check::new("user", user_id)),
+            (None, Some(dimension), Some(identifier), None) => Ok(Check::new(dimension, identifier)),
+            (None, Some(_), None, None) => {
+                Err(ApiError::input("identifier", "is missing; it goes with dimension"))
+            }
+            (None, None, Some(_), None) => {
+                Err(ApiError::input("dimension", "is missing; it goes with identifier"))
+            }
+            (None, None, None, Some(Keys(keys))) => {
+                if keys.len() > KEYS_MAX {
+                    return Err(ApiError::input("keys", format!("must have at most {KEYS_MAX} entries")));
+                }
+                let mut entries = keys.iter();
+                let Some((dimension, identifier)) = entries.next() else {
+                    return Err(ApiError::input("keys", "must not be empty"));
+                };
+                let first = Check::new(dimension, identifier);
+                Ok(entries.fold(first, |check, (dimension, identifier)| check.and(dimension, identifier)))
+            }
+            (None, None, None, None) => {
+                Err(ApiError::input("user_id", "is missing; or give dimension and identifier, or keys"))
+            }
+            _ => Err(ApiError::input("user_id", "give either user_id, or dimension and identifier, or keys")),
+        }
+    }
+
+    /// The limit that the request brings along: `limit` and `window_seconds` together, or a `strategy` for the default limit's numbers.
+    pub(crate) fn ad_hoc_limit(&self, limiter: &Limiter) -> Result<Option<Limit>, ApiError> {
+        let strategy = self.strategy.as_deref().map(parse_strategy).transpose()?;
+        let missing = |field| {
+            Err(ApiError::field(
+                Code::InvalidLimit,
+                field,
+                "is missing; limit and window_seconds go together",
+            ))
+        };
+        let limit = match (self.limit, self.window_seconds) {
+            (Some(quota), Some(seconds)) => {
+                let algorithm = strategy.unwrap_or(Algorithm::TokenBucket);
+                Limit::try_new(algorithm, quota, Duration::from_secs(seconds)).map_err(invalid_limit)?
+            }
+            (Some(_), None) => return missing("window_seconds"),
+            (None, Some(_)) => return missing("limit"),
+            (None, None) => match (strategy, limiter.default_limit()) {
+                (None, _) if self.burst_capacity.is_some() => return missing("limit"),
+                (None, _) => return Ok(None),
+                (Some(_), None) => return missing("limit"),
+                (Some(algorithm), Some(default)) => {
+                    let quota = u64::from(default.quota());
+                    let limit = Limit::try_new(algorithm, quota, default.window()).map_err(invalid_limit)?;
+                    if !algorithm.takes_burst() {
+                        limit
+                    } else {
+                        limit.with_burst(u64::from(default.capacity())).map_err(invalid_limit)?
+                    }
+                }
+            },
+        };
+        match self.burst_capacity {
+            None => Ok(Some(limit)),
+            Some(burst) => limit.with_burst(burst).map(Some).map_err(invalid_limit),
+        }
+    }
+
+    /// Who is checked, as one text that no other identity shares: a part of whose idempotency key it is.
+    pub(crate) fn identity(&self) -> String {
+        let keys = self.keys.iter().flat_map(|Keys(keys)| keys.iter().flat_map(|(a, b)| [Some(a), Some(b)]));
+        let parts = [self.user_id.as_ref(), self.dimension.as_ref(), self.identifier.as_ref()]
+            .into_iter()
+            .chain(keys);
+        let mut identity = String::new();
+        for part in parts {
+            let part = part.map_or("", |part| part);
+            identity.push_str(&format!("{}:{part};", part.len()));
+        }
+        identity
+    }
+}
+
+/// The idempotency key of a request: from its body or its header, which must agree.
+pub(crate) fn idempotency_key<'a>(
+    body: Option<&'a str>,
+    headers: &'a HeaderMap,
+) -> Result<Option<&'a str>, ApiError> {
+    let Some(header) = headers.get("x-idempotency-key") else { return Ok(body) };
+    let header =
+        header.to_str().map_err(|_| ApiError::input("X-Idempotency-Key", "must be visible ASCII"))?;
+    match body {
+        Some(body) if body != header => {
+            Err(ApiError::input("idempotency_key", "differs from the header X-Idempotency-Key"))
+        }
+        _ => Ok(Some(header)),
+    }
+}
+
+pub(crate) fn parse_strategy(text: &str) -> Result<Algorithm, ApiError> {
+    text.parse().map_err(|_| {
+        let reason = "must be token_bucket, leaky_bucket, fixed_window, sliding_log (or sliding_window), sliding_counter or gcra";
+        ApiError::field(Code::InvalidStrategy, "strategy", reason)
+    })
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Text,
+    Count,
+    Integer,
+    Object,
+    Texts,
+    List,
+}
+
+const FIELDS: [(&str, Kind); 14] = [
+    ("user_id", Kind::Text),
+    ("endpoint", Kind::Text),
+    ("dimension", Kind::Text),
+    ("identifier", Kind::Text),
+    ("keys", Kind::Object),
+    ("cost", Kind::Count),
+    ("method", Kind::Text),
+    ("strategy", Kind::Text),
+    ("limit", Kind::Count),
+    ("window_seconds", Kind::Count),
+    ("burst_capacity", Kind::Count),
+    ("plans", Kind::Texts),
+    ("idempotency_key", Kind::Text),
+    ("timestamp", Kind::Integer),
+];
+
+/// Reads a JSON object. What is wrong with a refused one is worked out only then.
+pub(crate) fn read_object<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    fields: &[(&str, Kind)],
+) -> Result<T, ApiError> {
+    // Derived structs would also take a list of their fields.
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::input("body", "must be a JSON object"));
+    }
+    serde_json::from_slice(body).map_err(|error| diagnose(body, fields, &error))
+}
+
+fn diagnose(body: &[u8], fields: &[(&str, Kind)], error: &serde_json::Error) -> ApiError {
+    use serde_json::Value;
+
+    let value = match serde_json::from_slice::<Value>(body) {
+        Ok(value) => value,
+        Err(error) => {
+            let place = format!("line {} column {}", error.line(), error.column());
+            return ApiError::input("body", format!("is not valid JSON, at {place}"));
+        }
+    };
+    let Value::Object(entries) = value else {
+        return ApiError::input("body", "must be a JSON object");
+    };
+    for (name, value) in &entries {
+        let Some((field, kind)) = fields.iter().find(|(field, _)| field == name) else {
+            let known: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
+            let name: String = name.chars().take(64).collect();
+            return ApiError::input(&name, format!("unknown field; known are {}", known.join(", ")));
+        };
+        let wrong = match (kind, value) {
+            (_, Value::Null) | (Kind::Text, Value::String(_)) => None,
+            (Kind::Text, _) => Some("must be a string"),
+            (Kind::Count, Value::Number(number)) if number.is_u64() => None,
+            (Kind::Count, _) => Some("must be a positive whole number"),
+            (Kind::Integer, Value::Number(number)) if number.is_i64() => None,
+            (Kind::Integer, _) => Some("must be a whole number"),
+            (Kind::Object, Value::Object(keys)) if keys.values().all(Value::is_string) => None,
+            (Kind::Object, _) => Some("must be an object of strings, like {\"user\": \"u1\"}"),
+            (Kind::Texts, Value::Array(items)) if items.iter().all(Value::is_string) => None,
+            (Kind::Texts, _) => Some("must be a list of strings"),
+            (Kind::List, Value::Array(_)) => None,
+            (Kind::List, _) => Some("must be a list"),
+        };
+        if let Some(reason) = wrong {
+            let code = match *field {
+                "limit" | "window_seconds" | "burst_capacity" => Code::InvalidLimit,
+                "strategy" => Code::InvalidStrategy,
+                _ => Code::InvalidInput,
+            };
+            return ApiError::field(code, field, reason);
+        }
+    }
+    // What is left are required fields, and fields that stand twice, which a map of values does not show.
+    let message = error.to_string();
+    let field = message.split('`').nth(1).unwrap_or("body");
+    let reason = match message.split(' ').next() {
+        Some("missing") => "is missing",
+        Some("duplicate") => "stands twice",
+        _ => "is not valid",
+    };
+    ApiError::input(field, reason)
+}
+
+/// The answer to a check, and to each item of a batch.
+#[derive(Debug, Serialize)]
+pub(crate) struct CheckResponse<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) user_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<&'a str>,
+    allowed: bool,
+    limit: Option<u32>,
+    remaining: Option<u32>,
+    reset_at: Option<u64>,
+    strategy: Option<&'static str>,
+    current_count: Option<u32>,
+    state: &'static str,
+    rule: Option<&'a str>,
+    reason: Option<&'static str>,
+    degraded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_position: Option<u32>,
+    #[serde(skip_serializing_if = "is_false")]
+    replayed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage_percentage: Option<f64>,
+    limits: Limits<'a>,
+}
+
+/// Every limit's own answer.
+#[derive(Debug)]
+struct Limits<'a>(&'a Decision);
+
+/// What one limit says.
+#[derive(Debug, Serialize)]
+struct LimitResponse<'a> {
+    rule: &'a str,
+    dimension: &'a str,
+    allowed: bool,
+    limit: u32,
+    remaining: u32,
+    reset_at: u64,
+    strategy: &'static str,
+    quota: u32,
+    #[serde(serialize_with = "seconds")]
+    window_seconds: Duration,
+    state: &'static str,
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_false")]
+    shadow: bool,
+}
+
+impl<'a> CheckResponse<'a> {
+    pub(crate) fn new(decision: &'a Decision) -> Self {
+        let binding = decision.binding();
+        let wait = decision.retry_after();
+        Self {
+            user_id: None,
+            endpoint: None,
+            allowed: decision.allowed,
+            limit: binding.map(|answer| answer.capacity),
+            remaining: binding.map(|answer| answer.remaining),
+            reset_at: binding.map(|answer| answer.reset_at.as_secs_ceil()),
+            strategy: binding.map(|answer| answer.algorithm.name()),
+            current_count: binding.map(used),
+            state: binding.map_or("normal", |answer| answer.standing.name()),
+            rule: decision.binding_limit().map(|limit| &*limit.name),
+            reason: binding
+                .filter(|_| !decision.allowed)
+                .and_then(|answer| answer.reason)
+                .map(|reason| reason.name()),
+            degraded: false,
+            retry_after: wait.map(seconds_ceil),
+            retry_after_ms: wait.map(millis_ceil),
+            delay_ms: binding.and_then(|answer| answer.delay).map(millis_ceil),
+            queue_position: binding.and_then(|answer| answer.queue_position),
+            replayed: decision.replayed,
+            usage_percentage: None,
+            limits: Limits(decision),
+        }
+    }
+
+    /// As a status, which also says how much is used.
+    pub(crate) fn with_usage(mut self, decision: &Decision) -> Self {
+        let percentage = |answer: &Answer| {
+            let tenths = u64::from(used(answer)) * 1_000 / u64::from(answer.capacity);
+            tenths as f64 / 10.0
+        };
+        self.usage_percentage = decision.binding().map(percentage);
+        self
+    }
+}
+
+impl Serialize for Limits<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(decision) = self;
+        let limits = decision.limits().iter().zip(&decision.answers);
+        serializer.collect_seq(limits.map(|(named, answer)| LimitResponse::new(named, answer, decision)))
+    }
+}
+
+impl<'a> LimitResponse<'a> {
+    fn new(named: &'a NamedLimit, answer: &Answer, decision: &Decision) -> Self {
+        Self {
+            rule: &named.name,
+            dimension: named.dimension(),
+            allowed: answer.allowed,
+            limit: answer.capacity,
+            remaining: answer.remaining,
+            reset_at: answer.reset_at.as_secs_ceil(),
+            strategy: answer.algorithm.name(),
+            quota: named.limit.quota(),
+            window_seconds: named.limit.window(),
+            state: answer.standing.name(),
+            reason: answer.reason.map(|reason| reason.name()),
+            retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at))),
+            shadow: answer.shadow,
+        }
+    }
+}
+
+/// A whole number unless it has a fraction.
+fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    if duration.subsec_nanos() == 0 {
+        serializer.serialize_u64(duration.as_secs())
+    } else {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+}
+
+fn used(answer: &Answer) -> u32 {
+    answer.capacity.saturating_sub(answer.remaining)
+}
+
+fn millis_ceil(wait: Duration) -> u64 {
+    u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

@@ -1,0 +1,676 @@
+//! The REST API as a client sees it, on a clock that moves only when told.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http_body_util::BodyExt;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use serde_json::{Value, json};
+use tollgate::{Config, MemoryStore};
+use tollgate_server::{AdminKey, App};
+use tollgate_testkit::SimulatedClock;
+
+const RULES: &str = r#"
+default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}
+plans:
+  gold: [{algorithm: fixed_window, limit: 3, window: 60s}]
+  daily: [{algorithm: fixed_window, limit: 5, window: 1d}, {algorithm: gcra, limit: 100, window: 1h}]
+rules:
+  - {name: per-user-minute, dimension: user, endpoint: "/api/v1/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+  - {name: per-ip, dimension: ip, endpoint: "*", algorithm: fixed_window, limit: 2, window: 60s}
+  - {name: queue, dimension: user, endpoint: /queue, algorithm: leaky_bucket, limit: 1, window: 1s, burst: 3}
+"#;
+
+struct Client {
+    clock: Arc<SimulatedClock>,
+    app: App,
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The error's code and the field it names.
+    fn error(&self) -> (&str, &str) {
+        let error = &self.body["error"];
+        assert_eq!(error["request_id"], self.header("x-request-id"), "{}", self.body);
+        assert!(!error["message"].as_str().unwrap().is_empty());
+        (error["code"].as_str().unwrap(), error["details"]["field"].as_str().unwrap_or(""))
+    }
+}
+
+impl Client {
+    fn new(yaml: &str) -> Self {
+        let config = Config::parse(yaml).unwrap();
+        let clock = Arc::new(SimulatedClock::default());
+        let store = Arc::new(MemoryStore::new(config.memory, clock.clone()));
+        let app = App::new(&config, config.limiter_on(store).unwrap(), AdminKey::new("secret"));
+        Self { clock, app }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let peer = SocketAddr::from(([127, 0, 0, 1], 9999));
+        let response = self.app.respond(request.body(body.into()).unwrap(), peer).await;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body = serde_json::from_slice(&body).unwrap_or_else(|_| panic!("not JSON: {body:?}"));
+        assert_eq!(parts.headers["content-type"], "application/json");
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(Method::POST, path, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    async fn check(&self, body: &Value) -> Answer {
+        self.post("/v1/rate-limit/check", body).await
+    }
+
+    async fn reset(&self, body: &Value) -> Answer {
+        let headers = [("content-type", "application/json"), ("x-api-key", "secret")];
+        self.send(Method::POST, "/v1/rate-limit/reset", &headers, body.to_string()).await
+    }
+}
+
+#[tokio::test]
+async fn a_check_answers_with_body_and_both_header_families() {
+    let client = Client::new(RULES);
+    let answer = client.check(&json!({"user_id": "u1", "endpoint": "/api/v1/orders", "method": "get"})).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    // The clock shows 1790000000.123456; the window that began at 1789999980 counts until two windows later.
+    assert_eq!(
+        answer.body,
+        json!({
+            "allowed": true, "limit": 100, "remaining": 99, "reset_at": 1_790_000_100, "strategy": "sliding_counter",
+            "current_count": 1, "state": "normal", "rule": "per-user-minute", "reason": null, "degraded": false,
+            "limits": [{
+                "rule": "per-user-minute", "dimension": "user", "allowed": true, "limit": 100, "remaining": 99,
+                "reset_at": 1_790_000_100, "strategy": "sliding_counter", "quota": 100, "window_seconds": 60,
+                "state": "normal", "reason": null,
+            }],
+        })
+    );
+    assert_eq!(answer.header("x-ratelimit-limit"), "100");
+    assert_eq!(answer.header("x-ratelimit-remaining"), "99");
+    assert_eq!(answer.header("x-ratelimit-reset"), "1790000100");
+    assert_eq!(answer.header("x-ratelimit-strategy"), "sliding_counter");
+    assert_eq!(answer.header("x-ratelimit-state"), "");
+    assert_eq!(answer.header("retry-after"), "");
+    assert_eq!(answer.header("ratelimit-policy"), "\"per-user-minute\";q=100;w=60");
+    assert_eq!(answer.header("ratelimit"), "\"per-user-minute\";r=99;t=100");
+    assert!(answer.header("x-request-id").starts_with("req_"));
+}
+
+#[tokio::test]
+async fn a_denial_says_when_to_come_back() {
+    let client = Client::new(RULES);
+    let body = json!({"dimension": "ip", "identifier": "10.0.0.1", "endpoint": "/"});
+    for _ in 0..2 {
+        assert_eq!(client.check(&body).await.status, StatusCode::OK);
+    }
+    let denied = client.check(&body).await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.body["allowed"], false);
+    assert_eq!(denied.body["reason"], "LIMIT_EXCEEDED");
+    assert_eq!(denied.body["retry_after"], 40);
+    assert_eq!(denied.body["retry_after_ms"], 39_877, "39.876544 s, rounded up");
+    assert_eq!(denied.header("retry-after"), "40");
+    assert_eq!(denied.header("x-ratelimit-state"), "throttled");
+    client.clock.advance(Duration::from_micros(39_876_543));
+    assert_eq!(client.check(&body).await.status, StatusCode::TOO_MANY_REQUESTS);
+    client.clock.advance(Duration::from_micros(1));
+    assert_eq!(client.check(&body).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn every_path_also_answers_under_api() {
+    let client = Client::new(RULES);
+    let body = json!({"user_id": "u", "endpoint": "/x"});
+    for (number, prefix) in ["/v1", "/api/v1"].into_iter().enumerate() {
+        let answer = client.post(&format!("{prefix}/rate-limit/check"), &body).await;
+        assert_eq!(answer.body["remaining"], 99 - number, "both count together");
+        let status =
+            client.send(Method::GET, &format!("{prefix}/rate-limit/status/u/x"), &[], Body::empty()).await;
+        assert_eq!(status.status, StatusCode::OK);
+        assert_eq!(
+            client.post(&format!("{prefix}/rate-limit/batch-check"), &json!({"checks": [body]})).await.status,
+            StatusCode::OK
+        );
+        assert_eq!(
+            client.post(&format!("{prefix}/rate-limit/reset"), &body).await.status,
+            StatusCode::UNAUTHORIZED
+        );
+        client.reset(&body).await;
+        client.check(&body).await;
+    }
+}
+
+#[tokio::test]
+async fn several_identities_are_charged_together_or_not_at_all() {
+    let client = Client::new(RULES);
+    let both = |user: &str| json!({"keys": {"user": user, "ip": "10.0.0.9"}, "endpoint": "/api/v1/x"});
+    assert_eq!(client.check(&both("a")).await.body["limits"].as_array().unwrap().len(), 2);
+    assert_eq!(client.check(&both("b")).await.body["rule"], "per-ip", "the limit with the least left binds");
+    let denied = client.check(&both("c")).await;
+    assert_eq!((denied.status, &denied.body["rule"]), (StatusCode::TOO_MANY_REQUESTS, &json!("per-ip")));
+    let status = client.send(Method::GET, "/v1/rate-limit/status/c/api/v1/x", &[], Body::empty()).await;
+    assert_eq!(status.body["current_count"], 0, "the denied chain left the user's limit untouched");
+}
+
+#[tokio::test]
+async fn plans_ad_hoc_limits_and_the_default_apply_as_said() {
+    let client = Client::new(RULES);
+    let plans = client.check(&json!({"user_id": "u", "endpoint": "/p", "plans": ["gold", "daily"]})).await;
+    assert_eq!((plans.body["rule"].as_str(), plans.body["remaining"].as_u64()), (Some("gold"), Some(2)));
+    assert_eq!(
+        plans.header("ratelimit-policy"),
+        "\"gold\";q=3;w=60, \"daily\";q=5;w=86400, \"daily#2\";q=100;w=3600"
+    );
+    let ad_hoc = json!({"user_id": "u", "endpoint": "/p", "strategy": "TOKEN_BUCKET", "limit": 1000, "window_seconds": 60, "burst_capacity": 50});
+    let answer = client.check(&ad_hoc).await;
+    assert_eq!((answer.body["rule"].as_str(), answer.body["limit"].as_u64()), (Some("ad-hoc"), Some(50)));
+    assert_eq!(answer.header("ratelimit-policy"), "\"ad-hoc\";q=50;w=3");
+    let default =
+        client.check(&json!({"dimension": "tenant", "identifier": "t", "endpoint": "/p", "cost": 30})).await;
+    assert_eq!(
+        (default.body["rule"].as_str(), default.body["remaining"].as_u64()),
+        (Some("default"), Some(70))
+    );
+    let strategy = client.check(&json!({"user_id": "u", "endpoint": "/q", "strategy": "fixed_window"})).await;
+    assert_eq!(
+        (strategy.body["strategy"].as_str(), strategy.body["limit"].as_u64()),
+        (Some("fixed_window"), Some(10))
+    );
+
+    let unlimited = Client::new("default_limit: none");
+    let answer = unlimited.check(&json!({"user_id": "u", "endpoint": "/p"})).await;
+    assert_eq!(
+        (answer.status, &answer.body["limit"], &answer.body["rule"]),
+        (StatusCode::OK, &Value::Null, &Value::Null)
+    );
+    assert_eq!(answer.header("x-ratelimit-limit"), "", "what is not known is not invented");
+}
+
+#[tokio::test]
+async fn a_leaky_bucket_says_how_long_to_wait_in_the_queue() {
+    let client = Client::new(RULES);
+    let body = json!({"user_id": "u", "endpoint": "/queue"});
+    assert_eq!(client.check(&body).await.body["delay_ms"], 0);
+    let second = client.check(&body).await;
+    assert_eq!((&second.body["delay_ms"], &second.body["queue_position"]), (&json!(1_000), &json!(2)));
+}
+
+#[tokio::test]
+async fn the_state_warns_before_it_throttles() {
+    let client = Client::new("default_limit: {algorithm: fixed_window, limit: 10, window: 60s}");
+    let body = json!({"user_id": "u", "endpoint": "/"});
+    let mut states = Vec::new();
+    for _ in 0..11 {
+        let answer = client.check(&body).await;
+        let state = answer.body["state"].as_str().unwrap().to_owned();
+        assert_eq!(answer.header("x-ratelimit-state"), if state == "normal" { "" } else { &state });
+        states.push(state);
+    }
+    assert_eq!(states[7..], ["normal", "warning", "throttled", "throttled"]);
+}
+
+#[tokio::test]
+async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
+    let client = Client::new(RULES);
+    client.check(&json!({"user_id": "user 1", "endpoint": "/api/v1/orders", "cost": 25})).await;
+    for path in ["user%201/api/v1/orders", "user%201/%2Fapi%2Fv1%2Forders", "user%201//api/v1/orders"] {
+        let answer =
+            client.send(Method::GET, &format!("/v1/rate-limit/status/{path}"), &[], Body::empty()).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        assert_eq!(answer.body["user_id"], "user 1");
+        assert_eq!(answer.body["endpoint"], "/api/v1/orders");
+        assert_eq!(answer.body["remaining"], 75);
+        assert_eq!(answer.body["usage_percentage"], 25.0);
+    }
+    let query = "/v1/rate-limit/status/u/x?strategy=sliding_window&limit=7&window_seconds=9";
+    let answer = client.send(Method::GET, query, &[], Body::empty()).await;
+    assert_eq!(
+        (answer.body["strategy"].as_str(), answer.body["limit"].as_u64()),
+        (Some("sliding_log"), Some(7))
+    );
+    for (query, expected) in [
+        ("strategy=magic", ("INVALID_STRATEGY", "strategy")),
+        ("limit=x&window_seconds=1", ("INVALID_LIMIT", "limit")),
+        ("color=red", ("INVALID_INPUT", "color")),
+    ] {
+        let answer =
+            client.send(Method::GET, &format!("/v1/rate-limit/status/u/x?{query}"), &[], Body::empty()).await;
+        assert_eq!((answer.status, answer.error()), (StatusCode::BAD_REQUEST, expected));
+    }
+}
+
+#[tokio::test]
+async fn reset_forgets_rules_default_and_ad_hoc_counters_and_needs_the_admin_key() {
+    let client = Client::new(RULES);
+    let user = json!({"user_id": "u", "endpoint": "/x"});
+    let ad_hoc = json!({"user_id": "u", "endpoint": "/x", "strategy": "sliding_window", "limit": 1, "window_seconds": 60});
+    client.check(&user).await;
+    assert_eq!(client.check(&ad_hoc).await.status, StatusCode::OK);
+    assert_eq!(client.check(&ad_hoc).await.status, StatusCode::TOO_MANY_REQUESTS);
+
+    let path = "/v1/rate-limit/reset";
+    let json_type = ("content-type", "application/json");
+    for headers in [
+        vec![],
+        vec![("x-api-key", "wrong")],
+        vec![("authorization", "Basic secret")],
+        vec![("x-api-key", "")],
+    ] {
+        let headers: Vec<_> = headers.into_iter().chain([json_type]).collect();
+        let answer = client.send(Method::POST, path, &headers, user.to_string()).await;
+        assert_eq!((answer.status, answer.error().0), (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"));
+        assert_eq!(answer.header("www-authenticate"), "Bearer");
+    }
+    assert_eq!(client.check(&ad_hoc).await.status, StatusCode::TOO_MANY_REQUESTS, "nothing was forgotten");
+
+    let headers = [json_type, ("authorization", "Bearer secret")];
+    let answer = client.send(Method::POST, path, &headers, user.to_string()).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(
+        answer.body,
+        json!({"user_id": "u", "endpoint": "/x", "reset_at": "2026-09-21T14:13:20.123456Z"})
+    );
+    assert_eq!(client.check(&ad_hoc).await.status, StatusCode::OK);
+    assert_eq!(client.check(&user).await.body["remaining"], 99);
+
+    let elsewhere = Client::new("server: {admin_allow: [10.0.0.0/8]}");
+    let answer = elsewhere.reset(&user).await;
+    assert_eq!((answer.status, answer.error().0), (StatusCode::FORBIDDEN, "FORBIDDEN"));
+}
+
+#[tokio::test]
+async fn a_batch_answers_each_item_in_its_place() {
+    let client = Client::new(RULES);
+    let checks = json!([
+        {"user_id": "a", "endpoint": "/api/v1/x", "cost": 60},
+        {"user_id": "a", "endpoint": "/api/v1/x", "cost": 60},
+        {"user_id": "a"},
+        {"user_id": "b", "endpoint": "/api/v1/x", "extra": 1},
+        "nonsense",
+        {"user_id": "b", "endpoint": "/api/v1/x"},
+    ]);
+    let answer = client.post("/v1/rate-limit/batch-check", &json!({"checks": checks})).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let results = answer.body["results"].as_array().unwrap();
+    assert_eq!(results.len(), 6);
+    assert_eq!((&results[0]["allowed"], &results[0]["user_id"]), (&json!(true), &json!("a")));
+    assert_eq!((&results[1]["allowed"], &results[1]["reason"]), (&json!(false), &json!("LIMIT_EXCEEDED")));
+    for (index, field) in [(2, "endpoint"), (3, "extra"), (4, "body")] {
+        assert_eq!(results[index]["error"]["details"]["field"], field, "{}", results[index]);
+        assert_eq!(results[index]["error"]["request_id"], answer.header("x-request-id"));
+    }
+    assert_eq!((&results[5]["remaining"], &results[5]["endpoint"]), (&json!(99), &json!("/api/v1/x")));
+
+    let many = |count: usize| json!({"checks": vec![json!({"user_id": "m", "endpoint": "/m"}); count]});
+    let full = client.post("/v1/rate-limit/batch-check", &many(1_000)).await;
+    assert_eq!(
+        full.body["results"].as_array().unwrap().iter().filter(|result| result["allowed"] == true).count(),
+        100
+    );
+    for body in [many(1_001), many(0), json!({}), json!({"checks": 1}), json!({"checks": [], "more": 1})] {
+        let answer = client.post("/v1/rate-limit/batch-check", &body).await;
+        assert_eq!((answer.status, answer.error().0), (StatusCode::BAD_REQUEST, "INVALID_INPUT"));
+    }
+}
+
+#[tokio::test]
+async fn idempotency_keys_make_a_retry_harmless() {
+    let client = Client::new(RULES);
+    let body = |cost: u64| json!({"user_id": "u", "endpoint": "/i", "cost": cost, "idempotency_key": "k1"});
+    let first = client.check(&body(1)).await;
+    assert_eq!(first.body.get("replayed"), None);
+    let again = client.check(&body(1)).await;
+    assert_eq!((&again.body["replayed"], &again.body["remaining"]), (&json!(true), &json!(99)));
+    let headers = [("content-type", "application/json"), ("x-idempotency-key", "k1")];
+    let by_header = client
+        .send(
+            Method::POST,
+            "/v1/rate-limit/check",
+            &headers,
+            json!({"user_id": "u", "endpoint": "/i"}).to_string(),
+        )
+        .await;
+    assert_eq!(by_header.body["replayed"], true, "the header is the same key");
+    let other_body = client.check(&body(2)).await;
+    assert_eq!(
+        (other_body.status, other_body.error()),
+        (StatusCode::UNPROCESSABLE_ENTITY, ("IDEMPOTENCY_MISMATCH", "idempotency_key"))
+    );
+    let other_user = client.check(&json!({"user_id": "v", "endpoint": "/i", "idempotency_key": "k1"})).await;
+    assert_eq!(
+        (other_user.status, other_user.body.get("replayed")),
+        (StatusCode::OK, None),
+        "another user's key is another key"
+    );
+    let disagreeing = client
+        .send(
+            Method::POST,
+            "/v1/rate-limit/check",
+            &[("content-type", "application/json"), ("x-idempotency-key", "k2")],
+            body(1).to_string(),
+        )
+        .await;
+    assert_eq!(disagreeing.error(), ("INVALID_INPUT", "idempotency_key"));
+    client.clock.advance(Duration::from_secs(300));
+    assert_eq!(client.check(&body(2)).await.body.get("replayed"), None, "five minutes later it is forgotten");
+}
+
+#[tokio::test]
+async fn a_batch_under_one_idempotency_key_is_charged_once() {
+    let client = Client::new(RULES);
+    let batch = |user: &str| {
+        let item = |cost: u64| json!({"user_id": user, "endpoint": "/b", "cost": cost});
+        json!({"checks": [item(60), item(60)], "idempotency_key": "batch"})
+    };
+    let path = "/v1/rate-limit/batch-check";
+    let allowed = |answer: &Answer| {
+        let results = answer.body["results"].as_array().unwrap();
+        results
+            .iter()
+            .map(|result| (result["allowed"] == true, result["replayed"] == true))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(allowed(&client.post(path, &batch("u")).await), [(true, false), (false, false)]);
+    client.clock.advance(Duration::from_secs(2));
+    assert_eq!(
+        allowed(&client.post(path, &batch("u")).await),
+        [(true, true), (true, false)],
+        "a denial is judged afresh"
+    );
+    let other = client.post(path, &batch("v")).await;
+    assert_eq!((other.status, other.error().0), (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH"));
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
+    let client = Client::new(RULES);
+    let rows: Vec<(Value, (&str, &str))> = vec![
+        (json!({}), ("INVALID_INPUT", "endpoint")),
+        (json!({"endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "u"}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "u", "endpoint": ""}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "u", "endpoint": "/x\u{0}"}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "u", "endpoint": "x".repeat(5_000)}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "a\u{0}b", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "a\r\nX-Evil: 1", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "x".repeat(5_000), "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": 5, "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": ["u"], "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "u", "identifier": "v", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"dimension": "ip", "endpoint": "/x"}), ("INVALID_INPUT", "identifier")),
+        (json!({"identifier": "1", "endpoint": "/x"}), ("INVALID_INPUT", "dimension")),
+        (json!({"dimension": "i p", "identifier": "1", "endpoint": "/x"}), ("INVALID_INPUT", "dimension")),
+        (json!({"keys": {}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"keys": {"user": 5}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"keys": ["user"], "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": 0}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": -1}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": 1.5}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": "1"}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": 1_000_000_001u64}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": u64::MAX}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "limit": 5}), ("INVALID_LIMIT", "window_seconds")),
+        (json!({"user_id": "u", "endpoint": "/x", "window_seconds": 5}), ("INVALID_LIMIT", "limit")),
+        (json!({"user_id": "u", "endpoint": "/x", "burst_capacity": 5}), ("INVALID_LIMIT", "limit")),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 0, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": -5, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1.5, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1_000_000_001u64, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 0}),
+            ("INVALID_LIMIT", "window_seconds"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 366 * 86_400 + 1}),
+            ("INVALID_LIMIT", "window_seconds"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": u64::MAX}),
+            ("INVALID_LIMIT", "window_seconds"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 1, "burst_capacity": 0}),
+            ("INVALID_LIMIT", "burst_capacity"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 1, "burst_capacity": 9, "strategy": "fixed_window"}),
+            ("INVALID_LIMIT", "burst_capacity"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1_000_001, "window_seconds": 1, "strategy": "sliding_log"}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (json!({"user_id": "u", "endpoint": "/x", "strategy": "magic"}), ("INVALID_STRATEGY", "strategy")),
+        (json!({"user_id": "u", "endpoint": "/x", "strategy": 5}), ("INVALID_STRATEGY", "strategy")),
+        (json!({"user_id": "u", "endpoint": "/x", "plans": "gold"}), ("INVALID_INPUT", "plans")),
+        (json!({"user_id": "u", "endpoint": "/x", "plans": ["lead"]}), ("INVALID_INPUT", "plans")),
+        (json!({"user_id": "u", "endpoint": "/x", "plans": ["gold", "gold"]}), ("INVALID_INPUT", "plans")),
+        (json!({"user_id": "u", "endpoint": "/x", "method": "GE T"}), ("INVALID_INPUT", "method")),
+        (json!({"user_id": "u", "endpoint": "/x", "timestamp": "now"}), ("INVALID_INPUT", "timestamp")),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "idempotency_key": ""}),
+            ("INVALID_INPUT", "idempotency_key"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "idempotency_key": "k".repeat(256)}),
+            ("INVALID_INPUT", "idempotency_key"),
+        ),
+        (json!({"user_id": "u", "endpoint": "/x", "colour": "red"}), ("INVALID_INPUT", "colour")),
+        (json!([]), ("INVALID_INPUT", "body")),
+        (json!("text"), ("INVALID_INPUT", "body")),
+        (Value::Null, ("INVALID_INPUT", "body")),
+    ];
+    for (body, expected) in rows {
+        let answer = client.check(&body).await;
+        assert_eq!((answer.status, answer.error()), (StatusCode::BAD_REQUEST, expected), "{body}");
+    }
+    let headers = [("content-type", "application/json")];
+    for (body, field) in [
+        ("", "body"),
+        ("{", "body"),
+        ("{\"user_id\": \"u\"", "body"),
+        ("{\"user_id\": \"\\ud800\", \"endpoint\": \"/\"}", "body"),
+        ("{\"user_id\": \"u\", \"endpoint\": \"/x\", \"cost\": 18446744073709551616}", "cost"),
+        ("{\"user_id\": \"u\", \"endpoint\": \"/x\", \"cost\": 1e3}", "cost"),
+        ("{\"user_id\": \"u\", \"user_id\": \"v\", \"endpoint\": \"/x\"}", "user_id"),
+    ] {
+        let answer = client.send(Method::POST, "/v1/rate-limit/check", &headers, body).await;
+        assert_eq!(
+            (answer.status, answer.error()),
+            (StatusCode::BAD_REQUEST, ("INVALID_INPUT", field)),
+            "{body}"
+        );
+    }
+    let invalid_utf8 =
+        client.send(Method::POST, "/v1/rate-limit/check", &headers, vec![b'{', b'"', 0xff, b'"', b'}']).await;
+    assert_eq!(invalid_utf8.error(), ("INVALID_INPUT", "body"));
+    let untouched = client.check(&json!({"user_id": "u", "endpoint": "/x"})).await;
+    assert_eq!(untouched.body["remaining"], 99, "none of it was counted");
+}
+
+#[tokio::test]
+async fn odd_but_valid_identifiers_have_counters_of_their_own() {
+    let client = Client::new("default_limit: {algorithm: fixed_window, limit: 1, window: 60s}");
+    let identifiers = [
+        "a:b",
+        "a|b",
+        "{a}",
+        "a%3Ab",
+        "é",
+        "e\u{301}",
+        "\u{202e}",
+        "𝕏",
+        " ",
+        "rl:{user:a}",
+        "a\u{a0}",
+        "%00",
+    ];
+    for identifier in identifiers {
+        let body = json!({"user_id": identifier, "endpoint": "/"});
+        assert_eq!(client.check(&body).await.status, StatusCode::OK, "{identifier}");
+        assert_eq!(client.check(&body).await.status, StatusCode::TOO_MANY_REQUESTS, "{identifier}");
+    }
+}
+
+#[tokio::test]
+async fn every_failure_has_the_error_models_body() {
+    let client = Client::new(RULES);
+    let check = "/v1/rate-limit/check";
+    let json_type = ("content-type", "application/json");
+    let large = vec![b' '; 256 * 1024 + 1];
+    let rows: Vec<(Method, &str, Vec<(&str, &str)>, Body, StatusCode, &str)> = vec![
+        (Method::GET, "/", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
+        (Method::GET, "/v1/rate-limit/status/u", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
+        (
+            Method::GET,
+            "/v1/rate-limit/status/u/%ff",
+            vec![],
+            Body::empty(),
+            StatusCode::BAD_REQUEST,
+            "INVALID_INPUT",
+        ),
+        (Method::GET, check, vec![], Body::empty(), StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
+        (
+            Method::DELETE,
+            "/healthz",
+            vec![],
+            Body::empty(),
+            StatusCode::METHOD_NOT_ALLOWED,
+            "METHOD_NOT_ALLOWED",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![],
+            Body::from("{}"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![("content-type", "text/plain")],
+            Body::from("{}"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![json_type],
+            Body::from(large.clone()),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "PAYLOAD_TOO_LARGE",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![json_type, ("content-length", "999999999")],
+            Body::empty(),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "PAYLOAD_TOO_LARGE",
+        ),
+        (
+            Method::POST,
+            "/v1/rate-limit/batch-check",
+            vec![json_type],
+            Body::from(large),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "PAYLOAD_TOO_LARGE",
+        ),
+    ];
+    for (method, path, headers, body, status, code) in rows {
+        let answer = client.send(method.clone(), path, &headers, body).await;
+        assert_eq!((answer.status, answer.error().0), (status, code), "{method} {path}");
+    }
+    let answer = client.send(Method::GET, check, &[], Body::empty()).await;
+    assert_eq!(answer.header("allow"), "POST");
+    let charset = [("content-type", "Application/JSON; charset=utf-8")];
+    let answer = client
+        .send(Method::POST, check, &charset, json!({"user_id": "u", "endpoint": "/"}).to_string())
+        .await;
+    assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_never_ends_is_timed_out() {
+    let client = Client::new(RULES);
+    let endless = Body::new(http_body_util::StreamBody::new(futures_util::stream::pending::<
+        Result<hyper::body::Frame<hyper::body::Bytes>, std::io::Error>,
+    >()));
+    let headers = [("content-type", "application/json")];
+    let answer = client.send(Method::POST, "/v1/rate-limit/check", &headers, endless).await;
+    assert_eq!((answer.status, answer.error().0), (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"));
+}
+
+#[tokio::test]
+async fn request_ids_are_taken_or_made_and_always_echoed() {
+    let client = Client::new(RULES);
+    for (sent, kept) in [("my-id-1", true), ("has space", false), ("", false)] {
+        let answer = client.send(Method::GET, "/healthz", &[("x-request-id", sent)], Body::empty()).await;
+        assert_eq!(answer.header("x-request-id") == sent, kept, "{sent}");
+        assert!(!answer.header("x-request-id").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn header_families_are_a_setting() {
+    let body = json!({"user_id": "u", "endpoint": "/"});
+    for (yaml, x_family, ietf) in [
+        ("headers: [ietf]", false, true),
+        ("headers: [x-ratelimit]", true, false),
+        ("headers: []", false, false),
+    ] {
+        let answer = Client::new(yaml).check(&body).await;
+        assert_eq!(answer.headers.contains_key("x-ratelimit-limit"), x_family, "{yaml}");
+        assert_eq!(answer.headers.contains_key("ratelimit"), ietf, "{yaml}");
+    }
+}
+
+#[tokio::test]
+async fn health_and_readiness_answer() {
+    let client = Client::new(RULES);
+    for (path, status) in [("/healthz", "ok"), ("/readyz", "ready")] {
+        let answer = client.send(Method::GET, path, &[], Body::empty()).await;
+        assert_eq!((answer.status, &answer.body), (StatusCode::OK, &json!({"status": status})));
+    }
+}
