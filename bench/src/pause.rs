@@ -14,7 +14,7 @@ use crate::workload::key;
 
 const KEYS: usize = 1_000_000;
 /// New keys in each situation: enough that all expired ones are gone at the end.
-const CHECKS: usize = 500_000;
+const CHECKS: usize = 1_000_000;
 const RUNS: usize = 3;
 const START_MICROS: u64 = 1_800_000_000_000_000;
 const LONG_AFTER: Duration = Duration::from_secs(3_600);
@@ -128,7 +128,7 @@ pub fn compare() -> Result<Table> {
     }
 
     let mut table = Table::new([
-        "500 k new keys while",
+        "1 M new keys while",
         "p50 ns",
         "p99 ns",
         "p99.99 µs",

@@ -557,7 +557,8 @@ async fn every_failure_has_the_error_models_body() {
     let check = "/v1/rate-limit/check";
     let json_type = ("content-type", "application/json");
     let large = vec![b' '; 256 * 1024 + 1];
-    let rows: Vec<(Method, &str, Vec<(&str, &str)>, Body, StatusCode, &str)> = vec![
+    type Row<'a> = (Method, &'a str, Vec<(&'a str, &'a str)>, Body, StatusCode, &'a str);
+    let rows: Vec<Row<'_>> = vec![
         (Method::GET, "/", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
         (Method::GET, "/v1/rate-limit/status/u", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
         (

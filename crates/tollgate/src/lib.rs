@@ -43,6 +43,11 @@ mod limiter;
 mod rule;
 mod ruleset;
 
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ServerConfig};
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};

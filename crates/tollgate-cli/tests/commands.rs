@@ -1,0 +1,208 @@
+//! The command as a person uses it: real processes, their output and their exit codes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+fn tollgate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = tollgate().args(arguments).output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// A running service, stopped when the test ends.
+struct Service {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    url: String,
+}
+
+impl Service {
+    fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut process = tollgate()
+            .args(["serve", "--http", "127.0.0.1:0"])
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let url = line.trim().rsplit(' ').next().unwrap().to_owned();
+        assert!(url.starts_with("http://127.0.0.1:"), "{line}");
+        Self { process, output, url }
+    }
+
+    fn terminate(&self) {
+        let id = self.process.id().to_string();
+        let command = format!("kill -TERM {id}");
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    }
+
+    fn post(&self, path: &str, key: &str, body: &str) -> String {
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\nx-api-key: {key}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn file(directory: &Path, text: &str) -> String {
+    let path = directory.join("tollgate.yaml");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn check_is_readable_and_says_allowed_or_denied_by_its_exit_code() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "rules: [{name: two, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]",
+    );
+    let service = Service::start(&["--config", &config], &[]);
+    let ask = |cost: &str| {
+        run(&["check", "--server", &service.url, "--user", "alice", "--endpoint", "/x", "--cost", cost])
+    };
+    let (code, output, _) = ask("2");
+    assert_eq!(code, 0);
+    assert_eq!(output, "allowed: alice at /x, cost 2\n  two (fixed_window): 0 of 2 left, state throttled\n");
+    let (code, output, _) = ask("1");
+    assert_eq!(code, 3);
+    assert!(
+        output.starts_with("denied: alice at /x, cost 1\n") && output.contains("try again in"),
+        "{output}"
+    );
+    let (code, output, _) = ask("3");
+    assert_eq!(code, 3);
+    assert!(output.contains("waiting does not help"), "{output}");
+    let (code, _, errors) = ask("0");
+    assert_eq!(code, 2);
+    assert!(errors.contains("cost: must be between 1 and 1000000000"), "{errors}");
+}
+
+#[test]
+fn check_says_when_there_is_no_service() {
+    let (code, _, errors) =
+        run(&["check", "--server", "http://127.0.0.1:1", "--user", "u", "--endpoint", "/"]);
+    assert_eq!(code, 1);
+    assert!(errors.starts_with("error: could not reach http://127.0.0.1:1"), "{errors}");
+    let (code, _, _) = run(&["check", "--user", "u"]);
+    assert_eq!(code, 2, "a missing argument is bad usage");
+}
+
+#[test]
+fn config_check_lists_every_mistake() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = file(directory.path(), "plans: {gold: [{algorithm: gcra, limit: 1, window: 1s}]}");
+    let (code, output, _) = run(&["config", "check", &good]);
+    assert_eq!((code, output.trim_end()), (0, format!("{good} is valid: 0 rules, 1 plans").as_str()));
+    let bad = file(directory.path(), "server: {http: x}\nrules:\n  - {name: a}\n");
+    let (code, _, errors) = run(&["config", "check", &bad]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("has 5 mistakes"), "{errors}");
+    for line in [
+        "line 1: server.http:",
+        "line 3: rules[0].dimension: is missing",
+        "line 3: rules[0].window: is missing",
+    ] {
+        assert!(errors.contains(line), "{errors}");
+    }
+    let (code, _, errors) = run(&["config", "check", "/nonexistent.yaml"]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("/nonexistent.yaml"), "{errors}");
+}
+
+#[test]
+fn serve_refuses_what_it_cannot_do_before_it_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = file(directory.path(), "rules: 5");
+    let (code, output, errors) = run(&["serve", "--config", &bad]);
+    assert_eq!((code, output.as_str()), (2, ""));
+    assert!(errors.contains("line 1: rules: must be a list"), "{errors}");
+    let (code, _, errors) = run(&["serve", "--store", "redis://127.0.0.1"]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("memory:"), "{errors}");
+    let service = Service::start(&[], &[]);
+    let taken = service.url.trim_start_matches("http://");
+    let (code, _, errors) = run(&["serve", "--http", taken]);
+    assert_eq!(code, 1);
+    assert!(errors.contains(&format!("could not listen on {taken}")), "{errors}");
+}
+
+#[test]
+fn the_environment_overrides_the_file() {
+    let service =
+        Service::start(&[], &[("TOLLGATE_DEFAULT_LIMIT", "{algorithm: fixed_window, limit: 1, window: 1d}")]);
+    let (code, output, _) = run(&["check", "--server", &service.url, "--user", "u", "--endpoint", "/"]);
+    assert_eq!(code, 0);
+    assert!(output.contains("default (fixed_window): 0 of 1 left"), "{output}");
+}
+
+#[test]
+fn the_admin_key_is_printed_once_or_chosen() {
+    let body = r#"{"user_id":"u","endpoint":"/"}"#;
+    let mut made = Service::start(&[], &[]);
+    let mut line = String::new();
+    made.output.read_line(&mut line).unwrap();
+    let key = line.trim().rsplit(' ').next().unwrap().to_owned();
+    assert!(key.starts_with("tgk_") && key.len() == 68, "{line}");
+    assert!(made.post("/v1/rate-limit/reset", &key, body).starts_with("HTTP/1.1 200"));
+    assert!(made.post("/v1/rate-limit/reset", "guess", body).starts_with("HTTP/1.1 401"));
+
+    let mut chosen = Service::start(&[], &[("TOLLGATE_ADMIN_KEY", "my own key")]);
+    assert!(chosen.post("/v1/rate-limit/reset", "my own key", body).starts_with("HTTP/1.1 200"));
+    chosen.terminate();
+    assert_eq!(chosen.process.wait().unwrap().code(), Some(0));
+    let mut rest = String::new();
+    chosen.output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "a chosen key is not repeated");
+}
+
+#[test]
+fn terminating_finishes_requests_in_flight_and_exits_with_0() {
+    let mut service = Service::start(&[], &[]);
+    let body = r#"{"user_id":"u","endpoint":"/"}"#;
+    let mut stream = TcpStream::connect(service.url.trim_start_matches("http://")).unwrap();
+    let length = body.len();
+    write!(stream, "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n").unwrap();
+    stream.write_all(&body.as_bytes()[..5]).unwrap();
+    // Another request is answered, so the unfinished one has arrived.
+    assert!(service.post("/v1/rate-limit/check", "", body).starts_with("HTTP/1.1 200"));
+    service.terminate();
+    // The service has noticed the signal once nobody can connect any more.
+    while TcpStream::connect(service.url.trim_start_matches("http://")).is_ok() {
+        std::thread::yield_now();
+    }
+    stream.write_all(&body.as_bytes()[5..]).unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert_eq!(service.process.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,73 @@
+//! The rules between crates, which no compiler checks: dependencies point inward.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The names under `[dependencies]` of a crate.
+fn dependencies(name: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(crates().join(name).join("Cargo.toml")).unwrap();
+    let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    let names = section.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    names.map(|line| line.split(['.', ' ', '=']).next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn inner_crates_do_not_know_outer_ones() {
+    let rules: [(&str, &[&str]); 4] = [
+        ("tollgate-core", &["sha2", "smallvec", "thiserror"]),
+        ("tollgate-store", &["tollgate-core", "thiserror"]),
+        (
+            "tollgate-memory",
+            &[
+                "tollgate-core",
+                "tollgate-store",
+                "compact_str",
+                "crossbeam-utils",
+                "foldhash",
+                "hashbrown",
+                "parking_lot",
+                "quanta",
+                "sha2",
+                "shuttle",
+                "smallvec",
+            ],
+        ),
+        (
+            "tollgate",
+            &[
+                "tollgate-core",
+                "tollgate-store",
+                "tollgate-memory",
+                "foldhash",
+                "hashbrown",
+                "humantime",
+                "ipnet",
+                "serde",
+                "serde-saphyr",
+                "sha2",
+                "smallvec",
+                "thiserror",
+            ],
+        ),
+    ];
+    for (name, allowed) in rules {
+        for dependency in dependencies(name) {
+            assert!(allowed.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn the_reference_model_shares_no_code_with_the_core() {
+    for entry in fs::read_dir(crates().join("tollgate-testkit/src/model")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("tollgate_core"), "{}", path.display());
+    }
+}
