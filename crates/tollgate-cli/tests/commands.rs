@@ -140,6 +140,14 @@ fn config_check_lists_every_mistake() {
 }
 
 #[test]
+fn the_example_file_is_valid() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tollgate.yaml");
+    let (code, output, errors) = run(&["config", "check", example]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(output.contains("5 rules, 2 plans"), "{output}");
+}
+
+#[test]
 fn serve_refuses_what_it_cannot_do_before_it_listens() {
     let directory = tempfile::tempdir().unwrap();
     let bad = file(directory.path(), "rules: 5");
