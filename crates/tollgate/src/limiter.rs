@@ -13,7 +13,7 @@ use crate::ad_hoc::AdHocShapes;
 use crate::check::{Check, fingerprint, is_idempotency_key, is_identifier};
 use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
-use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, Rule};
+use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, NamedLimits, Rule};
 use crate::ruleset::{Applied, RuleSet};
 
 /// Whether a request may pass, and which limits said so. It is a [`tollgate_core::Decision`] with names.
@@ -218,7 +218,7 @@ impl Limiter {
     /// # Errors
     /// [`CheckError::UnknownPlan`].
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
-        Ok(Plan { limits: self.rules.plan(name)?.for_keys.clone().into(), store: self.store.clone() })
+        Ok(Plan { limits: self.rules.plan(name)?.of(KEY_DIMENSION), store: self.store.clone() })
     }
 
     /// The limit that applies where no other does.
@@ -330,7 +330,7 @@ fn decided(outcome: Outcome) -> Result<tollgate_core::Decision, CheckError> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
-    limits: Arc<[Arc<NamedLimit>]>,
+    limits: NamedLimits,
     store: Arc<dyn Store>,
 }
 

@@ -131,19 +131,34 @@ fn distinction(limit: &Limit) -> String {
     format!("{}:{}", limit.algorithm(), limit.window().as_micros())
 }
 
+/// The limits of a plan, with their counters in one dimension.
+pub(crate) type NamedLimits = Arc<[Arc<NamedLimit>]>;
+
 /// A named list of limits that an embedding program refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanLimits {
-    pub(crate) limits: Vec<Limit>,
-    /// The limits for plain keys, which is what most programs use.
-    pub(crate) for_keys: Vec<Arc<NamedLimit>>,
+    name: Box<str>,
+    limits: Vec<Limit>,
+    /// The limits with their counters, for the dimensions that are likely; others are made as they come.
+    prepared: Vec<(Box<str>, NamedLimits)>,
 }
 
 impl PlanLimits {
-    pub(crate) fn new(name: &str, limits: Vec<Limit>) -> Self {
-        let for_keys =
-            limits.iter().map(|limit| Arc::new(NamedLimit::of_plan(name, KEY_DIMENSION, *limit))).collect();
-        Self { limits, for_keys }
+    pub(crate) fn new(name: &str, limits: Vec<Limit>, dimensions: &[&str]) -> Self {
+        let mut plan = Self { name: name.into(), limits, prepared: Vec::new() };
+        plan.prepared =
+            dimensions.iter().map(|dimension| ((*dimension).into(), plan.make(dimension))).collect();
+        plan
+    }
+
+    /// The limits as they count in `dimension`.
+    pub(crate) fn of(&self, dimension: &str) -> NamedLimits {
+        let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
+        prepared.map_or_else(|| self.make(dimension), |(_, limits)| limits.clone())
+    }
+
+    fn make(&self, dimension: &str) -> NamedLimits {
+        self.limits.iter().map(|limit| Arc::new(NamedLimit::of_plan(&self.name, dimension, *limit))).collect()
     }
 
     /// Two limits of one plan that would share a counter.

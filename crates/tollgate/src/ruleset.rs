@@ -91,6 +91,8 @@ impl RuleSet {
                 }
             }
         }
+        dimensions.sort_unstable();
+        dimensions.dedup();
         let defaults = default_limit.iter().flat_map(|limit| {
             dimensions
                 .iter()
@@ -106,7 +108,7 @@ impl RuleSet {
                     window: limit.window(),
                 });
             }
-            let plan = PlanLimits::new(&name, limits);
+            let plan = PlanLimits::new(&name, limits, &dimensions);
             if compiled_plans.insert(name.as_str().into(), plan).is_some() {
                 return Err(InvalidRules::DuplicatePlan { name });
             }
@@ -132,12 +134,7 @@ impl RuleSet {
                 return Err(CheckError::DuplicatePlan { name: (*name).into() });
             }
             for &(dimension, identifier) in &check.identities {
-                if dimension == KEY_DIMENSION {
-                    applied.extend(plan.for_keys.iter().map(|limit| (limit.clone(), identifier)));
-                } else {
-                    let limits = plan.limits.iter().map(|limit| NamedLimit::of_plan(name, dimension, *limit));
-                    applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
-                }
+                applied.extend(plan.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
             }
         }
         if let Some(limit) = check.limit {

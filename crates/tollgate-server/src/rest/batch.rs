@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Check, CheckError, Decision};
 
+use super::check::report_transitions;
 use super::wire::{CheckRequest, CheckResponse, Kind, idempotency_key, read_object};
 use super::{json, read_json};
 use crate::app::Shared;
@@ -112,6 +113,7 @@ pub(super) async fn batch_check(
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         match result {
             Ok(decision) => {
+                report_transitions(decision);
                 let mut body = CheckResponse::new(decision);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))

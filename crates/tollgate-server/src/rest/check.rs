@@ -27,6 +27,7 @@ pub(super) async fn check(
         check = check.idempotency(&caller, key);
     }
     let decision = shared.limiter.check(&check).await?;
+    report_transitions(&decision);
     let status = if decision.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     let mut response = answer(&shared, status, &decision, &CheckResponse::new(&decision));
     if !decision.allowed {
@@ -45,4 +46,17 @@ pub(super) fn answer(
     let mut response = json(status, body);
     shared.families.write(decision, response.headers_mut());
     response
+}
+
+/// A key that changes between normal, warning and throttled is an event worth a line; identifiers stay out of it.
+pub(super) fn report_transitions(decision: &Decision) {
+    if !decision.allowed || decision.replayed {
+        return;
+    }
+    for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
+        if answer.allowed && answer.standing != answer.previous_standing {
+            let (from, to) = (answer.previous_standing.name(), answer.standing.name());
+            tracing::debug!(rule = &*limit.name, from, to, "a key changed its state");
+        }
+    }
 }
