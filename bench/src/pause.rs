@@ -49,7 +49,7 @@ impl Scene {
     fn new(keys_max: usize) -> Result<Self> {
         let clock = Arc::new(HandClock(AtomicU64::new(START_MICROS)));
         let options = MemoryOptions { max_keys: keys_max, ..MemoryOptions::default() };
-        let store = Arc::new(MemoryStore::new(options, clock.clone()));
+        let store = Arc::new(MemoryStore::with_clock(options, clock.clone()));
         // One check of sixty a minute is forgotten after a second.
         let builder = Limiter::builder().plan("bench", [Limit::per_minute(60)?]).store(store.clone());
         let mut scene = Self { store, clock, plan: builder.build()?.plan("bench")?, used: 0 };

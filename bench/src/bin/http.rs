@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -44,7 +44,8 @@ fn main() -> Result<()> {
     if let (Some(port), Some(bytes)) = (arguments.bare, arguments.bytes) {
         return bare::serve(port, bytes);
     }
-    println!("{}\n", machine::description());
+    // Before pinning, which hides the other cores.
+    let machine = machine::description();
     let program = env::current_exe().context("finding this program")?;
     let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
     let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
@@ -64,7 +65,7 @@ fn main() -> Result<()> {
 
     let duration = Duration::from_secs(arguments.seconds.max(1));
     let comparison = runtime.block_on(comparison::compare([&service, &bare], duration))?;
-    println!("{}", comparison.table);
+    println!("{machine}\n\n{}", comparison.table);
     println!("tollgate / bare, CPU per request: {:.2}\n", comparison.ratio);
     println!(
         "{CONNECTIONS} connections, one request in flight each, {USERS} users, {ROUNDS} rounds of {} s each.",
@@ -87,6 +88,6 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What is left in a directory for temporary files harms nobody.
-        let _ = fs::remove_dir_all(Path::new(&self.0));
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

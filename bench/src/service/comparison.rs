@@ -34,7 +34,7 @@ pub struct Comparison {
     pub ratio: f64,
 }
 
-/// Loads the servers in turn, each for `seconds` per round.
+/// Loads the servers in turn, each for `duration` per round.
 ///
 /// # Errors
 /// When a server fails or answers with another status than 200 or 429.

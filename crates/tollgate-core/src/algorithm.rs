@@ -17,12 +17,24 @@ use crate::time::Timestamp;
 
 pub(crate) use fixed_window::FixedWindow;
 pub(crate) use gcra::{ArrivalTime, Gcra};
-pub(crate) use leaky_bucket::Queued;
+pub(crate) use leaky_bucket::queue;
 pub(crate) use sliding_counter::{SlidingCounter, WindowCounts};
 pub(crate) use sliding_log::{Log, SlidingLog};
 pub(crate) use token_bucket::Bucket;
 
-/// A counter as it stands at one instant, under one limit.
+/// What every algorithm answers about a counter that was brought to an instant, without touching it.
+pub(crate) trait Counting: Copy {
+    /// What cost would still be allowed now, rounded down.
+    fn remaining(&self, limit: &Limit) -> u32;
+    /// Whether `cost`, which is at most the capacity, has room now.
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool;
+    /// The reading after `cost`, which fits, has been taken.
+    fn charged(&self, limit: &Limit, cost: Cost) -> Self;
+    /// When the whole capacity is back if nothing more comes, in microseconds; `None` when it is there already.
+    fn reset_at(&self, limit: &Limit) -> Option<u64>;
+}
+
+/// A counter of any algorithm as it stands at one instant, under one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     TokenBucket(Bucket),
@@ -34,91 +46,30 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// Brings `state` to `now` under `limit`. State of another algorithm or window counts as fresh.
-    #[inline]
+    /// Brings `state`, which [belongs to](State::belongs_to) the limit, to `now`; absent means fresh.
+    #[inline(always)]
     pub(crate) fn new(limit: &Limit, state: Option<&State>, now: Timestamp) -> Self {
-        let state = state.filter(|state| state.belongs_to(limit));
-        let counts = state.map(State::counts);
+        let Some(state) = state else { return Self::fresh(limit, now) };
+        match state.counts() {
+            Counts::TokenBucket(bucket) => Self::TokenBucket(bucket.read(limit, state, now)),
+            Counts::LeakyBucket(bucket) => Self::LeakyBucket(bucket.read(limit, state, now)),
+            Counts::FixedWindow(window) => Self::FixedWindow(window.read(limit, now)),
+            Counts::SlidingLog(log) => Self::SlidingLog(log.read(limit, now)),
+            Counts::SlidingCounter(counts) => Self::SlidingCounter(counts.read(limit, now)),
+            Counts::Gcra(arrival) => Self::Gcra(arrival.read(limit, state, now)),
+        }
+    }
+
+    fn fresh(limit: &Limit, now: Timestamp) -> Self {
         match limit.algorithm() {
-            Algorithm::TokenBucket => {
-                let bucket = match (state, counts) {
-                    (Some(state), Some(Counts::TokenBucket(bucket))) => bucket.read(limit, state, now),
-                    _ => Bucket::fresh(limit, now),
-                };
-                Self::TokenBucket(bucket)
+            Algorithm::TokenBucket => Self::TokenBucket(Bucket::fresh(limit, now)),
+            Algorithm::LeakyBucket => Self::LeakyBucket(Bucket::fresh(limit, now)),
+            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::fresh(limit, now)),
+            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::fresh(now)),
+            Algorithm::SlidingCounter => {
+                Self::SlidingCounter(WindowCounts::fresh(limit, now).read(limit, now))
             }
-            Algorithm::LeakyBucket => {
-                let bucket = match (state, counts) {
-                    (Some(state), Some(Counts::LeakyBucket(bucket))) => bucket.read(limit, state, now),
-                    _ => Bucket::fresh(limit, now),
-                };
-                Self::LeakyBucket(bucket)
-            }
-            Algorithm::FixedWindow => Self::FixedWindow(match counts {
-                Some(Counts::FixedWindow(window)) => window.read(limit, now),
-                _ => FixedWindow::fresh(limit, now),
-            }),
-            Algorithm::SlidingLog => Self::SlidingLog(match counts {
-                Some(Counts::SlidingLog(log)) => log.read(limit, now),
-                _ => SlidingLog::fresh(now),
-            }),
-            Algorithm::SlidingCounter => Self::SlidingCounter(match counts {
-                Some(Counts::SlidingCounter(counts)) => counts.read(limit, now),
-                _ => WindowCounts::fresh(limit, now).read(limit, now),
-            }),
-            Algorithm::Gcra => Self::Gcra(match (state, counts) {
-                (Some(state), Some(Counts::Gcra(arrival))) => arrival.read(limit, state, now),
-                _ => Gcra::fresh(limit, now),
-            }),
-        }
-    }
-
-    /// What cost would still be allowed now, rounded down.
-    #[inline]
-    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
-        match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.remaining(limit),
-            Self::FixedWindow(window) => window.remaining(limit),
-            Self::SlidingLog(log) => log.remaining(limit),
-            Self::SlidingCounter(counter) => counter.remaining(limit),
-            Self::Gcra(gcra) => gcra.remaining(limit),
-        }
-    }
-
-    /// Whether `cost`, which is at most the capacity, has room now.
-    #[inline]
-    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
-        match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.fits(limit, cost),
-            Self::FixedWindow(window) => window.fits(limit, cost),
-            Self::SlidingLog(log) => log.fits(limit, cost),
-            Self::SlidingCounter(counter) => counter.fits(limit, cost),
-            Self::Gcra(gcra) => gcra.fits(limit, cost),
-        }
-    }
-
-    /// The reading after `cost`, which fits, has been taken.
-    #[inline]
-    pub(crate) fn charged(&self, limit: &Limit, cost: Cost) -> Self {
-        match self {
-            Self::TokenBucket(bucket) => Self::TokenBucket(bucket.charged(limit, cost)),
-            Self::LeakyBucket(bucket) => Self::LeakyBucket(bucket.charged(limit, cost)),
-            Self::FixedWindow(window) => Self::FixedWindow(window.charged(cost)),
-            Self::SlidingLog(log) => Self::SlidingLog(log.charged(limit, cost)),
-            Self::SlidingCounter(counter) => Self::SlidingCounter(counter.charged(cost)),
-            Self::Gcra(gcra) => Self::Gcra(gcra.charged(limit, cost)),
-        }
-    }
-
-    /// When the whole capacity is back if nothing more comes; `None` when it is there already.
-    #[inline]
-    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
-        match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.reset_at(limit),
-            Self::FixedWindow(window) => window.reset_at(limit),
-            Self::SlidingLog(log) => log.reset_at(),
-            Self::SlidingCounter(counter) => counter.reset_at(limit),
-            Self::Gcra(gcra) => gcra.reset_at(limit),
+            Algorithm::Gcra => Self::Gcra(Gcra::fresh(limit, now)),
         }
     }
 
@@ -134,6 +85,53 @@ impl Reading {
             },
             Self::SlidingCounter(counter) => counter.retry_at(limit, cost),
             Self::Gcra(gcra) => gcra.retry_at(limit, cost),
+        }
+    }
+}
+
+impl Counting for Reading {
+    #[inline(always)]
+    fn remaining(&self, limit: &Limit) -> u32 {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.remaining(limit),
+            Self::FixedWindow(window) => window.remaining(limit),
+            Self::SlidingLog(log) => log.remaining(limit),
+            Self::SlidingCounter(counter) => counter.remaining(limit),
+            Self::Gcra(gcra) => gcra.remaining(limit),
+        }
+    }
+
+    #[inline(always)]
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.fits(limit, cost),
+            Self::FixedWindow(window) => window.fits(limit, cost),
+            Self::SlidingLog(log) => log.fits(limit, cost),
+            Self::SlidingCounter(counter) => counter.fits(limit, cost),
+            Self::Gcra(gcra) => gcra.fits(limit, cost),
+        }
+    }
+
+    #[inline(always)]
+    fn charged(&self, limit: &Limit, cost: Cost) -> Self {
+        match self {
+            Self::TokenBucket(bucket) => Self::TokenBucket(bucket.charged(limit, cost)),
+            Self::LeakyBucket(bucket) => Self::LeakyBucket(bucket.charged(limit, cost)),
+            Self::FixedWindow(window) => Self::FixedWindow(window.charged(limit, cost)),
+            Self::SlidingLog(log) => Self::SlidingLog(log.charged(limit, cost)),
+            Self::SlidingCounter(counter) => Self::SlidingCounter(counter.charged(limit, cost)),
+            Self::Gcra(gcra) => Self::Gcra(gcra.charged(limit, cost)),
+        }
+    }
+
+    #[inline(always)]
+    fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.reset_at(limit),
+            Self::FixedWindow(window) => window.reset_at(limit),
+            Self::SlidingLog(log) => log.reset_at(limit),
+            Self::SlidingCounter(counter) => counter.reset_at(limit),
+            Self::Gcra(gcra) => gcra.reset_at(limit),
         }
     }
 }

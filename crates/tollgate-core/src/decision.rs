@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Queued;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Limit};
 use crate::standing::Standing;
 use crate::time::Timestamp;
 
@@ -52,20 +51,62 @@ pub struct Answer {
     pub standing: Standing,
     /// The standing at the last charge before this request: if it differs from that of a charged answer, the key changed state.
     pub previous_standing: Standing,
-    /// For a leaky bucket: how long to wait in order to leave at a constant rate.
-    pub delay: Option<Duration>,
-    /// For a leaky bucket: the place in the queue, 1 being its head.
-    pub queue_position: Option<u32>,
+    /// For a leaky bucket: the delay in microseconds, and the place in the queue, which is 0 where there is no queue.
+    pub(crate) delay_micros: u64,
+    pub(crate) queue_position: u32,
 }
 
 impl Answer {
-    #[inline]
-    pub(crate) fn queued(&mut self, queued: Option<Queued>) {
-        if let Some(queued) = queued {
-            self.delay = Some(queued.delay);
-            self.queue_position = Some(queued.position);
+    /// The answer to a request that is not decided yet.
+    #[inline(always)]
+    pub(crate) fn undecided(limit: &Limit, remaining: u32, reset_at: Timestamp, stored: Standing) -> Self {
+        Self {
+            allowed: false,
+            shadow: false,
+            algorithm: limit.algorithm(),
+            capacity: limit.capacity(),
+            remaining,
+            reset_at,
+            retry_at: None,
+            reason: None,
+            standing: stored,
+            previous_standing: stored,
+            delay_micros: 0,
+            queue_position: 0,
         }
     }
+
+    /// The answer to a request that was charged.
+    #[inline(always)]
+    pub fn charged(limit: &Limit, taken: &Taken) -> Self {
+        let mut answer = Self::undecided(limit, taken.remaining, taken.reset_at, taken.previous_standing);
+        answer.allowed = true;
+        answer.standing = taken.standing;
+        answer
+    }
+
+    /// For a leaky bucket with room: how long to wait in order to leave at a constant rate.
+    pub fn delay(&self) -> Option<Duration> {
+        (self.queue_position > 0).then_some(Duration::from_micros(self.delay_micros))
+    }
+
+    /// For a leaky bucket with room: the place in the queue, 1 being its head.
+    pub fn queue_position(&self) -> Option<u32> {
+        (self.queue_position > 0).then_some(self.queue_position)
+    }
+}
+
+/// What a charge leaves behind: the part of an [`Answer`] that the limit does not know by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// See [`Answer::remaining`].
+    pub remaining: u32,
+    /// See [`Answer::standing`].
+    pub standing: Standing,
+    /// See [`Answer::previous_standing`].
+    pub previous_standing: Standing,
+    /// See [`Answer::reset_at`].
+    pub reset_at: Timestamp,
 }
 
 /// The answers of all limits of a request; one is the common case and needs no allocation.
@@ -82,27 +123,34 @@ pub struct Decision {
     pub at: Timestamp,
     /// Every limit's own answer, in the order the limits were named.
     pub answers: Answers,
-    binding: usize,
+    binding: u32,
 }
 
 impl Decision {
     /// Combines the answers of one request. `allowed` says whether it was admitted.
-    #[inline]
+    #[inline(always)]
     pub fn new(allowed: bool, at: Timestamp, answers: Answers) -> Self {
         let binding = if answers.len() < 2 { 0 } else { binding(allowed, &answers) };
         Self { allowed, replayed: false, at, answers, binding }
+    }
+
+    /// The decision on a request that was charged under its only limit.
+    #[inline(always)]
+    pub fn charged(at: Timestamp, limit: &Limit, taken: &Taken) -> Self {
+        let answers = Answers::from_buf([Answer::charged(limit, taken)]);
+        Self { allowed: true, replayed: false, at, answers, binding: 0 }
     }
 
     /// The limit that binds: denied, the one to wait longest for; allowed, the one with the least left in proportion.
     /// `None` only when no limit applied.
     #[inline]
     pub fn binding(&self) -> Option<&Answer> {
-        self.answers.get(self.binding)
+        self.answers.get(self.binding as usize)
     }
 
     /// The place of the binding limit among the answers.
     pub fn binding_index(&self) -> usize {
-        self.binding
+        self.binding as usize
     }
 
     /// How long until the same request is allowed; `None` when it is allowed, or never will be.
@@ -119,7 +167,7 @@ impl Decision {
     }
 }
 
-fn binding(allowed: bool, answers: &[Answer]) -> usize {
+fn binding(allowed: bool, answers: &[Answer]) -> u32 {
     let enforced = |answer: &&Answer| !answer.shadow;
     let all_shadow = !answers.iter().any(|answer| enforced(&answer));
     let candidates = answers.iter().enumerate().filter(|(_, answer)| all_shadow || enforced(answer));
@@ -134,5 +182,5 @@ fn binding(allowed: bool, answers: &[Answer]) -> usize {
         let wait = |answer: &Answer| answer.retry_at.map_or(u64::MAX, Timestamp::as_micros);
         candidates.filter(|(_, answer)| !answer.allowed).min_by(|(_, a), (_, b)| wait(b).cmp(&wait(a)))
     };
-    chosen.map_or(0, |(index, _)| index)
+    chosen.map_or(0, |(index, _)| index as u32)
 }

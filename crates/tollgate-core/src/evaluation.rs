@@ -1,11 +1,11 @@
 //! One request against one limit: looked at first, charged only once every limit of the request agrees.
 
-use crate::algorithm::{Queued, Reading};
+use crate::algorithm::{Counting, Reading, queue};
 use crate::cost::Cost;
-use crate::decision::{Answer, Reason};
+use crate::decision::{Answer, Reason, Taken};
 use crate::limit::Limit;
 use crate::standing::Standing;
-use crate::state::State;
+use crate::state::{State, standing_after};
 use crate::time::Timestamp;
 
 /// What a limit says to a request, before anything is charged.
@@ -29,10 +29,8 @@ pub struct Evaluation<'a> {
     now: Timestamp,
     cost: Cost,
     reading: Reading,
-    remaining: u32,
-    /// As stored, for the report of a transition.
+    /// As stored at the last charge.
     stored: Standing,
-    standing: Standing,
     fits: bool,
 }
 
@@ -40,36 +38,27 @@ impl<'a> Evaluation<'a> {
     /// Looks at `state` (absent means fresh) as it is at `now`. Changes nothing.
     #[inline]
     pub fn new(limit: &'a Limit, state: Option<&State>, now: Timestamp, cost: Cost) -> Self {
+        let state = state.filter(|state| state.belongs_to(limit));
         let reading = Reading::new(limit, state, now);
-        let remaining = reading.remaining(limit);
-        let stored = match state {
-            Some(state) if state.belongs_to(limit) => state.standing(),
-            _ => Standing::Normal,
-        };
-        Self {
-            limit,
-            now,
-            cost,
-            reading,
-            remaining,
-            stored,
-            standing: stored.settle(remaining, limit.capacity()),
-            fits: cost.get() <= limit.capacity() && reading.fits(limit, cost),
-        }
+        let fits = cost.get() <= limit.capacity() && reading.fits(limit, cost);
+        Self { limit, now, cost, reading, stored: state.map_or(Standing::Normal, State::standing), fits }
     }
 
     /// Whether this limit has room for the request.
-    #[inline]
+    #[inline(always)]
     pub fn allows(&self) -> bool {
         self.fits
     }
 
     /// The answer when nothing is charged: for a peek, or because some limit denies. `state` is what was looked at.
     pub fn answer(&self, state: Option<&State>) -> Answer {
-        let mut answer = self.blank();
+        let remaining = self.reading.remaining(self.limit);
+        let reset_at = instant(self.reading.reset_at(self.limit), self.now);
+        let mut answer = Answer::undecided(self.limit, remaining, reset_at, self.stored);
+        answer.standing = self.standing();
         answer.allowed = self.fits;
         if self.fits {
-            answer.queued(self.queued());
+            self.queue(&mut answer);
         } else if self.cost.get() > self.limit.capacity() {
             answer.reason = Some(Reason::CostExceedsLimit);
         } else {
@@ -90,7 +79,6 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Charges an absent key: the answer, and the state to keep from now on.
-    #[inline]
     pub fn charge_fresh(&self) -> (Answer, State) {
         let (answer, reading) = self.charged();
         let state = State::written(self.limit, &reading, answer.standing, self.cost);
@@ -106,39 +94,28 @@ impl<'a> Evaluation<'a> {
     fn charged(&self) -> (Answer, Reading) {
         debug_assert!(self.fits, "only what fits is charged");
         let reading = self.reading.charged(self.limit, self.cost);
-        let mut answer = self.blank();
-        answer.allowed = true;
-        answer.remaining = reading.remaining(self.limit);
-        answer.standing = self.standing.settle(answer.remaining, self.limit.capacity());
-        answer.reset_at = instant(reading.reset_at(self.limit), self.now);
-        answer.queued(self.queued());
+        let remaining = reading.remaining(self.limit);
+        let taken = Taken {
+            remaining,
+            standing: standing_after(self.reading, remaining, self.limit, self.stored),
+            previous_standing: self.stored,
+            reset_at: instant(reading.reset_at(self.limit), self.now),
+        };
+        let mut answer = Answer::charged(self.limit, &taken);
+        self.queue(&mut answer);
         (answer, reading)
     }
 
+    /// The standing before the request.
     #[inline]
-    fn queued(&self) -> Option<Queued> {
-        match &self.reading {
-            Reading::LeakyBucket(bucket) => Some(Queued::behind(bucket, self.limit, self.cost)),
-            _ => None,
-        }
+    fn standing(&self) -> Standing {
+        self.stored.settle(self.reading.remaining(self.limit), self.limit.capacity())
     }
 
-    /// An answer with everything that does not depend on whether the request is charged.
     #[inline]
-    fn blank(&self) -> Answer {
-        Answer {
-            allowed: false,
-            shadow: false,
-            algorithm: self.limit.algorithm(),
-            capacity: self.limit.capacity(),
-            remaining: self.remaining,
-            reset_at: instant(self.reading.reset_at(self.limit), self.now),
-            retry_at: None,
-            reason: None,
-            standing: self.standing,
-            previous_standing: self.stored,
-            delay: None,
-            queue_position: None,
+    fn queue(&self, answer: &mut Answer) {
+        if let Reading::LeakyBucket(bucket) = &self.reading {
+            queue(answer, bucket, self.limit, self.cost);
         }
     }
 }
@@ -164,10 +141,11 @@ pub fn refund(
 /// When `state` equals a fresh one, so that a store may forget it; `limit` is the one it is read under.
 #[inline]
 pub fn fresh_at(limit: &Limit, state: &State, now: Timestamp) -> Timestamp {
-    instant(Reading::new(limit, Some(state), now).reset_at(limit), now)
+    let state = Some(state).filter(|state| state.belongs_to(limit));
+    instant(Reading::new(limit, state, now).reset_at(limit), now)
 }
 
-#[inline]
+#[inline(always)]
 fn instant(micros: Option<u64>, otherwise: Timestamp) -> Timestamp {
     micros.map_or(otherwise, Timestamp::from_micros)
 }

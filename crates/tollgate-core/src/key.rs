@@ -13,7 +13,7 @@ pub struct Counter {
     dimension: Box<str>,
     scope: Box<str>,
     per_endpoint: bool,
-    digest: [u32; 3],
+    digest: (u64, u32),
 }
 
 impl Counter {
@@ -35,17 +35,15 @@ impl Counter {
             hasher.update(part.as_bytes());
         }
         let hash = hasher.finalize();
-        let word = |index: usize| {
-            let mut bytes = [0; 4];
-            bytes.copy_from_slice(&hash[index * 4..index * 4 + 4]);
-            u32::from_le_bytes(bytes)
-        };
+        let (mut high, mut low) = ([0; 8], [0; 4]);
+        high.copy_from_slice(&hash[..8]);
+        low.copy_from_slice(&hash[8..12]);
         Self {
             rule: rule.into(),
             dimension: dimension.into(),
             scope: scope.into(),
             per_endpoint,
-            digest: [word(0), word(1), word(2)],
+            digest: (u64::from_le_bytes(high), u32::from_le_bytes(low)),
         }
     }
 
@@ -70,8 +68,8 @@ impl Counter {
     }
 
     /// 96 bits of SHA-256 over the parts, which operators choose: a short stand-in for them inside one process.
-    #[inline]
-    pub fn digest(&self) -> [u32; 3] {
+    #[inline(always)]
+    pub fn digest(&self) -> (u64, u32) {
         self.digest
     }
 }
@@ -123,15 +121,16 @@ impl<'a> Key<'a> {
     }
 
     /// The stand-in for an identifier and endpoint that are too long to keep; `None` when they are short enough.
-    #[inline]
     pub fn shortened(&self) -> Option<String> {
-        let endpoint = self.endpoint.unwrap_or_default();
+        self.is_shortened().then(|| self.stand_in(self.endpoint.unwrap_or_default()))
+    }
+
+    /// Whether a stand-in is kept instead of the identifier and endpoint.
+    #[inline(always)]
+    pub fn is_shortened(&self) -> bool {
+        let length = self.identifier.len() + self.endpoint.map_or(0, str::len);
         // An identifier that looks like a stand-in is hashed as well, so that nobody can write another one's stand-in.
-        let imitates = self.identifier.as_bytes().first() == Some(&STAND_IN);
-        if self.identifier.len() + endpoint.len() <= Self::LENGTH_MAX && !imitates {
-            return None;
-        }
-        Some(self.stand_in(endpoint))
+        length > Self::LENGTH_MAX || self.identifier.as_bytes().first() == Some(&STAND_IN)
     }
 
     #[cold]

@@ -44,7 +44,7 @@ mod state;
 mod time;
 
 pub use cost::{Cost, InvalidCost};
-pub use decision::{Answer, Answers, Decision, Reason};
+pub use decision::{Answer, Answers, Decision, Reason, Taken};
 pub use evaluation::{Evaluation, fresh_at, refund};
 pub use key::{Counter, Key};
 pub use limit::{Algorithm, InvalidLimit, Limit, UnknownAlgorithm};

@@ -273,14 +273,17 @@ impl InvalidLimit {
 /// units would reach 2^53; then it is 10, 100, … µs, and the window is rounded up to whole ticks: against the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scale {
+    /// What state has to be written under to be read without conversion, except the quota. See [`Shape`].
+    pub(crate) shape: Shape,
     /// Microseconds per tick.
     pub(crate) tick: u64,
-    pub(crate) tick_exponent: u8,
     pub(crate) window_ticks: u64,
     pub(crate) unit: u64,
     pub(crate) rate: u64,
     /// The burst in units.
     pub(crate) capacity: u64,
+    /// A key with more than this left is far from its limit, whatever it was before: 30 % of the capacity.
+    pub(crate) comfortable: u32,
 }
 
 impl Scale {
@@ -290,7 +293,8 @@ impl Scale {
         let needs_ticks = reduce || algorithm == Algorithm::SlidingCounter;
         let mut tick_exponent = 0;
         loop {
-            let mut scale = Self::new(quota, window, tick_exponent);
+            let mut scale = Self::new(algorithm, quota, window, tick_exponent);
+            scale.comfortable = (u64::from(burst) * 30 / 100) as u32;
             let unit = if reduce { scale.unit } else { scale.window_ticks };
             match unit.checked_mul(u64::from(burst)) {
                 Some(capacity) if capacity <= EXACT_MAX => {
@@ -304,17 +308,18 @@ impl Scale {
     }
 
     /// The constants of a quota at a tick chosen before; what is needed to read state written under another limit.
-    pub(crate) fn new(quota: u32, window: u64, tick_exponent: u8) -> Self {
+    pub(crate) fn new(algorithm: Algorithm, quota: u32, window: u64, tick_exponent: u8) -> Self {
         let tick = 10u64.pow(u32::from(tick_exponent));
         let window_ticks = window.div_ceil(tick);
         let divisor = greatest_common_divisor(u64::from(quota), window_ticks);
         Self {
+            shape: Shape::new(algorithm, window, tick_exponent),
             tick,
-            tick_exponent,
             window_ticks,
             unit: window_ticks / divisor,
             rate: u64::from(quota) / divisor,
             capacity: 0,
+            comfortable: 0,
         }
     }
 
@@ -325,10 +330,46 @@ impl Scale {
         if self.tick == 1 { micros } else { micros / self.tick }
     }
 
+    /// How many ticks it takes for `units` to come back, rounded up.
+    #[inline(always)]
+    pub(crate) const fn ticks_to_drain(&self, units: u64) -> u64 {
+        // Quotas that divide their window have a rate of one; the test is cheaper than the division.
+        if self.rate == 1 { units } else { units.div_ceil(self.rate) }
+    }
+
     /// When `tick` begins, in microseconds, saturating like every time.
     #[inline]
     pub(crate) fn micros_of(&self, tick: u64) -> u64 {
-        tick.saturating_mul(self.tick).min(EXACT_MAX)
+        if self.tick == 1 { tick.min(EXACT_MAX) } else { tick.saturating_mul(self.tick).min(EXACT_MAX) }
+    }
+}
+
+/// Algorithm, window and tick in one word, so that a check compares them at once and a state keeps them in little room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape(u64);
+
+impl Shape {
+    // 366 days are 45 bits of microseconds; the tick's exponent is at most 13.
+    const WINDOW_BITS: u32 = 48;
+    const TICK_BITS: u32 = 8;
+
+    pub(crate) const fn new(algorithm: Algorithm, window: u64, tick_exponent: u8) -> Self {
+        let tick = (tick_exponent as u64) << Self::WINDOW_BITS;
+        Self(window | tick | (algorithm as u64) << (Self::WINDOW_BITS + Self::TICK_BITS))
+    }
+
+    pub(crate) const fn window(self) -> u64 {
+        self.0 & ((1 << Self::WINDOW_BITS) - 1)
+    }
+
+    pub(crate) const fn tick_exponent(self) -> u8 {
+        (self.0 >> Self::WINDOW_BITS) as u8
+    }
+
+    /// Whether algorithm and window are the same, whatever the tick.
+    pub(crate) const fn counts_like(self, other: Self) -> bool {
+        let tick = ((1 << Self::TICK_BITS) - 1) << Self::WINDOW_BITS;
+        (self.0 ^ other.0) & !tick == 0
     }
 }
 

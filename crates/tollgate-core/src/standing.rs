@@ -27,17 +27,23 @@ impl Standing {
     /// The standing that follows this one when `remaining` of `capacity` is left.
     #[inline]
     pub(crate) fn settle(self, remaining: u32, capacity: u32) -> Self {
-        let used = u64::from(capacity - remaining.min(capacity));
+        // Between the thresholds it stays what it was; there is room again, so a throttled key is at most warned.
+        Self::beyond_doubt(remaining, capacity).unwrap_or(self.min(Self::Warning))
+    }
+
+    /// The standing that follows whatever was before; `None` between the two thresholds.
+    #[inline(always)]
+    pub(crate) fn beyond_doubt(remaining: u32, capacity: u32) -> Option<Self> {
+        let left = u64::from(remaining) * 100;
         let capacity = u64::from(capacity);
-        if remaining == 0 {
-            Self::Throttled
-        } else if used * 100 > capacity * 80 {
-            Self::Warning
-        } else if used * 100 < capacity * 70 {
-            Self::Normal
+        if left > capacity * 30 {
+            Some(Self::Normal)
+        } else if remaining == 0 {
+            Some(Self::Throttled)
+        } else if left < capacity * 20 {
+            Some(Self::Warning)
         } else {
-            // There is room again, so a throttled key is at most warned.
-            self.min(Self::Warning)
+            None
         }
     }
 }

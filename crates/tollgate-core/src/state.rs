@@ -2,9 +2,10 @@
 
 mod encoding;
 
-use crate::algorithm::{ArrivalTime, Bucket, FixedWindow, Log, Reading, WindowCounts};
+use crate::algorithm::{ArrivalTime, Bucket, Counting, FixedWindow, Log, Reading, SlidingLog, WindowCounts};
 use crate::cost::Cost;
-use crate::limit::{Algorithm, Limit, Scale};
+use crate::decision::Taken;
+use crate::limit::{Algorithm, Limit, Scale, Shape};
 use crate::standing::Standing;
 use crate::time::Timestamp;
 
@@ -15,9 +16,8 @@ pub use encoding::InvalidState;
 /// It remembers the numbers it was written under, so that a limit that changes on a live key keeps what was used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    window: u64,
+    shape: Shape,
     quota: u32,
-    tick_exponent: u8,
     standing: Standing,
     counts: Counts,
 }
@@ -37,9 +37,8 @@ impl State {
     /// The state that follows a reading of an absent key.
     pub(crate) fn written(limit: &Limit, reading: &Reading, standing: Standing, cost: Cost) -> Self {
         let mut state = Self {
-            window: limit.window_micros(),
+            shape: limit.scale().shape,
             quota: limit.quota(),
-            tick_exponent: limit.scale().tick_exponent,
             standing,
             counts: Counts::FixedWindow(FixedWindow { number: 0, count: 0 }),
         };
@@ -48,19 +47,45 @@ impl State {
     }
 
     /// Overwrites the counter with `reading`, in which `cost` has just been charged.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set(&mut self, limit: &Limit, reading: &Reading, standing: Standing, cost: Cost) {
         if let Reading::SlidingLog(reading) = reading {
-            if !self.belongs_to(limit) {
-                self.counts = Counts::SlidingLog(Box::default());
-            }
-            if let Counts::SlidingLog(log) = &mut self.counts {
-                log.append(reading, cost);
-            }
+            self.append(limit, reading, cost);
         } else {
             self.set_counts(reading);
         }
         self.adopt(limit, standing);
+    }
+
+    /// Not inlined: walking a log dwarfs the call, and the small states are written faster without it in the way.
+    #[inline(never)]
+    fn append(&mut self, limit: &Limit, reading: &SlidingLog, cost: Cost) {
+        if !self.belongs_to(limit) || !matches!(self.counts, Counts::SlidingLog(_)) {
+            self.counts = Counts::SlidingLog(Box::default());
+        }
+        if let Counts::SlidingLog(log) = &mut self.counts {
+            log.append(reading, cost);
+        }
+    }
+
+    /// Takes `cost` from a counter that was written under the same numbers, if there is room: an [`Evaluation`](crate::Evaluation) and its
+    /// charge in one go, without the detours that other cases need. `None` leaves everything as it is, for an evaluation to look at.
+    #[inline(always)]
+    pub fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Option<Taken> {
+        if !self.same_scale(limit) || cost.get() > limit.capacity() {
+            return None;
+        }
+        let stored = self.standing;
+        let taken = match &mut self.counts {
+            Counts::TokenBucket(bucket) => {
+                let (next, taken) = take_from(bucket.at(limit, now), limit, now, cost, stored)?;
+                *bucket = next;
+                taken
+            }
+            other => other.take(limit, now, cost, stored)?,
+        };
+        self.standing = taken.standing;
+        Some(taken)
     }
 
     /// Gives `cost` back; answers with the reading that follows, or `None` when nothing changes.
@@ -101,23 +126,23 @@ impl State {
     }
 
     /// Whether the state was written by this algorithm over this window; if not, it counts for nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn belongs_to(&self, limit: &Limit) -> bool {
-        self.window == limit.window_micros() && self.algorithm() == limit.algorithm()
+        self.shape.counts_like(limit.scale().shape)
     }
 
-    /// Whether units and ticks mean the same as under `limit`.
+    /// Whether it was also written with the same units and ticks.
     #[inline]
     pub(crate) fn same_scale(&self, limit: &Limit) -> bool {
-        self.quota == limit.quota() && self.tick_exponent == limit.scale().tick_exponent
+        self.quota == limit.quota() && self.shape == limit.scale().shape
     }
 
     pub(crate) fn scale(&self) -> Scale {
-        Scale::new(self.quota, self.window, self.tick_exponent)
+        Scale::new(self.algorithm(), self.quota, self.shape.window(), self.shape.tick_exponent())
     }
 
     /// The algorithm that wrote it.
-    #[inline]
+    #[inline(always)]
     pub fn algorithm(&self) -> Algorithm {
         match self.counts {
             Counts::TokenBucket(_) => Algorithm::TokenBucket,
@@ -139,15 +164,14 @@ impl State {
         self.standing
     }
 
-    #[inline]
+    #[inline(always)]
     fn adopt(&mut self, limit: &Limit, standing: Standing) {
-        self.window = limit.window_micros();
+        self.shape = limit.scale().shape;
         self.quota = limit.quota();
-        self.tick_exponent = limit.scale().tick_exponent;
         self.standing = standing;
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_counts(&mut self, reading: &Reading) {
         self.counts = match *reading {
             Reading::TokenBucket(bucket) => Counts::TokenBucket(bucket),
@@ -158,4 +182,69 @@ impl State {
             Reading::SlidingLog(_) => return,
         };
     }
+}
+
+impl Counts {
+    /// The rest of [`State::take`]. Apart from the commonest algorithm, which is faster without the others in its way.
+    #[inline(never)]
+    fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost, stored: Standing) -> Option<Taken> {
+        match self {
+            Self::FixedWindow(window) => {
+                let (next, taken) = take_from(window.read(limit, now), limit, now, cost, stored)?;
+                *window = next;
+                Some(taken)
+            }
+            Self::SlidingCounter(counts) => {
+                let (next, taken) = take_from(counts.read(limit, now), limit, now, cost, stored)?;
+                *counts = next.counts;
+                Some(taken)
+            }
+            Self::Gcra(arrival) => {
+                let (next, taken) = take_from(arrival.at(limit, now), limit, now, cost, stored)?;
+                *arrival = next.arrival;
+                Some(taken)
+            }
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::SlidingLog(_) => None,
+        }
+    }
+}
+
+/// The reading after `cost` is taken from `reading`, and what there is to say about it; `None` when there is no room.
+#[inline(always)]
+fn take_from<C: Counting>(
+    reading: C,
+    limit: &Limit,
+    now: Timestamp,
+    cost: Cost,
+    stored: Standing,
+) -> Option<(C, Taken)> {
+    if !reading.fits(limit, cost) {
+        return None;
+    }
+    let next = reading.charged(limit, cost);
+    let remaining = next.remaining(limit);
+    // Plenty of room is by far the commonest case, and needs no look at what was before.
+    let standing = if remaining > limit.scale().comfortable {
+        Standing::Normal
+    } else {
+        standing_after(reading, remaining, limit, stored)
+    };
+    let reset_at = match next.reset_at(limit) {
+        Some(micros) => Timestamp::from_micros(micros),
+        None => now,
+    };
+    Some((next, Taken { remaining, reset_at, standing, previous_standing: stored }))
+}
+
+/// The standing after a charge that left `remaining`. What was before matters only between the two thresholds: finding out costs a division.
+#[inline(never)]
+pub(crate) fn standing_after<C: Counting>(
+    before: C,
+    remaining: u32,
+    limit: &Limit,
+    stored: Standing,
+) -> Standing {
+    let capacity = limit.capacity();
+    Standing::beyond_doubt(remaining, capacity)
+        .unwrap_or_else(|| stored.settle(before.remaining(limit), capacity).settle(remaining, capacity))
 }

@@ -266,6 +266,18 @@ fn check_encoding(counter: &Counter, damage: usize) -> Result<(), TestCaseError>
     Ok(())
 }
 
+/// The short way of a take that has room decides, answers and writes exactly as the long one; where it does not apply, it changes nothing.
+fn check_short_way(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let (mut short, mut long) = (counter.clone(), counter.clone());
+    let Some(state) = &mut short.state else { return Ok(()) };
+    let taken = state.take(limit, Timestamp::from_micros(now), price(cost));
+    if let Some(taken) = taken {
+        prop_assert_eq!(Answer::charged(limit, &taken), long.take(limit, now, cost));
+    }
+    prop_assert_eq!(short.encoded(), long.encoded());
+    Ok(())
+}
+
 macro_rules! laws {
     ($($name:ident $algorithm:ident),+ $(,)?) => {$(
         mod $name {
@@ -304,6 +316,11 @@ macro_rules! laws {
                 }
 
                 #[test]
+                fn the_short_way_is_the_same_way(history in history::of_changing(ALGORITHM)) {
+                    run(&history, check_short_way)?;
+                }
+
+                #[test]
                 fn time_going_back_never_grants(history in history::of(ALGORITHM), back in 0..10_000_000_000u64) {
                     run(&history, |counter, limit, now, cost| check_backwards(counter, limit, now, cost, back))?;
                 }
@@ -329,6 +346,21 @@ laws! {
     sliding_log SlidingLog,
     sliding_counter SlidingCounter,
     gcra Gcra,
+}
+
+#[test]
+fn the_short_way_is_taken_where_it_pays() {
+    for algorithm in
+        [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingCounter, Algorithm::Gcra]
+    {
+        let limit = Limit::try_new(algorithm, 10, std::time::Duration::from_secs(60)).unwrap();
+        let now = Timestamp::from_micros(1_790_000_000_000_000);
+        let mut state = Evaluation::new(&limit, None, now, Cost::ONE).into_state();
+        let taken = state.take(&limit, now, price(2)).unwrap();
+        assert_eq!(taken.remaining, 7, "{algorithm}");
+        assert!(state.take(&limit, now, price(8)).is_none(), "{algorithm} has no room for eight");
+        assert!(state.take(&limit, now, price(11)).is_none(), "{algorithm} never has room for eleven");
+    }
 }
 
 proptest! {

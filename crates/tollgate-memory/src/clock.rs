@@ -19,11 +19,14 @@ const STEP_MICROS: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct SystemClock {
     counter: quanta::Clock,
+    /// What the counter showed at our start.
     start: u64,
+    /// Microseconds per count, times 2^64.
+    micros_per_count: u64,
     /// Microseconds from our start to the epoch; moved by the comparisons.
     offset: AtomicU64,
-    /// When the wall clock was last looked at, in microseconds since our start.
-    compared: AtomicU64,
+    /// When the wall clock is looked at again, in microseconds since our start.
+    compare_at: AtomicU64,
 }
 
 impl SystemClock {
@@ -31,14 +34,27 @@ impl SystemClock {
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
         let start = counter.raw();
-        Self { counter, start, offset: AtomicU64::new(wall_micros()), compared: AtomicU64::new(0) }
+        // Counting to microseconds at once saves a check the way over nanoseconds and a division.
+        const COUNTS: u64 = 1 << 40;
+        let nanos = u128::from(counter.delta_as_nanos(0, COUNTS));
+        let micros_per_count = u64::try_from((nanos << (64 - 40)) / 1_000).unwrap_or(u64::MAX);
+        Self {
+            counter,
+            start,
+            micros_per_count,
+            offset: AtomicU64::new(wall_micros()),
+            compare_at: AtomicU64::new(COMPARE_EVERY_MICROS),
+        }
     }
 
     #[cold]
     fn compare(&self, elapsed: u64) {
-        let compared = self.compared.load(Ordering::Relaxed);
+        let compare_at = self.compare_at.load(Ordering::Relaxed);
+        let next = elapsed + COMPARE_EVERY_MICROS;
         // One thread compares; the others go on with the offset there is.
-        if self.compared.compare_exchange(compared, elapsed, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        let won =
+            self.compare_at.compare_exchange(compare_at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if compare_at > elapsed || !won {
             return;
         }
         let offset = self.offset.load(Ordering::Relaxed);
@@ -71,13 +87,15 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Timestamp {
-        let elapsed = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
-        if elapsed.saturating_sub(self.compared.load(Ordering::Relaxed)) >= COMPARE_EVERY_MICROS {
+        // Neither difference nor sum can overflow in the lifetime of a machine.
+        let counts = self.counter.raw().wrapping_sub(self.start);
+        let elapsed = ((u128::from(counts) * u128::from(self.micros_per_count)) >> 64) as u64;
+        if elapsed >= self.compare_at.load(Ordering::Relaxed) {
             self.compare(elapsed);
         }
-        Timestamp::from_micros(self.offset.load(Ordering::Relaxed).saturating_add(elapsed))
+        Timestamp::from_micros(self.offset.load(Ordering::Relaxed).wrapping_add(elapsed))
     }
 }
 

@@ -3,16 +3,14 @@
 //! ```
 //! use tollgate_core::{Cost, Counter, Key, Limit};
 //! use tollgate_memory::MemoryStore;
-//! use tollgate_store::{Action, Charge, Command, Outcome, Store};
+//! use tollgate_store::Charge;
 //!
 //! let store = MemoryStore::default();
 //! let counter = Counter::new("logins", "ip", "");
 //! let limit = Limit::per_minute(1)?;
-//! let charges = [Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit)];
-//! let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-//! let allowed = |outcome| matches!(outcome, Some(Ok(Outcome::Decided(decision))) if decision.allowed);
-//! assert!(allowed(store.apply_now(&command, None)));
-//! assert!(!allowed(store.apply_now(&command, None)));
+//! let charge = Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit);
+//! assert!(store.take(&charge, Cost::ONE, None).allowed);
+//! assert!(!store.take(&charge, Cost::ONE, None).allowed);
 //! # Ok::<(), tollgate_core::InvalidLimit>(())
 //! ```
 //!

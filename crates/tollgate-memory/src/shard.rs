@@ -9,19 +9,23 @@ use compact_str::CompactString;
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
-use tollgate_core::{Key, State, Timestamp};
+use tollgate_core::{Answer, Cost, Evaluation, Key, Limit, State, Timestamp};
 
 /// How many entries one sweep looks at: a few microseconds of work.
 const SWEEP_STEP: usize = 64;
 /// Every command pays one step towards the next sweep, and a new key some more, to keep the dropping ahead of the adding.
 const NEW_KEY_STEPS: usize = 2;
 
+/// Expiry is kept in periods of 2^20 µs, about a second: a shift instead of a division, and 32 bits last until 2112.
+const PERIOD_BITS: u32 = 20;
+
 /// What is kept for one key.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The rule, dimension and scope of the key.
-    digest: [u32; 3],
-    /// When the state equals a fresh one, in whole seconds since the epoch, rounded up; `u32::MAX` is never.
+    /// The rule, dimension and scope of the key: 96 bits in two parts.
+    digest_high: u64,
+    digest_low: u32,
+    /// When the state equals a fresh one, in periods since the epoch, rounded up; `u32::MAX` is never.
     fresh_at: u32,
     /// The identifier and, where it counts, the endpoint.
     tail: CompactString,
@@ -32,8 +36,22 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 80);
 
 impl Entry {
+    #[inline(always)]
     pub(crate) fn set_fresh_at(&mut self, at: Timestamp) {
-        self.fresh_at = u32::try_from(at.as_secs_ceil()).unwrap_or(u32::MAX);
+        // At most 2^32: the last period is never reached in practice, and means never.
+        self.fresh_at = u32::try_from((at.as_micros() >> PERIOD_BITS) + 1).unwrap_or(u32::MAX);
+    }
+
+    /// Decides on the request, whatever the limit was before, and charges it if there is room.
+    #[inline(never)]
+    pub(crate) fn evaluate(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Answer {
+        let evaluation = Evaluation::new(limit, Some(&self.state), now, cost);
+        if !evaluation.allows() {
+            return evaluation.answer(Some(&self.state));
+        }
+        let answer = evaluation.charge(&mut self.state);
+        self.set_fresh_at(answer.reset_at);
+        answer
     }
 
     fn is_fresh(&self, now: u32) -> bool {
@@ -41,60 +59,62 @@ impl Entry {
     }
 }
 
-/// A key as this store looks it up.
-#[derive(Clone, Debug)]
-pub(crate) struct Lookup<'a> {
+/// A key as this store looks it up: its hash, and what is compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe<'a> {
     pub(crate) hash: u64,
-    digest: [u32; 3],
-    tail: Tail<'a>,
+    digest: (u64, u32),
+    tail: &'a [u8],
 }
 
-#[derive(Clone, Debug)]
-enum Tail<'a> {
-    /// The identifier itself: the common case copies nothing.
-    Borrowed(&'a str),
-    Built(SmallVec<[u8; 96]>),
-}
-
-/// The tail of a rule's overflow counter, which its new keys share when the store is full. No key has an empty tail.
-const OVERFLOW: Tail<'_> = Tail::Borrowed("");
-
-impl<'a> Lookup<'a> {
-    #[inline]
-    pub(crate) fn new(key: &Key<'a>, hasher: &RandomState) -> Self {
-        let identifier = key.identifier();
-        let tail = match (key.shortened(), key.endpoint()) {
-            (None, None) if !identifier.is_empty() => Tail::Borrowed(identifier),
-            // A stand-in starts with this character, and identifiers that do are replaced by one: it is free for the empty identifier.
-            (None, None) => Tail::Borrowed("\u{1}"),
-            (None, Some(endpoint)) => Tail::Built(joined(identifier, endpoint)),
-            (Some(stand_in), _) => Tail::Built(SmallVec::from_slice(stand_in.as_bytes())),
-        };
-        Self::hashed(key.counter().digest(), tail, hasher)
+impl<'a> Probe<'a> {
+    #[inline(always)]
+    fn new(digest: (u64, u32), tail: &'a [u8], hasher: &RandomState) -> Self {
+        Self { hash: hash(digest.0, tail, hasher), digest, tail }
     }
 
-    /// The overflow counter of the same rule.
-    pub(crate) fn overflow(&self, hasher: &RandomState) -> Lookup<'static> {
-        Lookup::hashed(self.digest, OVERFLOW, hasher)
+    /// The probe of a key whose tail is its identifier: the common case, which copies nothing.
+    #[inline(always)]
+    pub(crate) fn of_plain(key: &Key<'a>, hasher: &RandomState) -> Option<Self> {
+        let identifier = key.identifier();
+        if key.endpoint().is_some() || identifier.is_empty() || key.is_shortened() {
+            return None;
+        }
+        Some(Self::new(key.counter().digest(), identifier.as_bytes(), hasher))
+    }
+}
+
+/// The digest and tail of a key, when the tail has to be made, or kept for a while.
+#[derive(Clone, Debug)]
+pub(crate) struct Lookup {
+    digest: (u64, u32),
+    tail: SmallVec<[u8; 96]>,
+}
+
+impl Lookup {
+    pub(crate) fn new(key: &Key<'_>) -> Self {
+        let identifier = key.identifier();
+        let tail = match (key.shortened(), key.endpoint()) {
+            // A stand-in starts with this character, and identifiers that do are replaced by one: it is free for the empty identifier.
+            (None, None) if identifier.is_empty() => SmallVec::from_slice(b"\x01"),
+            (None, None) => SmallVec::from_slice(identifier.as_bytes()),
+            (None, Some(endpoint)) => joined(identifier, endpoint),
+            (Some(stand_in), _) => SmallVec::from_slice(stand_in.as_bytes()),
+        };
+        Self { digest: key.counter().digest(), tail }
+    }
+
+    /// The counter that a rule's new keys share when the store is full: the one with an empty tail, which no key has.
+    pub(crate) fn overflow(&self) -> Self {
+        Self { digest: self.digest, tail: SmallVec::new() }
     }
 
     pub(crate) fn is_overflow(&self) -> bool {
-        self.tail().is_empty()
+        self.tail.is_empty()
     }
 
-    #[inline]
-    fn hashed(digest: [u32; 3], tail: Tail<'a>, hasher: &RandomState) -> Self {
-        let mut lookup = Self { hash: 0, digest, tail };
-        lookup.hash = hash(&lookup.digest, lookup.tail(), hasher);
-        lookup
-    }
-
-    #[inline]
-    fn tail(&self) -> &[u8] {
-        match &self.tail {
-            Tail::Borrowed(text) => text.as_bytes(),
-            Tail::Built(bytes) => bytes,
-        }
+    pub(crate) fn probe(&self, hasher: &RandomState) -> Probe<'_> {
+        Probe::new(self.digest, &self.tail, hasher)
     }
 }
 
@@ -109,13 +129,29 @@ fn joined(identifier: &str, endpoint: &str) -> SmallVec<[u8; 96]> {
     bytes
 }
 
-#[inline]
-fn hash(digest: &[u32; 3], tail: &[u8], hasher: &RandomState) -> u64 {
+#[inline(always)]
+fn hash(digest_high: u64, tail: &[u8], hasher: &RandomState) -> u64 {
     let mut state = hasher.build_hasher();
-    state.write_u64(u64::from(digest[0]) << 32 | u64::from(digest[1]));
-    state.write_u32(digest[2]);
+    state.write_u64(digest_high);
     state.write(tail);
     state.finish()
+}
+
+fn hash_of(entry: &Entry, hasher: &RandomState) -> u64 {
+    hash(entry.digest_high, entry.tail.as_bytes(), hasher)
+}
+
+/// Whether two byte strings are equal, eight bytes at a time: for identifiers a call to the general comparison costs more than its work.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    match (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        // The last eight bytes overlap those before.
+        (Some(a_end), Some(b_end)) => a_end == b_end && a.chunks_exact(8).eq(b.chunks_exact(8)),
+        _ => a.iter().eq(b),
+    }
 }
 
 /// A part of the keys, guarded by one lock.
@@ -131,12 +167,11 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// The position of a key's entry; valid until the next removal or sweep.
-    #[inline]
-    pub(crate) fn find(&self, lookup: &Lookup<'_>) -> Option<usize> {
-        let tail = lookup.tail();
-        let found = self.index.find(lookup.hash, |&position| {
+    #[inline(always)]
+    pub(crate) fn find(&self, probe: &Probe<'_>) -> Option<usize> {
+        let found = self.index.find(probe.hash, |&position| {
             let entry = &self.entries[position as usize];
-            entry.digest == lookup.digest && entry.tail.as_bytes() == tail
+            (entry.digest_high, entry.digest_low) == probe.digest && same(entry.tail.as_bytes(), probe.tail)
         });
         found.map(|&position| position as usize)
     }
@@ -153,7 +188,7 @@ impl Shard {
 
     pub(crate) fn insert(
         &mut self,
-        lookup: &Lookup<'_>,
+        probe: &Probe<'_>,
         state: State,
         fresh_at: Timestamp,
         hasher: &RandomState,
@@ -165,31 +200,28 @@ impl Shard {
         self.steps_due += NEW_KEY_STEPS;
         let position = self.entries.len() as u32;
         let mut entry = Entry {
-            digest: lookup.digest,
+            digest_high: probe.digest.0,
+            digest_low: probe.digest.1,
             fresh_at: 0,
-            tail: CompactString::from_utf8_lossy(lookup.tail()),
+            tail: CompactString::from_utf8_lossy(probe.tail),
             state,
         };
         entry.set_fresh_at(fresh_at);
         self.entries.push(entry);
         let entries = &self.entries;
-        self.index.insert_unique(lookup.hash, position, |&position| {
-            let entry = &entries[position as usize];
-            hash(&entry.digest, entry.tail.as_bytes(), hasher)
-        });
+        self.index
+            .insert_unique(probe.hash, position, |&position| hash_of(&entries[position as usize], hasher));
     }
 
     /// Forgets the entry at `position`; the last entry takes its place.
     pub(crate) fn remove(&mut self, position: usize, hasher: &RandomState) {
-        let removed = self.entry(position);
-        let removed_hash = hash(&removed.digest, removed.tail.as_bytes(), hasher);
+        let removed_hash = hash_of(self.entry(position), hasher);
         if let Ok(found) = self.index.find_entry(removed_hash, |&candidate| candidate as usize == position) {
             found.remove();
         }
         let last = self.entries.len() - 1;
         if position != last {
-            let moved = self.entry(last);
-            let moved_hash = hash(&moved.digest, moved.tail.as_bytes(), hasher);
+            let moved_hash = hash_of(self.entry(last), hasher);
             if let Some(found) = self.index.find_mut(moved_hash, |&candidate| candidate as usize == last) {
                 *found = position as u32;
             }
@@ -211,7 +243,7 @@ impl Shard {
     /// Looks at the next few entries and drops those whose state equals a fresh one.
     #[cold]
     pub(crate) fn sweep(&mut self, now: Timestamp, hasher: &RandomState) -> usize {
-        let now = u32::try_from(now.as_micros() / 1_000_000).unwrap_or(u32::MAX);
+        let now = u32::try_from(now.as_micros() >> PERIOD_BITS).unwrap_or(u32::MAX);
         let mut dropped = 0;
         for _ in 0..SWEEP_STEP.min(self.entries.len()) {
             if self.hand >= self.entries.len() {
@@ -235,9 +267,6 @@ impl Shard {
     fn shrink(&mut self, hasher: &RandomState) {
         self.entries.shrink_to(self.entries.len() * 2);
         let entries = &self.entries;
-        self.index.shrink_to(entries.len() * 2, |&position| {
-            let entry = &entries[position as usize];
-            hash(&entry.digest, entry.tail.as_bytes(), hasher)
-        });
+        self.index.shrink_to(entries.len() * 2, |&position| hash_of(&entries[position as usize], hasher));
     }
 }

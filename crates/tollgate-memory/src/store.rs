@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
-use tollgate_core::{Answer, Answers, Cost, Decision, Evaluation, Timestamp, refund};
+use tollgate_core::{Answer, Answers, Cost, Decision, Evaluation, Taken, Timestamp, refund};
 use tollgate_store::{Action, ApplyFuture, Charge, Clock, Command, Idempotency, Outcome, Store, StoreError};
 
 use crate::clock::SystemClock;
 use crate::idempotency::{Admissions, Earlier, digest};
-use crate::shard::{Entry, Lookup, Shard};
+use crate::shard::{Entry, Lookup, Probe, Shard};
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// How many shards a full store looks through for expired keys before a new key goes to the overflow counter.
@@ -55,18 +55,34 @@ pub struct MemoryStore {
     /// The shard whose turn it is to be searched for expired keys.
     hand: AtomicUsize,
     options: MemoryOptions,
-    clock: Arc<dyn Clock>,
+    clock: StoreClock,
+}
+
+/// The machine's clock is the usual one, and is read without a detour.
+#[derive(Debug)]
+enum StoreClock {
+    System(SystemClock),
+    Other(Arc<dyn Clock>),
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self::new(MemoryOptions::default(), Arc::new(SystemClock::new()))
+        Self::new(MemoryOptions::default())
     }
 }
 
 impl MemoryStore {
+    /// An empty store on the machine's clock.
+    pub fn new(options: MemoryOptions) -> Self {
+        Self::build(options, StoreClock::System(SystemClock::new()))
+    }
+
     /// An empty store. `clock` is asked whenever a command brings no time of its own.
-    pub fn new(options: MemoryOptions, clock: Arc<dyn Clock>) -> Self {
+    pub fn with_clock(options: MemoryOptions, clock: Arc<dyn Clock>) -> Self {
+        Self::build(options, StoreClock::Other(clock))
+    }
+
+    fn build(options: MemoryOptions, clock: StoreClock) -> Self {
         // A store of few keys has few shards, so that a search for expired ones sees them all.
         let useful = options.max_keys.div_ceil(KEYS_PER_SHARD_MIN);
         let shards = options.shards.min(useful).clamp(1, SHARDS_MAX).next_power_of_two();
@@ -86,21 +102,77 @@ impl MemoryStore {
         self.keys.load(Ordering::Relaxed)
     }
 
-    #[inline]
-    fn execute(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
-        let moment = match now {
-            Some(now) => Moment { now, own: false },
-            None => Moment { now: self.clock.now(), own: true },
+    /// Charges one limit without waiting. `now` is the store's own time when it is `None`.
+    pub fn take(&self, charge: &Charge<'_>, cost: Cost, now: Option<Timestamp>) -> Decision {
+        let moment = self.moment(now);
+        let lookup = Lookup::new(&charge.key);
+        let probe = lookup.probe(&self.hasher);
+        let mut shard = self.shards[self.shard_of(probe.hash)].lock();
+        let Some(position) = shard.find(&probe) else {
+            drop(shard);
+            let command = Command { action: Action::take(), charges: std::slice::from_ref(charge), cost };
+            return self.decide(&command, moment, true);
         };
-        match command.action {
-            Action::Take { idempotency: None } => {
-                if let [charge] = command.charges
-                    && let Some(decision) = self.take_known(charge, command.cost, moment)
-                {
-                    return Ok(Outcome::Decided(decision));
-                }
-                Ok(Outcome::Decided(self.decide(command, moment, true)))
+        let due = shard.pass();
+        let mut answer = shard.entry_mut(position).evaluate(charge.limit, moment.now, cost);
+        drop(shard);
+        if due {
+            self.sweep_next(moment);
+        }
+        answer.shadow = charge.shadow;
+        Decision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer]))
+    }
+
+    /// The quickest way through this store, for the common case: one enforced limit with room, under a key that is there already. It says when
+    /// that was, and what is left. `None`, which charges nothing, sends the caller to [`take`](Self::take). As a key that is not valid is never
+    /// there, a caller need check it only then.
+    #[inline(always)]
+    pub fn take_known(&self, charge: &Charge<'_>, cost: Cost) -> Option<(Timestamp, Taken)> {
+        let probe = Probe::of_plain(&charge.key, &self.hasher)?;
+        let moment = self.moment(None);
+        let mut shard = self.shards[self.shard_of(probe.hash)].lock();
+        let position = shard.find(&probe)?;
+        let due = shard.pass();
+        let entry = shard.entry_mut(position);
+        let taken = entry.state.take(charge.limit, moment.now, cost)?;
+        entry.set_fresh_at(taken.reset_at);
+        drop(shard);
+        if due {
+            self.sweep_next(moment);
+        }
+        Some((moment.now, taken))
+    }
+
+    /// Applies one command without waiting.
+    ///
+    /// # Errors
+    /// [`StoreError`] when there are too many idempotency keys.
+    pub fn apply_now(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
+        match (command.charges, &command.action) {
+            ([charge], Action::Take { idempotency: None }) => {
+                Ok(Outcome::Decided(self.take(charge, command.cost, now)))
             }
+            _ => self.execute(command, self.moment(now)),
+        }
+    }
+
+    #[inline(always)]
+    fn moment(&self, now: Option<Timestamp>) -> Moment {
+        match now {
+            Some(now) => Moment { now, own: false },
+            None => {
+                let now = match &self.clock {
+                    StoreClock::System(clock) => clock.now(),
+                    StoreClock::Other(clock) => clock.now(),
+                };
+                Moment { now, own: true }
+            }
+        }
+    }
+
+    fn execute(&self, command: &Command<'_>, moment: Moment) -> Result<Outcome, StoreError> {
+        match command.action {
+            Action::Take { idempotency: None } => Ok(Outcome::Decided(self.decide(command, moment, true))),
             Action::Take { idempotency: Some(idempotency) } => self.take_once(command, &idempotency, moment),
             Action::Peek => Ok(Outcome::Decided(self.decide(command, moment, false))),
             Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, moment.now, taken_at))),
@@ -111,47 +183,20 @@ impl MemoryStore {
         }
     }
 
-    /// The common case: one limit, a known key, one lock, no allocation. `None` when the key is not there.
-    #[inline]
-    fn take_known(&self, charge: &Charge<'_>, cost: Cost, moment: Moment) -> Option<Decision> {
-        let lookup = Lookup::new(&charge.key, &self.hasher);
-        let now = moment.now;
-        let mut shard = self.shards[self.shard_of(&lookup)].lock();
-        let position = shard.find(&lookup)?;
-        let due = shard.pass();
-        let entry = shard.entry_mut(position);
-        let evaluation = Evaluation::new(charge.limit, Some(&entry.state), now, cost);
-        let mut answer = if evaluation.allows() {
-            let answer = evaluation.charge(&mut entry.state);
-            entry.set_fresh_at(answer.reset_at);
-            answer
-        } else {
-            evaluation.answer(Some(&entry.state))
-        };
-        drop(shard);
-        if due {
-            self.sweep_next(moment);
-        }
-        answer.shadow = charge.shadow;
-        let mut answers = Answers::new();
-        answers.push(answer);
-        Some(Decision::new(answer.allowed || charge.shadow, now, answers))
-    }
-
     /// Decides on any number of limits at once, and charges them if `take` is set.
     fn decide(&self, command: &Command<'_>, moment: Moment, take: bool) -> Decision {
         let now = moment.now;
         let mut lookups = self.lookups(command);
         loop {
             let mut locked = Locked::new(self, &lookups);
-            let missing = |lookup: &&Lookup<'_>| !lookup.is_overflow() && locked.find(lookup).is_none();
+            let missing = |lookup: &&Lookup| !lookup.is_overflow() && locked.find(lookup).is_none();
             let newcomers = lookups.iter().filter(missing).count();
             if newcomers > 0 && !self.reserve(newcomers, take) {
                 let homeless = lookups.iter().position(|lookup| missing(&lookup)).unwrap_or_default();
                 // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
                 drop(locked);
                 if !(take && self.make_room(moment)) {
-                    lookups[homeless] = lookups[homeless].overflow(&self.hasher);
+                    lookups[homeless] = lookups[homeless].overflow();
                 }
                 continue;
             }
@@ -242,14 +287,14 @@ impl MemoryStore {
         }
     }
 
-    fn lookups<'a>(&self, command: &Command<'a>) -> SmallVec<[Lookup<'a>; 4]> {
-        command.charges.iter().map(|charge| Lookup::new(&charge.key, &self.hasher)).collect()
+    fn lookups(&self, command: &Command<'_>) -> SmallVec<[Lookup; 4]> {
+        command.charges.iter().map(|charge| Lookup::new(&charge.key)).collect()
     }
 
-    #[inline]
-    fn shard_of(&self, lookup: &Lookup<'_>) -> usize {
+    #[inline(always)]
+    fn shard_of(&self, hash: u64) -> usize {
         // The table inside the shard uses the lowest and the seven highest bits.
-        (lookup.hash >> 40) as usize & (self.shards.len() - 1)
+        (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
     /// Whether `newcomers` more keys fit; if so, a take has their places from then on.
@@ -300,14 +345,12 @@ struct Locked<'a> {
 }
 
 impl<'a> Locked<'a> {
-    fn new(store: &'a MemoryStore, lookups: &[Lookup<'_>]) -> Self {
-        let mut numbers: SmallVec<[usize; 4]> = lookups.iter().map(|lookup| store.shard_of(lookup)).collect();
+    fn new(store: &'a MemoryStore, lookups: &[Lookup]) -> Self {
+        let shard_of = |lookup: &Lookup| store.shard_of(lookup.probe(&store.hasher).hash);
+        let mut numbers: SmallVec<[usize; 4]> = lookups.iter().map(shard_of).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let mut shards = SmallVec::new();
-        for number in numbers {
-            shards.push((number, store.shards[number].lock()));
-        }
+        let shards = numbers.into_iter().map(|number| (number, store.shards[number].lock())).collect();
         Self { store, shards, reserved: 0 }
     }
 
@@ -316,27 +359,30 @@ impl<'a> Locked<'a> {
         self.shards.first_mut().is_some_and(|(_, shard)| shard.pass())
     }
 
-    fn find(&self, lookup: &Lookup<'_>) -> Option<&Entry> {
-        let shard = &self.shards[self.place(lookup)].1;
-        shard.find(lookup).map(|position| shard.entry(position))
+    fn find(&self, lookup: &Lookup) -> Option<&Entry> {
+        let probe = lookup.probe(&self.store.hasher);
+        let shard = &self.shards[self.place(&probe)].1;
+        shard.find(&probe).map(|position| shard.entry(position))
     }
 
-    fn find_mut(&mut self, lookup: &Lookup<'_>) -> Option<&mut Entry> {
-        let place = self.place(lookup);
+    fn find_mut(&mut self, lookup: &Lookup) -> Option<&mut Entry> {
+        let probe = lookup.probe(&self.store.hasher);
+        let place = self.place(&probe);
         let shard = &mut self.shards[place].1;
-        shard.find(lookup).map(|position| shard.entry_mut(position))
+        shard.find(&probe).map(|position| shard.entry_mut(position))
     }
 
     /// Charges what `evaluation` found room for in the entry of `lookup`, which is created if need be.
-    fn charge(&mut self, lookup: &Lookup<'_>, evaluation: &Evaluation<'_>) -> Answer {
+    fn charge(&mut self, lookup: &Lookup, evaluation: &Evaluation<'_>) -> Answer {
         if let Some(entry) = self.find_mut(lookup) {
             let answer = evaluation.charge(&mut entry.state);
             entry.set_fresh_at(answer.reset_at);
             return answer;
         }
         let (answer, state) = evaluation.charge_fresh();
-        let place = self.place(lookup);
-        self.shards[place].1.insert(lookup, state, answer.reset_at, &self.store.hasher);
+        let probe = lookup.probe(&self.store.hasher);
+        let place = self.place(&probe);
+        self.shards[place].1.insert(&probe, state, answer.reset_at, &self.store.hasher);
         match self.reserved.checked_sub(1) {
             Some(left) if !lookup.is_overflow() => self.reserved = left,
             // Overflow counters are not bounded by the number of keys but by the number of rules.
@@ -347,17 +393,18 @@ impl<'a> Locked<'a> {
         answer
     }
 
-    fn remove(&mut self, lookup: &Lookup<'_>) {
-        let place = self.place(lookup);
+    fn remove(&mut self, lookup: &Lookup) {
+        let probe = lookup.probe(&self.store.hasher);
+        let place = self.place(&probe);
         let shard = &mut self.shards[place].1;
-        if let Some(position) = shard.find(lookup) {
+        if let Some(position) = shard.find(&probe) {
             shard.remove(position, &self.store.hasher);
             self.store.keys.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn place(&self, lookup: &Lookup<'_>) -> usize {
-        let number = self.store.shard_of(lookup);
+    fn place(&self, probe: &Probe<'_>) -> usize {
+        let number = self.store.shard_of(probe.hash);
         self.shards.iter().position(|(locked, _)| *locked == number).unwrap_or_default()
     }
 }
@@ -372,16 +419,7 @@ impl Drop for Locked<'_> {
 
 impl Store for MemoryStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        let outcomes = commands.iter().map(|command| self.execute(command, now)).collect();
+        let outcomes = commands.iter().map(|command| self.apply_now(command, now)).collect();
         Box::pin(ready(outcomes))
-    }
-
-    #[inline]
-    fn apply_now(
-        &self,
-        command: &Command<'_>,
-        now: Option<Timestamp>,
-    ) -> Option<Result<Outcome, StoreError>> {
-        Some(self.execute(command, now))
     }
 }

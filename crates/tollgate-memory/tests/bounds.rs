@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate_core::{Algorithm, Cost, Counter, Key, Limit};
 use tollgate_memory::{MemoryOptions, MemoryStore};
-use tollgate_store::{Action, Charge, Clock as _, Command, Outcome, Store};
+use tollgate_store::{Action, Charge, Clock as _, Command, Outcome};
 use tollgate_testkit::{SimulatedClock, admission};
 
 fn limit(algorithm: Algorithm, quota: u64, seconds: u64) -> Limit {
@@ -17,7 +17,7 @@ fn limit(algorithm: Algorithm, quota: u64, seconds: u64) -> Limit {
 fn store(max_keys: usize) -> (Arc<SimulatedClock>, MemoryStore) {
     let clock = Arc::new(SimulatedClock::default());
     let options = MemoryOptions { max_keys, ..MemoryOptions::default() };
-    (clock.clone(), MemoryStore::new(options, clock))
+    (clock.clone(), MemoryStore::with_clock(options, clock))
 }
 
 fn apply(
@@ -29,7 +29,7 @@ fn apply(
 ) -> Outcome {
     let charges = [Charge::new(Key::new(counter, identifier, "/"), limit)];
     let command = Command { action, charges: &charges, cost: Cost::ONE };
-    store.apply_now(&command, None).unwrap().unwrap()
+    store.apply_now(&command, None).unwrap()
 }
 
 fn allowed(store: &MemoryStore, counter: &Counter, limit: &Limit, identifier: &str) -> bool {
@@ -41,14 +41,16 @@ fn allowed(store: &MemoryStore, counter: &Counter, limit: &Limit, identifier: &s
 
 #[test]
 fn eight_threads_admit_exactly_the_limit() {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let now = SimulatedClock::default().now();
+    let store = MemoryStore::default();
+    let now = Some(SimulatedClock::default().now());
     for round in 0..1_000 {
         let algorithm = Algorithm::ALL[round % Algorithm::ALL.len()];
         let quota = [1, 7, 100, 1_000][round % 4];
         let limit = limit(algorithm, quota, 60);
+        let counter = Counter::new(&format!("round-{round}"), "user", "");
+        let charge = Charge::new(Key::new(&counter, "everyone", "/"), &limit);
         let attempts = quota as usize / 8 + 20;
-        let admitted = admission::count(&store, &format!("round-{round}"), &limit, now, 8, attempts);
+        let admitted = admission::count(8, attempts, || store.take(&charge, Cost::ONE, now).allowed);
         assert_eq!(admitted, quota, "{algorithm} in round {round}");
     }
 }
@@ -123,14 +125,14 @@ fn too_many_idempotency_keys_are_refused_and_charge_nothing() {
 
     let clock = Arc::new(SimulatedClock::default());
     let options = MemoryOptions { max_idempotency_keys: 64, ..MemoryOptions::default() };
-    let store = MemoryStore::new(options, clock.clone());
+    let store = MemoryStore::with_clock(options, clock.clone());
     let (counter, limit) =
         (Counter::new("bounded", "user", ""), limit(Algorithm::FixedWindow, 100_000, 3_600));
     let take = |key: &str| {
         let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [0; 16] });
         let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
         let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
-        store.apply_now(&command, None).unwrap()
+        store.apply_now(&command, None)
     };
     let accepted = (0..1_000).filter(|key| take(&format!("key-{key}")).is_ok()).count();
     assert!(accepted <= 64, "{accepted} idempotency keys kept");

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tollgate_core::{Algorithm, Cost, Counter, Key, Limit};
 use tollgate_memory::{MemoryOptions, MemoryStore};
-use tollgate_store::{Action, Charge, Command, Outcome, Store};
+use tollgate_store::{Action, Charge, Command, Outcome};
 use tollgate_testkit::SimulatedClock;
 
 fn allowed(store: &MemoryStore, counter: &Counter, limit: &Limit, identifier: &str) -> bool {
     let charges = [Charge::new(Key::new(counter, identifier, "/"), limit)];
     let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    match store.apply_now(&command, None).unwrap().unwrap() {
+    match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.allowed,
         other => panic!("{other:?}"),
     }
@@ -30,7 +30,7 @@ fn resident_bytes() -> usize {
 fn a_flood_of_keys_erases_nobodys_limit_and_keeps_memory_flat() {
     let max_keys = 1_000_000;
     let options = MemoryOptions { max_keys, ..MemoryOptions::default() };
-    let store = MemoryStore::new(options, Arc::new(SimulatedClock::default()));
+    let store = MemoryStore::with_clock(options, Arc::new(SimulatedClock::default()));
     let counter = Counter::new("flood", "user", "");
     let limit = Limit::try_new(Algorithm::TokenBucket, 1, Duration::from_secs(3_600)).unwrap();
     let before_any = resident_bytes();

@@ -9,7 +9,7 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 use tollgate_core::{Algorithm, Cost, Counter, Key, Limit};
 use tollgate_memory::{MemoryOptions, MemoryStore};
-use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
+use tollgate_store::{Action, Charge, Command, Idempotency, Outcome};
 use tollgate_testkit::SimulatedClock;
 
 const SCHEDULES: usize = 2_000;
@@ -17,7 +17,7 @@ const SCHEDULES: usize = 2_000;
 fn store(max_keys: usize) -> Arc<MemoryStore> {
     // Few shards, so that keys share them and chains meet in either order.
     let options = MemoryOptions { max_keys, shards: 2, ..MemoryOptions::default() };
-    Arc::new(MemoryStore::new(options, Arc::new(SimulatedClock::default())))
+    Arc::new(MemoryStore::with_clock(options, Arc::new(SimulatedClock::default())))
 }
 
 fn limit(quota: u64) -> Limit {
@@ -36,7 +36,7 @@ fn take(
         .map(|identifier| Charge::new(Key::new(&counter, identifier, "/"), limit))
         .collect();
     let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
-    match store.apply_now(&command, None).unwrap().unwrap() {
+    match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.allowed,
         other => panic!("{other:?}"),
     }
@@ -46,7 +46,7 @@ fn remaining(store: &MemoryStore, identifier: &str, limit: &Limit) -> u32 {
     let counter = Counter::new("rule", "user", "");
     let charges = [Charge::new(Key::new(&counter, identifier, "/"), limit)];
     let command = Command { action: Action::Peek, charges: &charges, cost: Cost::ONE };
-    match store.apply_now(&command, None).unwrap().unwrap() {
+    match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.remaining().unwrap(),
         other => panic!("{other:?}"),
     }

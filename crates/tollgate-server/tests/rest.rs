@@ -54,7 +54,7 @@ impl Client {
     fn new(yaml: &str) -> Self {
         let config = Config::parse(yaml).unwrap();
         let clock = Arc::new(SimulatedClock::default());
-        let store = Arc::new(MemoryStore::new(config.memory, clock.clone()));
+        let store = Arc::new(MemoryStore::with_clock(config.memory, clock.clone()));
         let app = App::new(&config, config.limiter_on(store).unwrap(), AdminKey::new("secret"));
         Self { clock, app }
     }

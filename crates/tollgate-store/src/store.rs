@@ -110,9 +110,4 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
     /// only if they share no key.
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
-
-    /// Applies one command without waiting, if the store lives in this process; `None` from any other.
-    fn apply_now(&self, _: &Command<'_>, _now: Option<Timestamp>) -> Option<Result<Outcome, StoreError>> {
-        None
-    }
 }

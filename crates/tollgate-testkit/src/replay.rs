@@ -184,7 +184,7 @@ fn model_answer(answer: &Answer) -> ModelAnswer {
             Standing::Warning => ModelMark::Warning,
             Standing::Throttled => ModelMark::Throttled,
         },
-        delay: answer.delay.map(|delay| delay.as_micros() as u64),
-        queue_position: answer.queue_position.map(u64::from),
+        delay: answer.delay().map(|delay| delay.as_micros() as u64),
+        queue_position: answer.queue_position().map(u64::from),
     }
 }

@@ -176,9 +176,48 @@ pub(crate) fn is_identifier(text: &str) -> bool {
     is_clean(text, IDENTIFIER_LENGTH_MAX)
 }
 
-#[inline]
+#[inline(always)]
 fn is_clean(text: &str, length_max: usize) -> bool {
-    // No early exit, so that the compiler can look at many bytes at once.
-    let control = text.bytes().fold(false, |found, byte| found | byte.is_ascii_control());
-    !control && (1..=length_max).contains(&text.len())
+    let bytes = text.as_bytes();
+    // Eight bytes at a time; the last eight overlap those before, and shorter texts are looked at one by one.
+    let clean = match bytes.last_chunk::<8>() {
+        Some(last) => {
+            !has_control(*last)
+                && bytes.chunks_exact(8).all(|chunk| !has_control(chunk.try_into().unwrap_or(*last)))
+        }
+        None => !bytes.iter().any(u8::is_ascii_control),
+    };
+    clean && (1..=length_max).contains(&bytes.len())
+}
+
+/// Whether one of eight bytes is below space or is DEL: the classic test for a byte less than n, on all of them at once.
+#[inline(always)]
+fn has_control(bytes: [u8; 8]) -> bool {
+    const ONES: u64 = u64::MAX / 255;
+    const TOPS: u64 = ONES * 0x80;
+    let word = u64::from_le_bytes(bytes);
+    let less = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & TOPS;
+    less(word, 0x20) | less(word ^ (ONES * 0x7f), 1) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_found_wherever_they_stand() {
+        for length in 1..40 {
+            let clean = "é~ x0{".chars().cycle().take(length).collect::<String>();
+            assert!(is_identifier(&clean), "{clean:?}");
+            for (place, _) in clean.char_indices() {
+                for control in ['\0', '\u{1}', '\n', '\u{1f}', '\u{7f}'] {
+                    let mut dirty = clean.clone();
+                    dirty.insert(place, control);
+                    assert!(!is_identifier(&dirty), "{dirty:?}");
+                }
+            }
+        }
+        assert!(!is_identifier(""));
+        assert!(!is_identifier(&"x".repeat(IDENTIFIER_LENGTH_MAX + 1)));
+    }
 }

@@ -13,8 +13,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use thiserror::Error;
 use tollgate_core::Limit;
-use tollgate_memory::{MemoryOptions, MemoryStore, SystemClock};
-use tollgate_store::Store;
+use tollgate_memory::{MemoryOptions, MemoryStore};
 
 use crate::error::InvalidRules;
 use crate::limiter::Limiter;
@@ -196,15 +195,15 @@ impl Config {
     /// # Errors
     /// [`InvalidRules`] when the rules contradict each other; a configuration that was parsed has been checked for that.
     pub fn limiter(&self) -> Result<Limiter, InvalidRules> {
-        self.limiter_on(Arc::new(MemoryStore::new(self.memory, Arc::new(SystemClock::new()))))
+        self.limiter_on(Arc::new(MemoryStore::new(self.memory)))
     }
 
     /// A limiter with these plans and rules, and its counters in `store`.
     ///
     /// # Errors
     /// As [`limiter`](Self::limiter).
-    pub fn limiter_on(&self, store: Arc<dyn Store>) -> Result<Limiter, InvalidRules> {
-        let mut builder = Limiter::builder().store(store);
+    pub fn limiter_on(&self, store: Arc<MemoryStore>) -> Result<Limiter, InvalidRules> {
+        let mut builder = Limiter::builder().memory(store);
         for (name, limits) in &self.plans {
             builder = builder.plan(name, limits.iter().copied());
         }

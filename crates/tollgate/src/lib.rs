@@ -59,4 +59,4 @@ pub use tollgate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
 };
 pub use tollgate_memory::{MemoryOptions, MemoryStore, SystemClock};
-pub use tollgate_store::{Clock, Store, StoreError};
+pub use tollgate_store::{ApplyFuture, Clock, Command, Store, StoreError};

@@ -62,7 +62,14 @@ impl Deref for Decision {
 pub struct Limiter {
     rules: Arc<RuleSet>,
     ad_hoc: Arc<AdHocShapes>,
-    store: Arc<dyn Store>,
+    store: Keeper,
+}
+
+/// Where the counters are. The store in the process is called directly, because its answer is there before a future would be made.
+#[derive(Clone, Debug)]
+enum Keeper {
+    Memory(Arc<MemoryStore>),
+    Elsewhere(Arc<dyn Store>),
 }
 
 /// Puts a [`Limiter`] together.
@@ -71,7 +78,7 @@ pub struct LimiterBuilder {
     rules: Vec<Rule>,
     plans: Vec<(String, Vec<Limit>)>,
     default_limit: Option<Limit>,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Keeper>,
 }
 
 impl LimiterBuilder {
@@ -96,10 +103,17 @@ impl LimiterBuilder {
         self
     }
 
-    /// Keeps the counters elsewhere than in a [`MemoryStore`] with its default bounds.
+    /// Keeps the counters in `store` instead of in a [`MemoryStore`] with its default bounds.
+    #[must_use]
+    pub fn memory(mut self, store: Arc<MemoryStore>) -> Self {
+        self.store = Some(Keeper::Memory(store));
+        self
+    }
+
+    /// Keeps the counters outside the process; [`check_now`](Limiter::check_now) is not available then.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
-        self.store = Some(store);
+        self.store = Some(Keeper::Elsewhere(store));
         self
     }
 
@@ -109,7 +123,7 @@ impl LimiterBuilder {
     /// [`InvalidRules`] when they contradict each other.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
         let rules = Arc::new(RuleSet::compile(&self.rules, self.plans, self.default_limit)?);
-        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::default()));
+        let store = self.store.unwrap_or_else(|| Keeper::Memory(Arc::new(MemoryStore::default())));
         Ok(Limiter { rules, ad_hoc: Arc::default(), store })
     }
 }
@@ -135,9 +149,10 @@ impl Limiter {
     pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
         let resolved = self.resolve(check)?;
         let charges = resolved.charges();
-        let outcome = self.store.apply_now(&command(check, Act::Take, &charges), None);
+        let Keeper::Memory(store) = &self.store else { return Err(CheckError::NotInProcess) };
+        let outcome = store.apply_now(&command(check, Act::Take, &charges), None)?;
         drop(charges);
-        resolved.decision(outcome.ok_or(CheckError::NotInProcess)??)
+        resolved.decision(outcome)
     }
 
     /// Decides as [`check`](Self::check) would, and charges nothing.
@@ -204,7 +219,7 @@ impl Limiter {
             .filter(|(resolved, _)| resolved.is_ok())
             .map(|(_, (check, charges))| command(check, Act::Take, charges))
             .collect();
-        let mut outcomes = self.store.apply(&commands, None).await.into_iter();
+        let mut outcomes = self.store.as_dyn().apply(&commands, None).await.into_iter();
         drop(commands);
         drop(charges);
         let mut answer = |resolved: Resolved<'_>| {
@@ -235,11 +250,13 @@ impl Limiter {
     }
 
     async fn apply(&self, command: &Command<'_>) -> Result<Outcome, CheckError> {
-        let outcome = match self.store.apply_now(command, None) {
-            Some(outcome) => Some(outcome),
-            None => self.store.apply(std::slice::from_ref(command), None).await.pop(),
-        };
-        Ok(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
+        match &self.store {
+            Keeper::Memory(store) => Ok(store.apply_now(command, None)?),
+            Keeper::Elsewhere(store) => {
+                let outcome = store.apply(std::slice::from_ref(command), None).await.pop();
+                Ok(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
+            }
+        }
     }
 
     fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
@@ -254,6 +271,15 @@ impl Limiter {
     fn validated_endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Cow<'a, str>>, CheckError> {
         check.validate()?;
         Ok(check.endpoint.map(normalise_endpoint).transpose()?)
+    }
+}
+
+impl Keeper {
+    fn as_dyn(&self) -> &dyn Store {
+        match self {
+            Self::Memory(store) => &**store,
+            Self::Elsewhere(store) => &**store,
+        }
     }
 }
 
@@ -300,7 +326,7 @@ impl Resolved<'_> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> Charge<'a> {
     Charge {
         key: Key::new(&limit.counter, identifier, endpoint),
@@ -331,7 +357,7 @@ fn decided(outcome: Outcome) -> Result<tollgate_core::Decision, CheckError> {
 #[derive(Clone, Debug)]
 pub struct Plan {
     limits: NamedLimits,
-    store: Arc<dyn Store>,
+    store: Keeper,
 }
 
 impl Plan {
@@ -341,19 +367,26 @@ impl Plan {
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     #[inline]
     pub fn check_now(&self, key: &str, cost: Cost) -> Result<tollgate_core::Decision, CheckError> {
+        let Keeper::Memory(store) = &self.store else { return Err(CheckError::NotInProcess) };
+        if let [limit] = &*self.limits
+            && let Some((at, taken)) = store.take_known(&charge(limit, key, ""), cost)
+        {
+            return Ok(tollgate_core::Decision::charged(at, &limit.limit, &taken));
+        }
+        self.check_any(store, key, cost)
+    }
+
+    #[inline(never)]
+    fn check_any(
+        &self,
+        store: &MemoryStore,
+        key: &str,
+        cost: Cost,
+    ) -> Result<tollgate_core::Decision, CheckError> {
         if !is_identifier(key) {
             return Err(CheckError::InvalidIdentifier { dimension: KEY_DIMENSION.into() });
         }
-        let apply = |charges: &[Charge<'_>]| {
-            let command = Command { action: Action::take(), charges, cost };
-            match self.store.apply_now(&command, None) {
-                Some(outcome) => decided(outcome?),
-                None => Err(CheckError::NotInProcess),
-            }
-        };
-        match &*self.limits {
-            [limit] => apply(&[charge(limit, key, "")]),
-            limits => apply(&limits.iter().map(|limit| charge(limit, key, "")).collect::<SmallVec<[_; 4]>>()),
-        }
+        let charges: SmallVec<[_; 4]> = self.limits.iter().map(|limit| charge(limit, key, "")).collect();
+        decided(store.apply_now(&Command { action: Action::take(), charges: &charges, cost }, None)?)
     }
 }

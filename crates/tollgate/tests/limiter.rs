@@ -13,8 +13,8 @@ use tollgate_testkit::SimulatedClock;
 
 fn on_simulated_time(builder: LimiterBuilder) -> (Arc<SimulatedClock>, Limiter) {
     let clock = Arc::new(SimulatedClock::default());
-    let store = MemoryStore::new(MemoryOptions::default(), clock.clone());
-    (clock, builder.store(Arc::new(store)).build().unwrap())
+    let store = MemoryStore::with_clock(MemoryOptions::default(), clock.clone());
+    (clock, builder.memory(Arc::new(store)).build().unwrap())
 }
 
 fn window(quota: u64, seconds: u64) -> Limit {
@@ -227,6 +227,39 @@ fn bad_checks_are_refused_and_charge_nothing() {
     }
     assert_eq!(limiter.check_now(&Check::key("k").plan("p")).unwrap().remaining(), Some(4));
     assert!(limiter.plan("p").unwrap().check_now("", Cost::ONE).is_err());
+}
+
+/// A store that is not in the process, made of one that is.
+#[derive(Debug)]
+struct Remote(MemoryStore);
+
+impl tollgate::Store for Remote {
+    fn apply<'a>(
+        &'a self,
+        commands: &'a [tollgate::Command<'a>],
+        now: Option<tollgate::Timestamp>,
+    ) -> tollgate::ApplyFuture<'a> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            self.0.apply(commands, now).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_store_outside_the_process_is_awaited() {
+    let builder =
+        Limiter::builder().plan("p", [window(1, 60)]).store(Arc::new(Remote(MemoryStore::default())));
+    let limiter = builder.build().unwrap();
+    let check = Check::key("k").plan("p");
+    assert!(matches!(limiter.check_now(&check), Err(CheckError::NotInProcess)));
+    assert!(matches!(limiter.plan("p").unwrap().check_now("k", Cost::ONE), Err(CheckError::NotInProcess)));
+    assert!(limiter.check(&check).await.unwrap().allowed);
+    let results = limiter.check_all(&[check.clone(), Check::key("l").plan("p")]).await;
+    let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed).collect();
+    assert_eq!(allowed, [false, true]);
+    limiter.reset(&check).await.unwrap();
+    assert!(limiter.check(&check).await.unwrap().allowed);
 }
 
 #[test]

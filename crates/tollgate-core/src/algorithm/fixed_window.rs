@@ -1,5 +1,6 @@
 //! Fixed window: one count per window, windows aligned to the epoch.
 
+use super::Counting;
 use crate::cost::Cost;
 use crate::limit::Limit;
 use crate::time::Timestamp;
@@ -23,21 +24,6 @@ impl FixedWindow {
         if current.number > self.number { current } else { *self }
     }
 
-    #[inline]
-    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
-        limit.quota().saturating_sub(self.count)
-    }
-
-    #[inline]
-    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
-        cost.get() <= self.remaining(limit)
-    }
-
-    #[inline]
-    pub(crate) fn charged(&self, cost: Cost) -> Self {
-        Self { count: self.count + cost.get(), ..*self }
-    }
-
     /// Gives back what was taken in this window; what was taken in an earlier one is gone with it.
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
         let taken_in = taken_at.map_or(self.number, |at| at.as_micros() / limit.window_micros());
@@ -46,12 +32,29 @@ impl FixedWindow {
     }
 
     #[inline]
-    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
-        (self.count > 0).then(|| self.retry_at(limit))
-    }
-
-    #[inline]
     pub(crate) fn retry_at(&self, limit: &Limit) -> u64 {
         (self.number + 1).saturating_mul(limit.window_micros())
+    }
+}
+
+impl Counting for FixedWindow {
+    #[inline(always)]
+    fn remaining(&self, limit: &Limit) -> u32 {
+        limit.quota().saturating_sub(self.count)
+    }
+
+    #[inline(always)]
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        cost.get() <= self.remaining(limit)
+    }
+
+    #[inline(always)]
+    fn charged(&self, _: &Limit, cost: Cost) -> Self {
+        Self { count: self.count + cost.get(), ..*self }
+    }
+
+    #[inline(always)]
+    fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        (self.count > 0).then(|| self.retry_at(limit))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The arrival time is a whole number of ticks and a remainder in units, so that no pace is ever rounded.
 
+use super::Counting;
 use super::token_bucket::units_in_use;
 use crate::cost::Cost;
 use crate::limit::{Limit, Scale};
@@ -25,11 +26,14 @@ pub(crate) struct Gcra {
 impl ArrivalTime {
     #[inline]
     pub(crate) fn read(&self, limit: &Limit, state: &State, now: Timestamp) -> Gcra {
-        if state.same_scale(limit) {
-            let now = limit.scale().tick_of(now.as_micros());
-            return Gcra { arrival: (*self).max(Self { ticks: now, remainder: 0 }), now };
-        }
-        self.converted(limit, &state.scale(), now)
+        if state.same_scale(limit) { self.at(limit, now) } else { self.converted(limit, &state.scale(), now) }
+    }
+
+    /// Brings an arrival time that was written under the same quota and tick to `now`.
+    #[inline(always)]
+    pub(crate) fn at(&self, limit: &Limit, now: Timestamp) -> Gcra {
+        let now = limit.scale().tick_of(now.as_micros());
+        Gcra { arrival: (*self).max(Self { ticks: now, remainder: 0 }), now }
     }
 
     #[cold]
@@ -78,25 +82,6 @@ impl Gcra {
         self.arrival.units_after(self.now, limit.scale())
     }
 
-    #[inline]
-    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
-        let scale = limit.scale();
-        // At most the burst, which is 32 bits wide.
-        (scale.capacity.saturating_sub(self.owed(limit)) / scale.unit) as u32
-    }
-
-    #[inline]
-    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
-        let scale = limit.scale();
-        self.owed(limit).saturating_add(u64::from(cost.get()) * scale.unit) <= scale.capacity
-    }
-
-    #[inline]
-    pub(crate) fn charged(&self, limit: &Limit, cost: Cost) -> Self {
-        let scale = limit.scale();
-        Self { arrival: self.arrival.plus(u64::from(cost.get()) * scale.unit, scale), ..*self }
-    }
-
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost) -> Self {
         let scale = limit.scale();
         let given_back = u128::from(cost.get()) * u128::from(scale.unit);
@@ -112,13 +97,6 @@ impl Gcra {
         Self { arrival, ..*self }
     }
 
-    #[inline]
-    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
-        let ArrivalTime { ticks, remainder } = self.arrival;
-        (self.arrival > ArrivalTime { ticks: self.now, remainder: 0 })
-            .then(|| limit.scale().micros_of(ticks + u64::from(remainder > 0)))
-    }
-
     /// Counted back from the arrival time, so that it stays exact however far ahead of a turned-back clock that is.
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
         let scale = limit.scale();
@@ -129,5 +107,33 @@ impl Gcra {
             None => ticks.saturating_add((wanted - scale.capacity).div_ceil(scale.rate)),
         };
         scale.micros_of(tick)
+    }
+}
+
+impl Counting for Gcra {
+    #[inline(always)]
+    fn remaining(&self, limit: &Limit) -> u32 {
+        let scale = limit.scale();
+        // At most the burst, which is 32 bits wide.
+        (scale.capacity.saturating_sub(self.owed(limit)) / scale.unit) as u32
+    }
+
+    #[inline(always)]
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        let scale = limit.scale();
+        self.owed(limit).saturating_add(u64::from(cost.get()) * scale.unit) <= scale.capacity
+    }
+
+    #[inline(always)]
+    fn charged(&self, limit: &Limit, cost: Cost) -> Self {
+        let scale = limit.scale();
+        Self { arrival: self.arrival.plus(u64::from(cost.get()) * scale.unit, scale), ..*self }
+    }
+
+    #[inline(always)]
+    fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        let ArrivalTime { ticks, remainder } = self.arrival;
+        (self.arrival > ArrivalTime { ticks: self.now, remainder: 0 })
+            .then(|| limit.scale().micros_of(ticks + u64::from(remainder > 0)))
     }
 }

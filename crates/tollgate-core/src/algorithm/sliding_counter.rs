@@ -2,6 +2,7 @@
 //!
 //! The weight is never divided out: both sides of each comparison are multiplied by the window's ticks instead.
 
+use super::Counting;
 use crate::cost::Cost;
 use crate::limit::Limit;
 use crate::time::Timestamp;
@@ -44,33 +45,6 @@ impl WindowCounts {
 }
 
 impl SlidingCounter {
-    #[inline]
-    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
-        let ticks = u128::from(limit.scale().window_ticks);
-        let weighted = u128::from(self.counts.previous) * (ticks - u128::from(self.offset));
-        let free = u128::from(limit.quota().saturating_sub(self.counts.current)) * ticks;
-        // At most the quota, which is 32 bits wide.
-        (free.saturating_sub(weighted) / ticks) as u32
-    }
-
-    #[inline]
-    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
-        match limit.quota().checked_sub(self.counts.current).and_then(|free| free.checked_sub(cost.get())) {
-            Some(room) => {
-                let ticks = limit.scale().window_ticks;
-                let weighted = u128::from(self.counts.previous) * u128::from(ticks - self.offset);
-                weighted <= u128::from(room) * u128::from(ticks)
-            }
-            None => false,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn charged(&self, cost: Cost) -> Self {
-        let counts = WindowCounts { current: self.counts.current + cost.get(), ..self.counts };
-        Self { counts, ..*self }
-    }
-
     /// Gives back to the window the cost was taken in; without a time, to this window first, then to the previous.
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
         let WindowCounts { number, current, previous } = self.counts;
@@ -88,16 +62,6 @@ impl SlidingCounter {
         Self { counts, ..*self }
     }
 
-    #[inline]
-    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
-        let windows = match (self.counts.current, self.counts.previous) {
-            (0, 0) => return None,
-            (0, _) => 1,
-            _ => 2,
-        };
-        Some((self.counts.number + windows).saturating_mul(limit.window_micros()))
-    }
-
     /// Solves the admission formula for time: in this window, else in the next, else at the start of the one after.
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
         let WindowCounts { number, current, previous } = self.counts;
@@ -111,6 +75,45 @@ impl SlidingCounter {
             Some(offset) => at_offset(limit, number + 1, offset),
             None => (number + 2).saturating_mul(limit.window_micros()),
         }
+    }
+}
+
+impl Counting for SlidingCounter {
+    #[inline(always)]
+    fn remaining(&self, limit: &Limit) -> u32 {
+        let ticks = u128::from(limit.scale().window_ticks);
+        let weighted = u128::from(self.counts.previous) * (ticks - u128::from(self.offset));
+        let free = u128::from(limit.quota().saturating_sub(self.counts.current)) * ticks;
+        // At most the quota, which is 32 bits wide.
+        (free.saturating_sub(weighted) / ticks) as u32
+    }
+
+    #[inline(always)]
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        match limit.quota().checked_sub(self.counts.current).and_then(|free| free.checked_sub(cost.get())) {
+            Some(room) => {
+                let ticks = limit.scale().window_ticks;
+                let weighted = u128::from(self.counts.previous) * u128::from(ticks - self.offset);
+                weighted <= u128::from(room) * u128::from(ticks)
+            }
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn charged(&self, _: &Limit, cost: Cost) -> Self {
+        let counts = WindowCounts { current: self.counts.current + cost.get(), ..self.counts };
+        Self { counts, ..*self }
+    }
+
+    #[inline(always)]
+    fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        let windows = match (self.counts.current, self.counts.previous) {
+            (0, 0) => return None,
+            (0, _) => 1,
+            _ => 2,
+        };
+        Some((self.counts.number + windows).saturating_mul(limit.window_micros()))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::Counting;
 use crate::cost::Cost;
 use crate::limit::Limit;
 use crate::time::Timestamp;
@@ -145,16 +146,28 @@ impl SlidingLog {
         self.now
     }
 
-    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
+    pub(crate) fn retry_at(&self, limit: &Limit, log: &Log, cost: Cost) -> u64 {
+        let excess = (self.used + u64::from(cost.get())).saturating_sub(u64::from(limit.quota()));
+        let enough = log.total_before(self.expired) + excess;
+        let index = log.entries.partition_point(|entry| entry.total < enough);
+        log.entries.get(index).map_or(self.now, |entry| entry.time.saturating_add(limit.window_micros()))
+    }
+}
+
+impl Counting for SlidingLog {
+    #[inline(always)]
+    fn remaining(&self, limit: &Limit) -> u32 {
         // At most the quota, which is 32 bits wide.
         u64::from(limit.quota()).saturating_sub(self.used) as u32
     }
 
-    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+    #[inline(always)]
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         self.used + u64::from(cost.get()) <= u64::from(limit.quota())
     }
 
-    pub(crate) fn charged(&self, limit: &Limit, cost: Cost) -> Self {
+    #[inline(always)]
+    fn charged(&self, limit: &Limit, cost: Cost) -> Self {
         Self {
             used: self.used + u64::from(cost.get()),
             empty_at: Some(self.now.saturating_add(limit.window_micros())),
@@ -162,14 +175,8 @@ impl SlidingLog {
         }
     }
 
-    pub(crate) fn reset_at(&self) -> Option<u64> {
+    #[inline(always)]
+    fn reset_at(&self, _: &Limit) -> Option<u64> {
         self.empty_at
-    }
-
-    pub(crate) fn retry_at(&self, limit: &Limit, log: &Log, cost: Cost) -> u64 {
-        let excess = (self.used + u64::from(cost.get())).saturating_sub(u64::from(limit.quota()));
-        let enough = log.total_before(self.expired) + excess;
-        let index = log.entries.partition_point(|entry| entry.total < enough);
-        log.entries.get(index).map_or(self.now, |entry| entry.time.saturating_add(limit.window_micros()))
     }
 }

@@ -3,6 +3,7 @@
 //! It counts the tokens in use rather than those left, so that a changed burst keeps what was used. That makes it
 //! the leaky bucket's level as well: one rises by what the other loses, and both drain at the same rate.
 
+use super::Counting;
 use crate::cost::Cost;
 use crate::limit::{Limit, Scale};
 use crate::state::State;
@@ -23,10 +24,13 @@ impl Bucket {
     /// Brings the stored bucket to `now`, converting it when it was written under another quota or tick.
     #[inline]
     pub(crate) fn read(&self, limit: &Limit, state: &State, now: Timestamp) -> Self {
-        if state.same_scale(limit) {
-            return self.drained(limit.scale(), limit.scale().tick_of(now.as_micros()));
-        }
-        self.converted(limit, &state.scale(), now)
+        if state.same_scale(limit) { self.at(limit, now) } else { self.converted(limit, &state.scale(), now) }
+    }
+
+    /// Brings a bucket that was written under the same quota and tick to `now`.
+    #[inline(always)]
+    pub(crate) fn at(&self, limit: &Limit, now: Timestamp) -> Self {
+        self.drained(limit.scale(), limit.scale().tick_of(now.as_micros()))
     }
 
     #[inline]
@@ -51,39 +55,45 @@ impl Bucket {
         }
     }
 
-    #[inline]
-    pub(crate) fn remaining(&self, limit: &Limit) -> u32 {
-        let scale = limit.scale();
-        // At most the burst, which is 32 bits wide.
-        (scale.capacity.saturating_sub(self.level) / scale.unit) as u32
-    }
-
-    #[inline]
-    pub(crate) fn fits(&self, limit: &Limit, cost: Cost) -> bool {
-        let scale = limit.scale();
-        self.level + u64::from(cost.get()) * scale.unit <= scale.capacity
-    }
-
-    #[inline]
-    pub(crate) fn charged(&self, limit: &Limit, cost: Cost) -> Self {
-        Self { level: self.level + u64::from(cost.get()) * limit.scale().unit, tick: self.tick }
-    }
-
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost) -> Self {
         let given_back = u64::from(cost.get()).saturating_mul(limit.scale().unit);
         Self { level: self.level.saturating_sub(given_back), tick: self.tick }
     }
 
-    #[inline]
-    pub(crate) fn reset_at(&self, limit: &Limit) -> Option<u64> {
-        let scale = limit.scale();
-        (self.level > 0).then(|| scale.micros_of(self.tick + self.level.div_ceil(scale.rate)))
-    }
-
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
         let scale = limit.scale();
         let excess = (self.level + u64::from(cost.get()) * scale.unit).saturating_sub(scale.capacity);
-        scale.micros_of(self.tick + excess.div_ceil(scale.rate))
+        scale.micros_of(self.tick + scale.ticks_to_drain(excess))
+    }
+}
+
+impl Counting for Bucket {
+    #[inline(always)]
+    fn remaining(&self, limit: &Limit) -> u32 {
+        let scale = limit.scale();
+        // At most the burst, which is 32 bits wide.
+        (scale.capacity.saturating_sub(self.level) / scale.unit) as u32
+    }
+
+    #[inline(always)]
+    fn fits(&self, limit: &Limit, cost: Cost) -> bool {
+        let scale = limit.scale();
+        self.level + u64::from(cost.get()) * scale.unit <= scale.capacity
+    }
+
+    #[inline(always)]
+    fn charged(&self, limit: &Limit, cost: Cost) -> Self {
+        Self { level: self.level + u64::from(cost.get()) * limit.scale().unit, tick: self.tick }
+    }
+
+    #[inline(always)]
+    fn reset_at(&self, limit: &Limit) -> Option<u64> {
+        let scale = limit.scale();
+        if self.level == 0 {
+            None
+        } else {
+            Some(scale.micros_of(self.tick + scale.ticks_to_drain(self.level)))
+        }
     }
 }
 

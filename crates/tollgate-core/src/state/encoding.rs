@@ -26,9 +26,9 @@ impl State {
     /// ```
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION, algorithm_code(self.algorithm()), standing_code(self.standing)];
-        bytes.push(self.tick_exponent);
+        bytes.push(self.shape.tick_exponent());
         put(&mut bytes, u64::from(self.quota));
-        put(&mut bytes, self.window);
+        put(&mut bytes, self.shape.window());
         match &self.counts {
             Counts::TokenBucket(bucket) | Counts::LeakyBucket(bucket) => {
                 put(&mut bytes, bucket.level);
@@ -83,7 +83,7 @@ impl State {
             Limit::WINDOW_MIN.as_micros() as u64,
             Limit::WINDOW_MAX.as_micros() as u64,
         )?;
-        let scale = Scale::new(quota, window, tick_exponent);
+        let scale = Scale::new(algorithm, quota, window, tick_exponent);
         let counts = match algorithm {
             Algorithm::TokenBucket => Counts::TokenBucket(reader.bucket()?),
             Algorithm::LeakyBucket => Counts::LeakyBucket(reader.bucket()?),
@@ -105,7 +105,7 @@ impl State {
         if !reader.bytes.is_empty() {
             return Err(InvalidState::TrailingBytes);
         }
-        Ok(Self { window, quota, tick_exponent, standing, counts })
+        Ok(Self { shape: scale.shape, quota, standing, counts })
     }
 }
 
