@@ -29,7 +29,8 @@ pub struct MemoryOptions {
     pub max_keys: usize,
     /// How many idempotency keys are kept; further takes with one fail until some are five minutes old.
     pub max_idempotency_keys: usize,
-    /// How many parts the keys are split into, rounded up to a power of two; more parts mean less waiting between threads.
+    /// How many parts the keys are split into, rounded up to a power of two. More parts mean less waiting between threads, and shorter
+    /// pauses when the table of one part grows.
     pub shards: usize,
 }
 
@@ -40,7 +41,7 @@ impl MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { max_keys: 1_000_000, max_idempotency_keys: 262_144, shards: 128 }
+        Self { max_keys: 1_000_000, max_idempotency_keys: 262_144, shards: 512 }
     }
 }
 
