@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use clap::Args;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -37,6 +37,12 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if !self.server.starts_with("http://") {
+            return Err(Failure::Misused(anyhow!(
+                "--server must be an http:// address, not {}",
+                self.server
+            )));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -63,9 +69,6 @@ impl Check {
 
     async fn ask(&self) -> anyhow::Result<(StatusCode, Value)> {
         let url = format!("{}/v1/rate-limit/check", self.server.trim_end_matches('/'));
-        if !url.starts_with("http://") {
-            bail!("--server must be an http:// address, not {}", self.server);
-        }
         let body = json!({"user_id": self.user, "endpoint": self.endpoint, "cost": self.cost});
         let request = Request::post(&url)
             .header(CONTENT_TYPE, "application/json")

@@ -92,8 +92,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 }
 
 fn start_logging(config: &Config) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&config.log_level)
-        .with_context(|| format!("log.level: `{}` is not a level or filter", config.log_level))?;
+    let filter = EnvFilter::try_new(config.log_level).context("log.level")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())

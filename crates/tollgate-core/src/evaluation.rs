@@ -122,20 +122,19 @@ impl<'a> Evaluation<'a> {
 
 /// Gives back up to `cost` of what was taken, never beyond a fresh counter, and answers with what is left then.
 ///
-/// `taken_at` is the time of the decision that took it. Without it, the newest charges are given back. `None` as the new state
-/// means that nothing changes.
+/// `taken_at` is the time of the decision that took it. Without it, the newest charges are given back.
 pub fn refund(
     limit: &Limit,
-    state: Option<&State>,
+    mut state: Option<&mut State>,
     now: Timestamp,
     cost: Cost,
     taken_at: Option<Timestamp>,
-) -> (Answer, Option<State>) {
-    let mut changed = state.cloned();
-    let written = changed.as_mut().is_some_and(|state| state.refund(limit, now, cost, taken_at).is_some());
-    let after = if written { changed.as_ref() } else { state };
-    let evaluation = Evaluation::new(limit, after, now, Cost::ONE);
-    (evaluation.answer(after), changed.filter(|_| written))
+) -> Answer {
+    if let Some(state) = &mut state {
+        state.refund(limit, now, cost, taken_at);
+    }
+    let state = state.as_deref();
+    Evaluation::new(limit, state, now, Cost::ONE).answer(state)
 }
 
 /// When `state` equals a fresh one, so that a store may forget it; `limit` is the one it is read under.

@@ -88,16 +88,10 @@ impl State {
         Some(taken)
     }
 
-    /// Gives `cost` back; answers with the reading that follows, or `None` when nothing changes.
-    pub(crate) fn refund(
-        &mut self,
-        limit: &Limit,
-        now: Timestamp,
-        cost: Cost,
-        taken_at: Option<Timestamp>,
-    ) -> Option<Reading> {
+    /// Gives `cost` back.
+    pub(crate) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: Cost, taken_at: Option<Timestamp>) {
         if !self.belongs_to(limit) {
-            return None;
+            return;
         }
         let before = Reading::new(limit, Some(self), now);
         let after = match before {
@@ -117,12 +111,11 @@ impl State {
             }
         };
         if after == before {
-            return None;
+            return;
         }
         let settled = self.standing.settle(before.remaining(limit), limit.capacity());
         self.adopt(limit, settled.settle(after.remaining(limit), limit.capacity()));
         self.set_counts(&after);
-        Some(after)
     }
 
     /// Whether the state was written by this algorithm over this window; if not, it counts for nothing.

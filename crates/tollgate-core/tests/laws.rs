@@ -36,10 +36,7 @@ impl Counter {
     }
 
     fn give_back(&mut self, limit: &Limit, now: u64, cost: u64) {
-        let now = Timestamp::from_micros(now);
-        if let (_, Some(state)) = refund(limit, self.state.as_ref(), now, price(cost), None) {
-            self.state = Some(state);
-        }
+        refund(limit, self.state.as_mut(), Timestamp::from_micros(now), price(cost), None);
     }
 
     fn encoded(&self) -> Option<Vec<u8>> {

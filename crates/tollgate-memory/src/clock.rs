@@ -15,7 +15,8 @@ const STEP_MICROS: u64 = 1_000_000;
 
 /// Wall-clock time counted by the processor's time-stamp counter.
 ///
-/// It never goes back: when the wall clock is set back, it keeps its pace and nears it at 500 ppm, so that nobody is locked out.
+/// When the wall clock is set back, it keeps its pace and nears it at 500 ppm, so that nobody is locked out or let in. Two threads may so see it
+/// half a millisecond apart once a second; no key's time goes back by that.
 #[derive(Debug)]
 pub struct SystemClock {
     counter: quanta::Clock,

@@ -16,6 +16,8 @@ use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// How many shards a full store looks through for expired keys before a new key goes to the overflow counter.
 const SHARDS_SEARCHED: usize = 2;
+/// How many overflow counters there can be beside the keys: more than anybody has rules, and a bound on what callers make up.
+const OVERFLOW_COUNTERS_MAX: usize = 4_096;
 /// Fewer keys than this do not need a lock of their own.
 const KEYS_PER_SHARD_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 12;
@@ -104,16 +106,24 @@ impl MemoryStore {
     }
 
     /// Charges one limit without waiting. `now` is the store's own time when it is `None`.
-    pub fn take(&self, charge: &Charge<'_>, cost: Cost, now: Option<Timestamp>) -> Decision {
-        let moment = self.moment(now);
+    ///
+    /// # Errors
+    /// [`StoreError`] when there is no room for another key, nor for an overflow counter.
+    pub fn take(
+        &self,
+        charge: &Charge<'_>,
+        cost: Cost,
+        now: Option<Timestamp>,
+    ) -> Result<Decision, StoreError> {
         let lookup = Lookup::new(&charge.key);
         let probe = lookup.probe(&self.hasher);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
         let Some(position) = shard.find(&probe) else {
             drop(shard);
             let command = Command { action: Action::take(), charges: std::slice::from_ref(charge), cost };
-            return self.decide(&command, moment, true);
+            return self.decide(&command, now, true);
         };
+        let moment = self.moment(now);
         let due = shard.pass();
         let mut answer = shard.entry_mut(position).evaluate(charge.limit, moment.now, cost);
         drop(shard);
@@ -121,7 +131,7 @@ impl MemoryStore {
             self.sweep_next(moment);
         }
         answer.shadow = charge.shadow;
-        Decision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer]))
+        Ok(Decision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer])))
     }
 
     /// The quickest way through this store, for the common case: one enforced limit with room, under a key that is there already. It says when
@@ -130,13 +140,14 @@ impl MemoryStore {
     #[inline(always)]
     pub fn take_known(&self, charge: &Charge<'_>, cost: Cost) -> Option<(Timestamp, Taken)> {
         let probe = Probe::of_plain(&charge.key, &self.hasher)?;
-        let moment = self.moment(None);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
         let position = shard.find(&probe)?;
-        let due = shard.pass();
+        let moment = self.moment(None);
         let entry = shard.entry_mut(position);
         let taken = entry.state.take(charge.limit, moment.now, cost)?;
         entry.set_fresh_at(taken.reset_at);
+        // Counted last: what is not taken here passes once more on the long way.
+        let due = shard.pass();
         drop(shard);
         if due {
             self.sweep_next(moment);
@@ -147,16 +158,17 @@ impl MemoryStore {
     /// Applies one command without waiting.
     ///
     /// # Errors
-    /// [`StoreError`] when there are too many idempotency keys.
+    /// [`StoreError`] when there are too many idempotency keys or overflow counters.
     pub fn apply_now(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
         match (command.charges, &command.action) {
             ([charge], Action::Take { idempotency: None }) => {
-                Ok(Outcome::Decided(self.take(charge, command.cost, now)))
+                self.take(charge, command.cost, now).map(Outcome::Decided)
             }
-            _ => self.execute(command, self.moment(now)),
+            _ => self.execute(command, now),
         }
     }
 
+    /// When a command happens. Asked under the locks, so that commands on one key see the time go forward in the order they take effect.
     #[inline(always)]
     fn moment(&self, now: Option<Timestamp>) -> Moment {
         match now {
@@ -171,29 +183,36 @@ impl MemoryStore {
         }
     }
 
-    fn execute(&self, command: &Command<'_>, moment: Moment) -> Result<Outcome, StoreError> {
+    fn execute(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
         match command.action {
-            Action::Take { idempotency: None } => Ok(Outcome::Decided(self.decide(command, moment, true))),
-            Action::Take { idempotency: Some(idempotency) } => self.take_once(command, &idempotency, moment),
-            Action::Peek => Ok(Outcome::Decided(self.decide(command, moment, false))),
-            Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, moment.now, taken_at))),
-            _ => {
-                self.reset(command);
-                Ok(Outcome::Reset { at: moment.now })
-            }
+            Action::Take { idempotency: None } => self.decide(command, now, true).map(Outcome::Decided),
+            Action::Take { idempotency: Some(idempotency) } => self.take_once(command, &idempotency, now),
+            Action::Peek => self.decide(command, now, false).map(Outcome::Decided),
+            Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, now, taken_at))),
+            _ => Ok(Outcome::Reset { at: self.reset(command, now) }),
         }
     }
 
     /// Decides on any number of limits at once, and charges them if `take` is set.
-    fn decide(&self, command: &Command<'_>, moment: Moment, take: bool) -> Decision {
-        let now = moment.now;
+    fn decide(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+        take: bool,
+    ) -> Result<Decision, StoreError> {
         let mut lookups = self.lookups(command);
         loop {
             let mut locked = Locked::new(self, &lookups);
-            let missing = |lookup: &&Lookup| !lookup.is_overflow() && locked.find(lookup).is_none();
+            let moment = self.moment(now);
+            let now = moment.now;
+            let missing = |lookup: &&Lookup| locked.find(lookup).is_none();
             let newcomers = lookups.iter().filter(missing).count();
-            if newcomers > 0 && !self.reserve(newcomers, take) {
-                let homeless = lookups.iter().position(|lookup| missing(&lookup)).unwrap_or_default();
+            let room = self.options.max_keys;
+            let overflowing = lookups.iter().any(|lookup| lookup.is_overflow() && missing(&lookup));
+            let room = if overflowing { room.saturating_add(OVERFLOW_COUNTERS_MAX) } else { room };
+            if newcomers > 0 && !self.reserve(newcomers, room, take) {
+                let homeless = lookups.iter().position(|lookup| !lookup.is_overflow() && missing(&lookup));
+                let Some(homeless) = homeless else { return Err(StoreError::overloaded()) };
                 // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
                 drop(locked);
                 if !(take && self.make_room(moment)) {
@@ -231,7 +250,7 @@ impl MemoryStore {
             if due {
                 self.sweep_next(moment);
             }
-            return Decision::new(allowed, now, answers);
+            return Ok(Decision::new(allowed, now, answers));
         }
     }
 
@@ -240,37 +259,36 @@ impl MemoryStore {
         &self,
         command: &Command<'_>,
         idempotency: &Idempotency<'_>,
-        moment: Moment,
+        now: Option<Timestamp>,
     ) -> Result<Outcome, StoreError> {
         let key = digest(idempotency);
         let shard = usize::from(key[0]) % ADMISSION_SHARDS;
         // Always taken before the counters' locks, which are never held here.
         let mut admissions = self.admissions[shard].lock();
-        let now = moment.now;
-        match admissions.look_up(&key, &idempotency.fingerprint, now) {
+        match admissions.look_up(&key, &idempotency.fingerprint, self.moment(now).now) {
             Earlier::Admitted(decision) => Ok(Outcome::Decided(decision)),
             Earlier::Mismatch => Ok(Outcome::Mismatch),
             Earlier::None => {
                 admissions.reserve(self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS))?;
-                let decision = self.decide(command, moment, true);
+                let decision = self.decide(command, now, true)?;
                 if decision.allowed {
-                    admissions.record(key, idempotency.fingerprint, now, &decision);
+                    admissions.record(key, idempotency.fingerprint, decision.at, &decision);
                 }
                 Ok(Outcome::Decided(decision))
             }
         }
     }
 
-    fn refund(&self, command: &Command<'_>, now: Timestamp, taken_at: Option<Timestamp>) -> Decision {
+    fn refund(&self, command: &Command<'_>, now: Option<Timestamp>, taken_at: Option<Timestamp>) -> Decision {
         let lookups = self.lookups(command);
         let mut locked = Locked::new(self, &lookups);
+        let now = self.moment(now).now;
         let mut answers = Answers::new();
         for (charge, lookup) in command.charges.iter().zip(&lookups) {
-            let entry = locked.find_mut(lookup);
-            let state = entry.as_ref().map(|entry| &entry.state);
-            let (mut answer, changed) = refund(charge.limit, state, now, command.cost, taken_at);
-            if let (Some(entry), Some(changed)) = (entry, changed) {
-                entry.state = changed;
+            let mut entry = locked.find_mut(lookup);
+            let state = entry.as_mut().map(|entry| &mut entry.state);
+            let mut answer = refund(charge.limit, state, now, command.cost, taken_at);
+            if let Some(entry) = entry {
                 entry.set_fresh_at(answer.reset_at);
             }
             answer.shadow = charge.shadow;
@@ -280,12 +298,13 @@ impl MemoryStore {
         Decision::new(allowed, now, answers)
     }
 
-    fn reset(&self, command: &Command<'_>) {
+    fn reset(&self, command: &Command<'_>, now: Option<Timestamp>) -> Timestamp {
         let lookups = self.lookups(command);
         let mut locked = Locked::new(self, &lookups);
         for lookup in &lookups {
             locked.remove(lookup);
         }
+        self.moment(now).now
     }
 
     fn lookups(&self, command: &Command<'_>) -> SmallVec<[Lookup; 4]> {
@@ -298,9 +317,9 @@ impl MemoryStore {
         (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Whether `newcomers` more keys fit; if so, a take has their places from then on.
-    fn reserve(&self, newcomers: usize, take: bool) -> bool {
-        let fits = |keys: usize| (keys + newcomers <= self.options.max_keys).then_some(keys + newcomers);
+    /// Whether `newcomers` more keys fit into `room`; if so, a take has their places from then on.
+    fn reserve(&self, newcomers: usize, room: usize, take: bool) -> bool {
+        let fits = |keys: usize| (keys + newcomers <= room).then_some(keys + newcomers);
         if take {
             self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
         } else {
@@ -384,13 +403,7 @@ impl<'a> Locked<'a> {
         let probe = lookup.probe(&self.store.hasher);
         let place = self.place(&probe);
         self.shards[place].1.insert(&probe, state, answer.reset_at, &self.store.hasher);
-        match self.reserved.checked_sub(1) {
-            Some(left) if !lookup.is_overflow() => self.reserved = left,
-            // Overflow counters are not bounded by the number of keys but by the number of rules.
-            _ => {
-                self.store.keys.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        self.reserved = self.reserved.saturating_sub(1);
         answer
     }
 

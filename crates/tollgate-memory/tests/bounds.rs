@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, Cost, Counter, Key, Limit};
+use tollgate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use tollgate_memory::{MemoryOptions, MemoryStore};
-use tollgate_store::{Action, Charge, Clock as _, Command, Outcome};
+use tollgate_store::{Action, Charge, Clock, Command, Outcome};
 use tollgate_testkit::{SimulatedClock, admission};
 
 fn limit(algorithm: Algorithm, quota: u64, seconds: u64) -> Limit {
@@ -50,7 +51,7 @@ fn eight_threads_admit_exactly_the_limit() {
         let counter = Counter::new(&format!("round-{round}"), "user", "");
         let charge = Charge::new(Key::new(&counter, "everyone", "/"), &limit);
         let attempts = quota as usize / 8 + 20;
-        let admitted = admission::count(8, attempts, || store.take(&charge, Cost::ONE, now).allowed);
+        let admitted = admission::count(8, attempts, || store.take(&charge, Cost::ONE, now).unwrap().allowed);
         assert_eq!(admitted, quota, "{algorithm} in round {round}");
     }
 }
@@ -142,4 +143,71 @@ fn too_many_idempotency_keys_are_refused_and_charge_nothing() {
     assert_eq!(decision.remaining(), Some(100_000 - accepted as u32));
     clock.advance(Idempotency::KEPT_FOR);
     assert!(take("later").is_ok(), "old keys make room");
+}
+
+#[test]
+fn rules_that_callers_make_up_are_bounded_too() {
+    let (_clock, store) = store(100);
+    let limit = limit(Algorithm::FixedWindow, 1, 3_600);
+    let mut refused = 0;
+    for made_up in 0..20_000 {
+        let counter = Counter::new("ad-hoc", &format!("dimension-{made_up}"), "");
+        let charge = Charge::new(Key::new(&counter, "u", "/"), &limit);
+        match store.take(&charge, Cost::ONE, None) {
+            Ok(_) => {}
+            Err(error) => {
+                assert!(error.is_retryable());
+                refused += 1;
+            }
+        }
+    }
+    assert!(store.keys() <= 100 + 4_096, "{} keys", store.keys());
+    assert_eq!(refused, 20_000 - 100 - 4_096);
+}
+
+#[test]
+fn a_load_of_denials_sweeps_as_well() {
+    let (clock, store) = store(1_000_000);
+    let counter = Counter::new("denied", "user", "");
+    let limit = limit(Algorithm::TokenBucket, 1, 3_600);
+    let short = self::limit(Algorithm::TokenBucket, 1, 1);
+    for key in 0..1_000 {
+        allowed(&store, &counter, &short, &format!("idle-{key}"));
+    }
+    clock.advance(Duration::from_secs(60));
+    let charge = Charge::new(Key::new(&counter, "hot", "/"), &limit);
+    assert!(store.take(&charge, Cost::ONE, None).unwrap().allowed);
+    for _ in 0..100_000 {
+        assert!(store.take_known(&charge, Cost::ONE).is_none());
+        assert!(!store.take(&charge, Cost::ONE, None).unwrap().allowed);
+    }
+    assert!(store.keys() < 100, "{} keys left", store.keys());
+}
+
+/// A clock on which a microsecond passes whenever it is looked at.
+#[derive(Debug)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.fetch_add(1, Ordering::SeqCst))
+    }
+}
+
+#[test]
+fn what_concurrent_callers_took_can_be_given_back() {
+    // The time is read under the lock: read before it, some of these charges would be kept under a later time and not be found again.
+    let clock = Arc::new(Ticking(AtomicU64::new(1_790_000_000_000_000)));
+    let store = MemoryStore::with_clock(MemoryOptions::default(), clock);
+    let counter = Counter::new("refunds", "user", "");
+    let limit = limit(Algorithm::SlidingLog, 100_000, 3_600);
+    let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
+    admission::count(4, 2_000, || {
+        let decision = store.take(&charges[0], Cost::ONE, None).unwrap();
+        let action = Action::Refund { taken_at: Some(decision.at) };
+        store.apply_now(&Command { action, charges: &charges, cost: Cost::ONE }, None).unwrap();
+        decision.allowed
+    });
+    let Outcome::Decided(decision) = apply(&store, Action::Peek, &counter, &limit, "u") else { panic!() };
+    assert_eq!(decision.remaining(), Some(100_000));
 }

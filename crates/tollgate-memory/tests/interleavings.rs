@@ -133,3 +133,53 @@ fn a_duplicate_that_arrives_at_the_same_moment_is_charged_once() {
         SCHEDULES,
     );
 }
+
+#[test]
+fn expired_keys_make_room_while_others_take_reset_and_refund() {
+    shuttle::check_random(
+        || {
+            let clock = Arc::new(SimulatedClock::default());
+            let options = MemoryOptions { max_keys: 3, shards: 2, ..MemoryOptions::default() };
+            let store = Arc::new(MemoryStore::with_clock(options, clock.clone()));
+            for identifier in ["old-1", "old-2", "old-3"] {
+                assert!(take(&store, &[identifier], &limit(2), None));
+            }
+            clock.advance(Duration::from_secs(7_200));
+            let newcomers: Vec<_> = ["a", "b"]
+                .into_iter()
+                .map(|identifier| {
+                    let store = store.clone();
+                    thread::spawn(move || {
+                        // The second take finds the key that the first one made, on the short way.
+                        assert!(take(&store, &[identifier], &limit(2), None));
+                        let (counter, limit) = (Counter::new("rule", "user", ""), limit(2));
+                        let charge = Charge::new(Key::new(&counter, identifier, "/"), &limit);
+                        if store.take_known(&charge, Cost::ONE).is_none() {
+                            store.take(&charge, Cost::ONE, None).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            let meddler = {
+                let store = store.clone();
+                thread::spawn(move || {
+                    let (counter, limit) = (Counter::new("rule", "user", ""), limit(2));
+                    let charges = [Charge::new(Key::new(&counter, "c", "/"), &limit)];
+                    for action in [Action::take(), Action::Refund { taken_at: None }, Action::Reset] {
+                        store
+                            .apply_now(&Command { action, charges: &charges, cost: Cost::ONE }, None)
+                            .unwrap();
+                    }
+                })
+            };
+            for thread in newcomers.into_iter().chain([meddler]) {
+                thread.join().unwrap();
+            }
+            assert!(store.keys() <= 4, "{} keys", store.keys());
+            assert_eq!(remaining(&store, "a", &limit(2)), 0);
+            assert_eq!(remaining(&store, "b", &limit(2)), 0);
+            assert_eq!(remaining(&store, "c", &limit(2)), 2, "reset");
+        },
+        SCHEDULES,
+    );
+}

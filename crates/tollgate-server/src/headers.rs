@@ -13,6 +13,9 @@ const STATE: HeaderName = HeaderName::from_static("x-ratelimit-state");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
+/// The largest Integer of a Structured Field.
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
 /// Which families are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Families {
@@ -30,7 +33,8 @@ impl Families {
 
     /// Adds what there is to say about `decision`; nothing when no limit applied.
     pub(crate) fn write(self, decision: &Decision, headers: &mut HeaderMap) {
-        let Some(binding) = decision.binding() else { return };
+        // A limit that only watches is nobody's business but the operator's.
+        let Some(binding) = decision.binding().filter(|binding| !binding.shadow) else { return };
         headers.reserve(8);
         if self.x_ratelimit {
             headers.insert(LIMIT, HeaderValue::from(binding.capacity));
@@ -85,7 +89,7 @@ fn write_ietf(decision: &Decision, headers: &mut HeaderMap) {
             list.push(b'"');
             for (name, value) in parameters {
                 list.extend_from_slice(name);
-                list.extend_from_slice(numbers.format(value).as_bytes());
+                list.extend_from_slice(numbers.format(value.min(INTEGER_MAX)).as_bytes());
             }
         };
         // A burst above the quota is the same rate over a longer window, so that the remainder never exceeds the quota sent.

@@ -131,9 +131,8 @@ impl From<CheckError> for ApiError {
     fn from(error: CheckError) -> Self {
         let message = error.to_string();
         match error {
-            CheckError::InvalidIdentifier { dimension } => {
-                let field = if &*dimension == "user" { "user_id" } else { "identifier" };
-                Self::input(field, message.trim_start_matches("identifier "))
+            CheckError::InvalidIdentifier { .. } => {
+                Self::input("user_id", message.trim_start_matches("identifier "))
             }
             CheckError::InvalidDimension => {
                 Self::input("dimension", message.trim_start_matches("dimension "))

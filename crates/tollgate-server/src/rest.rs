@@ -32,6 +32,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
             .route(&format!("{prefix}/rate-limit/check"), post(check::check))
             .route(&format!("{prefix}/rate-limit/batch-check"), post(batch::batch_check))
             .route(&format!("{prefix}/rate-limit/reset"), post(reset::reset))
+            .route(&format!("{prefix}/rate-limit/status/{{user_id}}/"), get(status::status))
             .route(&format!("{prefix}/rate-limit/status/{{user_id}}/{{*endpoint}}"), get(status::status));
     }
     router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)

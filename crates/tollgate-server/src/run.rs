@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
 use tollgate::ServerConfig;
 
 use crate::app::App;
@@ -36,7 +37,7 @@ pub async fn run(listener: TcpListener, app: App, config: &ServerConfig, shutdow
             () = &mut shutdown => break,
             accepted = accept(&listener, &places) => {
                 let (stream, peer, place) = accepted;
-                connections.spawn(serve(stream, peer, app.clone(), config.idle_timeout, stopped.clone(), place));
+                connections.spawn(serve(stream, peer, app.clone(), config.clone(), stopped.clone(), place));
             }
             // Finished connections are forgotten as they finish.
             Some(_) = connections.join_next() => {}
@@ -80,21 +81,24 @@ async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     app: App,
-    idle_timeout: Duration,
+    config: ServerConfig,
     mut stopped: watch::Receiver<()>,
     _place: Option<OwnedSemaphorePermit>,
 ) {
     // An answer is one small write; waiting to fill a packet would only delay it.
     let _ = stream.set_nodelay(true);
+    // A client that reads no answers would otherwise hold its place for ever.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(config.request_timeout));
     let service = service_fn(|request| {
         let app = &app;
         async move { Ok::<_, Infallible>(app.respond(request, peer).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(idle_timeout)
+        .header_read_timeout(config.idle_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

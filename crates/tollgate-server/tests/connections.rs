@@ -95,6 +95,26 @@ async fn a_client_that_dawdles_with_its_body_is_told_so() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_no_answers_is_cut_off() {
+    let service = start("server: {request_timeout: 200ms}").await;
+    let mut stream = TcpStream::connect(service.address).await.unwrap();
+    let item = BODY;
+    let body = format!("{{\"checks\":[{}]}}", vec![item; 1_000].join(","));
+    let length = body.len();
+    let head = "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    // Writes until the service stops taking: first its answers fill the buffers, then it gives the connection up.
+    let flood = async {
+        loop {
+            if stream.write_all(request.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), flood).await.expect("the connection is closed");
+}
+
+#[tokio::test]
 async fn connections_beyond_the_bound_wait_for_a_place() {
     let service = start("server: {max_connections: 1}").await;
     let request = format!("{}{BODY}", head());

@@ -248,6 +248,8 @@ async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
         assert_eq!(answer.body["remaining"], 75);
         assert_eq!(answer.body["usage_percentage"], 25.0);
     }
+    let root = client.send(Method::GET, "/v1/rate-limit/status/u/", &[], Body::empty()).await;
+    assert_eq!(root.body["endpoint"], "/");
     let query = "/v1/rate-limit/status/u/x?strategy=sliding_window&limit=7&window_seconds=9";
     let answer = client.send(Method::GET, query, &[], Body::empty()).await;
     assert_eq!(
@@ -258,6 +260,7 @@ async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
         ("strategy=magic", ("INVALID_STRATEGY", "strategy")),
         ("limit=x&window_seconds=1", ("INVALID_LIMIT", "limit")),
         ("color=red", ("INVALID_INPUT", "color")),
+        ("method=G%20T", ("INVALID_INPUT", "method")),
     ] {
         let answer =
             client.send(Method::GET, &format!("/v1/rate-limit/status/u/x?{query}"), &[], Body::empty()).await;
@@ -362,6 +365,9 @@ async fn idempotency_keys_make_a_retry_harmless() {
         (other_body.status, other_body.error()),
         (StatusCode::UNPROCESSABLE_ENTITY, ("IDEMPOTENCY_MISMATCH", "idempotency_key"))
     );
+    let spelled_out =
+        json!({"dimension": "user", "identifier": "u", "endpoint": "/i", "idempotency_key": "k1"});
+    assert_eq!(client.check(&spelled_out).await.body["replayed"], true, "another spelling of the same user");
     let other_user = client.check(&json!({"user_id": "v", "endpoint": "/i", "idempotency_key": "k1"})).await;
     assert_eq!(
         (other_user.status, other_user.body.get("replayed")),
@@ -403,8 +409,20 @@ async fn a_batch_under_one_idempotency_key_is_charged_once() {
         [(true, true), (true, false)],
         "a denial is judged afresh"
     );
+    let mut changed = batch("u");
+    changed["checks"][0]["cost"] = json!(61);
+    let mismatch = client.post(path, &changed).await;
+    assert_eq!(
+        (mismatch.status, mismatch.error().0),
+        (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH")
+    );
     let other = client.post(path, &batch("v")).await;
-    assert_eq!((other.status, other.error().0), (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH"));
+    assert_eq!(allowed(&other), [(true, false), (false, false)], "another user's batch has a key of its own");
+    let long = json!({"checks": [{"user_id": "w", "endpoint": "/b"}], "idempotency_key": "k".repeat(255)});
+    let answer = client.post(path, &long).await;
+    assert_eq!(allowed(&answer), [(true, false)], "{}", answer.body);
+    let single = json!({"user_id": "u", "endpoint": "/b", "idempotency_key": "batch"});
+    assert_eq!(client.check(&single).await.body.get("replayed"), None, "a single check's key is another key");
 }
 
 #[tokio::test]
@@ -428,6 +446,8 @@ async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
         (json!({"identifier": "1", "endpoint": "/x"}), ("INVALID_INPUT", "dimension")),
         (json!({"dimension": "i p", "identifier": "1", "endpoint": "/x"}), ("INVALID_INPUT", "dimension")),
         (json!({"keys": {}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"dimension": "user", "identifier": "", "endpoint": "/x"}), ("INVALID_INPUT", "identifier")),
+        (json!({"keys": {"user": "u", "ip": ""}, "endpoint": "/x"}), ("INVALID_INPUT", "keys.ip")),
         (json!({"keys": {"user": 5}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
         (json!({"keys": ["user"], "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
         (json!({"user_id": "u", "endpoint": "/x", "cost": 0}), ("INVALID_INPUT", "cost")),
@@ -665,6 +685,34 @@ async fn header_families_are_a_setting() {
         assert_eq!(answer.headers.contains_key("x-ratelimit-limit"), x_family, "{yaml}");
         assert_eq!(answer.headers.contains_key("ratelimit"), ietf, "{yaml}");
     }
+}
+
+#[tokio::test]
+async fn a_rule_that_only_watches_does_not_show() {
+    let rules = "rules: [{name: watching, dimension: user, mode: shadow, algorithm: fixed_window, limit: 1, window: 60s}]";
+    let body = json!({"user_id": "u", "endpoint": "/"});
+    let with_default = Client::new(rules);
+    with_default.check(&body).await;
+    let answer = with_default.check(&body).await;
+    assert_eq!((&answer.body["rule"], answer.header("x-ratelimit-state")), (&json!("default"), ""));
+    assert_eq!(answer.header("ratelimit-policy"), "\"default\";q=100;w=10");
+    let alone = Client::new(&format!("default_limit: none\n{rules}"));
+    alone.check(&body).await;
+    let answer = alone.check(&body).await;
+    assert_eq!(
+        (answer.status, &answer.body["rule"], &answer.body["limit"]),
+        (StatusCode::OK, &Value::Null, &Value::Null)
+    );
+    assert_eq!(answer.header("x-ratelimit-limit"), "");
+    assert_eq!(answer.body["limits"][0]["reason"], "LIMIT_EXCEEDED", "the operator still sees it");
+}
+
+#[tokio::test]
+async fn headers_stay_structured_fields_at_the_extremes() {
+    let client = Client::new(RULES);
+    let body = json!({"user_id": "u", "endpoint": "/z", "limit": 1, "window_seconds": 31_622_400, "burst_capacity": 1_000_000_000});
+    let answer = client.check(&body).await;
+    assert_eq!(answer.header("ratelimit-policy"), "\"ad-hoc\";q=1000000000;w=999999999999999");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ pub struct StoreError {
 
 #[derive(Debug, Error)]
 enum Kind {
-    #[error("the store holds as many idempotency keys as it may")]
+    #[error("the store holds as many keys as it may")]
     Overloaded,
     #[error("the store gave no answer to a command")]
     Unanswered,

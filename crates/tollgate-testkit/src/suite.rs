@@ -6,6 +6,7 @@
     reason = "it runs inside tests, which speak by printing and panicking"
 )]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::strategy::{Strategy, ValueTree};
@@ -16,10 +17,10 @@ use crate::history::{self, History};
 use crate::replay::replay;
 use crate::seed::Seed;
 
-/// Makes one test per behaviour for the store that `$factory`, an async expression, yields as a `Box<dyn Store>` or `Arc<dyn Store>`.
+/// Makes one test per behaviour for the store that `$factory`, an async expression, yields as an `Arc<dyn Store>`.
 ///
 /// `histories` is how many histories are replayed per algorithm, with and without changing limits, and for chains. The calling crate needs
-/// `tokio` with `macros` and `rt`.
+/// `tokio` with `macros` and `rt-multi-thread`.
 #[macro_export]
 macro_rules! store_suite {
     ($factory:expr, histories = $histories:expr) => {
@@ -34,6 +35,16 @@ macro_rules! store_suite {
             records_a_take_without_limits,
             keeps_adversarial_identifiers_apart,
             applies_a_batch_in_order);
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn concurrent_callers_are_admitted_exactly() {
+            $crate::suite::concurrent_callers_are_admitted_exactly($factory.await).await;
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn concurrent_chains_leak_nothing() {
+            $crate::suite::concurrent_chains_leak_nothing($factory.await).await;
+        }
 
         #[tokio::test]
         async fn agrees_with_the_model_on_chains() {
@@ -96,6 +107,66 @@ async fn replay_many(
         }
     }
     operations
+}
+
+/// 64 callers at once on one key of each algorithm: exactly the limit is admitted.
+pub async fn concurrent_callers_are_admitted_exactly(store: Arc<dyn Store>) {
+    for algorithm in Algorithm::ALL {
+        for quota in [1, 7, 100] {
+            let limit = Limit::try_new(algorithm, quota, Duration::from_secs(3_600)).expect("a valid limit");
+            let limits = vec![(format!("exactly-{algorithm}-{quota}"), limit)];
+            let admitted = admitted_of_64_callers(&store, vec![limits]).await;
+            assert_eq!(admitted[0], quota, "{algorithm}");
+        }
+    }
+}
+
+/// Chains that share a wide limit and differ in a narrow one: what is admitted is charged to both, what is denied to neither.
+pub async fn concurrent_chains_leak_nothing(store: Arc<dyn Store>) {
+    let limit = |quota| {
+        Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(3_600)).expect("a valid limit")
+    };
+    let (wide, narrow) = (limit(1_000), limit(5));
+    let chain = |name: &str| vec![("chain-wide".to_owned(), wide), (format!("chain-{name}"), narrow)];
+    let mut reversed = chain("b");
+    reversed.reverse();
+    let admitted = admitted_of_64_callers(&store, vec![chain("a"), reversed]).await;
+    assert_eq!(admitted, [5, 5]);
+    let counter = Counter::new("chain-wide", "user", "");
+    let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &wide)];
+    let command = Command { action: Action::Peek, charges: &charges, cost: Cost::ONE };
+    let outcome = store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");
+    assert_eq!(decided(outcome).remaining(), Some(990), "a denied chain charged nothing");
+}
+
+/// 64 callers take ten times each, every one from the chains in turn; how many each chain admitted.
+async fn admitted_of_64_callers(store: &Arc<dyn Store>, chains: Vec<Vec<(String, Limit)>>) -> Vec<u64> {
+    let mut callers = Vec::new();
+    for caller in 0..64 {
+        let (store, which) = (store.clone(), caller % chains.len());
+        let chain = chains[which].clone();
+        callers.push(tokio::spawn(async move {
+            let counters: Vec<Counter> =
+                chain.iter().map(|(rule, _)| Counter::new(rule, "user", "")).collect();
+            let keys = counters.iter().map(|counter| Key::new(counter, "everyone", "/"));
+            let charges: Vec<Charge<'_>> =
+                keys.zip(&chain).map(|(key, (_, limit))| Charge::new(key, limit)).collect();
+            let mut admitted = 0;
+            for _ in 0..10 {
+                let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+                let outcome =
+                    store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");
+                admitted += u64::from(decided(outcome).allowed);
+            }
+            (which, admitted)
+        }));
+    }
+    let mut admitted = vec![0; chains.len()];
+    for caller in callers {
+        let (which, count) = caller.await.expect("a caller does not panic");
+        admitted[which] += count;
+    }
+    admitted
 }
 
 const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);

@@ -1,5 +1,7 @@
 //! A request to be checked: who, where, how much.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Limit};
@@ -30,7 +32,7 @@ pub struct Check<'a> {
     pub(crate) cost: Cost,
     pub(crate) plans: SmallVec<[&'a str; 2]>,
     pub(crate) limit: Option<Limit>,
-    pub(crate) idempotency: Option<(&'a str, &'a str)>,
+    pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
 }
 
 impl<'a> Check<'a> {
@@ -98,9 +100,17 @@ impl<'a> Check<'a> {
 
     /// Makes the check repeatable: the same `key` of the same `caller` within five minutes is charged once.
     #[must_use]
-    pub fn idempotency(mut self, caller: &'a str, key: &'a str) -> Self {
-        self.idempotency = Some((caller, key));
+    pub fn idempotency(mut self, caller: impl Into<Cow<'a, str>>, key: &'a str) -> Self {
+        self.idempotency = Some((caller.into(), key));
         self
+    }
+
+    /// Who is checked, as one text that no other identities share, in whatever order they were given.
+    pub fn identity(&self) -> String {
+        let mut pairs: SmallVec<[(&str, &str); 4]> = self.identities.iter().copied().collect();
+        pairs.sort_unstable();
+        let part = |text: &str| format!("{}:{text};", text.len());
+        pairs.into_iter().map(|(dimension, identifier)| part(dimension) + &part(identifier)).collect()
     }
 
     /// A strong hash of everything the check asks for.
@@ -110,11 +120,7 @@ impl<'a> Check<'a> {
             text.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
             text.extend_from_slice(bytes);
         };
-        for (dimension, identifier) in &self.identities {
-            part(dimension.as_bytes());
-            part(identifier.as_bytes());
-        }
-        part(b"|");
+        part(self.identity().as_bytes());
         part(self.endpoint.unwrap_or_default().as_bytes());
         part(self.method.unwrap_or_default().as_bytes());
         part(&self.cost.get().to_le_bytes());
@@ -146,7 +152,7 @@ impl<'a> Check<'a> {
                 return Err(CheckError::InvalidIdentifier { dimension: (*dimension).into() });
             }
         }
-        match self.idempotency {
+        match &self.idempotency {
             Some((_, key)) if !is_idempotency_key(key) => Err(CheckError::InvalidIdempotencyKey),
             _ => Ok(()),
         }

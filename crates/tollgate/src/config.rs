@@ -24,7 +24,7 @@ use reader::Mistakes;
 /// The start of the names of environment variables that override a value: `TOLLGATE_SERVER__HTTP` is `server.http`.
 const ENVIRONMENT_PREFIX: &str = "TOLLGATE_";
 /// Read elsewhere, or not a value of the file.
-const ENVIRONMENT_OTHER: [&str; 2] = ["TOLLGATE_ADMIN_KEY", "TOLLGATE_CONFIG"];
+const ENVIRONMENT_OTHER: [&str; 1] = ["TOLLGATE_ADMIN_KEY"];
 
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ pub struct Config {
     pub default_limit: Option<Limit>,
     /// How the service logs.
     pub log_format: LogFormat,
-    /// A filter like `info` or `tollgate=debug`.
-    pub log_level: String,
+    /// The least important lines that are logged: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+    pub log_level: &'static str,
     /// Which families of headers go with an answer.
     pub headers: Vec<HeaderFamily>,
     /// Named lists of limits.
@@ -129,7 +129,7 @@ impl Default for Config {
             memory: MemoryOptions::default(),
             default_limit: default_limit.ok(),
             log_format: LogFormat::Pretty,
-            log_level: "info".to_owned(),
+            log_level: "info",
             headers: vec![HeaderFamily::XRateLimit, HeaderFamily::Ietf],
             plans: Vec::new(),
             rules: Vec::new(),

@@ -35,12 +35,9 @@ pub fn normalise_endpoint(endpoint: &str) -> Result<Cow<'_, str>, InvalidEndpoin
         return Ok(Cow::Borrowed(endpoint));
     }
     let path = endpoint.split(['?', '#']).next().unwrap_or_default();
-    let decoded = decode_unreserved(path);
-    if decoded.bytes().any(|byte| byte.is_ascii_control()) {
-        return Err(InvalidEndpoint::ControlCharacter);
-    }
+    let canonical = canonical(path);
     let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/') {
+    for segment in canonical.split('/') {
         match segment {
             "" | "." => {}
             ".." => {
@@ -56,35 +53,39 @@ pub fn normalise_endpoint(endpoint: &str) -> Result<Cow<'_, str>, InvalidEndpoin
 fn is_normal(path: &[u8]) -> bool {
     path[0] == b'/'
         && (path.len() == 1 || path[path.len() - 1] != b'/')
-        && !path.iter().any(|byte| matches!(byte, b'%' | b'?' | b'#'))
+        && path.iter().all(|byte| stays_as_it_is(*byte))
         && !path.windows(2).any(|pair| pair == b"//" || pair == b"/.")
 }
 
-/// Decodes what never needed encoding, once, and writes the remaining escapes in upper case.
-fn decode_unreserved(path: &str) -> String {
+/// What a path may contain without an escape (RFC 3986).
+fn stays_as_it_is(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte)
+}
+
+/// One spelling for each path: escapes that never were needed are decoded, once; what needs one gets it, in upper case.
+fn canonical(path: &str) -> String {
+    let bytes = path.as_bytes();
     let mut text = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some(at) = rest.find('%') {
-        text.push_str(&rest[..at]);
-        let escape = rest.get(at + 1..at + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        // `from_str_radix` takes a sign, an escape does not.
-        match escape.filter(|_| rest.as_bytes()[at + 1] != b'+') {
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let escaped = if byte == b'%' { bytes.get(at + 1..at + 3).and_then(hexadecimal) } else { None };
+        match escaped {
             Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
-                text.push(char::from(byte));
-                rest = &rest[at + 3..];
+                text.push(char::from(byte))
             }
-            Some(byte) => {
-                text.push_str(&format!("%{byte:02X}"));
-                rest = &rest[at + 3..];
-            }
-            None => {
-                text.push('%');
-                rest = &rest[at + 1..];
-            }
+            Some(byte) => text.push_str(&format!("%{byte:02X}")),
+            None if stays_as_it_is(byte) => text.push(char::from(byte)),
+            None => text.push_str(&format!("%{byte:02X}")),
         }
+        at += if escaped.is_some() { 3 } else { 1 };
     }
-    text.push_str(rest);
     text
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u8> {
+    // `from_str_radix` takes a sign, an escape does not.
+    let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
+    u8::from_str_radix(digits, 16).ok()
 }
 
 /// An endpoint that cannot be matched.
@@ -130,9 +131,12 @@ impl Pattern {
         if text == "*" {
             return Ok(Self::all());
         }
-        let normal = normalise_endpoint(text).map_err(InvalidPattern::Endpoint)?;
+        if text.contains(['?', '#']) {
+            return Err(InvalidPattern::Query);
+        }
         let mut segments = Vec::new();
-        for part in normal.split('/').skip(1).filter(|part| !part.is_empty()) {
+        let mut parts = Vec::new();
+        for part in text.split('/').filter(|part| !part.is_empty()) {
             if segments.last() == Some(&Segment::Rest) {
                 return Err(InvalidPattern::RestNotLast);
             }
@@ -145,15 +149,37 @@ impl Pattern {
                 None if part.contains(['{', '}', '*']) => {
                     return Err(InvalidPattern::Parameter { part: part.into() });
                 }
-                None => Segment::Literal(part.into()),
+                None => match normalise_endpoint(part).map_err(InvalidPattern::Endpoint)?.strip_prefix('/') {
+                    // A dot segment, which no endpoint has once it is normalised.
+                    None | Some("") => return Err(InvalidPattern::Parameter { part: part.into() }),
+                    Some(literal) => Segment::Literal(literal.into()),
+                },
+            });
+            parts.push(match segments.last() {
+                Some(Segment::Literal(literal)) => literal.to_string(),
+                _ => part.to_owned(),
             });
         }
-        Ok(Self { text: normal.into(), segments })
+        // An empty pattern is as wrong as an empty endpoint.
+        if !text.starts_with('/') && segments.is_empty() {
+            return Err(InvalidPattern::Endpoint(InvalidEndpoint::Empty));
+        }
+        Ok(Self { text: format!("/{}", parts.join("/")).into(), segments })
     }
 
     /// As it was written, normalised.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// The same text for patterns that cover the same endpoints, whatever their parameters are called.
+    pub(crate) fn canonical(&self) -> String {
+        let part = |segment: &Segment| match segment {
+            Segment::Rest => "/{*}".to_owned(),
+            Segment::Any => "/{}".to_owned(),
+            Segment::Literal(text) => format!("/{text}"),
+        };
+        if self.segments.is_empty() { "/".to_owned() } else { self.segments.iter().map(part).collect() }
     }
 
     /// Whether `endpoint`, which is normalised, is covered.
@@ -210,6 +236,9 @@ pub enum InvalidPattern {
         /// The part of the pattern.
         part: Box<str>,
     },
+    /// It has a query or a fragment, which endpoints are compared without.
+    #[error("must not have a query or a fragment")]
+    Query,
     /// Something follows the rest.
     #[error("{{*rest}} must be the last part")]
     RestNotLast,
@@ -342,14 +371,20 @@ mod tests {
             ("/a%2Fb", "/a%2Fb"),
             ("/a%2fb", "/a%2Fb"),
             ("/%2561", "/%2561"),
-            ("/a%", "/a%"),
-            ("/a%4", "/a%4"),
-            ("/%+1", "/%+1"),
+            ("/a%", "/a%25"),
+            ("/a%4", "/a%254"),
+            ("/%+1", "/%25+1"),
+            ("/%zz", "/%25zz"),
             ("/A/b", "/A/b"),
             ("/a..b", "/a..b"),
             ("/.hidden", "/.hidden"),
-            ("/é", "/é"),
-            ("/%C3%A9", "/%C3%A9"),
+            ("/é", "/%C3%A9"),
+            ("/%c3%a9", "/%C3%A9"),
+            ("/a b", "/a%20b"),
+            ("/a%20b", "/a%20b"),
+            ("/{a}", "/%7Ba%7D"),
+            ("/a\\b", "/a%5Cb"),
+            ("/a:b@c;d=e,f", "/a:b@c;d=e,f"),
         ];
         for (endpoint, normal) in rows {
             assert_eq!(normalise_endpoint(endpoint).unwrap(), normal);
@@ -384,9 +419,35 @@ mod tests {
             trie.for_each(endpoint, |value| found += value);
             assert_eq!(found == 1, expected, "{pattern} {endpoint} in the trie");
         }
-        for bad in ["", "/a/{id", "/a/*", "/{*rest}/b", "/{}", "/{*}", "/a{id}", "/{a b}"] {
+        for bad in [
+            "",
+            "/a/{id",
+            "/a/*",
+            "/{*rest}/b",
+            "/{}",
+            "/{*}",
+            "/a{id}",
+            "/{a b}",
+            "/a?b",
+            "/a/../b",
+            "/a/./b",
+        ] {
             assert!(Pattern::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn patterns_are_compared_without_the_names_of_their_parameters() {
+        let same = [("/x/{id}", "/x/{name}"), ("*", "/{*rest}"), ("/café", "/caf%c3%a9"), ("//x//", "/x")];
+        for (one, other) in same {
+            let (one, other) = (Pattern::parse(one).unwrap(), Pattern::parse(other).unwrap());
+            assert_eq!(one.canonical(), other.canonical());
+        }
+        assert_ne!(
+            Pattern::parse("/x/{id}").unwrap().canonical(),
+            Pattern::parse("/x/{*id}").unwrap().canonical()
+        );
+        assert!(Pattern::parse("/café").unwrap().matches("/caf%C3%A9"));
     }
 
     #[test]

@@ -197,11 +197,20 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
     pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
-        if decision.allowed && !decision.replayed {
-            self.run(check, Act::Refund(decision.at)).await
-        } else {
-            self.run(check, Act::Peek).await
+        if !decision.allowed || decision.replayed {
+            return self.run(check, Act::Peek).await;
         }
+        let mut resolved = self.resolve(check)?;
+        // A shadow limit without room was not charged, and neither was a limit that came into force since.
+        let charged = |limit: &NamedLimit| {
+            let mut answers = decision.limits.iter().zip(&decision.answers);
+            answers.any(|(named, answer)| named.counter == limit.counter && answer.allowed)
+        };
+        resolved.applied.retain(|(limit, _)| charged(limit));
+        let charges = resolved.charges();
+        let outcome = self.apply(&command(check, Act::Refund(decision.at), &charges)).await?;
+        drop(charges);
+        resolved.decision(outcome)
     }
 
     /// Checks many requests in one round trip, in order. Each is decided on its own.
@@ -294,7 +303,7 @@ enum Act {
 fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Command<'a> {
     let action = match act {
         Act::Take => Action::Take {
-            idempotency: check.idempotency.map(|(caller, key)| Idempotency {
+            idempotency: check.idempotency.as_ref().map(|(caller, key)| Idempotency {
                 caller,
                 key,
                 fingerprint: check.fingerprint(),

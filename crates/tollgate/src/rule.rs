@@ -68,7 +68,7 @@ impl Rule {
     /// What makes this a variant of its own among the rules of its name.
     pub(crate) fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
         let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
-        (who, self.endpoint.as_str(), &self.method)
+        (who, self.endpoint.canonical(), &self.method)
     }
 }
 
@@ -86,10 +86,10 @@ pub struct NamedLimit {
 
 impl NamedLimit {
     pub(crate) fn of_rule(rule: &Rule) -> Self {
-        let pattern = rule.endpoint.as_str();
+        let pattern = rule.endpoint.canonical();
         let counter = match rule.scope {
-            Scope::Pattern => Counter::new(&rule.name, &rule.dimension, pattern),
-            Scope::Endpoint => Counter::per_endpoint(&rule.name, &rule.dimension, pattern),
+            Scope::Pattern => Counter::new(&rule.name, &rule.dimension, &pattern),
+            Scope::Endpoint => Counter::per_endpoint(&rule.name, &rule.dimension, &pattern),
         };
         Self { name: rule.name.as_str().into(), limit: rule.limit, mode: rule.mode, counter }
     }
@@ -112,10 +112,6 @@ impl NamedLimit {
         let scope = format!("ad-hoc:{}", distinction(&limit));
         let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
         Self { name: "ad-hoc".into(), limit, mode: Mode::Enforce, counter }
-    }
-
-    pub(crate) fn is_default(&self) -> bool {
-        self.counter.scope() == DEFAULT_SCOPE
     }
 
     /// What is counted.

@@ -10,7 +10,7 @@ use tollgate_core::Limit;
 use crate::check::Check;
 use crate::endpoint::{Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
-use crate::rule::{KEY_DIMENSION, NamedLimit, PlanLimits, Rule};
+use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule};
 
 type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 
@@ -125,7 +125,11 @@ impl RuleSet {
         let mut applied = Applied::new();
         if let Some(endpoint) = endpoint {
             for &(dimension, identifier) in &check.identities {
-                self.rules_for(dimension, identifier, endpoint, check.method, &mut applied);
+                let mut chosen = self.matching(dimension, identifier, endpoint);
+                chosen
+                    .retain(|rule| rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted)));
+                keep_most_specific(&mut chosen);
+                applied.extend(chosen.into_iter().map(|rule| (rule.limit.clone(), identifier)));
             }
         }
         for (place, name) in check.plans.iter().enumerate() {
@@ -142,27 +146,33 @@ impl RuleSet {
                 applied.push((Arc::new(NamedLimit::ad_hoc(dimension, limit)), identifier));
             }
         }
-        if applied.is_empty() {
+        // A rule that only watches takes nobody's limit away.
+        if !applied.iter().any(|(limit, _)| limit.mode == Mode::Enforce) {
             self.defaults_for(check, &mut applied);
         }
         Ok(applied)
     }
 
-    /// Every limit that may have a counter for `check`: those that apply, the default one, and each of the `ad_hoc` ones.
+    /// Every limit that may have a counter for `check`: its plans', those of all rules that match, the default one, and each of the `ad_hoc` ones.
     pub(crate) fn resolve_all<'a>(
         &self,
         check: &Check<'a>,
         endpoint: Option<&str>,
         ad_hoc: &[Limit],
     ) -> Result<Applied<'a>, CheckError> {
-        let mut applied = self.resolve(&Check { limit: None, ..check.clone() }, endpoint)?;
-        if !applied.iter().any(|(limit, _)| limit.is_default()) {
-            self.defaults_for(check, &mut applied);
-        }
+        // Whatever the method: a reset means the user and the endpoint.
+        let mut applied = Applied::new();
         for &(dimension, identifier) in &check.identities {
+            let rules = self.matching(dimension, identifier, endpoint.unwrap_or("/"));
+            applied.extend(rules.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+            for name in &check.plans {
+                applied
+                    .extend(self.plan(name)?.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
+            }
             let limits = ad_hoc.iter().map(|limit| NamedLimit::ad_hoc(dimension, *limit));
             applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
         }
+        self.defaults_for(check, &mut applied);
         Ok(applied)
     }
 
@@ -183,33 +193,29 @@ impl RuleSet {
         self.default_limit
     }
 
-    /// The rules that match one identity: for each name the most specific variant, in the order of the rules.
-    fn rules_for<'a>(
-        &self,
-        dimension: &str,
-        identifier: &'a str,
-        endpoint: &str,
-        method: Option<&str>,
-        applied: &mut Applied<'a>,
-    ) {
-        let mut chosen: SmallVec<[&CompiledRule; 8]> = SmallVec::new();
+    /// The rules that match one identity at an endpoint, whatever the method.
+    fn matching(&self, dimension: &str, identifier: &str, endpoint: &str) -> SmallVec<[&CompiledRule; 8]> {
+        let mut found = SmallVec::new();
         self.by_endpoint.for_each(endpoint, |lists| {
             let Some(list) = lists.iter().find(|list| *list.dimension == *dimension) else { return };
             let exact = list.identifiers.get(identifier).into_iter().flatten();
-            for rule in exact.chain(&list.anyone) {
-                if rule.method.as_deref().is_some_and(|wanted| method != Some(wanted)) {
-                    continue;
-                }
-                match chosen.iter_mut().find(|other| other.limit.name == rule.limit.name) {
-                    Some(other) if other.specificity() < rule.specificity() => *other = rule,
-                    Some(_) => {}
-                    None => chosen.push(rule),
-                }
-            }
+            found.extend(exact.chain(&list.anyone).map(|rule| &**rule));
         });
-        chosen.sort_by_key(|rule| rule.place);
-        applied.extend(chosen.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+        found
     }
+}
+
+/// Of the rules that share a name only the most specific stays; what stays is in the order of the rules.
+fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
+    rules.sort_by(|a, b| {
+        a.limit
+            .name
+            .cmp(&b.limit.name)
+            .then_with(|| b.specificity().cmp(&a.specificity()))
+            .then(a.place.cmp(&b.place))
+    });
+    rules.dedup_by(|later, first| later.limit.name == first.limit.name);
+    rules.sort_by_key(|rule| rule.place);
 }
 
 impl ByDimension {

@@ -41,7 +41,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(config.server.admin_allow.len(), 2);
     assert_eq!((config.server.max_connections, config.server.idle_timeout), (50, Duration::from_secs(5)));
     assert_eq!(config.memory.max_keys, 5_000);
-    assert_eq!((config.log_format, config.log_level.as_str()), (LogFormat::Json, "debug"));
+    assert_eq!((config.log_format, config.log_level), (LogFormat::Json, "debug"));
     assert_eq!(config.headers, [HeaderFamily::Ietf]);
     assert_eq!(config.plans[0].1.len(), 2);
     let second = &config.rules[1];
@@ -101,6 +101,7 @@ rules:
   - {name: c, dimension: user, algorithm: gcra, limit: 6, window: 1s}
 stores: {default: {url: "redis://localhost"}}
 nonsense: true
+log: {level: inof}
 "#;
     let error = parse(text, &[]).unwrap_err();
     let expected = [
@@ -123,6 +124,7 @@ nonsense: true
         "line 11: rules[4]: `c` is the same variant as rules[3]",
         "line 12: stores.default.url: `redis://localhost`",
         "line 13: nonsense: unknown field",
+        "line 14: log.level: `inof` is not one of off, error",
     ];
     for line in expected {
         assert!(error.contains(line), "missing: {line}\n{error}");
@@ -142,4 +144,28 @@ fn what_is_not_yaml_is_said_so() {
         let error = parse(text, &[]).unwrap_err();
         assert!(error.contains(expected), "{text}: {error}");
     }
+}
+
+#[test]
+fn what_is_left_empty_is_not_taken_for_a_default() {
+    for (text, expected) in [
+        ("default_limit:", "line 1: default_limit: has no value"),
+        ("plans: {gold: []}", "line 1: plans.gold: has no limits"),
+        (
+            "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
+            "line 1: rules[0].identifier: has no value",
+        ),
+        (
+            "rules: [{name: a, dimension: user, endpoint: '/a?b', algorithm: gcra, limit: 1, window: 1s}]",
+            "line 1: rules[0].endpoint: must not have a query",
+        ),
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let twice = "rules:
+  - {name: a, dimension: user, endpoint: '/x/{id}', algorithm: gcra, limit: 1, window: 1s}
+  - {name: a, dimension: user, endpoint: '/x/{name}', algorithm: gcra, limit: 2, window: 1s}";
+    let error = parse(twice, &[]).unwrap_err();
+    assert!(error.contains("line 3: rules[1]: `a` is the same variant as rules[0]"), "{error}");
 }

@@ -150,6 +150,43 @@ fn a_shadow_rule_counts_but_never_denies() {
     assert_eq!(&*decisions[1].binding_limit().unwrap().name, "real");
 }
 
+#[tokio::test]
+async fn a_shadow_rule_leaves_the_default_limit_in_force_and_is_not_refunded_what_it_did_not_take() {
+    let watching = Rule { mode: Mode::Shadow, ..rule("watching", "*", 1) };
+    let (_, limiter) = on_simulated_time(Limiter::builder().rule(watching).default_limit(window(2, 60)));
+    let check = Check::new("user", "u").endpoint("/x");
+    let first = limiter.check(&check).await.unwrap();
+    assert_eq!(&*first.binding_limit().unwrap().name, "default");
+    let second = limiter.check(&check).await.unwrap();
+    assert!(second.allowed && !second.answers[0].allowed, "the shadow rule has no room any more");
+    assert!(!limiter.check(&check).await.unwrap().allowed, "the default limit denies");
+    limiter.refund(&check, &second).await.unwrap();
+    let after = limiter.peek(&check).await.unwrap();
+    assert_eq!((after.answers[0].remaining, after.answers[1].remaining), (0, 1));
+}
+
+#[tokio::test]
+async fn a_reset_covers_rules_of_every_method() {
+    let writes = Rule { method: Some("POST".into()), ..rule("writes", "/login", 1) };
+    let (_, limiter) = on_simulated_time(Limiter::builder().rule(writes));
+    let post = Check::new("user", "u").endpoint("/login").method("POST");
+    assert!(limiter.check_now(&post).unwrap().allowed);
+    assert!(!limiter.check_now(&post).unwrap().allowed);
+    limiter.reset(&Check::new("user", "u").endpoint("/login")).await.unwrap();
+    assert!(limiter.check_now(&post).unwrap().allowed);
+}
+
+#[test]
+fn the_order_of_identities_does_not_matter_to_an_idempotency_key() {
+    let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(5, 3_600)]));
+    let one = Check::new("user", "u").and("ip", "i").plan("p");
+    let other = Check::new("ip", "i").and("user", "u").plan("p");
+    assert_eq!(one.identity(), other.identity());
+    let (one, other) = (one.idempotency("c", "k"), other.idempotency("c", "k"));
+    assert!(!limiter.check_now(&one).unwrap().replayed);
+    assert!(limiter.check_now(&other).unwrap().replayed);
+}
+
 #[test]
 fn counters_are_per_pattern_or_per_endpoint() {
     let each = Rule { scope: Scope::Endpoint, ..rule("each", "/b/{id}", 1) };

@@ -66,16 +66,21 @@ impl Log {
 
     /// Takes up to `cost` back from the entry made at `taken_at`, or from the newest entries; says how much that was.
     pub(crate) fn give_back(&mut self, reading: &SlidingLog, cost: Cost, taken_at: Option<Timestamp>) -> u64 {
-        self.drop_expired(reading);
         let cost = u64::from(cost.get());
+        let mut left = cost;
         if let Some(at) = taken_at {
             let found = self.entries.binary_search_by_key(&at.as_micros(), |entry| entry.time);
-            return found.map_or(0, |index| self.reduce(index, cost));
+            left -= found
+                .ok()
+                .filter(|index| *index >= reading.expired)
+                .map_or(0, |index| self.reduce(index, cost));
+        } else {
+            while left > 0 && self.entries.len() > reading.expired {
+                left -= self.reduce(self.entries.len() - 1, left);
+            }
         }
-        let mut left = cost;
-        while left > 0 && !self.entries.is_empty() {
-            let newest = self.entries.len() - 1;
-            left -= self.reduce(newest, left);
+        if left < cost {
+            self.drop_expired(reading);
         }
         cost - left
     }

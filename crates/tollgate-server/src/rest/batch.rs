@@ -63,47 +63,48 @@ pub(super) async fn batch_check(
         return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
     }
     let key = idempotency_key(batch.idempotency_key.as_deref(), &headers)?;
-    if let Some(key) = key {
-        // Recorded before anything is charged: the same key on another batch is refused as a whole.
-        shared.limiter.anchor(BATCH_CALLER, key, &body).await?;
-    }
-
     let requests: Vec<Result<CheckRequest<'_>, ApiError>> =
         batch.checks.iter().map(|item| CheckRequest::parse(item.get().as_bytes())).collect();
-    // What an idempotency key borrows: whose it is, and the key of each item.
-    let callers: Vec<(String, Option<String>)> = requests
+    let parsed: Vec<Result<Check<'_>, ApiError>> = requests
+        .iter()
+        .map(|request| {
+            request.as_ref().map_err(Clone::clone).and_then(|request| request.check(&shared.limiter))
+        })
+        .collect();
+    // Whose the idempotency keys are. An item's place keeps equal items of a batch, and keys of single checks, apart from each other.
+    let callers: Vec<String> = parsed
         .iter()
         .enumerate()
-        .map(|(index, request)| match request {
-            Err(_) => (String::new(), None),
-            Ok(request) => {
-                let own = request.idempotency_key.as_deref().map(str::to_owned);
-                (request.identity(), own.or_else(|| key.map(|key| format!("{key}#{index}"))))
-            }
+        .map(|(place, check)| {
+            check.as_ref().map(|check| format!("batch:{place}:{}", check.identity())).unwrap_or_default()
         })
         .collect();
-    let mut checks: Vec<Check<'_>> = Vec::with_capacity(requests.len());
-    let parsed: Vec<Result<(), ApiError>> = requests
-        .iter()
-        .zip(&callers)
-        .map(|(request, (caller, key))| {
-            let request = request.as_ref().map_err(Clone::clone)?;
-            let mut check = request.check(&shared.limiter)?;
-            if let Some(key) = key {
-                check = check.idempotency(caller, key);
-            }
-            checks.push(check);
-            Ok(())
-        })
-        .collect();
+    if let Some(key) = key {
+        // Recorded before anything is charged: the same key of the same identities on another batch is refused as a whole.
+        shared.limiter.anchor(&format!("whole {}", callers.concat()), key, &body).await?;
+    }
+    let mut checks: Vec<Check<'_>> = Vec::with_capacity(parsed.len());
+    let mut places: Vec<Result<(), ApiError>> = Vec::with_capacity(parsed.len());
+    for ((check, request), caller) in parsed.into_iter().zip(&requests).zip(callers) {
+        let own = request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref());
+        places.push(check.map(|check| {
+            checks.push(match own.or(key) {
+                Some(key) => check.idempotency(caller, key),
+                None => check,
+            });
+        }));
+    }
 
     let mut outcomes = shared.limiter.check_all(&checks).await.into_iter();
-    let results: Vec<Result<Decision, ApiError>> = parsed
+    let results: Vec<Result<Decision, ApiError>> = places
         .into_iter()
-        .map(|parsed| {
-            parsed.and_then(|()| match outcomes.next() {
-                Some(outcome) => outcome.map_err(ApiError::from),
-                None => Err(ApiError::from(CheckError::NotInProcess)),
+        .zip(&requests)
+        .map(|(place, request)| {
+            place?;
+            let outcome = outcomes.next().unwrap_or(Err(CheckError::NotInProcess));
+            outcome.map_err(|error| match request {
+                Ok(request) => request.explain(error),
+                Err(_) => error.into(),
             })
         })
         .collect();
@@ -123,6 +124,3 @@ pub(super) async fn batch_check(
     });
     Ok(json(StatusCode::OK, &BatchResponse { results: results.collect() }))
 }
-
-/// The scope of batches' own idempotency keys, which no identity's is.
-const BATCH_CALLER: &str = "batch";

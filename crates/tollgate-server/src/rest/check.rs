@@ -21,12 +21,12 @@ pub(super) async fn check(
     let (headers, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
-    let caller = key.map(|_| request.identity()).unwrap_or_default();
     let mut check = request.check(&shared.limiter)?;
     if let Some(key) = key {
-        check = check.idempotency(&caller, key);
+        let caller = check.identity();
+        check = check.idempotency(caller, key);
     }
-    let decision = shared.limiter.check(&check).await?;
+    let decision = shared.limiter.check(&check).await.map_err(|error| request.explain(error))?;
     report_transitions(&decision);
     let status = if decision.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     let mut response = answer(&shared, status, &decision, &CheckResponse::new(&decision));

@@ -33,7 +33,7 @@ pub(super) async fn reset(
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let check = request.check(&shared.limiter)?;
-    let at = shared.limiter.reset(&check).await?;
+    let at = shared.limiter.reset(&check).await.map_err(|error| request.explain(error))?;
     let reset_at = Timestamp::from_microsecond(i64::try_from(at.as_micros()).unwrap_or(i64::MAX));
     let body = ResetResponse {
         user_id: request.user_id.as_deref(),

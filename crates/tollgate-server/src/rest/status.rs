@@ -16,23 +16,28 @@ use crate::respond::{ApiError, Code};
 
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
-    path: Result<Path<(String, String)>, PathRejection>,
+    path: Result<Path<Vec<String>>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let Path((user_id, endpoint)) = path.map_err(|_| ApiError::input("endpoint", "is not valid UTF-8"))?;
+    let Path(path) = path.map_err(|_| ApiError::input("endpoint", "is not valid UTF-8"))?;
+    // With nothing behind the user's slash, the endpoint is that slash.
+    let (user_id, endpoint) =
+        (path.first().cloned().unwrap_or_default(), path.get(1).map_or("/", String::as_str));
     let mut request = CheckRequest::default();
     request.user_id = Some(Cow::Borrowed(&user_id));
-    request.endpoint = Some(Cow::Borrowed(&endpoint));
+    request.endpoint = Some(Cow::Borrowed(endpoint));
     for pair in query.iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match name {
             "strategy" => request.strategy = Some(value.into()),
+            "method" => request.method = Some(value.to_ascii_uppercase().into()),
             "limit" => request.limit = Some(number("limit", value)?),
             "window_seconds" => request.window_seconds = Some(number("window_seconds", value)?),
             "burst_capacity" => request.burst_capacity = Some(number("burst_capacity", value)?),
             _ => {
                 let name: String = name.chars().take(64).collect();
-                let reason = "unknown parameter; known are strategy, limit, window_seconds, burst_capacity";
+                let reason =
+                    "unknown parameter; known are strategy, method, limit, window_seconds, burst_capacity";
                 return Err(ApiError::input(&name, reason));
             }
         }
@@ -40,7 +45,7 @@ pub(super) async fn status(
     let check = request.check(&shared.limiter)?;
     let decision = shared.limiter.peek(&check).await?;
     // As raw path segments it arrives without its leading slash.
-    let endpoint = normalise_endpoint(&endpoint).map_err(CheckError::from)?;
+    let endpoint = normalise_endpoint(endpoint).map_err(CheckError::from)?;
     let mut body = CheckResponse::new(&decision).with_usage(&decision);
     body.user_id = Some(&user_id);
     body.endpoint = Some(&endpoint);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use tollgate::{Algorithm, Answer, Check, Cost, Decision, Limit, Limiter, NamedLimit};
+use tollgate::{Algorithm, Answer, Check, CheckError, Cost, Decision, Limit, Limiter, NamedLimit};
 
 use crate::headers::seconds_ceil;
 use crate::respond::{ApiError, Code, invalid_limit};
@@ -37,7 +37,7 @@ pub(crate) struct CheckRequest<'a> {
     #[serde(default)]
     cost: Option<u64>,
     #[serde(borrow, default)]
-    method: Option<Text<'a>>,
+    pub(crate) method: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(crate) strategy: Option<Text<'a>>,
     #[serde(default)]
@@ -192,18 +192,17 @@ impl<'a> CheckRequest<'a> {
         }
     }
 
-    /// Who is checked, as one text that no other identity shares: a part of whose idempotency key it is.
-    pub(crate) fn identity(&self) -> String {
-        let keys = self.keys.iter().flat_map(|Keys(keys)| keys.iter().flat_map(|(a, b)| [Some(a), Some(b)]));
-        let parts = [self.user_id.as_ref(), self.dimension.as_ref(), self.identifier.as_ref()]
-            .into_iter()
-            .chain(keys);
-        let mut identity = String::new();
-        for part in parts {
-            let part = part.map_or("", |part| part);
-            identity.push_str(&format!("{}:{part};", part.len()));
+    /// Names the field of this request that a check was refused for.
+    pub(crate) fn explain(&self, error: CheckError) -> ApiError {
+        match &error {
+            CheckError::InvalidIdentifier { dimension } if self.user_id.is_none() => {
+                let field =
+                    if self.keys.is_some() { format!("keys.{dimension}") } else { "identifier".to_owned() };
+                ApiError::input(&field, error.to_string().trim_start_matches("identifier "))
+            }
+            CheckError::InvalidDimension if self.keys.is_some() => ApiError::input("keys", error.to_string()),
+            _ => error.into(),
         }
-        identity
     }
 }
 
@@ -381,7 +380,7 @@ struct LimitResponse<'a> {
 
 impl<'a> CheckResponse<'a> {
     pub(crate) fn new(decision: &'a Decision) -> Self {
-        let binding = decision.binding();
+        let binding = decision.binding().filter(|binding| !binding.shadow);
         let wait = decision.retry_after();
         Self {
             user_id: None,
@@ -393,7 +392,7 @@ impl<'a> CheckResponse<'a> {
             strategy: binding.map(|answer| answer.algorithm.name()),
             current_count: binding.map(used),
             state: binding.map_or("normal", |answer| answer.standing.name()),
-            rule: decision.binding_limit().map(|limit| &*limit.name),
+            rule: decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name),
             reason: binding
                 .filter(|_| !decision.allowed)
                 .and_then(|answer| answer.reason)

@@ -26,7 +26,7 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     if let Some(field) = fields.take("stores") {
         read_stores(field, &mut config.memory, mistakes);
     }
-    if let Some(field) = fields.take("default_limit") {
+    if let Some(field) = fields.take_filled("default_limit", mistakes) {
         config.default_limit = match &field.node.value {
             Value::Text(text) if text == "none" => None,
             _ => read_limit_alone(field, mistakes),
@@ -44,11 +44,12 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             check_name(&name, &field, mistakes);
             let place = field.node.place.clone();
             let path = field.path.clone();
-            let limits: Vec<Limit> = field
-                .list(mistakes)
-                .into_iter()
-                .filter_map(|item| read_limit_alone(item, mistakes))
-                .collect();
+            let items = field.list(mistakes);
+            if items.is_empty() {
+                mistakes.add(&place, &path, "has no limits");
+            }
+            let limits: Vec<Limit> =
+                items.into_iter().filter_map(|item| read_limit_alone(item, mistakes)).collect();
             if let Some(limit) = PlanLimits::duplicate(&limits) {
                 let message = format!("has two {} limits over {:?}", limit.algorithm(), limit.window());
                 mistakes.add(&place, &path, message);
@@ -123,7 +124,8 @@ fn read_log(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     if let Some(format) = fields.take("format").and_then(|field| field.word(&words, mistakes)) {
         config.log_format = format;
     }
-    if let Some(level) = fields.take("level").and_then(|field| field.text(mistakes)) {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"].map(|level| (level, level));
+    if let Some(level) = fields.take("level").and_then(|field| field.word(&levels, mistakes)) {
         config.log_level = level;
     }
     fields.finish(mistakes);
@@ -150,7 +152,7 @@ fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Limit> {
     let algorithm = fields.require("algorithm", mistakes);
     let quota = fields.require("limit", mistakes);
     let window = fields.require("window", mistakes);
-    let burst = fields.take("burst");
+    let burst = fields.take_filled("burst", mistakes);
     // Every field is read before any gives up, so that all mistakes are seen.
     let algorithm: Option<Algorithm> = algorithm.and_then(|field| field.parsed(mistakes));
     let quota = quota.and_then(|field| field.number(mistakes));
@@ -193,12 +195,12 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
     let mut fields = Fields::new(field, mistakes)?;
     let name = fields.require("name", mistakes);
     let dimension = fields.require("dimension", mistakes);
-    let identifier = fields.take("identifier");
-    let tier = fields.take("tier");
-    let endpoint = fields.take("endpoint");
-    let method = fields.take("method");
-    let mode = fields.take("mode");
-    let scope = fields.take("counter");
+    let identifier = fields.take_filled("identifier", mistakes);
+    let tier = fields.take_filled("tier", mistakes);
+    let endpoint = fields.take_filled("endpoint", mistakes);
+    let method = fields.take_filled("method", mistakes);
+    let mode = fields.take_filled("mode", mistakes);
+    let scope = fields.take_filled("counter", mistakes);
     let limit = read_limit(&mut fields, mistakes);
 
     let name = name.and_then(|field| {

@@ -53,6 +53,15 @@ impl Fields {
         (!matches!(node.value, Value::Null)).then_some(Field { path, node })
     }
 
+    /// The field `name`, with a mistake when it is there without a value: nobody means the default by that.
+    pub(crate) fn take_filled(&mut self, name: &'static str, mistakes: &mut Mistakes) -> Option<Field> {
+        let empty = self.entries.iter().find(|(key, node)| key == name && matches!(node.value, Value::Null));
+        if let Some((_, node)) = empty {
+            mistakes.add(&node.place, &self.path_of(name), "has no value; give it one or leave it out");
+        }
+        self.take(name)
+    }
+
     /// The field `name`, with a mistake when it is absent.
     pub(crate) fn require(&mut self, name: &'static str, mistakes: &mut Mistakes) -> Option<Field> {
         let field = self.take(name);
