@@ -205,22 +205,25 @@ impl MemoryStore {
             let mut locked = Locked::new(self, &lookups);
             let moment = self.moment(now);
             let now = moment.now;
-            let missing = |lookup: &&Lookup| locked.find(lookup).is_none();
-            let newcomers = lookups.iter().filter(missing).count();
-            let room = self.options.max_keys;
-            let overflowing = lookups.iter().any(|lookup| lookup.is_overflow() && missing(&lookup));
-            let room = if overflowing { room.saturating_add(OVERFLOW_COUNTERS_MAX) } else { room };
-            if newcomers > 0 && !self.reserve(newcomers, room, take) {
-                let homeless = lookups.iter().position(|lookup| !lookup.is_overflow() && missing(&lookup));
-                let Some(homeless) = homeless else { return Err(StoreError::overloaded()) };
+            let missing = |lookup: &Lookup| locked.find(lookup).is_none();
+            let homeless = |lookup: &Lookup| !lookup.is_overflow() && missing(lookup);
+            let own = lookups.iter().filter(|lookup| homeless(lookup)).count();
+            let shared = lookups.iter().filter(|lookup| lookup.is_overflow() && missing(lookup)).count();
+            if own > 0 && !self.reserve(own, self.options.max_keys, take) {
+                let place = lookups.iter().position(homeless).unwrap_or_default();
                 // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
                 drop(locked);
                 if !(take && self.make_room(moment)) {
-                    lookups[homeless] = lookups[homeless].overflow();
+                    lookups[place] = lookups[place].overflow();
                 }
                 continue;
             }
-            locked.reserved = if take { newcomers } else { 0 };
+            locked.reserved = if take { own } else { 0 };
+            let room = self.options.max_keys.saturating_add(OVERFLOW_COUNTERS_MAX);
+            if shared > 0 && !self.reserve(shared, room, take) {
+                return Err(StoreError::overloaded());
+            }
+            locked.reserved += if take { shared } else { 0 };
             let evaluations: SmallVec<[Evaluation<'_>; 4]> = command
                 .charges
                 .iter()
