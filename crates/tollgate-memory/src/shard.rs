@@ -154,6 +154,13 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
+/// What a sweep dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub(crate) keys: usize,
+    pub(crate) overflow_counters: usize,
+}
+
 /// A part of the keys, guarded by one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
@@ -242,22 +249,28 @@ impl Shard {
 
     /// Looks at the next few entries and drops those whose state equals a fresh one.
     #[cold]
-    pub(crate) fn sweep(&mut self, now: Timestamp, hasher: &RandomState) -> usize {
+    pub(crate) fn sweep(&mut self, now: Timestamp, hasher: &RandomState) -> Dropped {
         let now = u32::try_from(now.as_micros() >> PERIOD_BITS).unwrap_or(u32::MAX);
-        let mut dropped = 0;
+        let mut dropped = Dropped::default();
         for _ in 0..SWEEP_STEP.min(self.entries.len()) {
             if self.hand >= self.entries.len() {
                 self.hand = 0;
             }
-            if self.entry(self.hand).is_fresh(now) {
+            let entry = self.entry(self.hand);
+            if entry.is_fresh(now) {
+                if entry.tail.is_empty() {
+                    dropped.overflow_counters += 1;
+                } else {
+                    dropped.keys += 1;
+                }
                 // The entry that takes its place is looked at next.
                 self.remove(self.hand, hasher);
-                dropped += 1;
             } else {
                 self.hand += 1;
             }
         }
-        if dropped > 0 && self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
+        let roomy = self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4;
+        if roomy && dropped != Dropped::default() {
             self.shrink(hasher);
         }
         dropped

@@ -53,8 +53,10 @@ pub struct MemoryStore {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     admissions: Box<[Mutex<Admissions>]>,
     hasher: RandomState,
-    /// Keys in all shards, the overflow counters included, and those about to be inserted.
+    /// Keys in all shards, and those about to be inserted.
     keys: CachePadded<AtomicUsize>,
+    /// The same for overflow counters.
+    overflow_counters: CachePadded<AtomicUsize>,
     /// The shard whose turn it is to be searched for expired keys.
     hand: AtomicUsize,
     options: MemoryOptions,
@@ -94,6 +96,7 @@ impl MemoryStore {
             admissions: (0..ADMISSION_SHARDS).map(|_| Mutex::new(Admissions::default())).collect(),
             hasher: RandomState::default(),
             keys: CachePadded::new(AtomicUsize::new(0)),
+            overflow_counters: CachePadded::new(AtomicUsize::new(0)),
             hand: AtomicUsize::new(0),
             options: MemoryOptions { shards, ..options },
             clock,
@@ -209,7 +212,7 @@ impl MemoryStore {
             let homeless = |lookup: &Lookup| !lookup.is_overflow() && missing(lookup);
             let own = lookups.iter().filter(|lookup| homeless(lookup)).count();
             let shared = lookups.iter().filter(|lookup| lookup.is_overflow() && missing(lookup)).count();
-            if own > 0 && !self.reserve(own, self.options.max_keys, take) {
+            if own > 0 && !reserve(&self.keys, own, self.options.max_keys, take) {
                 let place = lookups.iter().position(homeless).unwrap_or_default();
                 // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
                 drop(locked);
@@ -218,12 +221,11 @@ impl MemoryStore {
                 }
                 continue;
             }
-            locked.reserved = if take { own } else { 0 };
-            let room = self.options.max_keys.saturating_add(OVERFLOW_COUNTERS_MAX);
-            if shared > 0 && !self.reserve(shared, room, take) {
+            locked.keys_reserved = if take { own } else { 0 };
+            if shared > 0 && !reserve(&self.overflow_counters, shared, OVERFLOW_COUNTERS_MAX, take) {
                 return Err(StoreError::overloaded());
             }
-            locked.reserved += if take { shared } else { 0 };
+            locked.overflow_counters_reserved = if take { shared } else { 0 };
             let evaluations: SmallVec<[Evaluation<'_>; 4]> = command
                 .charges
                 .iter()
@@ -320,16 +322,6 @@ impl MemoryStore {
         (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Whether `newcomers` more keys fit into `room`; if so, a take has their places from then on.
-    fn reserve(&self, newcomers: usize, room: usize, take: bool) -> bool {
-        let fits = |keys: usize| (keys + newcomers <= room).then_some(keys + newcomers);
-        if take {
-            self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-        } else {
-            fits(self.keys.load(Ordering::Relaxed)).is_some()
-        }
-    }
-
     /// Looks through a few shards for expired keys; whether it found any.
     #[cold]
     fn make_room(&self, moment: Moment) -> bool {
@@ -346,8 +338,19 @@ impl MemoryStore {
         }
         let turn = self.hand.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let dropped = self.shards[turn].lock().sweep(moment.now, &self.hasher);
-        self.keys.fetch_sub(dropped, Ordering::Relaxed);
-        dropped > 0
+        self.keys.fetch_sub(dropped.keys, Ordering::Relaxed);
+        self.overflow_counters.fetch_sub(dropped.overflow_counters, Ordering::Relaxed);
+        dropped.keys > 0
+    }
+}
+
+/// Whether `newcomers` more fit under `max`; if so, a take has their places from then on.
+fn reserve(counted: &AtomicUsize, newcomers: usize, max: usize, take: bool) -> bool {
+    let fits = |count: usize| (count + newcomers <= max).then_some(count + newcomers);
+    if take {
+        counted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    } else {
+        fits(counted.load(Ordering::Relaxed)).is_some()
     }
 }
 
@@ -363,8 +366,9 @@ struct Locked<'a> {
     store: &'a MemoryStore,
     /// By ascending shard number: the one order in which locks are taken.
     shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
-    /// Places for new keys that are counted already; what is left of them is given back at the end.
-    reserved: usize,
+    /// Places that are counted already; what is left of them is given back at the end.
+    keys_reserved: usize,
+    overflow_counters_reserved: usize,
 }
 
 impl<'a> Locked<'a> {
@@ -374,7 +378,7 @@ impl<'a> Locked<'a> {
         numbers.sort_unstable();
         numbers.dedup();
         let shards = numbers.into_iter().map(|number| (number, store.shards[number].lock())).collect();
-        Self { store, shards, reserved: 0 }
+        Self { store, shards, keys_reserved: 0, overflow_counters_reserved: 0 }
     }
 
     /// Whether this command is the one after which some shard is swept.
@@ -406,7 +410,9 @@ impl<'a> Locked<'a> {
         let probe = lookup.probe(&self.store.hasher);
         let place = self.place(&probe);
         self.shards[place].1.insert(&probe, state, answer.reset_at, &self.store.hasher);
-        self.reserved = self.reserved.saturating_sub(1);
+        let reserved =
+            if lookup.is_overflow() { &mut self.overflow_counters_reserved } else { &mut self.keys_reserved };
+        *reserved = reserved.saturating_sub(1);
         answer
     }
 
@@ -428,8 +434,9 @@ impl<'a> Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if self.reserved > 0 {
-            self.store.keys.fetch_sub(self.reserved, Ordering::Relaxed);
+        if self.keys_reserved + self.overflow_counters_reserved > 0 {
+            self.store.keys.fetch_sub(self.keys_reserved, Ordering::Relaxed);
+            self.store.overflow_counters.fetch_sub(self.overflow_counters_reserved, Ordering::Relaxed);
         }
     }
 }
