@@ -43,7 +43,7 @@ impl MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { max_keys: 1_000_000, max_idempotency_keys: 262_144, shards: 512 }
+        Self { max_keys: 1_000_000, max_idempotency_keys: 262_144, shards: 128 }
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::ALLOW;
@@ -74,9 +75,9 @@ impl App {
         let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         request.extensions_mut().insert(Peer(peer));
-        let answer = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind();
+        let answer = AssertUnwindSafe(self.dispatch(request)).catch_unwind();
         let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
-            Ok(Ok(Ok(response))) => response,
+            Ok(Ok(response)) => response,
             Ok(Err(panic)) => {
                 tracing::error!(
                     request_id = as_text(&id),
@@ -98,6 +99,15 @@ impl App {
             }
         }
         response.headers_mut().insert(REQUEST_ID, id);
+        response
+    }
+
+    /// Checks are almost all there is, so they do not look their way up in the router, which has the same route for every other method.
+    async fn dispatch(&self, request: Request<Body>) -> Response {
+        if request.method() == Method::POST && rest::is_check(request.uri().path()) {
+            return rest::check(State(self.shared.clone()), request).await.into_response();
+        }
+        let Ok(response) = self.router.clone().oneshot(request).await;
         response
     }
 

@@ -23,13 +23,24 @@ use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::respond::{ApiError, Code};
 
+pub(crate) use check::check;
+
+const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
+
+/// Whether `path` is the one that checks are sent to.
+pub(crate) fn is_check(path: &str) -> bool {
+    CHECK_PATHS.contains(&path)
+}
+
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let mut router = Router::new()
         .route("/healthz", get(|| async { json(StatusCode::OK, &Health { status: "ok" }) }))
         .route("/readyz", get(ready));
+    for path in CHECK_PATHS {
+        router = router.route(path, post(check::check));
+    }
     for prefix in ["/v1", "/api/v1"] {
         router = router
-            .route(&format!("{prefix}/rate-limit/check"), post(check::check))
             .route(&format!("{prefix}/rate-limit/batch-check"), post(batch::batch_check))
             .route(&format!("{prefix}/rate-limit/reset"), post(reset::reset))
             .route(&format!("{prefix}/rate-limit/status/{{user_id}}/"), get(status::status))

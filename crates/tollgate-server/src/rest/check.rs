@@ -14,7 +14,7 @@ use crate::app::Shared;
 use crate::headers::write_retry_after;
 use crate::respond::ApiError;
 
-pub(super) async fn check(
+pub(crate) async fn check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
