@@ -201,8 +201,9 @@ impl Shard {
         hasher: &RandomState,
     ) {
         if self.entries.len() == self.entries.capacity() {
-            // Doubling would leave up to half of a million keys' memory unused.
-            self.entries.reserve_exact(self.entries.len() / 16 + 8);
+            // Doubling for ever would leave up to half of a million keys' memory unused.
+            let length = self.entries.len();
+            self.entries.reserve_exact(if length < 512 { length.max(8) } else { (length / 16).max(512) });
         }
         self.steps_due += NEW_KEY_STEPS;
         let position = self.entries.len() as u32;
