@@ -1,5 +1,6 @@
 //! The REST API: its routes, and how a body is read.
 
+mod answer;
 mod batch;
 mod check;
 mod reset;

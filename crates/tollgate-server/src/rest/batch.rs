@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Check, CheckError, Decision};
 
+use super::answer::CheckResponse;
 use super::check::report_transitions;
-use super::wire::{CheckRequest, CheckResponse, Kind, idempotency_key, read_object};
+use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
 use super::{json, read_json};
 use crate::app::Shared;
 use crate::request_id::{REQUEST_ID, as_text};

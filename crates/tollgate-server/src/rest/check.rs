@@ -8,7 +8,8 @@ use axum::response::Response;
 use hyper::{Request, StatusCode};
 use tollgate::Decision;
 
-use super::wire::{CheckRequest, CheckResponse, idempotency_key};
+use super::answer::CheckResponse;
+use super::wire::{CheckRequest, idempotency_key};
 use super::{json, read_json};
 use crate::app::Shared;
 use crate::headers::write_retry_after;

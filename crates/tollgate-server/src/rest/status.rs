@@ -9,8 +9,9 @@ use axum::response::Response;
 use hyper::StatusCode;
 use tollgate::{CheckError, normalise_endpoint};
 
+use super::answer::CheckResponse;
 use super::check::answer;
-use super::wire::{CheckRequest, CheckResponse};
+use super::wire::CheckRequest;
 use crate::app::Shared;
 use crate::respond::{ApiError, Code};
 

@@ -1,0 +1,156 @@
+//! The bodies of answers. These types exist only here; inside, an answer is a `Decision`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tollgate::{Answer, Decision, NamedLimit};
+
+use crate::headers::seconds_ceil;
+
+/// The answer to a check, and to each item of a batch.
+#[derive(Debug, Serialize)]
+pub(crate) struct CheckResponse<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) user_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<&'a str>,
+    allowed: bool,
+    limit: Option<u32>,
+    remaining: Option<u32>,
+    reset_at: Option<u64>,
+    strategy: Option<&'static str>,
+    current_count: Option<u32>,
+    state: &'static str,
+    rule: Option<&'a str>,
+    reason: Option<&'static str>,
+    degraded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_position: Option<u32>,
+    #[serde(skip_serializing_if = "is_false")]
+    replayed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage_percentage: Option<f64>,
+    limits: Limits<'a>,
+}
+
+/// Every limit's own answer.
+#[derive(Debug)]
+struct Limits<'a>(&'a Decision);
+
+/// What one limit says.
+#[derive(Debug, Serialize)]
+struct LimitResponse<'a> {
+    rule: &'a str,
+    dimension: &'a str,
+    allowed: bool,
+    limit: u32,
+    remaining: u32,
+    reset_at: u64,
+    strategy: &'static str,
+    quota: u32,
+    #[serde(serialize_with = "seconds")]
+    window_seconds: Duration,
+    state: &'static str,
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_false")]
+    shadow: bool,
+}
+
+impl<'a> CheckResponse<'a> {
+    pub(crate) fn new(decision: &'a Decision) -> Self {
+        let binding = decision.binding().filter(|binding| !binding.shadow);
+        let wait = decision.retry_after();
+        Self {
+            user_id: None,
+            endpoint: None,
+            allowed: decision.allowed,
+            limit: binding.map(|answer| answer.capacity),
+            remaining: binding.map(|answer| answer.remaining),
+            reset_at: binding.map(|answer| answer.reset_at.as_secs_ceil()),
+            strategy: binding.map(|answer| answer.algorithm.name()),
+            current_count: binding.map(used),
+            state: binding.map_or("normal", |answer| answer.standing.name()),
+            rule: decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name),
+            reason: binding
+                .filter(|_| !decision.allowed)
+                .and_then(|answer| answer.reason)
+                .map(|reason| reason.name()),
+            degraded: false,
+            retry_after: wait.map(seconds_ceil),
+            retry_after_ms: wait.map(millis_ceil),
+            delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
+            queue_position: binding.and_then(Answer::queue_position),
+            replayed: decision.replayed,
+            usage_percentage: None,
+            limits: Limits(decision),
+        }
+    }
+
+    /// As a status, which also says how much is used.
+    pub(crate) fn with_usage(mut self, decision: &Decision) -> Self {
+        let percentage = |answer: &Answer| {
+            let tenths = u64::from(used(answer)) * 1_000 / u64::from(answer.capacity);
+            tenths as f64 / 10.0
+        };
+        self.usage_percentage = decision.binding().map(percentage);
+        self
+    }
+}
+
+impl Serialize for Limits<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(decision) = self;
+        let limits = decision.limits().iter().zip(&decision.answers);
+        serializer.collect_seq(limits.map(|(named, answer)| LimitResponse::new(named, answer, decision)))
+    }
+}
+
+impl<'a> LimitResponse<'a> {
+    fn new(named: &'a NamedLimit, answer: &Answer, decision: &Decision) -> Self {
+        Self {
+            rule: &named.name,
+            dimension: named.dimension(),
+            allowed: answer.allowed,
+            limit: answer.capacity,
+            remaining: answer.remaining,
+            reset_at: answer.reset_at.as_secs_ceil(),
+            strategy: answer.algorithm.name(),
+            quota: named.limit.quota(),
+            window_seconds: named.limit.window(),
+            state: answer.standing.name(),
+            reason: answer.reason.map(|reason| reason.name()),
+            retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at))),
+            shadow: answer.shadow,
+        }
+    }
+}
+
+/// A whole number unless it has a fraction.
+fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    if duration.subsec_nanos() == 0 {
+        serializer.serialize_u64(duration.as_secs())
+    } else {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+}
+
+fn used(answer: &Answer) -> u32 {
+    answer.capacity.saturating_sub(answer.remaining)
+}
+
+fn millis_ceil(wait: Duration) -> u64 {
+    u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

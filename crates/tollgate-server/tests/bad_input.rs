@@ -1,0 +1,249 @@
+//! What is refused, how, and that it changes nothing.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod client;
+
+use axum::body::Body;
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use client::{Client, RULES};
+
+#[tokio::test]
+async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
+    let client = Client::new(RULES);
+    let rows: Vec<(Value, (&str, &str))> = vec![
+        (json!({}), ("INVALID_INPUT", "endpoint")),
+        (json!({"endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "u"}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "u", "endpoint": ""}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "u", "endpoint": "/x\u{0}"}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "u", "endpoint": "x".repeat(5_000)}), ("INVALID_INPUT", "endpoint")),
+        (json!({"user_id": "", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "a\u{0}b", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "a\r\nX-Evil: 1", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "x".repeat(5_000), "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": 5, "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": ["u"], "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"user_id": "u", "identifier": "v", "endpoint": "/x"}), ("INVALID_INPUT", "user_id")),
+        (json!({"dimension": "ip", "endpoint": "/x"}), ("INVALID_INPUT", "identifier")),
+        (json!({"identifier": "1", "endpoint": "/x"}), ("INVALID_INPUT", "dimension")),
+        (json!({"dimension": "i p", "identifier": "1", "endpoint": "/x"}), ("INVALID_INPUT", "dimension")),
+        (json!({"keys": {}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"dimension": "user", "identifier": "", "endpoint": "/x"}), ("INVALID_INPUT", "identifier")),
+        (json!({"keys": {"user": "u", "ip": ""}, "endpoint": "/x"}), ("INVALID_INPUT", "keys.ip")),
+        (json!({"keys": {"user": 5}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"keys": ["user"], "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": 0}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": -1}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": 1.5}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": "1"}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": 1_000_000_001u64}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "cost": u64::MAX}), ("INVALID_INPUT", "cost")),
+        (json!({"user_id": "u", "endpoint": "/x", "limit": 5}), ("INVALID_LIMIT", "window_seconds")),
+        (json!({"user_id": "u", "endpoint": "/x", "window_seconds": 5}), ("INVALID_LIMIT", "limit")),
+        (json!({"user_id": "u", "endpoint": "/x", "burst_capacity": 5}), ("INVALID_LIMIT", "limit")),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 0, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": -5, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1.5, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1_000_000_001u64, "window_seconds": 1}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 0}),
+            ("INVALID_LIMIT", "window_seconds"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 366 * 86_400 + 1}),
+            ("INVALID_LIMIT", "window_seconds"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": u64::MAX}),
+            ("INVALID_LIMIT", "window_seconds"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 1, "burst_capacity": 0}),
+            ("INVALID_LIMIT", "burst_capacity"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1, "window_seconds": 1, "burst_capacity": 9, "strategy": "fixed_window"}),
+            ("INVALID_LIMIT", "burst_capacity"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "limit": 1_000_001, "window_seconds": 1, "strategy": "sliding_log"}),
+            ("INVALID_LIMIT", "limit"),
+        ),
+        (json!({"user_id": "u", "endpoint": "/x", "strategy": "magic"}), ("INVALID_STRATEGY", "strategy")),
+        (json!({"user_id": "u", "endpoint": "/x", "strategy": 5}), ("INVALID_STRATEGY", "strategy")),
+        (json!({"user_id": "u", "endpoint": "/x", "plans": "gold"}), ("INVALID_INPUT", "plans")),
+        (json!({"user_id": "u", "endpoint": "/x", "plans": ["lead"]}), ("INVALID_INPUT", "plans")),
+        (json!({"user_id": "u", "endpoint": "/x", "plans": ["gold", "gold"]}), ("INVALID_INPUT", "plans")),
+        (json!({"user_id": "u", "endpoint": "/x", "method": "GE T"}), ("INVALID_INPUT", "method")),
+        (json!({"user_id": "u", "endpoint": "/x", "timestamp": "now"}), ("INVALID_INPUT", "timestamp")),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "idempotency_key": ""}),
+            ("INVALID_INPUT", "idempotency_key"),
+        ),
+        (
+            json!({"user_id": "u", "endpoint": "/x", "idempotency_key": "k".repeat(256)}),
+            ("INVALID_INPUT", "idempotency_key"),
+        ),
+        (json!({"user_id": "u", "endpoint": "/x", "colour": "red"}), ("INVALID_INPUT", "colour")),
+        (json!([]), ("INVALID_INPUT", "body")),
+        (json!("text"), ("INVALID_INPUT", "body")),
+        (Value::Null, ("INVALID_INPUT", "body")),
+    ];
+    for (body, expected) in rows {
+        let answer = client.check(&body).await;
+        assert_eq!((answer.status, answer.error()), (StatusCode::BAD_REQUEST, expected), "{body}");
+    }
+    let headers = [("content-type", "application/json")];
+    for (body, field) in [
+        ("", "body"),
+        ("{", "body"),
+        ("{\"user_id\": \"u\"", "body"),
+        ("{\"user_id\": \"\\ud800\", \"endpoint\": \"/\"}", "body"),
+        ("{\"user_id\": \"u\", \"endpoint\": \"/x\", \"cost\": 18446744073709551616}", "cost"),
+        ("{\"user_id\": \"u\", \"endpoint\": \"/x\", \"cost\": 1e3}", "cost"),
+        ("{\"user_id\": \"u\", \"user_id\": \"v\", \"endpoint\": \"/x\"}", "user_id"),
+    ] {
+        let answer = client.send(Method::POST, "/v1/rate-limit/check", &headers, body).await;
+        assert_eq!(
+            (answer.status, answer.error()),
+            (StatusCode::BAD_REQUEST, ("INVALID_INPUT", field)),
+            "{body}"
+        );
+    }
+    let invalid_utf8 =
+        client.send(Method::POST, "/v1/rate-limit/check", &headers, vec![b'{', b'"', 0xff, b'"', b'}']).await;
+    assert_eq!(invalid_utf8.error(), ("INVALID_INPUT", "body"));
+    let untouched = client.check(&json!({"user_id": "u", "endpoint": "/x"})).await;
+    assert_eq!(untouched.body["remaining"], 99, "none of it was counted");
+}
+
+#[tokio::test]
+async fn odd_but_valid_identifiers_have_counters_of_their_own() {
+    let client = Client::new("default_limit: {algorithm: fixed_window, limit: 1, window: 60s}");
+    let identifiers = [
+        "a:b",
+        "a|b",
+        "{a}",
+        "a%3Ab",
+        "é",
+        "e\u{301}",
+        "\u{202e}",
+        "𝕏",
+        " ",
+        "rl:{user:a}",
+        "a\u{a0}",
+        "%00",
+    ];
+    for identifier in identifiers {
+        let body = json!({"user_id": identifier, "endpoint": "/"});
+        assert_eq!(client.check(&body).await.status, StatusCode::OK, "{identifier}");
+        assert_eq!(client.check(&body).await.status, StatusCode::TOO_MANY_REQUESTS, "{identifier}");
+    }
+}
+
+#[tokio::test]
+async fn every_failure_has_the_error_models_body() {
+    let client = Client::new(RULES);
+    let check = "/v1/rate-limit/check";
+    let json_type = ("content-type", "application/json");
+    let large = vec![b' '; 256 * 1024 + 1];
+    type Row<'a> = (Method, &'a str, Vec<(&'a str, &'a str)>, Body, StatusCode, &'a str);
+    let rows: Vec<Row<'_>> = vec![
+        (Method::GET, "/", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
+        (Method::GET, "/v1/rate-limit/status/u", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
+        (
+            Method::GET,
+            "/v1/rate-limit/status/u/%ff",
+            vec![],
+            Body::empty(),
+            StatusCode::BAD_REQUEST,
+            "INVALID_INPUT",
+        ),
+        (Method::GET, check, vec![], Body::empty(), StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
+        (
+            Method::DELETE,
+            "/healthz",
+            vec![],
+            Body::empty(),
+            StatusCode::METHOD_NOT_ALLOWED,
+            "METHOD_NOT_ALLOWED",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![],
+            Body::from("{}"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![("content-type", "text/plain")],
+            Body::from("{}"),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![json_type],
+            Body::from(large.clone()),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "PAYLOAD_TOO_LARGE",
+        ),
+        (
+            Method::POST,
+            check,
+            vec![json_type, ("content-length", "999999999")],
+            Body::empty(),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "PAYLOAD_TOO_LARGE",
+        ),
+        (
+            Method::POST,
+            "/v1/rate-limit/batch-check",
+            vec![json_type],
+            Body::from(large),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "PAYLOAD_TOO_LARGE",
+        ),
+    ];
+    for (method, path, headers, body, status, code) in rows {
+        let answer = client.send(method.clone(), path, &headers, body).await;
+        assert_eq!((answer.status, answer.error().0), (status, code), "{method} {path}");
+    }
+    let answer = client.send(Method::GET, check, &[], Body::empty()).await;
+    assert_eq!(answer.header("allow"), "POST");
+    let charset = [("content-type", "Application/JSON; charset=utf-8")];
+    let answer = client
+        .send(Method::POST, check, &charset, json!({"user_id": "u", "endpoint": "/"}).to_string())
+        .await;
+    assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_never_ends_is_timed_out() {
+    let client = Client::new(RULES);
+    let endless = Body::new(http_body_util::StreamBody::new(futures_util::stream::pending::<
+        Result<hyper::body::Frame<hyper::body::Bytes>, std::io::Error>,
+    >()));
+    let headers = [("content-type", "application/json")];
+    let answer = client.send(Method::POST, "/v1/rate-limit/check", &headers, endless).await;
+    assert_eq!((answer.status, answer.error().0), (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"));
+}
