@@ -122,26 +122,18 @@ impl<'a> Evaluation<'a> {
 
 /// Gives back up to `cost` of what was taken, never beyond a fresh counter, and answers with what is left then.
 ///
-/// `taken_at` is the time of the decision that took it. Without it, the newest charges are given back.
+/// `taken_at` is the time of the decision that took it. Without it, the newest charges are given back. Also says whether the state changed: state of
+/// another algorithm or window is left as it is.
 pub fn refund(
     limit: &Limit,
     mut state: Option<&mut State>,
     now: Timestamp,
     cost: Cost,
     taken_at: Option<Timestamp>,
-) -> Answer {
-    if let Some(state) = &mut state {
-        state.refund(limit, now, cost, taken_at);
-    }
+) -> (Answer, bool) {
+    let changed = state.as_mut().is_some_and(|state| state.refund(limit, now, cost, taken_at));
     let state = state.as_deref();
-    Evaluation::new(limit, state, now, Cost::ONE).answer(state)
-}
-
-/// When `state` equals a fresh one, so that a store may forget it; `limit` is the one it is read under.
-#[inline]
-pub fn fresh_at(limit: &Limit, state: &State, now: Timestamp) -> Timestamp {
-    let state = Some(state).filter(|state| state.belongs_to(limit));
-    instant(Reading::new(limit, state, now).reset_at(limit), now)
+    (Evaluation::new(limit, state, now, Cost::ONE).answer(state), changed)
 }
 
 #[inline(always)]

@@ -45,7 +45,7 @@ mod time;
 
 pub use cost::{Cost, InvalidCost};
 pub use decision::{Answer, Answers, Decision, Reason, Taken};
-pub use evaluation::{Evaluation, fresh_at, refund};
+pub use evaluation::{Evaluation, refund};
 pub use key::{Counter, Key};
 pub use limit::{Algorithm, InvalidLimit, Limit, UnknownAlgorithm};
 pub use standing::Standing;

@@ -88,10 +88,16 @@ impl State {
         Some(taken)
     }
 
-    /// Gives `cost` back.
-    pub(crate) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: Cost, taken_at: Option<Timestamp>) {
+    /// Gives `cost` back; whether that changed anything.
+    pub(crate) fn refund(
+        &mut self,
+        limit: &Limit,
+        now: Timestamp,
+        cost: Cost,
+        taken_at: Option<Timestamp>,
+    ) -> bool {
         if !self.belongs_to(limit) {
-            return;
+            return false;
         }
         let before = Reading::new(limit, Some(self), now);
         let after = match before {
@@ -111,11 +117,12 @@ impl State {
             }
         };
         if after == before {
-            return;
+            return false;
         }
         let settled = self.standing.settle(before.remaining(limit), limit.capacity());
         self.adopt(limit, settled.settle(after.remaining(limit), limit.capacity()));
         self.set_counts(&after);
+        true
     }
 
     /// Whether the state was written by this algorithm over this window; if not, it counts for nothing.

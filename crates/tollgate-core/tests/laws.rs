@@ -36,7 +36,7 @@ impl Counter {
     }
 
     fn give_back(&mut self, limit: &Limit, now: u64, cost: u64) {
-        refund(limit, self.state.as_mut(), Timestamp::from_micros(now), price(cost), None);
+        let _ = refund(limit, self.state.as_mut(), Timestamp::from_micros(now), price(cost), None);
     }
 
     fn encoded(&self) -> Option<Vec<u8>> {

@@ -293,8 +293,8 @@ impl MemoryStore {
         for (charge, lookup) in command.charges.iter().zip(&lookups) {
             let mut entry = locked.find_mut(lookup);
             let state = entry.as_mut().map(|entry| &mut entry.state);
-            let mut answer = refund(charge.limit, state, now, command.cost, taken_at);
-            if let Some(entry) = entry {
+            let (mut answer, changed) = refund(charge.limit, state, now, command.cost, taken_at);
+            if let Some(entry) = entry.filter(|_| changed) {
                 entry.set_fresh_at(answer.reset_at);
             }
             answer.shadow = charge.shadow;

@@ -211,3 +211,18 @@ fn what_concurrent_callers_took_can_be_given_back() {
     let Outcome::Decided(decision) = apply(&store, Action::Peek, &counter, &limit, "u") else { panic!() };
     assert_eq!(decision.remaining(), Some(100_000));
 }
+
+#[test]
+fn a_refund_under_another_limit_does_not_make_a_live_key_expire() {
+    let (clock, store) = store(1_000_000);
+    let counter = Counter::new("changing", "user", "");
+    let (live, other) = (limit(Algorithm::FixedWindow, 1, 3_600), limit(Algorithm::FixedWindow, 1, 60));
+    assert!(allowed(&store, &counter, &live, "me"));
+    // The state belongs to the other window, so there is nothing to give back.
+    apply(&store, Action::Refund { taken_at: None }, &counter, &other, "me");
+    clock.advance(Duration::from_secs(5));
+    for check in 0..100_000 {
+        allowed(&store, &counter, &live, &format!("other-{}", check % 50));
+    }
+    assert!(!allowed(&store, &counter, &live, "me"), "the sweep forgot a key that is limiting someone");
+}

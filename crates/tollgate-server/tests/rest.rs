@@ -342,6 +342,14 @@ async fn a_batch_under_one_idempotency_key_is_charged_once() {
     assert_eq!(allowed(&answer), [(true, false)], "{}", answer.body);
     let single = json!({"user_id": "u", "endpoint": "/b", "idempotency_key": "batch"});
     assert_eq!(client.check(&single).await.body.get("replayed"), None, "a single check's key is another key");
+    let own = json!({"user_id": "x", "endpoint": "/b", "idempotency_key": "own"});
+    assert_eq!(client.check(&own).await.status, StatusCode::OK);
+    let retried = client.post(path, &json!({"checks": [own.clone(), own]})).await;
+    assert_eq!(
+        allowed(&retried),
+        [(true, true), (true, true)],
+        "an item's own key is the single check's, wherever it stands"
+    );
 }
 
 #[tokio::test]

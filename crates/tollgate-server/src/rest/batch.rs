@@ -72,7 +72,7 @@ pub(super) async fn batch_check(
             request.as_ref().map_err(Clone::clone).and_then(|request| request.check(&shared.limiter))
         })
         .collect();
-    // Whose the idempotency keys are. An item's place keeps equal items of a batch, and keys of single checks, apart from each other.
+    // Whose the batch's key is at each item: the place keeps equal items, and keys of single checks, apart from each other.
     let callers: Vec<String> = parsed
         .iter()
         .enumerate()
@@ -89,9 +89,14 @@ pub(super) async fn batch_check(
     for ((check, request), caller) in parsed.into_iter().zip(&requests).zip(callers) {
         let own = request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref());
         places.push(check.map(|check| {
-            checks.push(match own.or(key) {
-                Some(key) => check.idempotency(caller, key),
-                None => check,
+            checks.push(match (own, key) {
+                // A key of the item's own is the same key as that of a single check, so that a retry may come either way.
+                (Some(own), _) => {
+                    let caller = check.identity();
+                    check.idempotency(caller, own)
+                }
+                (None, Some(key)) => check.idempotency(caller, key),
+                (None, None) => check,
             });
         }));
     }
