@@ -16,6 +16,12 @@ pub enum Reason {
     LimitExceeded,
     /// The cost is above the capacity; waiting never helps.
     CostExceedsLimit,
+    /// The store could not say, and the limit lets requests pass then.
+    FailOpen,
+    /// The store could not say, and the limit denies then.
+    FailClosed,
+    /// The store could not say; counters in this process decided.
+    LocalFallback,
 }
 
 impl Reason {
@@ -24,6 +30,9 @@ impl Reason {
         match self {
             Self::LimitExceeded => "LIMIT_EXCEEDED",
             Self::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
+            Self::FailOpen => "FAIL_OPEN",
+            Self::FailClosed => "FAIL_CLOSED",
+            Self::LocalFallback => "LOCAL_FALLBACK",
         }
     }
 }
@@ -35,14 +44,16 @@ pub struct Answer {
     pub allowed: bool,
     /// Whether this limit only watches: it is counted but never denies.
     pub shadow: bool,
+    /// Whether this was decided without the store that the limit is counted in.
+    pub degraded: bool,
     /// How the limit counts.
     pub algorithm: Algorithm,
     /// How much can be taken at once from a fresh counter.
     pub capacity: u32,
-    /// What cost would still be allowed now, rounded down.
-    pub remaining: u32,
-    /// When the whole capacity is back if nothing more comes; the present when it is there already.
-    pub reset_at: Timestamp,
+    /// What cost would still be allowed now, rounded down; `None` when nobody knows, because the store failed.
+    pub remaining: Option<u32>,
+    /// When the whole capacity is back if nothing more comes; the present when it is there already; `None` when nobody knows.
+    pub reset_at: Option<Timestamp>,
     /// The first instant at which the same request is allowed; `None` when it is allowed now or never.
     pub retry_at: Option<Timestamp>,
     /// Why it is denied.
@@ -57,16 +68,18 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer to a request that is not decided yet.
+    /// The answer to a request that is not decided yet: what is left, and how the key stood at its last charge. Stores that decide elsewhere fill in
+    /// the rest.
     #[inline(always)]
-    pub(crate) fn undecided(limit: &Limit, remaining: u32, reset_at: Timestamp, stored: Standing) -> Self {
+    pub fn undecided(limit: &Limit, remaining: u32, reset_at: Timestamp, stored: Standing) -> Self {
         Self {
             allowed: false,
             shadow: false,
+            degraded: false,
             algorithm: limit.algorithm(),
             capacity: limit.capacity(),
-            remaining,
-            reset_at,
+            remaining: Some(remaining),
+            reset_at: Some(reset_at),
             retry_at: None,
             reason: None,
             standing: stored,
@@ -76,6 +89,16 @@ impl Answer {
         }
     }
 
+    /// The answer of a limit whose store failed: it passes or not for that `reason` alone, and no number is known.
+    pub fn unknown(limit: &Limit, allowed: bool, reason: Reason) -> Self {
+        let mut answer = Self::undecided(limit, 0, Timestamp::default(), Standing::Normal);
+        answer.allowed = allowed;
+        answer.degraded = true;
+        (answer.remaining, answer.reset_at) = (None, None);
+        answer.reason = Some(reason);
+        answer
+    }
+
     /// The answer to a request that was charged.
     #[inline(always)]
     pub fn charged(limit: &Limit, taken: &Taken) -> Self {
@@ -83,6 +106,12 @@ impl Answer {
         answer.allowed = true;
         answer.standing = taken.standing;
         answer
+    }
+
+    /// Puts the request in a leaky bucket's queue.
+    pub fn set_queue(&mut self, delay: Duration, position: u32) {
+        self.delay_micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.queue_position = position;
     }
 
     /// For a leaky bucket with room: how long to wait in order to leave at a constant rate.
@@ -161,9 +190,14 @@ impl Decision {
         self.binding().and_then(|answer| answer.retry_at).map(|at| at.saturating_since(self.at))
     }
 
-    /// What the binding limit still allows.
+    /// What the binding limit still allows; `None` when no limit applied or nobody knows.
     pub fn remaining(&self) -> Option<u32> {
-        self.binding().map(|answer| answer.remaining)
+        self.binding().and_then(|answer| answer.remaining)
+    }
+
+    /// Whether any limit was decided without its store.
+    pub fn degraded(&self) -> bool {
+        self.answers.iter().any(|answer| answer.degraded)
     }
 }
 
@@ -174,9 +208,10 @@ fn binding(allowed: bool, answers: &[Answer]) -> u32 {
     // `min_by` and a reversed order keep the first of equals, so the order of the limits decides ties.
     let chosen = if allowed {
         candidates.min_by(|(_, a), (_, b)| {
-            let left = u64::from(a.remaining) * u64::from(b.capacity);
-            let right = u64::from(b.remaining) * u64::from(a.capacity);
-            left.cmp(&right)
+            // What nobody knows binds only where nothing is known.
+            let left = a.remaining.map(|remaining| u64::from(remaining) * u64::from(b.capacity));
+            let right = b.remaining.map(|remaining| u64::from(remaining) * u64::from(a.capacity));
+            left.unwrap_or(u64::MAX).cmp(&right.unwrap_or(u64::MAX))
         })
     } else {
         let wait = |answer: &Answer| answer.retry_at.map_or(u64::MAX, Timestamp::as_micros);

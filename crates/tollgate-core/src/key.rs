@@ -1,5 +1,7 @@
 //! Keys: which counter a request touches. Parts are never glued together unescaped, so no identifier can imitate another key.
 
+mod text;
+
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};

@@ -47,7 +47,7 @@ pub use cost::{Cost, InvalidCost};
 pub use decision::{Answer, Answers, Decision, Reason, Taken};
 pub use evaluation::{Evaluation, refund};
 pub use key::{Counter, Key};
-pub use limit::{Algorithm, InvalidLimit, Limit, UnknownAlgorithm};
+pub use limit::{Algorithm, InvalidLimit, Limit, Scale, UnknownAlgorithm};
 pub use standing::Standing;
 pub use state::{InvalidState, State};
 pub use time::Timestamp;

@@ -206,8 +206,9 @@ impl Limit {
         self.window
     }
 
+    /// The constants it is computed with: for stores that decide outside this process.
     #[inline]
-    pub(crate) const fn scale(&self) -> &Scale {
+    pub const fn scale(&self) -> &Scale {
         &self.scale
     }
 }
@@ -272,7 +273,7 @@ impl InvalidLimit {
 /// A token is `unit` units and `rate` units come back per tick. A tick is a microsecond unless the capacity in
 /// units would reach 2^53; then it is 10, 100, … µs, and the window is rounded up to whole ticks: against the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Scale {
+pub struct Scale {
     /// What state has to be written under to be read without conversion, except the quota. See [`Shape`].
     pub(crate) shape: Shape,
     /// Microseconds per tick.
@@ -287,6 +288,36 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
+    /// Microseconds per tick: 10 to the power of [`tick_exponent`](Self::tick_exponent).
+    pub const fn tick(&self) -> u64 {
+        self.tick
+    }
+
+    /// How coarse ticks are: 0 for microseconds.
+    pub const fn tick_exponent(&self) -> u8 {
+        self.shape.tick_exponent()
+    }
+
+    /// The window in ticks, rounded up.
+    pub const fn window_ticks(&self) -> u64 {
+        self.window_ticks
+    }
+
+    /// How many units one token is.
+    pub const fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// How many units come back per tick.
+    pub const fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// The capacity in units; 0 for algorithms that do not count in units.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     fn choose(algorithm: Algorithm, quota: u32, burst: u32, window: u64) -> Self {
         // Windows compare counts × ticks without the gcd, because previous and current counts are arbitrary.
         let reduce = algorithm.takes_burst();

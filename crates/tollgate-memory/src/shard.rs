@@ -36,8 +36,10 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 80);
 
 impl Entry {
+    /// `None` is never.
     #[inline(always)]
-    pub(crate) fn set_fresh_at(&mut self, at: Timestamp) {
+    pub(crate) fn set_fresh_at(&mut self, at: Option<Timestamp>) {
+        let at = at.unwrap_or(Timestamp::MAX);
         // At most 2^32: the last period is never reached in practice, and means never.
         self.fresh_at = u32::try_from((at.as_micros() >> PERIOD_BITS) + 1).unwrap_or(u32::MAX);
     }
@@ -197,7 +199,7 @@ impl Shard {
         &mut self,
         probe: &Probe<'_>,
         state: State,
-        fresh_at: Timestamp,
+        fresh_at: Option<Timestamp>,
         hasher: &RandomState,
     ) {
         if self.entries.len() == self.entries.capacity() {

@@ -149,7 +149,7 @@ impl MemoryStore {
         let position = shard.find(&probe)?;
         let entry = shard.entry_mut(position);
         let taken = entry.state.take(charge.limit, moment.now, cost)?;
-        entry.set_fresh_at(taken.reset_at);
+        entry.set_fresh_at(Some(taken.reset_at));
         // Counted last: what is not taken here passes once more on the long way.
         let due = shard.pass();
         drop(shard);
@@ -190,8 +190,9 @@ impl MemoryStore {
     fn execute(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
         match command.action {
             Action::Take { idempotency: None } => self.decide(command, now, true).map(Outcome::Decided),
-            Action::Take { idempotency: Some(idempotency) } => self.take_once(command, &idempotency, now),
-            Action::Peek => self.decide(command, now, false).map(Outcome::Decided),
+            Action::Take { idempotency: Some(idempotency) } => self.once(command, &idempotency, now, true),
+            Action::Peek { idempotency: Some(idempotency) } => self.once(command, &idempotency, now, false),
+            Action::Peek { idempotency: None } => self.decide(command, now, false).map(Outcome::Decided),
             Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, now, taken_at))),
             _ => Ok(Outcome::Reset { at: self.reset(command, now) }),
         }
@@ -260,12 +261,13 @@ impl MemoryStore {
         }
     }
 
-    /// A take under an idempotency key, which stays locked from the look-up to the record.
-    fn take_once(
+    /// A take or a peek under an idempotency key, which stays locked from the look-up to the record.
+    fn once(
         &self,
         command: &Command<'_>,
         idempotency: &Idempotency<'_>,
         now: Option<Timestamp>,
+        take: bool,
     ) -> Result<Outcome, StoreError> {
         let key = digest(idempotency);
         let shard = usize::from(key[0]) % ADMISSION_SHARDS;
@@ -274,6 +276,7 @@ impl MemoryStore {
         match admissions.look_up(&key, &idempotency.fingerprint, self.moment(now).now) {
             Earlier::Admitted(decision) => Ok(Outcome::Decided(decision)),
             Earlier::Mismatch => Ok(Outcome::Mismatch),
+            Earlier::None if !take => self.decide(command, now, false).map(Outcome::Decided),
             Earlier::None => {
                 admissions.reserve(self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS))?;
                 let decision = self.decide(command, now, true)?;

@@ -103,20 +103,20 @@ fn a_key_is_not_dropped_before_its_state_is_fresh() {
         let counter = Counter::new("live", "user", "");
         let limit = limit(algorithm, 1, 100);
         assert!(allowed(&store, &counter, &limit, "me"));
-        let Outcome::Decided(decision) = apply(&store, Action::Peek, &counter, &limit, "me") else {
+        let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "me") else {
             panic!()
         };
-        let reset_at = decision.binding().unwrap().reset_at;
+        let reset_at = decision.binding().unwrap().reset_at.unwrap();
         let wait = reset_at.saturating_since(clock.now()) - Duration::from_micros(1);
         clock.advance(wait);
         // Enough traffic for the sweep to pass over every entry many times.
         for check in 0..20_000 {
             allowed(&store, &counter, &limit, &format!("other-{}", check % 50));
         }
-        let Outcome::Decided(decision) = apply(&store, Action::Peek, &counter, &limit, "me") else {
+        let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "me") else {
             panic!()
         };
-        assert_eq!(decision.binding().unwrap().reset_at, reset_at, "{algorithm} forgot a live key");
+        assert_eq!(decision.binding().unwrap().reset_at, Some(reset_at), "{algorithm} forgot a live key");
     }
 }
 
@@ -139,7 +139,7 @@ fn too_many_idempotency_keys_are_refused_and_charge_nothing() {
     assert!(accepted <= 64, "{accepted} idempotency keys kept");
     let error = (0..1_000).find_map(|key| take(&format!("more-{key}")).err()).unwrap();
     assert!(error.is_retryable());
-    let Outcome::Decided(decision) = apply(&store, Action::Peek, &counter, &limit, "u") else { panic!() };
+    let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "u") else { panic!() };
     assert_eq!(decision.remaining(), Some(100_000 - accepted as u32));
     clock.advance(Idempotency::KEPT_FOR);
     assert!(take("later").is_ok(), "old keys make room");
@@ -208,7 +208,7 @@ fn what_concurrent_callers_took_can_be_given_back() {
         store.apply_now(&Command { action, charges: &charges, cost: Cost::ONE }, None).unwrap();
         decision.allowed
     });
-    let Outcome::Decided(decision) = apply(&store, Action::Peek, &counter, &limit, "u") else { panic!() };
+    let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "u") else { panic!() };
     assert_eq!(decision.remaining(), Some(100_000));
 }
 

@@ -45,7 +45,7 @@ fn take(
 fn remaining(store: &MemoryStore, identifier: &str, limit: &Limit) -> u32 {
     let counter = Counter::new("rule", "user", "");
     let charges = [Charge::new(Key::new(&counter, identifier, "/"), limit)];
-    let command = Command { action: Action::Peek, charges: &charges, cost: Cost::ONE };
+    let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
     match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.remaining().unwrap(),
         other => panic!("{other:?}"),

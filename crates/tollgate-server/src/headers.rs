@@ -38,8 +38,13 @@ impl Families {
         headers.reserve(8);
         if self.x_ratelimit {
             headers.insert(LIMIT, HeaderValue::from(binding.capacity));
-            headers.insert(REMAINING, HeaderValue::from(binding.remaining));
-            headers.insert(RESET, HeaderValue::from(binding.reset_at.as_secs_ceil()));
+            // What nobody knows, because the store failed, is left out rather than made up.
+            if let Some(remaining) = binding.remaining {
+                headers.insert(REMAINING, HeaderValue::from(remaining));
+            }
+            if let Some(at) = binding.reset_at {
+                headers.insert(RESET, HeaderValue::from(at.as_secs_ceil()));
+            }
             headers.insert(STRATEGY, strategy(binding.algorithm));
             if binding.standing != Standing::Normal {
                 headers.insert(STATE, HeaderValue::from_static(binding.standing.name()));
@@ -95,8 +100,10 @@ fn write_ietf(decision: &Decision, headers: &mut HeaderMap) {
         // A burst above the quota is the same rate over a longer window, so that the remainder never exceeds the quota sent.
         let (quota, window) = (u64::from(named.limit.capacity()), named.limit.refill_secs_ceil());
         item(&mut policies, [(b";q=", quota), (b";w=", window)]);
-        let until_reset = seconds_ceil(answer.reset_at.saturating_since(decision.at));
-        item(&mut states, [(b";r=", u64::from(answer.remaining)), (b";t=", until_reset)]);
+        if let (Some(remaining), Some(reset_at)) = (answer.remaining, answer.reset_at) {
+            let until_reset = seconds_ceil(reset_at.saturating_since(decision.at));
+            item(&mut states, [(b";r=", u64::from(remaining)), (b";t=", until_reset)]);
+        }
     }
     for (name, list) in [(POLICY, policies), (RATE_LIMIT, states)] {
         if !list.is_empty()

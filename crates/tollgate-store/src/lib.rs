@@ -15,12 +15,22 @@
 //! # Ok::<(), tollgate_core::InvalidLimit>(())
 //! ```
 //!
-//! It knows no backend and no protocol, and it never decides what a failing store means for a request.
+//! Around a store that can fail, [`GuardedStore`] puts a deadline, a circuit breaker and the failure mode of each limit, so that every request gets an
+//! answer in time. Commands whose keys live in several places go through [`apply_in_parts`].
+//!
+//! It knows no backend and no protocol.
 
+mod breaker;
 mod clock;
 mod error;
+mod failure;
+mod guard;
+mod parts;
 mod store;
 
 pub use clock::Clock;
 pub use error::StoreError;
+pub use failure::FailureMode;
+pub use guard::{GuardedStore, StoreHealth};
+pub use parts::{Part, apply_in_parts};
 pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, Store};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Cost, Decision, Key, Limit, Timestamp};
 
 use crate::error::StoreError;
+use crate::failure::FailureMode;
 
 /// One limit that a command concerns, and the key it is counted under.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +18,14 @@ pub struct Charge<'a> {
     pub limit: &'a Limit,
     /// A shadow limit is counted while it has room but never denies.
     pub shadow: bool,
+    /// What happens to the request when the store fails. Stores ignore it; [`GuardedStore`](crate::GuardedStore) acts on it.
+    pub on_store_error: FailureMode,
 }
 
 impl<'a> Charge<'a> {
     /// A limit that is enforced.
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
-        Self { key, limit, shadow: false }
+        Self { key, limit, shadow: false, on_store_error: FailureMode::default() }
     }
 }
 
@@ -52,7 +55,10 @@ pub enum Action<'a> {
         idempotency: Option<Idempotency<'a>>,
     },
     /// Decide as a take would, and change nothing.
-    Peek,
+    Peek {
+        /// Set to be answered with the admission that a take under this key recorded, if there is one.
+        idempotency: Option<Idempotency<'a>>,
+    },
     /// Forget them.
     Reset,
     /// Give the cost back to each of them, never beyond a fresh counter.
@@ -66,6 +72,11 @@ impl Action<'_> {
     /// A take that is not repeatable.
     pub const fn take() -> Self {
         Self::Take { idempotency: None }
+    }
+
+    /// A look at the limits alone.
+    pub const fn peek() -> Self {
+        Self::Peek { idempotency: None }
     }
 }
 
@@ -110,4 +121,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
     /// only if they share no key.
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
+
+    /// What the store has counted about itself since it was made, for operators: names and figures that only grow.
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }

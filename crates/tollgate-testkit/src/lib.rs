@@ -5,7 +5,8 @@
 //! - [`replay()`]: runs a history on a store and on the model, and reports the first difference;
 //! - [`store_suite!`]: one named test per behaviour for a store of your own;
 //! - [`admission`]: concurrent callers, of which exactly as many must pass as the limit says;
-//! - [`SimulatedClock`]: time that moves only when told.
+//! - [`SimulatedClock`]: time that moves only when told;
+//! - [`server`]: real Redis servers as child processes, and a proxy that misbehaves on demand.
 //!
 //! ```
 //! use proptest::strategy::{Strategy, ValueTree};
@@ -25,6 +26,7 @@ pub mod history;
 pub mod model;
 mod replay;
 mod seed;
+pub mod server;
 pub mod suite;
 
 pub use clock::SimulatedClock;

@@ -106,15 +106,15 @@ async fn on_store(
     let charges: Vec<Charge<'_>> = operation
         .charges
         .iter()
-        .map(|place| Charge {
-            key: Key::new(&counters[place.key], "someone", "/"),
-            limit: &history.keys[place.key][place.limit],
-            shadow: place.shadow,
+        .map(|place| {
+            let key = Key::new(&counters[place.key], "someone", "/");
+            let limit = &history.keys[place.key][place.limit];
+            Charge { shadow: place.shadow, ..Charge::new(key, limit) }
         })
         .collect();
     let action = match operation.act {
         Act::Take => Action::take(),
-        Act::Peek => Action::Peek,
+        Act::Peek => Action::peek(),
         Act::Reset => Action::Reset,
         Act::Refund | Act::RefundLatest => Action::Refund { taken_at: taken_at.map(Timestamp::from_micros) },
     };
@@ -175,8 +175,9 @@ fn model_answer(answer: &Answer) -> ModelAnswer {
     ModelAnswer {
         allowed: answer.allowed,
         capacity: u64::from(answer.capacity),
-        remaining: u64::from(answer.remaining),
-        reset_at: answer.reset_at.as_micros(),
+        // A store that works knows its numbers; one that does not differs from the model.
+        remaining: answer.remaining.map_or(u64::MAX, u64::from),
+        reset_at: answer.reset_at.map_or(u64::MAX, Timestamp::as_micros),
         retry_at: answer.retry_at.map(Timestamp::as_micros),
         never_fits: answer.reason == Some(Reason::CostExceedsLimit),
         mark: match answer.standing {

@@ -33,6 +33,7 @@ macro_rules! store_suite {
             judges_a_repeated_denial_afresh,
             refuses_an_idempotency_key_on_another_request,
             records_a_take_without_limits,
+            looks_an_admission_up_without_recording_one,
             keeps_adversarial_identifiers_apart,
             applies_a_batch_in_order);
 
@@ -134,7 +135,7 @@ pub async fn concurrent_chains_leak_nothing(store: Arc<dyn Store>) {
     assert_eq!(admitted, [5, 5]);
     let counter = Counter::new("chain-wide", "user", "");
     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &wide)];
-    let command = Command { action: Action::Peek, charges: &charges, cost: Cost::ONE };
+    let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
     let outcome = store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");
     assert_eq!(decided(outcome).remaining(), Some(990), "a denied chain charged nothing");
 }
@@ -212,7 +213,7 @@ pub async fn repeats_an_admission_for_five_minutes(store: &dyn Store) {
         again.replayed = false;
         assert_eq!(again, first);
     }
-    let peek = decided(apply(store, Action::Peek, "repeat", "u", START).await);
+    let peek = decided(apply(store, Action::peek(), "repeat", "u", START).await);
     assert_eq!(peek.remaining(), Some(2), "three takes under one key charge once");
     let later = START.saturating_add(Idempotency::KEPT_FOR);
     assert!(!decided(apply(store, take, "repeat", "u", later).await).replayed);
@@ -225,7 +226,7 @@ pub async fn keeps_callers_idempotency_keys_apart(store: &dyn Store) {
         let decision = decided(apply(store, idempotency(caller, key, 1), "apart", "u", START).await);
         assert!(!decision.replayed, "{caller}/{key} replayed somebody else's admission");
     }
-    let peek = decided(apply(store, Action::Peek, "apart", "u", START).await);
+    let peek = decided(apply(store, Action::peek(), "apart", "u", START).await);
     assert_eq!(peek.remaining(), Some(0));
 }
 
@@ -246,7 +247,7 @@ pub async fn refuses_an_idempotency_key_on_another_request(store: &dyn Store) {
     decided(apply(store, idempotency("caller", "other", 1), "mismatch", "u", START).await);
     let outcome = apply(store, idempotency("caller", "other", 2), "mismatch", "u", START).await;
     assert!(matches!(outcome, Outcome::Mismatch), "{outcome:?}");
-    let peek = decided(apply(store, Action::Peek, "mismatch", "u", START).await);
+    let peek = decided(apply(store, Action::peek(), "mismatch", "u", START).await);
     assert_eq!(peek.remaining(), Some(2));
 }
 
@@ -260,6 +261,22 @@ pub async fn records_a_take_without_limits(store: &dyn Store) {
     assert!(matches!(&outcomes[0], Outcome::Decided(decision) if decision.allowed && !decision.replayed));
     assert!(matches!(&outcomes[1], Outcome::Decided(decision) if decision.replayed));
     assert!(matches!(&outcomes[2], Outcome::Mismatch));
+}
+
+/// A peek under an idempotency key finds the admission that was recorded, and records nothing itself.
+pub async fn looks_an_admission_up_without_recording_one(store: &dyn Store) {
+    let take = idempotency("caller", "looked-up", 1);
+    let peek = |body| Action::Peek {
+        idempotency: Some(Idempotency { caller: "caller", key: "looked-up", fingerprint: [body; 16] }),
+    };
+    let before = decided(apply(store, peek(1), "looked-up", "u", START).await);
+    assert!(before.allowed && !before.replayed);
+    let taken = decided(apply(store, take, "looked-up", "u", START).await);
+    assert!(!taken.replayed, "the peek recorded itself");
+    let found = decided(apply(store, peek(1), "looked-up", "u", START).await);
+    assert!(found.replayed);
+    assert_eq!(found.answers, taken.answers);
+    assert!(matches!(apply(store, peek(2), "looked-up", "u", START).await, Outcome::Mismatch));
 }
 
 /// Identifiers that try to look like another key, a separator, a hash tag or an escape have counters of their own.
@@ -330,7 +347,7 @@ pub async fn applies_a_batch_in_order(store: &dyn Store) {
     let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
     let command = |action| Command { action, charges: &charges, cost: Cost::ONE };
     let refund = Action::Refund { taken_at: None };
-    let actions = [Action::take(), Action::Peek, Action::take(), refund, Action::Reset, Action::take()];
+    let actions = [Action::take(), Action::peek(), Action::take(), refund, Action::Reset, Action::take()];
     let commands = actions.map(command);
     let outcomes = store.apply(&commands, Some(START)).await;
     let remaining: Vec<Option<u32>> = outcomes

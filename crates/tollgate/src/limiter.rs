@@ -309,7 +309,7 @@ fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Com
                 fingerprint: check.fingerprint(),
             }),
         },
-        Act::Peek => Action::Peek,
+        Act::Peek => Action::peek(),
         Act::Reset => Action::Reset,
         Act::Refund(at) => Action::Refund { taken_at: Some(at) },
     };

@@ -50,8 +50,8 @@ struct LimitResponse<'a> {
     dimension: &'a str,
     allowed: bool,
     limit: u32,
-    remaining: u32,
-    reset_at: u64,
+    remaining: Option<u32>,
+    reset_at: Option<u64>,
     strategy: &'static str,
     quota: u32,
     #[serde(serialize_with = "seconds")]
@@ -62,6 +62,8 @@ struct LimitResponse<'a> {
     retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "is_false")]
     shadow: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    degraded: bool,
 }
 
 impl<'a> CheckResponse<'a> {
@@ -73,17 +75,17 @@ impl<'a> CheckResponse<'a> {
             endpoint: None,
             allowed: decision.allowed,
             limit: binding.map(|answer| answer.capacity),
-            remaining: binding.map(|answer| answer.remaining),
-            reset_at: binding.map(|answer| answer.reset_at.as_secs_ceil()),
+            remaining: binding.and_then(|answer| answer.remaining),
+            reset_at: binding.and_then(reset_at),
             strategy: binding.map(|answer| answer.algorithm.name()),
-            current_count: binding.map(used),
+            current_count: binding.and_then(used),
             state: binding.map_or("normal", |answer| answer.standing.name()),
             rule: decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name),
             reason: binding
-                .filter(|_| !decision.allowed)
+                .filter(|answer| !decision.allowed || answer.degraded)
                 .and_then(|answer| answer.reason)
                 .map(|reason| reason.name()),
-            degraded: false,
+            degraded: decision.degraded(),
             retry_after: wait.map(seconds_ceil),
             retry_after_ms: wait.map(millis_ceil),
             delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
@@ -97,10 +99,10 @@ impl<'a> CheckResponse<'a> {
     /// As a status, which also says how much is used.
     pub(crate) fn with_usage(mut self, decision: &Decision) -> Self {
         let percentage = |answer: &Answer| {
-            let tenths = u64::from(used(answer)) * 1_000 / u64::from(answer.capacity);
-            tenths as f64 / 10.0
+            let tenths = u64::from(used(answer)?) * 1_000 / u64::from(answer.capacity);
+            Some(tenths as f64 / 10.0)
         };
-        self.usage_percentage = decision.binding().map(percentage);
+        self.usage_percentage = decision.binding().and_then(percentage);
         self
     }
 }
@@ -121,7 +123,7 @@ impl<'a> LimitResponse<'a> {
             allowed: answer.allowed,
             limit: answer.capacity,
             remaining: answer.remaining,
-            reset_at: answer.reset_at.as_secs_ceil(),
+            reset_at: reset_at(answer),
             strategy: answer.algorithm.name(),
             quota: named.limit.quota(),
             window_seconds: named.limit.window(),
@@ -129,6 +131,7 @@ impl<'a> LimitResponse<'a> {
             reason: answer.reason.map(|reason| reason.name()),
             retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at))),
             shadow: answer.shadow,
+            degraded: answer.degraded,
         }
     }
 }
@@ -142,8 +145,12 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
     }
 }
 
-fn used(answer: &Answer) -> u32 {
-    answer.capacity.saturating_sub(answer.remaining)
+fn used(answer: &Answer) -> Option<u32> {
+    answer.remaining.map(|remaining| answer.capacity.saturating_sub(remaining))
+}
+
+fn reset_at(answer: &Answer) -> Option<u64> {
+    answer.reset_at.map(|at| at.as_secs_ceil())
 }
 
 fn millis_ceil(wait: Duration) -> u64 {

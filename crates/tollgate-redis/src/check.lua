@@ -1,0 +1,534 @@
+-- Decides on one command and, if it is admitted, charges it: all six algorithms, chains of them, peeks, refunds, resets, idempotency.
+--
+-- It is one script because Redis runs a script alone: between its first read and its last write nobody else touches the keys.
+-- Everything is read and decided before anything is written, since Lua does not roll back. A denial, a peek and a replay write nothing.
+-- Every number is an integer below 2^53, which a double holds exactly; the arithmetic is that of the Rust core.
+--
+-- KEYS[1..n]   the state of each limit, in the order of the charges; they differ from each other
+-- KEYS[n+1]    the record of the idempotency key, if there is one
+--
+-- ARGV[1]      't' take, 'p' peek, 'f' refund, 'x' reset
+-- ARGV[2]      the cost
+-- ARGV[3]      for a take or a peek, the fingerprint of the request if there is an idempotency key; for a refund, when it was taken; or empty
+-- ARGV[4]      the time in microseconds; empty (as always outside tests): the server's
+-- ARGV[5..]    the limit of each charge, packed as LIMIT
+--
+-- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset) and time as HEAD, then, if it was decided, whether it
+--              is admitted (one byte), and an ANSWER for each charge
+--
+-- State        a string packed as STATE; a sliding log is a sorted set: the score is the time, the member 'total:cost:window:standing',
+--              where total is the running sum of all costs. It makes members unique, and spares a check to walk the log.
+--
+-- Redis runs the whole file for every call, and making a function costs almost as much as deciding on a bucket. So the usual way is
+-- written without functions, and those for what is rarer are made when they are needed, in `rarely`.
+
+local HEAD = '<Bd'
+-- algorithm, shadow, tick exponent, quota, capacity, window, tick, window in ticks, units of a token, units per tick, capacity in units
+local LIMIT = '<BBBI4I4dddddd'
+-- version, algorithm, standing, tick exponent, quota, window, and three numbers: level and tick (token bucket, leaky bucket, gcra);
+-- window number and count (fixed window); window number, current and previous count (sliding counter)
+local STATE, STATE_LENGTH, VERSION = '<BBBBI4dddd', 40, 1
+-- allowed, reason (0 none, 1 no room, 2 never fits), standing, previous standing, remaining, queue position, reset_at, retry_at (-1 none), delay
+local ANSWER = '<BBBBI4I4ddd'
+local LEAKY, FIXED, LOG, COUNTER, GCRA = 2, 3, 4, 5, 6
+local MAX = 9007199254740991
+local KEPT_FOR = 300000000
+local floor, pack, unpack_struct, call = math.floor, struct.pack, struct.unpack, redis.call
+
+local action, cost, extra, injected = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local count = #ARGV - 4
+local now
+if injected == '' then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+else
+  now = tonumber(injected)
+end
+
+if action == 'x' then
+  if KEYS[1] then call('UNLINK', unpack(KEYS)) end
+  return pack(HEAD, 3, now)
+end
+
+local record = KEYS[count + 1]
+if record then
+  local earlier = call('GET', record)
+  if earlier and now < unpack_struct('<d', earlier, 18) + KEPT_FOR then
+    if string.sub(earlier, 1, 16) ~= extra then return pack(HEAD, 2, now) end
+    return '\1' .. string.sub(earlier, 18)
+  end
+end
+
+local function ceil_div(a, b)
+  local quotient = floor(a / b)
+  if quotient * b < a then return quotient + 1 end
+  return quotient
+end
+
+-- Milliseconds after which a state equals a fresh one; tests that bring their own time keep it for longer than they run.
+local function time_to_live(fresh_at)
+  local milliseconds = ceil_div(fresh_at - now, 1000) + 1
+  if injected ~= '' and milliseconds < 86400000 then return 86400000 end
+  return milliseconds
+end
+
+local rare
+local function rarely()
+  if rare then return rare end
+  rare = {}
+  -- A refund touches the entries after the one it reduces; it gives up where that would keep Redis from everybody else.
+  local REFUND_REACH = 10000
+
+  function rare.times(a, b)
+    if a > floor(MAX / b) then return MAX end
+    return a * b
+  end
+
+  -- An error reply: there is a value under the key of the charge at this place that no version of this script wrote.
+  function rare.foreign(place)
+    return {err = 'FOREIGN ' .. place}
+  end
+
+  -- The standing of a key of which some is left: above 80 % used is a warning (1), below 70 % normal again (0), no room throttled (2).
+  function rare.settle(standing, left, capacity)
+    if left * 100 > capacity * 30 then return 0 end
+    if left == 0 then return 2 end
+    if left * 100 < capacity * 20 then return 1 end
+    if standing > 1 then return 1 end
+    return standing
+  end
+
+  -- floor(a * b / m) and the remainder, for products beyond 2^53; b is below 2^30.
+  function rare.mul_div(a, b, m)
+    local quotient, rest = 0, 0
+    local whole, part = floor(a / m), a % m
+    local bit = 536870912
+    while bit >= 1 do
+      quotient = quotient * 2
+      if rest >= m - rest then quotient, rest = quotient + 1, rest - (m - rest) else rest = rest * 2 end
+      if b >= bit then
+        b = b - bit
+        quotient = quotient + whole
+        if rest >= m - part then quotient, rest = quotient + 1, rest - (m - part) else rest = rest + part end
+      end
+      bit = bit / 2
+    end
+    return quotient, rest
+  end
+
+  -- Level and tick of a state that was written under another quota or tick: whole tokens are kept, a fraction counts as used.
+  function rare.convert(algorithm, window, new_tick, new_unit, quota, exponent, level, at)
+    local tick = 10 ^ exponent
+    local ticks = ceil_div(window, tick)
+    local a, b = quota, ticks
+    while b ~= 0 do a, b = b, a % b end
+    local unit, rate = ticks / a, quota / a
+    local elapsed = floor(now / tick) - at
+    local tokens
+    if elapsed >= 0 then
+      if elapsed >= ceil_div(level, rate) then level = 0 else level = level - elapsed * rate end
+      tokens = ceil_div(level, unit)
+    elseif algorithm == GCRA then
+      local rest
+      tokens, rest = rare.mul_div(-elapsed, rate, unit)
+      tokens = tokens + floor(level / unit)
+      local part = level % unit
+      if rest >= unit - part then tokens, rest = tokens + 1, rest - (unit - part) else rest = rest + part end
+      if rest > 0 then tokens = tokens + 1 end
+    else
+      tokens = ceil_div(level, unit)
+    end
+    local here = floor(now / new_tick)
+    if algorithm ~= GCRA then here = math.max(here, ceil_div(rare.times(at, tick), new_tick)) end
+    return rare.times(tokens, new_unit), here
+  end
+
+  -- The first offset at which a previous count weighs no more than 'room'; nil when the window ends before.
+  function rare.offset_with_room(ticks, previous, room)
+    if previous <= room then return 0 end
+    local offset = ticks - floor(room * ticks / previous)
+    if offset < ticks then return offset end
+    return nil
+  end
+
+  -- The first time at which 'wanted' has room under a sliding counter.
+  function rare.counter_retry_at(quota, window, tick, ticks, number, current, previous, wanted)
+    local room = quota - current - wanted
+    if room >= 0 then
+      local offset = rare.offset_with_room(ticks, previous, room)
+      if offset then return number * window + offset * tick end
+    end
+    local offset = rare.offset_with_room(ticks, current, quota - wanted)
+    if offset then return (number + 1) * window + offset * tick end
+    return (number + 2) * window
+  end
+
+  -- What is owed at tick 'here' of a gcra that owes 'from' at tick 'at', which is later; more than any capacity is MAX.
+  function rare.owed(from, at, here, rate)
+    if at - here > floor((MAX - from) / rate) then return MAX end
+    return from + (at - here) * rate
+  end
+
+  -- 'at' and 'from' of a bucket or gcra that owes 'level' at tick 'here', after the cost is given back.
+  function rare.refund_level(algorithm, unit, rate, level, at, from, here)
+    if algorithm ~= GCRA then
+      if cost >= ceil_div(level, unit) then return at, 0 end
+      return at, level - cost * unit
+    end
+    -- In ticks and units, because a refund may be larger than anything that fits into 2^53 units.
+    local ticks, units = rare.mul_div(unit, cost, rate)
+    at, from = at - ticks, from - units
+    if from < 0 then at, from = at - 1, from + rate end
+    if at > here then return at, from end
+    -- Nothing is owed any more, also on a clock turned back further.
+    if here - at >= ceil_div(from, rate) then return 0, 0 end
+    return here, from - (here - at) * rate
+  end
+
+  -- Current and previous count of a window after the cost is given back to the window it was taken in.
+  function rare.refund_windows(window, number, current, previous)
+    local taken_in = number
+    if extra ~= '' then taken_in = floor(tonumber(extra) / window) end
+    if taken_in == number then
+      if extra == '' and cost > current then previous = math.max(previous - (cost - current), 0) end
+      current = math.max(current - cost, 0)
+    elseif taken_in + 1 == number then
+      previous = math.max(previous - cost, 0)
+    end
+    return current, previous
+  end
+
+  local function score(time) return string.format('%.0f', time) end
+
+  local function member(total, own, window, standing)
+    return string.format('%.0f:%.0f:%.0f:%d', total, own, window, standing)
+  end
+
+  function rare.parse(text)
+    local total, own, window, standing = string.match(text, '^(%d+):(%d+):(%d+):([012])$')
+    return tonumber(total), tonumber(own), tonumber(window), tonumber(standing)
+  end
+
+  -- A sliding log as it is now; nil if the key is not ours.
+  function rare.read_log(key, window)
+    local log = {key = key, window = window, time = now, used = 0, base = 0, total = 0, standing = 0}
+    local newest = redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    if newest.err then
+      local text = redis.pcall('GET', key)
+      if type(text) ~= 'string' or #text ~= STATE_LENGTH or string.byte(text) ~= VERSION then return nil end
+      log.stale = true
+      return log
+    end
+    if not newest[1] then return log end
+    local total, own, written_under, standing = rare.parse(newest[1])
+    if not standing then return nil end
+    if written_under ~= window then
+      log.stale = true
+      return log
+    end
+    local time = tonumber(newest[2])
+    log.exists, log.standing = true, standing
+    -- A clock that went back expires nothing.
+    if time > now then log.time = time end
+    log.live_from = log.time - window
+    if time <= log.live_from then return log end
+    local first = call('ZRANGEBYSCORE', key, '(' .. score(log.live_from), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local first_total, first_own = rare.parse(first[1])
+    log.newest, log.newest_time, log.newest_own, log.total = newest[1], time, own, total
+    log.base, log.first_total, log.first_time = first_total - first_own, first_total, tonumber(first[2])
+    log.used, log.fresh_at = total - log.base, time + window
+    return log
+  end
+
+  -- When enough has expired: with the first entry whose running total reaches it, found by its rank.
+  function rare.log_retry_at(log, quota, wanted)
+    local enough = log.total + wanted - quota
+    if log.first_total >= enough then return log.first_time + log.window end
+    local low, high = call('ZCOUNT', log.key, '-inf', score(log.live_from)), call('ZCARD', log.key) - 1
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if rare.parse(call('ZRANGE', log.key, middle, middle)[1]) >= enough then high = middle else low = middle + 1 end
+    end
+    return tonumber(call('ZRANGE', log.key, low, low, 'WITHSCORES')[2]) + log.window
+  end
+
+  -- Takes 'amount' off the running totals of all entries after 'time'.
+  local function shift(key, time, amount)
+    local entries = call('ZRANGEBYSCORE', key, '(' .. score(time), '+inf', 'WITHSCORES')
+    for i = 1, #entries, 2 do
+      local total, own, window, standing = rare.parse(entries[i])
+      call('ZREM', key, entries[i])
+      call('ZADD', key, entries[i + 1], member(total - amount, own, window, standing))
+    end
+  end
+
+  function rare.append(log, standing)
+    local own, total = cost, log.total + cost
+    if log.stale then
+      call('UNLINK', log.key)
+    elseif log.exists then
+      call('ZREMRANGEBYSCORE', log.key, '-inf', score(log.live_from))
+      if log.newest and total > MAX then
+        shift(log.key, log.live_from, log.base)
+        log.newest = member(log.total - log.base, log.newest_own, log.window, log.standing)
+        total = total - log.base
+      end
+      -- Requests of one microsecond expire together: they share an entry.
+      if log.newest and log.newest_time == log.time then
+        call('ZREM', log.key, log.newest)
+        own = own + log.newest_own
+      end
+    end
+    call('ZADD', log.key, score(log.time), member(total, own, log.window, standing))
+    call('PEXPIRE', log.key, time_to_live(log.time + log.window))
+  end
+
+  -- Takes up to the cost back from the entry made when 'extra' says, or from the newest entries; says whether that was anything.
+  function rare.refund_log(log)
+    if not log.newest then return false end
+    local taken_at = extra ~= '' and tonumber(extra)
+    if taken_at and (taken_at <= log.live_from or call('ZCOUNT', log.key, '(' .. extra, '+inf') > REFUND_REACH) then
+      return false
+    end
+    local left = cost
+    for _ = 1, REFUND_REACH do
+      local entry
+      if taken_at then
+        entry = call('ZRANGEBYSCORE', log.key, extra, extra, 'WITHSCORES')
+      else
+        entry = call('ZREVRANGE', log.key, 0, 0, 'WITHSCORES')
+      end
+      if not entry[1] or tonumber(entry[2]) <= log.live_from then break end
+      local total, own, window, standing = rare.parse(entry[1])
+      local taken = math.min(own, left)
+      call('ZREM', log.key, entry[1])
+      if taken < own then call('ZADD', log.key, entry[2], member(total - taken, own - taken, window, standing)) end
+      if taken_at then shift(log.key, taken_at, taken) end
+      left = left - taken
+      if taken_at or left == 0 then break end
+    end
+    if left == cost then return false end
+    call('ZREMRANGEBYSCORE', log.key, '-inf', score(log.live_from))
+    return true
+  end
+
+  function rare.set_log_standing(log, standing)
+    if not log.newest then return end
+    call('ZREM', log.key, log.newest)
+    call('ZADD', log.key, score(log.newest_time), member(log.total, log.newest_own, log.window, standing))
+  end
+
+  return rare
+end
+
+-- Several limits are looked at twice: first all of them, to know whether the request is admitted, then each to charge it and to answer.
+-- A refund looks first as well, so that a value that is not ours stops it before it writes.
+local admitted, first_round, reply = 1, 1, nil
+if count < 2 and action ~= 'f' then first_round = 2 end
+for round = first_round, 2 do
+  reply = ''
+  for i = 1, count do
+    local key = KEYS[i]
+    local algorithm, shadow, exponent, quota, capacity, window, tick, ticks, unit, rate, units = unpack_struct(LIMIT, ARGV[4 + i])
+
+    -- Read: what is stored, if this algorithm wrote it over this window.
+    local standing, a, b, c, stored_quota, stored_exponent = 0, nil, nil, nil, nil, nil
+    local log
+    if algorithm == LOG then
+      log = rarely().read_log(key, window)
+      if not log then return rare.foreign(i) end
+      standing = log.standing
+    else
+      local text = redis.pcall('GET', key)
+      if text and text.err then
+        -- A sliding log of ours counts for nothing under another algorithm; anything else is not ours.
+        local newest = redis.pcall('ZREVRANGE', key, 0, 0)
+        if newest.err or not rarely().parse(newest[1]) then return rarely().foreign(i) end
+      elseif text then
+        if #text ~= STATE_LENGTH then return rarely().foreign(i) end
+        local version, stored_algorithm, stored_standing, stored_window
+        version, stored_algorithm, stored_standing, stored_exponent, stored_quota, stored_window, a, b, c = unpack_struct(STATE, text)
+        if version ~= VERSION then return rarely().foreign(i) end
+        if stored_algorithm == algorithm and stored_window == window then standing = stored_standing else a = nil end
+      end
+    end
+
+    -- Bring it to now: how much is left, which is all that a decision needs.
+    -- A bucket owes 'level' now, and 'from' at tick 'at': a gcra whose clock went back may look at it from before, at tick 'here'.
+    local level, at, from, here = 0, 0, 0, nil
+    local number, current, previous, offset
+    local left = 0
+    if algorithm == FIXED then
+      number, current = floor(now / window), 0
+      if a and a >= number then number, current = a, b end
+      if current < quota then left = quota - current end
+    elseif algorithm == COUNTER then
+      number, current, previous = floor(now / window), 0, 0
+      offset = floor((now - number * window) / tick)
+      if a then
+        if a > number then
+          number, current, previous, offset = a, b, c, 0
+        elseif a == number then
+          current, previous = b, c
+        elseif a == number - 1 then
+          previous = b
+        end
+      end
+      if current < quota then
+        local free = (quota - current) * ticks - previous * (ticks - offset)
+        if free > 0 then left = floor(free / ticks) end
+      end
+    elseif algorithm == LOG then
+      if log.used < quota then left = quota - log.used end
+    else
+      here = now
+      if tick ~= 1 then here = floor(now / tick) end
+      at = here
+      if a then
+        if stored_quota ~= quota or stored_exponent ~= exponent then
+          level, at = rarely().convert(algorithm, window, tick, unit, stored_quota, stored_exponent, a, b)
+        elseif here >= b then
+          level = a - (here - b) * rate
+          if level < 0 then level = 0 end
+        elseif algorithm == GCRA then
+          level, at = rarely().owed(a, b, here, rate), b
+        else
+          level, at = a, b
+        end
+        from = level
+        if at ~= here and algorithm == GCRA then from = a end
+      end
+      if level < units then left = floor((units - level) / unit) end
+    end
+
+    if round == 1 then
+      if cost > left and shadow == 0 and action == 't' then admitted = 0 end
+    else
+      local wanted, settled = cost, nil
+      local changed = false
+      if action == 'f' then
+        wanted = 1
+        settled = rarely().settle(standing, left, capacity)
+        if algorithm == LOG then
+          changed = rare.refund_log(log)
+          if changed then
+            log = rare.read_log(key, window)
+            left = quota - log.used
+          end
+        elseif algorithm == FIXED or algorithm == COUNTER then
+          local before, before_previous = current, previous
+          current, previous = rare.refund_windows(window, number, current, previous or 0)
+          changed = current ~= before or (previous ~= before_previous and algorithm == COUNTER)
+          left = math.max(quota - current, 0)
+          if algorithm == COUNTER then left = math.max(floor((left * ticks - previous * (ticks - offset)) / ticks), 0) end
+        elseif level > 0 then
+          changed = true
+          at, from = rare.refund_level(algorithm, unit, rate, level, at, from, here)
+          level = from
+          if algorithm == GCRA and at > here then level = rare.owed(from, at, here, rate) end
+          left = 0
+          if level < units then left = floor((units - level) / unit) end
+        end
+        if changed then
+          standing = rare.settle(settled, left, capacity)
+          if algorithm == LOG then rare.set_log_standing(log, standing) end
+        end
+      end
+
+      -- Decide, and charge what is admitted.
+      local allowed, reason, retry_at, delay, position = 1, 0, -1, 0, 0
+      local previous_standing = standing
+      if wanted > left then
+        allowed = 0
+        -- A limit that only watches never denies, and is not charged where it has no room.
+        if shadow == 0 then admitted = 0 end
+      elseif algorithm == LEAKY then
+        delay, position = rarely().times(ceil_div(level, rate), tick), ceil_div(level, unit) + wanted
+      end
+      local charged = allowed == 1 and admitted == 1 and action == 't'
+      local left_before = left
+      if charged then
+        changed = true
+        left = left - cost
+        if algorithm == FIXED or algorithm == COUNTER then
+          current = current + cost
+        elseif algorithm == LOG then
+          log.used, log.fresh_at = log.used + cost, log.time + window
+        else
+          from = level + cost * unit
+          level = from
+          if algorithm == GCRA then at = here end
+        end
+      end
+
+      local fresh_at = now
+      if algorithm == FIXED then
+        if current > 0 then fresh_at = (number + 1) * window end
+      elseif algorithm == COUNTER then
+        if current > 0 then fresh_at = (number + 2) * window
+        elseif previous > 0 then fresh_at = (number + 1) * window end
+      elseif algorithm == LOG then
+        if log.used > 0 then fresh_at = log.fresh_at end
+      elseif level > 0 then
+        fresh_at = (at + ceil_div(from, rate)) * tick
+      end
+      if fresh_at > MAX then fresh_at = MAX end
+
+      if left * 100 > capacity * 30 then
+        standing = 0
+      elseif charged then
+        standing = rarely().settle(rare.settle(standing, left_before, capacity), left, capacity)
+      else
+        standing = rarely().settle(standing, left, capacity)
+      end
+      if allowed == 0 then
+        if wanted > capacity then
+          reason = 2
+        else
+          reason, standing = 1, 2
+          if algorithm == FIXED then
+            retry_at = (number + 1) * window
+          elseif algorithm == COUNTER then
+            retry_at = rarely().counter_retry_at(quota, window, tick, ticks, number, current, previous, wanted)
+          elseif algorithm == LOG then
+            retry_at = rare.log_retry_at(log, quota, wanted)
+          else
+            local slack = units - wanted * unit
+            if from > slack then
+              retry_at = (at + ceil_div(from - slack, rate)) * tick
+            else
+              retry_at = math.max(at - floor((slack - from) / rate), 0) * tick
+            end
+          end
+          if retry_at > MAX then retry_at = MAX end
+        end
+      end
+
+      -- Write last.
+      if changed and algorithm ~= LOG then
+        local written = standing
+        if action == 'f' then written = previous_standing end
+        if algorithm == FIXED then from, at, previous = number, current, 0
+        elseif algorithm == COUNTER then from, at = number, current
+        else previous = 0 end
+        local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, from, at, previous)
+        call('SET', key, text, 'PX', time_to_live(fresh_at))
+      elseif charged then
+        rare.append(log, standing)
+      end
+      if count == 1 then
+        reply = pack(ANSWER, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
+      else
+        reply = reply .. pack(ANSWER, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
+      end
+    end
+  end
+end
+
+reply = pack('<BdB', 0, now, admitted) .. reply
+if record and admitted == 1 and action == 't' then
+  local kept = KEPT_FOR / 1000
+  if injected ~= '' then kept = 86400000 end
+  call('SET', record, extra .. reply, 'PX', kept)
+end
+return reply

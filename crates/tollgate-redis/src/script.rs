@@ -1,0 +1,147 @@
+//! The script, its arguments and its replies.
+
+use redis::Cmd;
+use tollgate_core::{Algorithm, Answer, Answers, Decision, Reason, Standing, Timestamp};
+use tollgate_store::{Action, Charge, Command, Outcome, StoreError};
+
+use crate::keys::Keys;
+
+/// What runs in Redis; it documents its arguments itself.
+pub(crate) const SCRIPT: &str = include_str!("check.lua");
+
+const ANSWER_LENGTH: usize = 36;
+
+/// The call of the script for `command`.
+pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Option<Timestamp>) -> Cmd {
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(hash).arg(keys.names.len());
+    for name in &keys.names {
+        call.arg(name.as_str());
+    }
+    let cost = command.cost.get();
+    match &command.action {
+        Action::Take { idempotency: Some(idempotency) } => call.arg("t").arg(cost).arg(&idempotency.fingerprint),
+        Action::Take { idempotency: None } => call.arg("t").arg(cost).arg(""),
+        Action::Peek { idempotency: Some(idempotency) } => call.arg("p").arg(cost).arg(&idempotency.fingerprint),
+        Action::Peek { idempotency: None } => call.arg("p").arg(cost).arg(""),
+        Action::Refund { taken_at: Some(at) } => call.arg("f").arg(cost).arg(at.as_micros()),
+        Action::Refund { taken_at: None } => call.arg("f").arg(cost).arg(""),
+        // Resets, and whatever has no reply of its own.
+        _ => call.arg("x").arg(cost).arg(""),
+    };
+    match now {
+        Some(now) => call.arg(now.as_micros()),
+        None => call.arg(""),
+    };
+    for charge in command.charges {
+        call.arg(&packed(charge)[..]);
+    }
+    call
+}
+
+/// A limit's numbers as the script unpacks them: `<BBBI4I4dddddd`.
+fn packed(charge: &Charge<'_>) -> [u8; 59] {
+    let (limit, scale) = (charge.limit, charge.limit.scale());
+    let mut bytes = [0; 59];
+    bytes[0] = algorithm_code(limit.algorithm());
+    bytes[1] = u8::from(charge.shadow);
+    bytes[2] = scale.tick_exponent();
+    bytes[3..7].copy_from_slice(&limit.quota().to_le_bytes());
+    bytes[7..11].copy_from_slice(&limit.capacity().to_le_bytes());
+    let window = u64::try_from(limit.window().as_micros()).unwrap_or(u64::MAX);
+    let numbers = [window, scale.tick(), scale.window_ticks(), scale.unit(), scale.rate(), scale.capacity()];
+    for (place, number) in bytes[11..].chunks_exact_mut(8).zip(numbers) {
+        // Exact: all of them are below 2^53.
+        place.copy_from_slice(&(number as f64).to_le_bytes());
+    }
+    bytes
+}
+
+const fn algorithm_code(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::TokenBucket => 1,
+        Algorithm::LeakyBucket => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::SlidingLog => 4,
+        Algorithm::SlidingCounter => 5,
+        // The last one there is.
+        _ => 6,
+    }
+}
+
+/// Reads the script's reply to `command`.
+pub(crate) fn outcome(command: &Command<'_>, reply: &[u8]) -> Result<Outcome, StoreError> {
+    let mut reply = Reply(reply);
+    parse(command, &mut reply).ok_or_else(|| StoreError::rejected("Redis ran a script of another version"))
+}
+
+fn parse(command: &Command<'_>, reply: &mut Reply<'_>) -> Option<Outcome> {
+    let (status, at) = (reply.byte()?, reply.time()?);
+    match status {
+        2 => return Some(Outcome::Mismatch),
+        3 => return Some(Outcome::Reset { at }),
+        _ => {}
+    }
+    let allowed = reply.byte()? == 1;
+    if reply.0.len() != command.charges.len() * ANSWER_LENGTH {
+        return None;
+    }
+    let answers: Option<Answers> = command.charges.iter().map(|charge| answer(charge, reply)).collect();
+    let mut decision = Decision::new(allowed, at, answers?);
+    decision.replayed = status == 1;
+    Some(Outcome::Decided(decision))
+}
+
+fn answer(charge: &Charge<'_>, reply: &mut Reply<'_>) -> Option<Answer> {
+    let (allowed, reason) = (reply.byte()?, reply.byte()?);
+    let (standing, previous) = (reply.standing()?, reply.standing()?);
+    let (remaining, position) = (reply.whole()?, reply.whole()?);
+    let (reset_at, retry_at, delay) = (reply.time()?, reply.number()?, reply.time()?);
+    let mut answer = Answer::undecided(charge.limit, remaining, reset_at, previous);
+    answer.allowed = allowed == 1;
+    answer.shadow = charge.shadow;
+    answer.standing = standing;
+    answer.reason = match reason {
+        0 => None,
+        1 => Some(Reason::LimitExceeded),
+        _ => Some(Reason::CostExceedsLimit),
+    };
+    answer.retry_at = (retry_at >= 0.0).then_some(Timestamp::from_micros(retry_at as u64));
+    answer.set_queue(std::time::Duration::from_micros(delay.as_micros()), position);
+    Some(answer)
+}
+
+struct Reply<'a>(&'a [u8]);
+
+impl Reply<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn whole(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn number(&mut self) -> Option<f64> {
+        self.take().map(f64::from_le_bytes)
+    }
+
+    /// A double that holds a whole number of microseconds.
+    fn time(&mut self) -> Option<Timestamp> {
+        self.number().map(|number| Timestamp::from_micros(number as u64))
+    }
+
+    fn standing(&mut self) -> Option<Standing> {
+        match self.byte()? {
+            0 => Some(Standing::Normal),
+            1 => Some(Standing::Warning),
+            _ => Some(Standing::Throttled),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A deadline and a circuit breaker around a store, and an answer for every request when it fails.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tollgate_core::{Cost, Timestamp};
+
+use crate::breaker::{Breaker, Change, Permit, Verdict};
+use crate::error::StoreError;
+use crate::failure::decide_without_store;
+use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
+
+/// How often an unreachable store is looked at. Callers wait for the breaker; this finds a store that is back sooner, with one harmless command.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// An error that lasts is logged this often.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// A store that always answers within its deadline: from the store it guards, or by the failure mode of each limit.
+///
+/// Commands that only make sense on the store itself, resets and refunds, fail with the store.
+#[derive(Debug)]
+pub struct GuardedStore {
+    name: Box<str>,
+    store: Arc<dyn Store>,
+    /// Decides for limits that fall back to this process, and tells the time when nobody else does.
+    local: Arc<dyn Store>,
+    deadline: Duration,
+    breaker: Mutex<Breaker>,
+    /// The store refuses to work for us: until it answers again, somebody has to act.
+    rejected: AtomicBool,
+    looking: AtomicBool,
+    errors: AtomicU64,
+    degraded: AtomicU64,
+    breaker_openings: AtomicU64,
+    logged: Mutex<Option<Instant>>,
+    own: Weak<Self>,
+}
+
+/// Whether a store can be relied on now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreHealth {
+    /// It answers.
+    Up,
+    /// It fails, and requests are answered by the failure mode; it is looked at until it is back.
+    Down,
+    /// It refuses to work for us: somebody has to change its configuration or ours.
+    Rejected,
+}
+
+impl GuardedStore {
+    /// How long a store may take when nothing else is configured.
+    pub const DEADLINE: Duration = Duration::from_millis(50);
+
+    /// Guards `store`, which is called `name` in logs. `local` stands in for limits that fall back to this process.
+    pub fn new(name: &str, store: Arc<dyn Store>, local: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            name: name.into(),
+            store,
+            local,
+            deadline,
+            breaker: Mutex::new(Breaker::new()),
+            rejected: AtomicBool::new(false),
+            looking: AtomicBool::new(false),
+            errors: AtomicU64::new(0),
+            degraded: AtomicU64::new(0),
+            breaker_openings: AtomicU64::new(0),
+            logged: Mutex::new(None),
+            own: own.clone(),
+        })
+    }
+
+    /// What the configuration calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it can be relied on now.
+    pub fn health(&self) -> StoreHealth {
+        if self.rejected.load(Ordering::Relaxed) {
+            StoreHealth::Rejected
+        } else if self.breaker().is_closed() {
+            StoreHealth::Up
+        } else {
+            StoreHealth::Down
+        }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        // The breaker is never left half-changed.
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call(&self, commands: &[Command<'_>], now: Option<Timestamp>) -> Vec<Result<Outcome, StoreError>> {
+        let permit = self.breaker().permit(Instant::now());
+        if permit == Permit::Refused {
+            let refused = || Err(StoreError::unavailable("the store failed too often; it is left alone for a while"));
+            return commands.iter().map(|_| refused()).collect();
+        }
+        let mut pending = Pending { guard: self, permit: Some(permit) };
+        let results = match timeout(self.deadline, self.store.apply(commands, now)).await {
+            Ok(results) => results,
+            Err(_) => {
+                let late = || Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline)));
+                commands.iter().map(|_| late()).collect()
+            }
+        };
+        pending.permit = None;
+        self.record(permit, &results);
+        results
+    }
+
+    fn record(&self, permit: Permit, results: &[Result<Outcome, StoreError>]) {
+        let errors = || results.iter().filter_map(|result| result.as_ref().err());
+        let verdict = match errors().find(|error| error.is_outage() || error.is_rejection()) {
+            None => Verdict::Succeeded,
+            Some(error) if error.is_timeout() => Verdict::TimedOut,
+            Some(_) => Verdict::Failed,
+        };
+        self.errors.fetch_add(errors().count() as u64, Ordering::Relaxed);
+        // One thing at a time: the lock is gone before anything is logged or started.
+        let change = self.breaker().record(permit, verdict, Instant::now(), fastrand::f64());
+        if verdict == Verdict::Succeeded {
+            self.rejected.store(false, Ordering::Relaxed);
+        } else if errors().any(StoreError::is_rejection) {
+            self.rejected.store(true, Ordering::Relaxed);
+        }
+        if let Some(error) = errors().find(|error| error.is_permanent()) {
+            self.log_lasting(error);
+        }
+        match change {
+            Change::None => {}
+            Change::Opened => {
+                self.breaker_openings.fetch_add(1, Ordering::Relaxed);
+                let error = errors().next().map(ToString::to_string).unwrap_or_default();
+                tracing::error!(store = &*self.name, error, "the store fails; requests are answered by the failure mode");
+            }
+            Change::Closed => tracing::info!(store = &*self.name, "the store answers again"),
+        }
+        if self.breaker().is_open() {
+            self.look_until_back();
+        }
+    }
+
+    /// An error that needs somebody is logged loudly, but not once per request.
+    fn log_lasting(&self, error: &StoreError) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if logged.is_none_or(|at| now.duration_since(at) >= LOG_EVERY) {
+            *logged = Some(now);
+            drop(logged);
+            tracing::error!(store = &*self.name, %error, "the store needs attention; requests are answered by the failure mode");
+        }
+    }
+
+    fn look_until_back(&self) {
+        if self.looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (own, deadline) = (self.own.clone(), self.deadline);
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK_EVERY.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+                let Some(guard) = own.upgrade() else { return };
+                if !guard.breaker().is_open() {
+                    guard.looking.store(false, Ordering::Release);
+                    return;
+                }
+                let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
+                let looked = timeout(deadline.max(LOOK_EVERY), guard.store.apply(&[look], None)).await;
+                if looked.is_ok_and(|results| results.iter().all(Result::is_ok)) {
+                    guard.breaker().half_open();
+                }
+            }
+        });
+    }
+
+    async fn answer(
+        &self,
+        command: &Command<'_>,
+        result: Result<Outcome, StoreError>,
+        now: Option<Timestamp>,
+    ) -> Result<Outcome, StoreError> {
+        match (result, command.action) {
+            (Err(error), Action::Take { .. } | Action::Peek { .. })
+                if error.is_outage() || error.is_permanent() =>
+            {
+                self.degraded.fetch_add(1, Ordering::Relaxed);
+                decide_without_store(command, &*self.local, now).await
+            }
+            (result, _) => result,
+        }
+    }
+}
+
+impl Store for GuardedStore {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let mut results = self.call(commands, now).await.into_iter();
+            let mut answers = Vec::with_capacity(commands.len());
+            for command in commands {
+                let result = results.next().unwrap_or_else(|| Err(StoreError::unanswered()));
+                answers.push(self.answer(command, result, now).await);
+            }
+            answers
+        })
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let mut figures = self.store.figures();
+        figures.extend([
+            ("errors", self.errors.load(Ordering::Relaxed)),
+            ("degraded", self.degraded.load(Ordering::Relaxed)),
+            ("breaker_openings", self.breaker_openings.load(Ordering::Relaxed)),
+        ]);
+        figures
+    }
+}
+
+/// Gives a probe's place back when its caller goes away before the answer.
+struct Pending<'a> {
+    guard: &'a GuardedStore,
+    permit: Option<Permit>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit {
+            self.guard.breaker().abandon(permit);
+        }
+    }
+}

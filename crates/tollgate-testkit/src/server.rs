@@ -1,0 +1,25 @@
+//! Real servers as child processes, for tests that need more than a model.
+//!
+//! Everything listens on 127.0.0.1, keeps its files in a temporary directory and ends with the value that
+//! started it. `redis-server` and `redis-cli` must be on the `PATH`; no service has to run already.
+//!
+//! - [`RedisServer`]: one server, plain or with TLS, that can be killed, restarted and frozen;
+//! - [`RedisSentinels`]: a primary with replicas, watched by sentinels that replace it;
+//! - [`RedisCluster`]: a cluster whose slots can be moved while it is in use;
+//! - [`FaultProxy`]: stands in front of any of them and loses, delays or cuts replies.
+
+mod certificates;
+mod cluster;
+mod ports;
+mod process;
+mod proxy;
+mod redis;
+mod sentinels;
+mod served;
+
+pub use certificates::Certificates;
+pub use cluster::RedisCluster;
+pub use proxy::{Fault, FaultProxy};
+pub use redis::RedisServer;
+pub use sentinels::RedisSentinels;
+pub use served::Served;
