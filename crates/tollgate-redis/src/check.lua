@@ -413,7 +413,7 @@ for round = first_round, 2 do
           changed = rare.refund_log(log)
           if changed then
             log = rare.read_log(key, window)
-            left = quota - log.used
+            left = math.max(quota - log.used, 0)
           end
         elseif algorithm == FIXED or algorithm == COUNTER then
           local before, before_previous = current, previous
