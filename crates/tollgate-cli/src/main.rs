@@ -7,6 +7,7 @@
 mod check;
 mod config;
 mod serve;
+mod stores;
 
 use std::process::ExitCode;
 

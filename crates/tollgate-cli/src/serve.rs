@@ -8,18 +8,20 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tollgate::{Config, LogFormat};
+use tollgate::{Config, LogFormat, StoreConfig};
 use tollgate_server::{AdminKey, App};
 use tracing_subscriber::EnvFilter;
 
-use crate::Failure;
+use crate::{Failure, stores};
 
 /// The variable that sets the admin key.
 const ADMIN_KEY: &str = "TOLLGATE_ADMIN_KEY";
 
 /// Runs the service, on nothing but memory unless the configuration says otherwise.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  tollgate serve --http 0.0.0.0:8080 --config tollgate.yaml")]
+#[command(
+    after_help = "Examples:\n  tollgate serve --http 0.0.0.0:8080 --config tollgate.yaml\n  tollgate serve --store redis://127.0.0.1:6379"
+)]
 pub(crate) struct Serve {
     /// The configuration file; every value can be overridden by the environment (TOLLGATE_SERVER__HTTP is server.http).
     #[arg(long, value_name = "FILE")]
@@ -27,9 +29,12 @@ pub(crate) struct Serve {
     /// The address of the REST API; overrides server.http (127.0.0.1:8080).
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
-    /// Where counters are kept; this version knows `memory:`.
+    /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// Waits for stores that cannot be reached yet instead of giving up.
+    #[arg(long)]
+    wait_for_store: bool,
 }
 
 impl Serve {
@@ -39,10 +44,14 @@ impl Serve {
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
             Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
         })?;
-        if let Some(store) = self.store.filter(|store| store != "memory:") {
-            return Err(Failure::Misused(anyhow!(
-                "--store {store}: this version keeps counters in `memory:` only"
-            )));
+        if let Some(url) = self.store {
+            let name = config.stores[0].name.clone();
+            config.stores[0] =
+                StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
+        }
+        let mistakes = stores::mistakes(&config);
+        if !mistakes.is_empty() {
+            return Err(Failure::Failed(anyhow!("{}", mistakes.join("\n"))));
         }
         if let Some(http) = self.http {
             config.server.http = http;
@@ -52,13 +61,14 @@ impl Serve {
             .enable_all()
             .build()
             .context("could not start the runtime")?;
-        runtime.block_on(serve(config))?;
+        runtime.block_on(serve(config, self.wait_for_store))?;
         Ok(())
     }
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
-    let limiter = config.limiter()?;
+async fn serve(config: Config, wait_for_store: bool) -> anyhow::Result<()> {
+    let stores = stores::connect(&config, wait_for_store).await?;
+    let limiter = config.limiter_with(stores)?;
     let (key, made) = match std::env::var(ADMIN_KEY) {
         Ok(key) if !key.is_empty() => (key, false),
         _ => (random_key()?, true),

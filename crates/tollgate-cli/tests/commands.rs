@@ -154,9 +154,6 @@ fn serve_refuses_what_it_cannot_do_before_it_listens() {
     let (code, output, errors) = run(&["serve", "--config", &bad]);
     assert_eq!((code, output.as_str()), (2, ""));
     assert!(errors.contains("line 1: rules: must be a list"), "{errors}");
-    let (code, _, errors) = run(&["serve", "--store", "redis://127.0.0.1"]);
-    assert_eq!(code, 2);
-    assert!(errors.contains("memory:"), "{errors}");
     let service = Service::start(&[], &[]);
     let taken = service.url.trim_start_matches("http://");
     let (code, _, errors) = run(&["serve", "--http", taken]);

@@ -115,17 +115,27 @@ impl Cluster {
         watch.answered();
         let ranges = match answer {
             Ok(Value::Array(ranges)) => ranges,
-            Ok(_) => return Err(StoreError::rejected(format!("{} does not describe its Cluster", node.address))),
+            Ok(_) => {
+                return Err(StoreError::rejected(format!("{} does not describe its Cluster", node.address)));
+            }
             Err(error) if error.is_io_error() => {
                 live.discard();
                 return Err(StoreError::unavailable(format!("{} does not answer", node.address)));
             }
-            Err(error) => return Err(StoreError::rejected(format!("{} is not part of a Cluster: {error}", node.address))),
+            Err(error) => {
+                return Err(StoreError::rejected(format!(
+                    "{} is not part of a Cluster: {error}",
+                    node.address
+                )));
+            }
         };
         let mut owners = vec![None; usize::from(SLOTS)];
         for range in ranges {
             let Some((first, last, address)) = range_of(&range, &node.address) else {
-                return Err(StoreError::rejected(format!("{} describes its Cluster in another form", node.address)));
+                return Err(StoreError::rejected(format!(
+                    "{} describes its Cluster in another form",
+                    node.address
+                )));
             };
             let primary = self.node(address);
             for owner in owners.iter_mut().take(usize::from(last) + 1).skip(usize::from(first)) {
@@ -164,12 +174,20 @@ fn primaries(owners: &[Option<Arc<Node>>]) -> HashSet<Address> {
 /// `[first, last, [host, port, …], …]`; a host that the node does not know is its own.
 fn range_of(range: &Value, asked: &Address) -> Option<(u16, u16, Address)> {
     let Value::Array(parts) = range else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else { return None };
+    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else {
+        return None;
+    };
     let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
     let host = match host {
-        Value::BulkString(host) if !host.is_empty() && host != b"?" => String::from_utf8_lossy(host).into_owned(),
+        Value::BulkString(host) if !host.is_empty() && host != b"?" => {
+            String::from_utf8_lossy(host).into_owned()
+        }
         _ => asked.host.clone(),
     };
     let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
-    (first <= last && last < SLOTS).then_some((first, last, Address { host, port: u16::try_from(*port).ok()? }))
+    (first <= last && last < SLOTS).then_some((
+        first,
+        last,
+        Address { host, port: u16::try_from(*port).ok()? },
+    ))
 }

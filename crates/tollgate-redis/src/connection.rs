@@ -29,7 +29,8 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(address: Address, connector: &Arc<Connector>) -> Arc<Self> {
-        let links = (0..connector.connections).map(|_| Link::new(address.clone(), connector.clone())).collect();
+        let links =
+            (0..connector.connections).map(|_| Link::new(address.clone(), connector.clone())).collect();
         Arc::new(Self { address, links })
     }
 
@@ -57,7 +58,10 @@ enum Stage {
     Connecting(watch::Receiver<bool>),
     Live(Live),
     /// The server is left alone for a while; what it said last is what callers get.
-    Resting { until: Instant, error: StoreErrorAgain },
+    Resting {
+        until: Instant,
+        error: StoreErrorAgain,
+    },
 }
 
 /// A connection that worked when it was last looked at.

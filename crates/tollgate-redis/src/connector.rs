@@ -149,8 +149,9 @@ impl Connector {
             let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
             return Ok(Connected { connection, driver: tokio::spawn(driver) });
         };
-        let name = ServerName::try_from(address.host.clone())
-            .map_err(|_| RedisError::from((ErrorKind::InvalidClientConfig, "the host is not a name for TLS")))?;
+        let name = ServerName::try_from(address.host.clone()).map_err(|_| {
+            RedisError::from((ErrorKind::InvalidClientConfig, "the host is not a name for TLS"))
+        })?;
         let stream = tls.connect(name, stream).await?;
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
         Ok(Connected { connection, driver: tokio::spawn(driver) })
@@ -169,7 +170,9 @@ async fn in_time(
 ) -> Result<Connected, StoreError> {
     match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(connected) => connected.map_err(|error| not_connected(address, &error)),
-        Err(_) => Err(StoreError::unavailable(format!("{address} does not answer within {CONNECT_TIMEOUT:?}"))),
+        Err(_) => {
+            Err(StoreError::unavailable(format!("{address} does not answer within {CONNECT_TIMEOUT:?}")))
+        }
     }
 }
 
@@ -180,7 +183,8 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
     let mut roots = RootCertStore::empty();
     match &files.authority {
         Some(path) => {
-            let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
+            let certificates =
+                CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
             for certificate in certificates {
                 let certificate = certificate.map_err(|error| unreadable(path, &error))?;
                 roots.add(certificate).map_err(|error| unreadable(path, &error))?;

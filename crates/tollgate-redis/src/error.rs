@@ -35,13 +35,25 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
         "READONLY" => not_now("the server is a replica now", true),
         "BUSY" => Trouble::Final(StoreError::unavailable("Redis is busy with a script of somebody else")),
         "OOM" => Trouble::Final(StoreError::unavailable("Redis has no memory left (maxmemory)")),
-        "MISCONF" => Trouble::Final(StoreError::unavailable("Redis cannot save its data and refuses to write")),
-        "NOREPLICAS" => Trouble::Final(StoreError::unavailable("too few replicas for Redis to accept writes")),
+        "MISCONF" => {
+            Trouble::Final(StoreError::unavailable("Redis cannot save its data and refuses to write"))
+        }
+        "NOREPLICAS" => {
+            Trouble::Final(StoreError::unavailable("too few replicas for Redis to accept writes"))
+        }
         "FOREIGN" => Trouble::Final(foreign(details, command)),
-        "WRONGTYPE" => Trouble::Final(StoreError::foreign("an idempotency key's record holds a value that Tollgate did not write")),
-        "NOAUTH" | "WRONGPASS" => Trouble::Final(StoreError::rejected("Redis refuses the user or the password")),
-        "NOPERM" => Trouble::Final(StoreError::rejected(format!("the Redis user may not do this: {details}"))),
-        "CROSSSLOT" => Trouble::Final(StoreError::rejected("the URL is of a single server, but it is part of a Cluster; use redis+cluster://")),
+        "WRONGTYPE" => Trouble::Final(StoreError::foreign(
+            "an idempotency key's record holds a value that Tollgate did not write",
+        )),
+        "NOAUTH" | "WRONGPASS" => {
+            Trouble::Final(StoreError::rejected("Redis refuses the user or the password"))
+        }
+        "NOPERM" => {
+            Trouble::Final(StoreError::rejected(format!("the Redis user may not do this: {details}")))
+        }
+        "CROSSSLOT" => Trouble::Final(StoreError::rejected(
+            "the URL is of a single server, but it is part of a Cluster; use redis+cluster://",
+        )),
         code => Trouble::Final(StoreError::rejected(format!("Redis refuses the script: {code} {details}"))),
     }
 }

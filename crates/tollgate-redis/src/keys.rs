@@ -83,7 +83,9 @@ mod tests {
     fn limits_of_one_identity_share_a_slot() {
         let counters = [Counter::new("a", "user", "*"), Counter::per_endpoint("b", "user", "/x/{id}")];
         for identifier in ["u1", "{u1}", "u:1", "é", &"x".repeat(2_000)] {
-            let names = counters.each_ref().map(|counter| counter_key(&Key::new(counter, identifier, "/long".repeat(200).as_str())));
+            let names = counters
+                .each_ref()
+                .map(|counter| counter_key(&Key::new(counter, identifier, "/long".repeat(200).as_str())));
             assert_eq!(slot(&names[0]), slot(&names[1]), "{names:?}");
             assert!(names.iter().all(|name| name.len() <= 512), "{names:?}");
         }

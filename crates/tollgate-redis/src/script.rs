@@ -20,9 +20,13 @@ pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Op
     }
     let cost = command.cost.get();
     match &command.action {
-        Action::Take { idempotency: Some(idempotency) } => call.arg("t").arg(cost).arg(&idempotency.fingerprint),
+        Action::Take { idempotency: Some(idempotency) } => {
+            call.arg("t").arg(cost).arg(&idempotency.fingerprint)
+        }
         Action::Take { idempotency: None } => call.arg("t").arg(cost).arg(""),
-        Action::Peek { idempotency: Some(idempotency) } => call.arg("p").arg(cost).arg(&idempotency.fingerprint),
+        Action::Peek { idempotency: Some(idempotency) } => {
+            call.arg("p").arg(cost).arg(&idempotency.fingerprint)
+        }
         Action::Peek { idempotency: None } => call.arg("p").arg(cost).arg(""),
         Action::Refund { taken_at: Some(at) } => call.arg("f").arg(cost).arg(at.as_micros()),
         Action::Refund { taken_at: None } => call.arg("f").arg(cost).arg(""),

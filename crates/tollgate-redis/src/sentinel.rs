@@ -78,7 +78,9 @@ impl Sentinel {
                 }
                 _ => Err(StoreError::rejected(format!("sentinel {sentinel} gives no address"))),
             },
-            Ok(_) => Err(StoreError::rejected(format!("sentinel {sentinel} knows no service `{}`", self.service))),
+            Ok(_) => {
+                Err(StoreError::rejected(format!("sentinel {sentinel} knows no service `{}`", self.service)))
+            }
             Err(error) => Err(crate::error::not_connected(sentinel, &error)),
         }
     }

@@ -401,7 +401,9 @@ impl SendError {
 
     fn again(&self) -> Attempt {
         match self {
-            Self::NotSent(error) if error.is_rejection() => Attempt::NotSent(StoreError::rejected(error.to_string())),
+            Self::NotSent(error) if error.is_rejection() => {
+                Attempt::NotSent(StoreError::rejected(error.to_string()))
+            }
             Self::NotSent(error) => Attempt::NotSent(StoreError::unavailable(error.to_string())),
             Self::Lost { timed_out: true } => Attempt::Lost(StoreError::timed_out("Redis does not answer")),
             Self::Lost { timed_out: false } => {
@@ -416,8 +418,13 @@ async fn warn_of_eviction(mut live: Live) {
     let memory: Result<String, RedisError> =
         redis::cmd("INFO").arg("memory").query_async(&mut live.connection).await;
     let memory = memory.unwrap_or_default();
-    let policy = memory.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).unwrap_or_default().trim();
-    if policy.starts_with("allkeys-") || matches!(policy, "volatile-lru" | "volatile-lfu" | "volatile-random") {
-        tracing::warn!(policy, "Redis may evict keys that are limiting someone; use noeviction or volatile-ttl");
+    let policy =
+        memory.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).unwrap_or_default().trim();
+    if policy.starts_with("allkeys-") || matches!(policy, "volatile-lru" | "volatile-lfu" | "volatile-random")
+    {
+        tracing::warn!(
+            policy,
+            "Redis may evict keys that are limiting someone; use noeviction or volatile-ttl"
+        );
     }
 }

@@ -38,7 +38,11 @@ impl fmt::Debug for Credentials {
     /// Never shows the password.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "…");
-        formatter.debug_struct("Credentials").field("username", &self.username).field("password", &password).finish()
+        formatter
+            .debug_struct("Credentials")
+            .field("username", &self.username)
+            .field("password", &password)
+            .finish()
     }
 }
 
@@ -90,7 +94,8 @@ impl RedisUrl {
 impl fmt::Display for RedisUrl {
     /// Without credentials, so that it may be logged.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |addresses: &[Address]| addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
+        let list =
+            |addresses: &[Address]| addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
         match &self.topology {
             Topology::Single(address) => {
                 let scheme = if self.tls { "rediss" } else { "redis" };
@@ -109,7 +114,9 @@ impl FromStr for RedisUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Some((scheme, rest)) = text.split_once("://").filter(|_| Self::is_redis(text)) else {
-            return invalid("a Redis URL starts with redis://, rediss://, redis+sentinel:// or redis+cluster://");
+            return invalid(
+                "a Redis URL starts with redis://, rediss://, redis+sentinel:// or redis+cluster://",
+            );
         };
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         // A password may hold an @, so the last one counts.
@@ -127,7 +134,9 @@ impl FromStr for RedisUrl {
         url.topology = match scheme {
             "redis+sentinel" => {
                 if path.is_empty() || path.contains('/') {
-                    return invalid("redis+sentinel:// needs the service's name after a slash, like redis+sentinel://host:26379/main");
+                    return invalid(
+                        "redis+sentinel:// needs the service's name after a slash, like redis+sentinel://host:26379/main",
+                    );
                 }
                 Topology::Sentinel { sentinels: addresses, service: decode(path)? }
             }
@@ -143,7 +152,11 @@ impl FromStr for RedisUrl {
                 }
                 match addresses.pop() {
                     Some(address) if addresses.is_empty() => Topology::Single(address),
-                    _ => return invalid("redis:// takes one host; several are redis+sentinel:// or redis+cluster://"),
+                    _ => {
+                        return invalid(
+                            "redis:// takes one host; several are redis+sentinel:// or redis+cluster://",
+                        );
+                    }
                 }
             }
         };
@@ -196,7 +209,10 @@ fn credentials(user: &str) -> Result<Credentials, InvalidRedisUrl> {
         return invalid("credentials are user:password@, or :password@ without a user");
     };
     let username = decode(username)?;
-    Ok(Credentials { username: (!username.is_empty()).then_some(username), password: Some(decode(password)?) })
+    Ok(Credentials {
+        username: (!username.is_empty()).then_some(username),
+        password: Some(decode(password)?),
+    })
 }
 
 fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>, InvalidRedisUrl> {
@@ -235,7 +251,8 @@ fn decode(text: &str) -> Result<String, InvalidRedisUrl> {
             bytes.push(byte);
             continue;
         }
-        let digits = [rest.next(), rest.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
+        let digits =
+            [rest.next(), rest.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
         match digits {
             [Some(high), Some(low)] => bytes.push((high * 16 + low) as u8),
             _ => return invalid("a % is not followed by two hexadecimal digits; write %25 for a % itself"),

@@ -41,7 +41,11 @@ impl Chain {
     }
 
     async fn apply(&self, store: &dyn Store, action: Action<'_>, identifiers: [&str; 3]) -> Outcome {
-        let keys = self.counters.iter().zip(identifiers).map(|(counter, identifier)| Key::new(counter, identifier, ""));
+        let keys = self
+            .counters
+            .iter()
+            .zip(identifiers)
+            .map(|(counter, identifier)| Key::new(counter, identifier, ""));
         let charges: Vec<Charge<'_>> =
             keys.zip(&self.limits).map(|(key, limit)| Charge::new(key, limit)).collect();
         let command = Command { action, charges: &charges, cost: Cost::ONE };

@@ -79,7 +79,9 @@ impl ApiError {
             Some((field, reason)) => Details { field: Some(field), reason: Some(reason) },
             None => Details { field: None, reason: None },
         };
-        Envelope { error: Body { code: self.code.table().1, message: &self.message, details, request_id } }
+        Envelope {
+            error: ErrorBody { code: self.code.table().1, message: &self.message, details, request_id },
+        }
     }
 
     /// The response to a request. The edge calls this once the id of the request is known.
@@ -108,11 +110,12 @@ impl IntoResponse for ApiError {
 /// The body of every error.
 #[derive(Debug, Serialize)]
 pub(crate) struct Envelope<'a> {
-    error: Body<'a>,
+    pub(crate) error: ErrorBody<'a>,
 }
 
+/// What went wrong, for the client.
 #[derive(Debug, Serialize)]
-struct Body<'a> {
+pub(crate) struct ErrorBody<'a> {
     code: &'static str,
     message: &'a str,
     details: Details<'a>,

@@ -19,6 +19,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Request, StatusCode};
 use serde::Serialize;
+use tollgate::StoreHealth;
 
 use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, method_not_allowed, not_found};
@@ -58,6 +59,18 @@ struct Health {
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     if shared.is_draining() {
         return ApiError::new(Code::ServiceUnavailable, "the service is stopping").into_response();
+    }
+    let stores = shared.limiter.stores();
+    let failing: Vec<String> = stores
+        .health()
+        .filter_map(|(name, health)| match health {
+            StoreHealth::Up => None,
+            StoreHealth::Rejected => Some(format!("store `{name}` refuses to work for this service")),
+            _ => Some(format!("store `{name}` does not answer")),
+        })
+        .collect();
+    if !failing.is_empty() {
+        return ApiError::new(Code::ServiceUnavailable, failing.join("; ")).into_response();
     }
     json(StatusCode::OK, &Health { status: "ready" })
 }

@@ -201,7 +201,8 @@ mod tests {
     async fn opens_after_five_timeouts_in_a_row_only() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
-        for verdict in [Verdict::TimedOut, Verdict::TimedOut, Verdict::TimedOut, Verdict::TimedOut, Verdict::Succeeded]
+        for verdict in
+            [Verdict::TimedOut, Verdict::TimedOut, Verdict::TimedOut, Verdict::TimedOut, Verdict::Succeeded]
         {
             assert_eq!(breaker.record(Permit::Call, verdict, now, 0.0), Change::None);
         }
@@ -217,7 +218,11 @@ mod tests {
         let mut breaker = opened(now);
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let open_for = Duration::from_secs(seconds);
-            assert_eq!(breaker.permit(now + open_for - Duration::from_millis(1)), Permit::Refused, "{seconds}");
+            assert_eq!(
+                breaker.permit(now + open_for - Duration::from_millis(1)),
+                Permit::Refused,
+                "{seconds}"
+            );
             now += open_for;
             assert_eq!(breaker.permit(now), Permit::Probe, "{seconds}");
             breaker.record(Permit::Probe, Verdict::Failed, now, 0.0);

@@ -93,10 +93,15 @@ impl GuardedStore {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn call(&self, commands: &[Command<'_>], now: Option<Timestamp>) -> Vec<Result<Outcome, StoreError>> {
+    async fn call(
+        &self,
+        commands: &[Command<'_>],
+        now: Option<Timestamp>,
+    ) -> Vec<Result<Outcome, StoreError>> {
         let permit = self.breaker().permit(Instant::now());
         if permit == Permit::Refused {
-            let refused = || Err(StoreError::unavailable("the store failed too often; it is left alone for a while"));
+            let refused =
+                || Err(StoreError::unavailable("the store failed too often; it is left alone for a while"));
             return commands.iter().map(|_| refused()).collect();
         }
         let mut pending = Pending { guard: self, permit: Some(permit) };
@@ -135,7 +140,11 @@ impl GuardedStore {
             Change::Opened => {
                 self.breaker_openings.fetch_add(1, Ordering::Relaxed);
                 let error = errors().next().map(ToString::to_string).unwrap_or_default();
-                tracing::error!(store = &*self.name, error, "the store fails; requests are answered by the failure mode");
+                tracing::error!(
+                    store = &*self.name,
+                    error,
+                    "the store fails; requests are answered by the failure mode"
+                );
             }
             Change::Closed => tracing::info!(store = &*self.name, "the store answers again"),
         }

@@ -59,7 +59,9 @@ impl Run<'_> {
             let recorded = idempotency.filter(|_| index == last);
             let outcome = self.apply(part, Action::Take { idempotency: recorded }).await;
             match outcome {
-                Ok(Outcome::Decided(decision)) if decision.allowed && !decision.replayed => taken.push(decision),
+                Ok(Outcome::Decided(decision)) if decision.allowed && !decision.replayed => {
+                    taken.push(decision)
+                }
                 Ok(Outcome::Decided(decision)) if decision.allowed => {
                     // The same request was quicker: its admission stands, ours is undone.
                     self.give_back(&taken).await;

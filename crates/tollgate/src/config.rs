@@ -3,10 +3,11 @@
 mod node;
 mod read;
 mod reader;
+mod stores;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +15,12 @@ use ipnet::IpNet;
 use thiserror::Error;
 use tollgate_core::Limit;
 use tollgate_memory::{MemoryOptions, MemoryStore};
+use tollgate_store::{FailureMode, GuardedStore};
 
 use crate::error::InvalidRules;
 use crate::limiter::Limiter;
 use crate::rule::Rule;
+use crate::stores::{DEFAULT_STORE, Stores};
 use node::{Node, Place};
 use reader::Mistakes;
 
@@ -31,8 +34,12 @@ const ENVIRONMENT_OTHER: [&str; 1] = ["TOLLGATE_ADMIN_KEY"];
 pub struct Config {
     /// How the service listens.
     pub server: ServerConfig,
-    /// The bounds of the counters in memory.
-    pub memory: MemoryOptions,
+    /// Where counters are kept; the first is the default one.
+    pub stores: Vec<StoreConfig>,
+    /// What happens while a store fails, for rules that do not say.
+    pub failure_mode: FailureMode,
+    /// How long a store may take before it counts as failed.
+    pub store_timeout: Duration,
     /// What applies where no rule does.
     pub default_limit: Option<Limit>,
     /// How the service logs.
@@ -60,6 +67,56 @@ pub struct ServerConfig {
     pub idle_timeout: Duration,
     /// How long a client may take to send a body, and the service to answer.
     pub request_timeout: Duration,
+}
+
+/// A store that rules can name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Its name; `default` for the one that everything else is counted in.
+    pub name: String,
+    /// Where it is: `memory:` for this process. It may hold a password.
+    pub url: String,
+    /// The line it is at, or the environment variable.
+    pub place: String,
+    /// The bounds of a store in memory.
+    pub memory: MemoryOptions,
+    /// Files for encrypted connections.
+    pub tls: StoreTls,
+    /// How many connections there are to each server; the adapter's own choice unless it is set.
+    pub connections: Option<usize>,
+}
+
+/// Files for encrypted connections to a store, in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreTls {
+    /// Whom to trust instead of the authorities of the operating system.
+    pub ca: Option<PathBuf>,
+    /// The certificate to show to the server.
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate.
+    pub key: Option<PathBuf>,
+}
+
+impl StoreConfig {
+    /// The url of the store in this process.
+    pub const MEMORY: &'static str = "memory:";
+
+    /// A store with the usual bounds.
+    pub fn new(name: &str, url: &str) -> Self {
+        Self {
+            name: name.into(),
+            url: url.into(),
+            place: String::new(),
+            memory: MemoryOptions::default(),
+            tls: StoreTls::default(),
+            connections: None,
+        }
+    }
+
+    /// Whether it is in this process.
+    pub fn is_memory(&self) -> bool {
+        self.url == Self::MEMORY
+    }
 }
 
 /// How log lines look.
@@ -126,7 +183,9 @@ impl Default for Config {
                 idle_timeout: Duration::from_secs(30),
                 request_timeout: Duration::from_secs(10),
             },
-            memory: MemoryOptions::default(),
+            stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
+            failure_mode: FailureMode::default(),
+            store_timeout: GuardedStore::DEADLINE,
             default_limit: default_limit.ok(),
             log_format: LogFormat::Pretty,
             log_level: "info",
@@ -190,20 +249,27 @@ impl Config {
         Self::parse_with_environment(&text, environment)
     }
 
-    /// A limiter with these plans, rules and bounds, and its counters in memory.
+    /// A limiter with these plans, rules and bounds, for a configuration whose stores are all in memory.
     ///
     /// # Errors
-    /// [`InvalidRules`] when the rules contradict each other; a configuration that was parsed has been checked for that.
+    /// [`InvalidRules`] when a store is elsewhere, or the rules contradict each other; a configuration that was parsed has been checked for that.
     pub fn limiter(&self) -> Result<Limiter, InvalidRules> {
-        self.limiter_on(Arc::new(MemoryStore::new(self.memory)))
+        let mut stores = Stores::default();
+        for store in &self.stores {
+            if !store.is_memory() {
+                return Err(InvalidRules::NotConnected { store: store.name.clone() });
+            }
+            stores = stores.and_memory(&store.name, Arc::new(MemoryStore::new(store.memory)));
+        }
+        self.limiter_with(stores)
     }
 
-    /// A limiter with these plans and rules, and its counters in `store`.
+    /// A limiter with these plans and rules on `stores`, which somebody connected to.
     ///
     /// # Errors
-    /// As [`limiter`](Self::limiter).
-    pub fn limiter_on(&self, store: Arc<MemoryStore>) -> Result<Limiter, InvalidRules> {
-        let mut builder = Limiter::builder().memory(store);
+    /// [`InvalidRules`] when a rule names a store that is not among them, or the rules contradict each other.
+    pub fn limiter_with(&self, stores: Stores) -> Result<Limiter, InvalidRules> {
+        let mut builder = Limiter::builder().stores(stores).on_store_error(self.failure_mode);
         for (name, limits) in &self.plans {
             builder = builder.plan(name, limits.iter().copied());
         }

@@ -87,6 +87,20 @@ pub enum InvalidRules {
         /// The window of both.
         window: Duration,
     },
+    /// A rule names a store that there is not.
+    #[error("rule `{rule}` is to be counted in store `{store}`, which there is not")]
+    UnknownStore {
+        /// The rule.
+        rule: String,
+        /// The store.
+        store: String,
+    },
+    /// A store is not in this process, and nobody connected to it.
+    #[error("store `{store}` is not in this process; connect to it and use `Config::limiter_with`")]
+    NotConnected {
+        /// The store.
+        store: String,
+    },
     /// There are more rules than can be compiled.
     #[error("{rules} rules are more than the {max} that are allowed")]
     TooMany {

@@ -42,6 +42,7 @@ mod error;
 mod limiter;
 mod rule;
 mod ruleset;
+mod stores;
 
 /// The README's example compiles and runs.
 #[cfg(doctest)]
@@ -49,14 +50,17 @@ mod ruleset;
 struct Readme;
 
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
-pub use config::{Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ServerConfig};
+pub use config::{
+    Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ServerConfig, StoreConfig, StoreTls,
+};
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
 pub use error::{CheckError, InvalidRules};
 pub use limiter::{Decision, Limiter, LimiterBuilder, Plan};
 pub use rule::{Mode, NamedLimit, Rule, Scope};
+pub use stores::Stores;
 
 pub use tollgate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
 };
 pub use tollgate_memory::{MemoryOptions, MemoryStore, SystemClock};
-pub use tollgate_store::{ApplyFuture, Clock, Command, Store, StoreError};
+pub use tollgate_store::{ApplyFuture, Clock, Command, FailureMode, Store, StoreError, StoreHealth};

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Key, Limit, Timestamp};
 use tollgate_memory::MemoryStore;
-use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store, StoreError};
+use tollgate_store::{
+    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
+};
 
 use crate::ad_hoc::AdHocShapes;
 use crate::check::{Check, fingerprint, is_idempotency_key, is_identifier};
@@ -15,6 +17,7 @@ use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, NamedLimits, Rule};
 use crate::ruleset::{Applied, RuleSet};
+use crate::stores::{Keeper, Stores};
 
 /// Whether a request may pass, and which limits said so. It is a [`tollgate_core::Decision`] with names.
 #[derive(Clone, Debug)]
@@ -62,14 +65,7 @@ impl Deref for Decision {
 pub struct Limiter {
     rules: Arc<RuleSet>,
     ad_hoc: Arc<AdHocShapes>,
-    store: Keeper,
-}
-
-/// Where the counters are. The store in the process is called directly, because its answer is there before a future would be made.
-#[derive(Clone, Debug)]
-enum Keeper {
-    Memory(Arc<MemoryStore>),
-    Elsewhere(Arc<dyn Store>),
+    stores: Stores,
 }
 
 /// Puts a [`Limiter`] together.
@@ -78,7 +74,8 @@ pub struct LimiterBuilder {
     rules: Vec<Rule>,
     plans: Vec<(String, Vec<Limit>)>,
     default_limit: Option<Limit>,
-    store: Option<Keeper>,
+    stores: Stores,
+    on_store_error: FailureMode,
 }
 
 impl LimiterBuilder {
@@ -105,15 +102,27 @@ impl LimiterBuilder {
 
     /// Keeps the counters in `store` instead of in a [`MemoryStore`] with its default bounds.
     #[must_use]
-    pub fn memory(mut self, store: Arc<MemoryStore>) -> Self {
-        self.store = Some(Keeper::Memory(store));
+    pub fn memory(self, store: Arc<MemoryStore>) -> Self {
+        self.stores(Stores::memory(store))
+    }
+
+    /// Keeps the counters outside the process, with the usual deadline; [`check_now`](Limiter::check_now) is not available then.
+    #[must_use]
+    pub fn store(self, store: Arc<dyn Store>) -> Self {
+        self.stores(Stores::remote(store, GuardedStore::DEADLINE))
+    }
+
+    /// Keeps the counters in several stores, or in those of an earlier limiter.
+    #[must_use]
+    pub fn stores(mut self, stores: Stores) -> Self {
+        self.stores = stores;
         self
     }
 
-    /// Keeps the counters outside the process; [`check_now`](Limiter::check_now) is not available then.
+    /// What happens while a store fails, for limits that do not say; [`FailureMode::Open`] unless it is set.
     #[must_use]
-    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
-        self.store = Some(Keeper::Elsewhere(store));
+    pub fn on_store_error(mut self, mode: FailureMode) -> Self {
+        self.on_store_error = mode;
         self
     }
 
@@ -122,9 +131,9 @@ impl LimiterBuilder {
     /// # Errors
     /// [`InvalidRules`] when they contradict each other.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
-        let rules = Arc::new(RuleSet::compile(&self.rules, self.plans, self.default_limit)?);
-        let store = self.store.unwrap_or_else(|| Keeper::Memory(Arc::new(MemoryStore::default())));
-        Ok(Limiter { rules, ad_hoc: Arc::default(), store })
+        let Self { rules, plans, default_limit, stores, on_store_error } = self;
+        let rules = Arc::new(RuleSet::compile(&rules, plans, default_limit, on_store_error, &stores)?);
+        Ok(Limiter { rules, ad_hoc: Arc::default(), stores })
     }
 }
 
@@ -148,8 +157,9 @@ impl Limiter {
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
         let resolved = self.resolve(check)?;
+        let place = resolved.only_place().ok_or(CheckError::NotInProcess)?;
+        let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
         let charges = resolved.charges();
-        let Keeper::Memory(store) = &self.store else { return Err(CheckError::NotInProcess) };
         let outcome = store.apply_now(&command(check, Act::Take, &charges), None)?;
         drop(charges);
         resolved.decision(outcome)
@@ -173,7 +183,7 @@ impl Limiter {
         let applied = self.rules.resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
         let resolved = Resolved { applied, endpoint };
         let charges = resolved.charges();
-        match self.apply(&command(check, Act::Reset, &charges)).await? {
+        match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.places()).await? {
             Outcome::Reset { at } => Ok(at),
             _ => Err(StoreError::unanswered().into()),
         }
@@ -189,7 +199,7 @@ impl Limiter {
         }
         let idempotency = Some(Idempotency { caller, key, fingerprint: fingerprint(body) });
         let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
-        decided(self.apply(&command).await?).map(drop)
+        decided(self.stores.apply(&command, &[]).await?).map(drop)
     }
 
     /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is not given back.
@@ -208,7 +218,8 @@ impl Limiter {
         };
         resolved.applied.retain(|(limit, _)| charged(limit));
         let charges = resolved.charges();
-        let outcome = self.apply(&command(check, Act::Refund(decision.at), &charges)).await?;
+        let command = command(check, Act::Refund(decision.at), &charges);
+        let outcome = self.stores.apply(&command, &resolved.places()).await?;
         drop(charges);
         resolved.decision(outcome)
     }
@@ -222,19 +233,34 @@ impl Limiter {
             .iter()
             .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
             .collect();
-        let commands: Vec<Command<'_>> = resolved
-            .iter()
-            .zip(checks.iter().zip(&charges))
-            .filter(|(resolved, _)| resolved.is_ok())
-            .map(|(_, (check, charges))| command(check, Act::Take, charges))
-            .collect();
-        let mut outcomes = self.store.as_dyn().apply(&commands, None).await.into_iter();
+        let commands: Vec<Command<'_>> =
+            checks.iter().zip(&charges).map(|(check, charges)| command(check, Act::Take, charges)).collect();
+        let mut outcomes: Vec<Option<Result<Outcome, StoreError>>> = checks.iter().map(|_| None).collect();
+        // The checks that one store answers go there together; those that several stores share go one by one.
+        let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (index, resolved) in resolved.iter().enumerate() {
+            let Ok(resolved) = resolved else { continue };
+            match resolved.only_place() {
+                None => outcomes[index] = Some(self.stores.apply(&commands[index], &resolved.places()).await),
+                Some(place) => match together.iter_mut().find(|(other, _)| *other == place) {
+                    Some((_, indices)) => indices.push(index),
+                    None => together.push((place, vec![index])),
+                },
+            }
+        }
+        for (place, indices) in together {
+            let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
+            let answers = self.stores.keeper(place).as_dyn().apply(&batch, None).await;
+            for (index, answer) in indices.into_iter().zip(answers) {
+                outcomes[index] = Some(answer);
+            }
+        }
         drop(commands);
         drop(charges);
-        let mut answer = |resolved: Resolved<'_>| {
-            resolved.decision(outcomes.next().unwrap_or_else(|| Err(StoreError::unanswered()))?)
+        let answer = |(resolved, outcome): (Result<Resolved<'_>, CheckError>, Option<_>)| {
+            resolved?.decision(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
         };
-        resolved.into_iter().map(|resolved| resolved.and_then(&mut answer)).collect()
+        resolved.into_iter().zip(outcomes).map(answer).collect()
     }
 
     /// A plan whose name has been looked up once: the fastest way to check many keys of one's own.
@@ -242,7 +268,7 @@ impl Limiter {
     /// # Errors
     /// [`CheckError::UnknownPlan`].
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
-        Ok(Plan { limits: self.rules.plan(name)?.of(KEY_DIMENSION), store: self.store.clone() })
+        Ok(Plan { limits: self.rules.plan(name)?.of(KEY_DIMENSION), store: self.stores.keeper(0).clone() })
     }
 
     /// The limit that applies where no other does.
@@ -250,22 +276,17 @@ impl Limiter {
         self.rules.default_limit()
     }
 
+    /// The stores it counts in.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
     async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
         let resolved = self.resolve(check)?;
         let charges = resolved.charges();
-        let outcome = self.apply(&command(check, act, &charges)).await?;
+        let outcome = self.stores.apply(&command(check, act, &charges), &resolved.places()).await?;
         drop(charges);
         resolved.decision(outcome)
-    }
-
-    async fn apply(&self, command: &Command<'_>) -> Result<Outcome, CheckError> {
-        match &self.store {
-            Keeper::Memory(store) => Ok(store.apply_now(command, None)?),
-            Keeper::Elsewhere(store) => {
-                let outcome = store.apply(std::slice::from_ref(command), None).await.pop();
-                Ok(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
-            }
-        }
     }
 
     fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
@@ -280,15 +301,6 @@ impl Limiter {
     fn validated_endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Cow<'a, str>>, CheckError> {
         check.validate()?;
         Ok(check.endpoint.map(normalise_endpoint).transpose()?)
-    }
-}
-
-impl Keeper {
-    fn as_dyn(&self) -> &dyn Store {
-        match self {
-            Self::Memory(store) => &**store,
-            Self::Elsewhere(store) => &**store,
-        }
     }
 }
 
@@ -329,6 +341,17 @@ impl Resolved<'_> {
         charges.collect()
     }
 
+    /// Where each charge is kept.
+    fn places(&self) -> SmallVec<[usize; 2]> {
+        self.applied.iter().map(|(limit, _)| limit.store).collect()
+    }
+
+    /// Where all charges are kept; `None` when they are spread over several stores.
+    fn only_place(&self) -> Option<usize> {
+        let first = self.applied.first().map_or(0, |(limit, _)| limit.store);
+        self.applied.iter().all(|(limit, _)| limit.store == first).then_some(first)
+    }
+
     fn decision(self, outcome: Outcome) -> Result<Decision, CheckError> {
         let limits = self.applied.into_iter().map(|(limit, _)| limit).collect();
         decided(outcome).map(|decision| Decision { decision, limits })
@@ -341,6 +364,7 @@ fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> 
         key: Key::new(&limit.counter, identifier, endpoint),
         limit: &limit.limit,
         shadow: limit.mode == Mode::Shadow,
+        on_store_error: limit.on_store_error,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_core::{Counter, Limit};
+use tollgate_store::FailureMode;
 
 use crate::endpoint::Pattern;
 
@@ -47,6 +48,10 @@ pub struct Rule {
     pub mode: Mode,
     /// What has a counter of its own.
     pub scope: Scope,
+    /// Which store its counters are in; the default one unless it is set.
+    pub store: Option<String>,
+    /// What happens while that store fails; the limiter's own mode unless it is set.
+    pub on_store_error: Option<FailureMode>,
 }
 
 impl Rule {
@@ -62,6 +67,8 @@ impl Rule {
             limit,
             mode: Mode::Enforce,
             scope: Scope::Pattern,
+            store: None,
+            on_store_error: None,
         }
     }
 
@@ -82,36 +89,48 @@ pub struct NamedLimit {
     /// Whether it denies or only watches.
     pub mode: Mode,
     pub(crate) counter: Counter,
+    /// The place of its store.
+    pub(crate) store: usize,
+    pub(crate) on_store_error: FailureMode,
 }
 
 impl NamedLimit {
-    pub(crate) fn of_rule(rule: &Rule) -> Self {
+    fn new(name: &str, limit: Limit, counter: Counter, on_store_error: FailureMode) -> Self {
+        Self { name: name.into(), limit, mode: Mode::Enforce, counter, store: 0, on_store_error }
+    }
+
+    /// `store` is the place of the rule's store, `otherwise` what happens on a failure if the rule does not say.
+    pub(crate) fn of_rule(rule: &Rule, store: usize, otherwise: FailureMode) -> Self {
         let pattern = rule.endpoint.canonical();
         let counter = match rule.scope {
             Scope::Pattern => Counter::new(&rule.name, &rule.dimension, &pattern),
             Scope::Endpoint => Counter::per_endpoint(&rule.name, &rule.dimension, &pattern),
         };
-        Self { name: rule.name.as_str().into(), limit: rule.limit, mode: rule.mode, counter }
+        let on_store_error = rule.on_store_error.unwrap_or(otherwise);
+        Self { mode: rule.mode, store, ..Self::new(&rule.name, rule.limit, counter, on_store_error) }
     }
 
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
-    pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit) -> Self {
+    pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let scope = format!("plan:{}", distinction(&limit));
-        Self { name: plan.into(), limit, mode: Mode::Enforce, counter: Counter::new(plan, dimension, &scope) }
+        Self::new(plan, limit, Counter::new(plan, dimension, &scope), on_store_error)
     }
 
     /// The limit that applies where no rule does.
-    pub(crate) fn default(dimension: &str, limit: Limit) -> Self {
-        let counter = Counter::per_endpoint("default", dimension, DEFAULT_SCOPE);
-        Self { name: "default".into(), limit, mode: Mode::Enforce, counter }
+    pub(crate) fn default(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
+        Self::new(
+            "default",
+            limit,
+            Counter::per_endpoint("default", dimension, DEFAULT_SCOPE),
+            on_store_error,
+        )
     }
 
     /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth
     /// does not start a counter anew.
-    pub(crate) fn ad_hoc(dimension: &str, limit: Limit) -> Self {
+    pub(crate) fn ad_hoc(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let scope = format!("ad-hoc:{}", distinction(&limit));
-        let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
-        Self { name: "ad-hoc".into(), limit, mode: Mode::Enforce, counter }
+        Self::new("ad-hoc", limit, Counter::per_endpoint("ad-hoc", dimension, &scope), on_store_error)
     }
 
     /// What is counted.
@@ -135,13 +154,19 @@ pub(crate) type NamedLimits = Arc<[Arc<NamedLimit>]>;
 pub(crate) struct PlanLimits {
     name: Box<str>,
     limits: Vec<Limit>,
+    on_store_error: FailureMode,
     /// The limits with their counters, for the dimensions that are likely; others are made as they come.
     prepared: Vec<(Box<str>, NamedLimits)>,
 }
 
 impl PlanLimits {
-    pub(crate) fn new(name: &str, limits: Vec<Limit>, dimensions: &[&str]) -> Self {
-        let mut plan = Self { name: name.into(), limits, prepared: Vec::new() };
+    pub(crate) fn new(
+        name: &str,
+        limits: Vec<Limit>,
+        on_store_error: FailureMode,
+        dimensions: &[&str],
+    ) -> Self {
+        let mut plan = Self { name: name.into(), limits, on_store_error, prepared: Vec::new() };
         plan.prepared =
             dimensions.iter().map(|dimension| ((*dimension).into(), plan.make(dimension))).collect();
         plan
@@ -154,7 +179,8 @@ impl PlanLimits {
     }
 
     fn make(&self, dimension: &str) -> NamedLimits {
-        self.limits.iter().map(|limit| Arc::new(NamedLimit::of_plan(&self.name, dimension, *limit))).collect()
+        let named = |limit: &Limit| NamedLimit::of_plan(&self.name, dimension, *limit, self.on_store_error);
+        self.limits.iter().map(|limit| Arc::new(named(limit))).collect()
     }
 
     /// Two limits of one plan that would share a counter.

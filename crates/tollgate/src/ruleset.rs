@@ -6,11 +6,13 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tollgate_core::Limit;
+use tollgate_store::FailureMode;
 
 use crate::check::Check;
 use crate::endpoint::{Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule};
+use crate::stores::Stores;
 
 type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 
@@ -25,6 +27,8 @@ pub(crate) struct RuleSet {
     default_limit: Option<Limit>,
     /// The default limit for the dimensions that are likely; others are made as they come.
     defaults: Map<Box<str>, Arc<NamedLimit>>,
+    /// For limits that do not say.
+    on_store_error: FailureMode,
 }
 
 /// The rules of one endpoint pattern and dimension.
@@ -60,6 +64,8 @@ impl RuleSet {
         rules: &[Rule],
         plans: Vec<(String, Vec<Limit>)>,
         default_limit: Option<Limit>,
+        on_store_error: FailureMode,
+        stores: &Stores,
     ) -> Result<Self, InvalidRules> {
         if rules.len() > Self::RULES_MAX {
             return Err(InvalidRules::TooMany { rules: rules.len(), max: Self::RULES_MAX });
@@ -71,13 +77,20 @@ impl RuleSet {
             if !variants.insert(rule.variant()) {
                 return Err(InvalidRules::DuplicateRule { place, name: rule.name.clone() });
             }
+            let store = match &rule.store {
+                None => 0,
+                Some(store) => stores.place(store).ok_or_else(|| InvalidRules::UnknownStore {
+                    rule: rule.name.clone(),
+                    store: store.clone(),
+                })?,
+            };
             // Users get tiers from the catalog; until one has a tier, a rule for a tier applies to nobody.
             if rule.tier.is_some() {
                 continue;
             }
             dimensions.push(&rule.dimension);
             let compiled = Arc::new(CompiledRule {
-                limit: Arc::new(NamedLimit::of_rule(rule)),
+                limit: Arc::new(NamedLimit::of_rule(rule, store, on_store_error)),
                 method: rule.method.as_deref().map(Into::into),
                 exact: rule.identifier.is_some(),
                 endpoint: rule.endpoint.clone(),
@@ -94,9 +107,8 @@ impl RuleSet {
         dimensions.sort_unstable();
         dimensions.dedup();
         let defaults = default_limit.iter().flat_map(|limit| {
-            dimensions
-                .iter()
-                .map(|dimension| ((*dimension).into(), Arc::new(NamedLimit::default(dimension, *limit))))
+            let named = |dimension: &str| Arc::new(NamedLimit::default(dimension, *limit, on_store_error));
+            dimensions.iter().map(move |dimension| ((*dimension).into(), named(dimension)))
         });
         let defaults = defaults.collect();
         let mut compiled_plans = Map::default();
@@ -108,12 +120,12 @@ impl RuleSet {
                     window: limit.window(),
                 });
             }
-            let plan = PlanLimits::new(&name, limits, &dimensions);
+            let plan = PlanLimits::new(&name, limits, on_store_error, &dimensions);
             if compiled_plans.insert(name.as_str().into(), plan).is_some() {
                 return Err(InvalidRules::DuplicatePlan { name });
             }
         }
-        Ok(Self { by_endpoint, plans: compiled_plans, default_limit, defaults })
+        Ok(Self { by_endpoint, plans: compiled_plans, default_limit, defaults, on_store_error })
     }
 
     /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
@@ -143,7 +155,8 @@ impl RuleSet {
         }
         if let Some(limit) = check.limit {
             for &(dimension, identifier) in &check.identities {
-                applied.push((Arc::new(NamedLimit::ad_hoc(dimension, limit)), identifier));
+                let limit = NamedLimit::ad_hoc(dimension, limit, self.on_store_error);
+                applied.push((Arc::new(limit), identifier));
             }
         }
         // A rule that only watches takes nobody's limit away.
@@ -169,7 +182,8 @@ impl RuleSet {
                 applied
                     .extend(self.plan(name)?.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
             }
-            let limits = ad_hoc.iter().map(|limit| NamedLimit::ad_hoc(dimension, *limit));
+            let named = |limit: &Limit| NamedLimit::ad_hoc(dimension, *limit, self.on_store_error);
+            let limits = ad_hoc.iter().map(named);
             applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
         }
         self.defaults_for(check, &mut applied);
@@ -180,7 +194,8 @@ impl RuleSet {
         let Some(limit) = self.default_limit else { return };
         for &(dimension, identifier) in &check.identities {
             let known = self.defaults.get(dimension).cloned();
-            let limit = known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit)));
+            let limit =
+                known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit, self.on_store_error)));
             applied.push((limit, identifier));
         }
     }

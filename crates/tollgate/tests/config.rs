@@ -40,7 +40,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(config.server.http.port(), 9090);
     assert_eq!(config.server.admin_allow.len(), 2);
     assert_eq!((config.server.max_connections, config.server.idle_timeout), (50, Duration::from_secs(5)));
-    assert_eq!(config.memory.max_keys, 5_000);
+    assert_eq!(config.stores[0].memory.max_keys, 5_000);
     assert_eq!((config.log_format, config.log_level), (LogFormat::Json, "debug"));
     assert_eq!(config.headers, [HeaderFamily::Ietf]);
     assert_eq!(config.plans[0].1.len(), 2);
@@ -99,7 +99,7 @@ rules:
   - {name: b, dimension: user, endpoint: "/x/*", method: "G T", mode: maybe, algorithm: gcra, limit: 5, window: 1us}
   - {name: c, dimension: user, algorithm: gcra, limit: 5, window: 1s}
   - {name: c, dimension: user, algorithm: gcra, limit: 6, window: 1s}
-stores: {default: {url: "redis://localhost"}}
+stores: {default: {url: "http://user:secret@localhost"}, hot: {url: "redis://a", max_keys: 5, tls: {cert: a.pem}}}
 nonsense: true
 log: {level: inof}
 "#;
@@ -122,7 +122,9 @@ log: {level: inof}
         "line 9: rules[2].mode: `maybe` is not one of enforce, shadow",
         "line 9: rules[2].window: window must be between 1ms and 366 days",
         "line 11: rules[4]: `c` is the same variant as rules[3]",
-        "line 12: stores.default.url: `redis://localhost`",
+        "line 12: stores.default.url: must be `memory:` or start with redis://",
+        "line 12: stores.hot.max_keys: is only for a store in memory",
+        "line 12: stores.hot.tls: cert and key go together",
         "line 13: nonsense: unknown field",
         "line 14: log.level: `inof` is not one of off, error",
     ];

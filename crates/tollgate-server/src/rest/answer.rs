@@ -6,6 +6,7 @@ use serde::Serialize;
 use tollgate::{Answer, Decision, NamedLimit};
 
 use crate::headers::seconds_ceil;
+use crate::respond::ErrorBody;
 
 /// The answer to a check, and to each item of a batch.
 #[derive(Debug, Serialize)]
@@ -37,6 +38,9 @@ pub(crate) struct CheckResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage_percentage: Option<f64>,
     limits: Limits<'a>,
+    /// Beside the answer when it is an error as well, as a denial by a store that fails is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<ErrorBody<'a>>,
 }
 
 /// Every limit's own answer.
@@ -93,6 +97,7 @@ impl<'a> CheckResponse<'a> {
             replayed: decision.replayed,
             usage_percentage: None,
             limits: Limits(decision),
+            error: None,
         }
     }
 

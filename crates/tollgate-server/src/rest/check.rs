@@ -5,15 +5,20 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Request, StatusCode};
-use tollgate::Decision;
+use tollgate::{Decision, Reason};
 
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, idempotency_key};
 use super::{json, read_json};
 use crate::app::Shared;
 use crate::headers::write_retry_after;
-use crate::respond::ApiError;
+use crate::request_id::{REQUEST_ID, as_text};
+use crate::respond::{ApiError, Code};
+
+/// A store that fails is looked at at least this often, in seconds.
+const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 pub(crate) async fn check(
     State(shared): State<Arc<Shared>>,
@@ -29,12 +34,26 @@ pub(crate) async fn check(
     }
     let decision = shared.limiter.check(&check).await.map_err(|error| request.explain(error))?;
     report_transitions(&decision);
-    let status = if decision.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-    let mut response = answer(&shared, status, &decision, &CheckResponse::new(&decision));
-    if !decision.allowed {
-        write_retry_after(&decision, response.headers_mut());
+    let mut body = CheckResponse::new(&decision);
+    if decision.allowed {
+        return Ok(answer(&shared, StatusCode::OK, &decision, &body));
     }
+    if !failed_closed(&decision) {
+        let mut response = answer(&shared, StatusCode::TOO_MANY_REQUESTS, &decision, &body);
+        write_retry_after(&decision, response.headers_mut());
+        return Ok(response);
+    }
+    let message = "the store of a limit fails, and that limit denies then; try again";
+    let error = ApiError::new(Code::ServiceUnavailable, message);
+    body.error = Some(error.envelope(headers.get(&REQUEST_ID).map(as_text).unwrap_or_default()).error);
+    let mut response = answer(&shared, error.code.status(), &decision, &body);
+    response.headers_mut().insert(RETRY_AFTER, STORE_RETRY_AFTER);
     Ok(response)
+}
+
+/// Whether a limit denied only because its store fails. Where another has no room, waiting for the store would not help.
+pub(super) fn failed_closed(decision: &Decision) -> bool {
+    !decision.allowed && decision.binding().is_some_and(|answer| answer.reason == Some(Reason::FailClosed))
 }
 
 /// A decision with its body and headers.

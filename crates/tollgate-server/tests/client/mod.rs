@@ -9,7 +9,7 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::Value;
-use tollgate::{Config, MemoryStore};
+use tollgate::{Config, MemoryStore, Stores};
 use tollgate_server::{AdminKey, App};
 use tollgate_testkit::SimulatedClock;
 
@@ -56,8 +56,9 @@ impl Client {
     pub fn new(yaml: &str) -> Self {
         let config = Config::parse(yaml).unwrap();
         let clock = Arc::new(SimulatedClock::default());
-        let store = Arc::new(MemoryStore::with_clock(config.memory, clock.clone()));
-        let app = App::new(&config, config.limiter_on(store).unwrap(), AdminKey::new("secret"));
+        let store = Arc::new(MemoryStore::with_clock(config.stores[0].memory, clock.clone()));
+        let app =
+            App::new(&config, config.limiter_with(Stores::memory(store)).unwrap(), AdminKey::new("secret"));
         Self { clock, app }
     }
 

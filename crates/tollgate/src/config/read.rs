@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate_core::{Algorithm, Limit};
-use tollgate_memory::MemoryOptions;
 
 use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
+use super::stores::{FAILURE_MODES, read_failure, read_stores};
 use super::{Config, HeaderFamily, LogFormat, ServerConfig};
 use crate::check::{is_dimension, is_identifier};
 use crate::endpoint::Pattern;
@@ -24,7 +24,10 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
         read_server(field, &mut config.server, mistakes);
     }
     if let Some(field) = fields.take("stores") {
-        read_stores(field, &mut config.memory, mistakes);
+        read_stores(field, &mut config.stores, mistakes);
+    }
+    if let Some(field) = fields.take("failure") {
+        read_failure(field, &mut config, mistakes);
     }
     if let Some(field) = fields.take_filled("default_limit", mistakes) {
         config.default_limit = match &field.node.value {
@@ -58,7 +61,7 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
         }
     }
     if let Some(field) = fields.take("rules") {
-        read_rules(field, &mut config.rules, mistakes);
+        read_rules(field, &mut config, mistakes);
     }
     fields.finish(mistakes);
     config
@@ -92,32 +95,6 @@ fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes)
     fields.finish(mistakes);
 }
 
-fn read_stores(field: Field, memory: &mut MemoryOptions, mistakes: &mut Mistakes) {
-    let Some(mut stores) = Fields::new(field, mistakes) else { return };
-    if let Some(field) = stores.take("default") {
-        let Some(mut fields) = Fields::new(field, mistakes) else { return };
-        if let Some(field) = fields.take("url")
-            && let Some(url) = field.text(mistakes)
-            && url != "memory:"
-        {
-            let message = format!("`{url}`: this version keeps counters in `memory:` only");
-            mistakes.add(&field.node.place, &field.path, message);
-        }
-        if let Some(field) = fields.take("max_keys")
-            && let Some(number) = bounded(&field, 1, MemoryOptions::KEYS_MAX as u64, mistakes)
-        {
-            memory.max_keys = number;
-        }
-        if let Some(field) = fields.take("max_idempotency_keys")
-            && let Some(number) = bounded(&field, 1, MemoryOptions::KEYS_MAX as u64, mistakes)
-        {
-            memory.max_idempotency_keys = number;
-        }
-        fields.finish(mistakes);
-    }
-    stores.finish(mistakes);
-}
-
 fn read_log(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
     let words = [("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
@@ -131,7 +108,7 @@ fn read_log(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     fields.finish(mistakes);
 }
 
-fn bounded(field: &Field, min: u64, max: u64, mistakes: &mut Mistakes) -> Option<usize> {
+pub(super) fn bounded(field: &Field, min: u64, max: u64, mistakes: &mut Mistakes) -> Option<usize> {
     let number = field.number(mistakes)?;
     if (min..=max).contains(&number) {
         return Some(number as usize);
@@ -169,7 +146,7 @@ fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Limit> {
     limit.map_err(|error| mistakes.add(&fields.place, &fields.path_of(error.field()), error.to_string())).ok()
 }
 
-fn read_rules(field: Field, rules: &mut Vec<Rule>, mistakes: &mut Mistakes) {
+fn read_rules(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     let mut found: Vec<(Rule, Place, String)> = Vec::new();
     for item in field.list(mistakes) {
         let (place, path) = (item.node.place.clone(), item.path.clone());
@@ -179,6 +156,14 @@ fn read_rules(field: Field, rules: &mut Vec<Rule>, mistakes: &mut Mistakes) {
     }
     let mut variants = HashMap::new();
     for (rule, place, path) in &found {
+        let known = |name: &String| config.stores.iter().any(|store| store.name == *name);
+        if let Some(store) = rule.store.as_ref().filter(|store| !known(store)) {
+            mistakes.add(
+                place,
+                &format!("{path}.store"),
+                format!("there is no store `{store}` under stores"),
+            );
+        }
         if let Some(first) = variants.insert(rule.variant(), path) {
             let message = format!(
                 "`{}` is the same variant as {first}; give it another name or another place",
@@ -188,7 +173,7 @@ fn read_rules(field: Field, rules: &mut Vec<Rule>, mistakes: &mut Mistakes) {
         }
     }
     drop(variants);
-    rules.extend(found.into_iter().map(|(rule, _, _)| rule));
+    config.rules.extend(found.into_iter().map(|(rule, _, _)| rule));
 }
 
 fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
@@ -201,6 +186,8 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
     let method = fields.take_filled("method", mistakes);
     let mode = fields.take_filled("mode", mistakes);
     let scope = fields.take_filled("counter", mistakes);
+    let store = fields.take_filled("store", mistakes);
+    let on_store_error = fields.take_filled("on_store_error", mistakes);
     let limit = read_limit(&mut fields, mistakes);
 
     let name = name.and_then(|field| {
@@ -248,6 +235,8 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
     let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&modes, mistakes));
     let scopes = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
     let scope = scope.map_or(Some(Scope::Pattern), |field| field.word(&scopes, mistakes));
+    let store = store.and_then(|field| field.text(mistakes));
+    let on_store_error = on_store_error.and_then(|field| field.word(&FAILURE_MODES, mistakes));
     fields.finish(mistakes);
     Some(Rule {
         name: name?,
@@ -259,6 +248,8 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
         limit: limit?,
         mode: mode?,
         scope: scope?,
+        store,
+        on_store_error,
     })
 }
 

@@ -1,0 +1,148 @@
+//! The stores a limiter counts in, by name. They outlive limiters: new rules on the same stores find the counters where they were.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tollgate_core::Timestamp;
+use tollgate_memory::MemoryStore;
+use tollgate_store::{Command, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth, apply_in_parts};
+
+/// The name of the store for everything that names no other.
+pub(crate) const DEFAULT_STORE: &str = "default";
+
+/// One store in this process or elsewhere, and further ones that rules can name.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Limit, Limiter, MemoryStore, Rule, Stores};
+///
+/// let stores = Stores::memory(Arc::new(MemoryStore::default())).and_memory("hot", Arc::default());
+/// let mut rule = Rule::new("logins", "ip", Limit::per_minute(5)?);
+/// rule.store = Some("hot".into());
+/// let limiter = Limiter::builder().stores(stores).rule(rule).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Stores {
+    /// The first is the default one.
+    stores: Arc<Vec<(Box<str>, Keeper)>>,
+}
+
+/// Where counters are. The store in the process is called directly, because its answer is there before a future would be made.
+#[derive(Clone, Debug)]
+pub(crate) enum Keeper {
+    Memory(Arc<MemoryStore>),
+    Elsewhere(Arc<GuardedStore>),
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        Self::memory(Arc::default())
+    }
+}
+
+impl Stores {
+    /// Counters in this process.
+    pub fn memory(store: Arc<MemoryStore>) -> Self {
+        Self { stores: Arc::new(vec![(DEFAULT_STORE.into(), Keeper::Memory(store))]) }
+    }
+
+    /// Counters elsewhere. A call that takes longer than `timeout` is answered by the failure mode of its limits.
+    pub fn remote(store: Arc<dyn Store>, timeout: Duration) -> Self {
+        Self { stores: Arc::new(vec![(DEFAULT_STORE.into(), guarded(DEFAULT_STORE, store, timeout))]) }
+    }
+
+    /// A further store in this process, for rules that name it. The name `default` replaces the default one.
+    #[must_use]
+    pub fn and_memory(self, name: &str, store: Arc<MemoryStore>) -> Self {
+        self.and(name, Keeper::Memory(store))
+    }
+
+    /// A further store elsewhere, for rules that name it. The name `default` replaces the default one.
+    #[must_use]
+    pub fn and_remote(self, name: &str, store: Arc<dyn Store>, timeout: Duration) -> Self {
+        self.and(name, guarded(name, store, timeout))
+    }
+
+    fn and(mut self, name: &str, keeper: Keeper) -> Self {
+        let stores = Arc::make_mut(&mut self.stores);
+        match stores.iter_mut().find(|(other, _)| **other == *name) {
+            Some((_, store)) => *store = keeper,
+            None => stores.push((name.into(), keeper)),
+        }
+        self
+    }
+
+    /// Whether each store can be relied on now.
+    pub fn health(&self) -> impl Iterator<Item = (&str, StoreHealth)> {
+        self.stores.iter().map(|(name, keeper)| {
+            let health = match keeper {
+                Keeper::Memory(_) => StoreHealth::Up,
+                Keeper::Elsewhere(store) => store.health(),
+            };
+            (&**name, health)
+        })
+    }
+
+    /// What each store has counted about itself, for operators.
+    pub fn figures(&self) -> impl Iterator<Item = (&str, Vec<(&'static str, u64)>)> {
+        self.stores.iter().map(|(name, keeper)| (&**name, keeper.as_dyn().figures()))
+    }
+
+    /// The place of a store; the first is the default one.
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        self.stores.iter().position(|(other, _)| **other == *name)
+    }
+
+    /// The store at `place`, which came from [`place`](Self::place).
+    #[inline]
+    pub(crate) fn keeper(&self, place: usize) -> &Keeper {
+        &self.stores[place].1
+    }
+
+    /// Applies a command whose charges are kept in `places`, one for each charge.
+    pub(crate) async fn apply(&self, command: &Command<'_>, places: &[usize]) -> Result<Outcome, StoreError> {
+        let first = places.first().copied().unwrap_or_default();
+        if places.iter().all(|place| *place == first) {
+            return self.keeper(first).apply(command, None).await;
+        }
+        // By the place of the store, so that all callers charge in the same order.
+        let mut parts: Vec<(usize, Part<'_>)> = Vec::new();
+        for (charge, place) in places.iter().enumerate() {
+            match parts.iter_mut().find(|(other, _)| other == place) {
+                Some((_, part)) => part.places.push(charge),
+                None => {
+                    let store = self.keeper(*place).as_dyn();
+                    parts.push((*place, Part { store, places: SmallVec::from_elem(charge, 1) }));
+                }
+            }
+        }
+        parts.sort_by_key(|(place, _)| *place);
+        let parts: Vec<Part<'_>> = parts.into_iter().map(|(_, part)| part).collect();
+        apply_in_parts(&parts, command, None).await
+    }
+}
+
+impl Keeper {
+    pub(crate) fn as_dyn(&self) -> &dyn Store {
+        match self {
+            Self::Memory(store) => &**store,
+            Self::Elsewhere(store) => &**store,
+        }
+    }
+
+    async fn apply(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
+        match self {
+            Self::Memory(store) => store.apply_now(command, now),
+            Self::Elsewhere(store) => {
+                let outcome = store.apply(std::slice::from_ref(command), now).await.pop();
+                outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
+            }
+        }
+    }
+}
+
+fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Keeper {
+    Keeper::Elsewhere(GuardedStore::new(name, store, Arc::new(MemoryStore::default()), timeout))
+}
