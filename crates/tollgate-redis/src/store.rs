@@ -21,8 +21,8 @@ use crate::url::Topology;
 
 /// How often a command that surely did not run is sent again.
 const RESENDS_MAX: u32 = 3;
-/// How long to wait before that when the server needs time, doubled each time, with jitter.
-const RESEND_PAUSE: Duration = Duration::from_millis(4);
+/// How long to wait before that when the server needs time, doubled each time, with jitter: together most of the usual deadline.
+const RESEND_PAUSE: Duration = Duration::from_millis(6);
 /// So many commands go to Redis at once; others get their turn in between.
 const PIPELINE_MAX: usize = 128;
 
@@ -233,7 +233,7 @@ impl RedisStore {
                 return Err(error);
             }
             if pause {
-                sleep(RESEND_PAUSE.mul_f64(f64::from(1 << resends) * (0.5 + fastrand::f64() / 2.0))).await;
+                sleep(RESEND_PAUSE.mul_f64(f64::from(1 << resends) * (0.75 + fastrand::f64() / 4.0))).await;
             }
             resends += 1;
             self.connector.figures.resends.fetch_add(1, Ordering::Relaxed);

@@ -5,6 +5,7 @@
 //! - [`replay()`]: runs a history on a store and on the model, and reports the first difference;
 //! - [`store_suite!`]: one named test per behaviour for a store of your own;
 //! - [`admission`]: concurrent callers, of which exactly as many must pass as the limit says;
+//! - [`load`]: callers that keep a store busy while something happens to it;
 //! - [`SimulatedClock`]: time that moves only when told;
 //! - [`server`]: real Redis servers as child processes, and a proxy that misbehaves on demand.
 //!
@@ -22,7 +23,9 @@
 
 pub mod admission;
 mod clock;
+mod effort;
 pub mod history;
+pub mod load;
 pub mod model;
 mod replay;
 mod seed;
@@ -30,5 +33,6 @@ pub mod server;
 pub mod suite;
 
 pub use clock::SimulatedClock;
+pub use effort::effort;
 pub use replay::{Difference, replay};
 pub use seed::Seed;

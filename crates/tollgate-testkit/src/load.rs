@@ -1,0 +1,228 @@
+//! Callers that keep a store busy while something happens to it, and what became of each request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Cost, Counter, Key, Limit};
+use tollgate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store};
+
+/// What the callers ask for.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// How many ask at the same time.
+    pub callers: usize,
+    /// How long each one rests between two requests.
+    pub pause: Duration,
+    /// Whose requests they are, in turn.
+    pub identifiers: Vec<String>,
+    /// The limits of each request, all of one identity.
+    pub limits: Vec<(Counter, Limit)>,
+    /// What happens while the store fails.
+    pub on_store_error: FailureMode,
+    /// Whether each request has an idempotency key of its own.
+    pub idempotent: bool,
+}
+
+impl Load {
+    /// A few callers of one identifier under one limit that denies while its store fails, so that everything admitted was admitted by the store.
+    pub fn new(limit: Limit) -> Self {
+        Self {
+            callers: 16,
+            pause: Duration::from_millis(2),
+            identifiers: vec!["someone".into()],
+            limits: vec![(Counter::new("load", "user", ""), limit)],
+            on_store_error: FailureMode::Closed,
+            idempotent: false,
+        }
+    }
+
+    /// Starts the callers.
+    pub fn start(self, store: Arc<dyn Store>) -> Running {
+        let stop = Arc::new(AtomicBool::new(false));
+        let load = Arc::new(self);
+        let callers = (0..load.callers)
+            .map(|caller| tokio::spawn(call(load.clone(), store.clone(), caller, stop.clone())))
+            .collect();
+        let lateness = tokio::spawn(measure_lateness(stop.clone()));
+        Running { callers, lateness, stop, load, store }
+    }
+
+    /// How much is used of the first limit, summed over all identifiers.
+    pub async fn used(&self, store: &dyn Store) -> u64 {
+        let mut used = 0;
+        for identifier in &self.identifiers {
+            let (counter, limit) = &self.limits[0];
+            let charges = [Charge::new(Key::new(counter, identifier, ""), limit)];
+            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            let outcome = store.apply(&[command], None).await.remove(0).expect("the store answers");
+            let Outcome::Decided(decision) = outcome else { continue };
+            let remaining = decision.remaining().expect("the store knows");
+            used += u64::from(limit.capacity() - remaining);
+        }
+        used
+    }
+}
+
+/// Callers at work.
+pub struct Running {
+    callers: Vec<JoinHandle<Vec<Record>>>,
+    lateness: JoinHandle<Duration>,
+    stop: Arc<AtomicBool>,
+    load: Arc<Load>,
+    store: Arc<dyn Store>,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// When it was sent.
+    pub sent: Instant,
+    /// How long the answer took.
+    pub took: Duration,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The store admitted it.
+    Admitted,
+    /// The store denied it.
+    Denied,
+    /// The failure mode answered.
+    Degraded,
+    /// There was no answer.
+    Failed,
+}
+
+/// What became of all requests.
+#[derive(Debug)]
+pub struct Report {
+    /// Every request, in the order they were sent.
+    pub records: Vec<Record>,
+    /// By how much timers of this process were late at worst: no answer can be more punctual than that.
+    pub lateness: Duration,
+}
+
+impl Running {
+    /// Waits until the store has answered again, `within` this long at most, then stops the callers.
+    pub async fn stop_when_healthy(self, since: Instant, within: Duration) -> Report {
+        while since.elapsed() < within {
+            sleep(Duration::from_millis(10)).await;
+            let (counter, limit) = &self.load.limits[0];
+            let charges = [Charge {
+                on_store_error: FailureMode::Closed,
+                ..Charge::new(Key::new(counter, &self.load.identifiers[0], ""), limit)
+            }];
+            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            let outcomes = self.store.apply(&[command], None).await;
+            if matches!(&outcomes[..], [Ok(Outcome::Decided(decision))] if !decision.degraded()) {
+                // A little longer, so that callers meet the store again.
+                sleep(Duration::from_millis(300)).await;
+                break;
+            }
+        }
+        self.stop().await
+    }
+
+    /// Stops the callers.
+    pub async fn stop(self) -> Report {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut records = Vec::new();
+        for caller in self.callers {
+            records.extend(caller.await.expect("a caller does not panic"));
+        }
+        records.sort_by_key(|record| record.sent);
+        Report { records, lateness: self.lateness.await.expect("the timer does not panic") }
+    }
+}
+
+impl Report {
+    /// How many requests had this fate.
+    pub fn count(&self, fate: Fate) -> u64 {
+        self.records.iter().filter(|record| record.fate == fate).count() as u64
+    }
+
+    /// The longest that a request took.
+    pub fn slowest(&self) -> Duration {
+        self.records.iter().map(|record| record.took).max().unwrap_or_default()
+    }
+
+    /// The longest that a request took beyond what this machine's timers were late by.
+    pub fn slowest_of_ours(&self) -> Duration {
+        self.slowest().saturating_sub(self.lateness)
+    }
+
+    /// How long after `instant` the store itself first answered a request that was sent after it.
+    pub fn healthy_after(&self, instant: Instant) -> Option<Duration> {
+        let own =
+            |record: &&Record| record.sent >= instant && matches!(record.fate, Fate::Admitted | Fate::Denied);
+        self.records.iter().find(own).map(|record| (record.sent + record.took).duration_since(instant))
+    }
+
+    /// From the first degraded request to the end of the last.
+    pub fn degraded_for(&self) -> Duration {
+        let degraded = || self.records.iter().filter(|record| record.fate == Fate::Degraded);
+        match (degraded().next(), degraded().map(|record| record.sent + record.took).max()) {
+            (Some(first), Some(end)) => end.duration_since(first.sent),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The time within which this share of the requests of one fate was answered.
+    pub fn percentile(&self, fate: Fate, share: f64) -> Duration {
+        let mut times: Vec<Duration> =
+            self.records.iter().filter(|record| record.fate == fate).map(|record| record.took).collect();
+        times.sort_unstable();
+        let place = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
+        times.get(place).copied().unwrap_or_default()
+    }
+}
+
+async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<AtomicBool>) -> Vec<Record> {
+    let mut records = Vec::new();
+    let mut number = 0usize;
+    while !stop.load(Ordering::Relaxed) {
+        let identifier = &load.identifiers[(caller + number * load.callers) % load.identifiers.len()];
+        let charges: Vec<Charge<'_>> = load
+            .limits
+            .iter()
+            .map(|(counter, limit)| Charge {
+                on_store_error: load.on_store_error,
+                ..Charge::new(Key::new(counter, identifier, ""), limit)
+            })
+            .collect();
+        let key = format!("{caller}-{number}");
+        let idempotency =
+            load.idempotent.then_some(Idempotency { caller: identifier, key: &key, fingerprint: [1; 16] });
+        let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+        let sent = Instant::now();
+        let outcome = store.apply(&[command], None).await.pop();
+        let fate = match outcome {
+            Some(Ok(Outcome::Decided(decision))) if decision.degraded() => Fate::Degraded,
+            Some(Ok(Outcome::Decided(decision))) if decision.allowed => Fate::Admitted,
+            Some(Ok(Outcome::Decided(_))) => Fate::Denied,
+            _ => Fate::Failed,
+        };
+        records.push(Record { sent, took: sent.elapsed(), fate });
+        number += 1;
+        sleep(load.pause).await;
+    }
+    records
+}
+
+/// A timer beside the callers: what it is late by, the machine is to blame for.
+async fn measure_lateness(stop: Arc<AtomicBool>) -> Duration {
+    let nap = Duration::from_millis(5);
+    let mut worst = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        sleep(nap).await;
+        worst = worst.max(started.elapsed().saturating_sub(nap));
+    }
+    worst
+}
