@@ -1,12 +1,13 @@
-//! Measures Tollgate next to its peers: time, memory and instructions per check in one process, and the cost of the service.
+//! Measures Tollgate next to its peers: time, memory and instructions per check in one process, and the cost of the service and of Redis.
 //!
-//! The programs are `in_process` and `http`; the README says how to run them and what their figures mean. Nothing here is used
+//! The programs are `in_process`, `http` and `redis`; the README says how to run them and what their figures mean. Nothing here is used
 //! by the other crates.
 
 pub mod contender;
 pub mod machine;
 pub mod memory;
 pub mod pause;
+pub mod redis;
 pub mod service;
 pub mod speed;
 pub mod stopwatch;

@@ -9,9 +9,10 @@
 --
 -- ARGV[1]      't' take, 'p' peek, 'f' refund, 'x' reset
 -- ARGV[2]      the cost
--- ARGV[3]      for a take or a peek, the fingerprint of the request if there is an idempotency key; for a refund, when it was taken; or empty
--- ARGV[4]      the time in microseconds; empty (as always outside tests): the server's
--- ARGV[5..]    the limit of each charge, packed as LIMIT
+-- ARGV[3..n+2] the limit of each charge, packed as LIMIT
+-- ARGV[n+3]    if there is more to say: for a take or a peek, the fingerprint of the request under an idempotency key; for a refund, when it
+--              was taken; or empty
+-- ARGV[n+4]    in tests only, the time in microseconds instead of the server's
 --
 -- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset) and time as HEAD, then, if it was decided, whether it
 --              is admitted (one byte), and an ANSWER for each charge
@@ -20,29 +21,41 @@
 --              where total is the running sum of all costs. It makes members unique, and spares a check to walk the log.
 --
 -- Redis runs the whole file for every call, and making a function costs almost as much as deciding on a bucket. So the usual way is
--- written without functions, and those for what is rarer are made when they are needed, in `rarely`.
+-- written without them, and those for what is rarer are made when they are needed: `rarely` and `logging`.
 
 local HEAD = '<Bd'
 -- algorithm, shadow, tick exponent, quota, capacity, window, tick, window in ticks, units of a token, units per tick, capacity in units
-local LIMIT = '<BBBI4I4dddddd'
+local LIMIT, LIMIT_LENGTH = '<BBBI4I4dddddd', 59
 -- version, algorithm, standing, tick exponent, quota, window, and three numbers: level and tick (token bucket, leaky bucket, gcra);
 -- window number and count (fixed window); window number, current and previous count (sliding counter)
 local STATE, STATE_LENGTH, VERSION = '<BBBBI4dddd', 40, 1
 -- allowed, reason (0 none, 1 no room, 2 never fits), standing, previous standing, remaining, queue position, reset_at, retry_at (-1 none), delay
-local ANSWER = '<BBBBI4I4ddd'
+local ANSWER, HEAD_AND_ANSWER = '<BBBBI4I4ddd', '<BdBBBBBI4I4ddd'
 local LEAKY, FIXED, LOG, COUNTER, GCRA = 2, 3, 4, 5, 6
 local MAX = 9007199254740991
 local KEPT_FOR = 300000000
+-- Tests that bring their own time run for less than this many milliseconds of the server's.
+local KEPT_IN_TESTS = 86400000
+-- The start of the error reply for a key, by its place, whose value no version of this script wrote.
+local FOREIGN = 'FOREIGN '
 local floor, pack, unpack_struct, call = math.floor, struct.pack, struct.unpack, redis.call
 
-local action, cost, extra, injected = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local count = #ARGV - 4
-local now
-if injected == '' then
+local action, cost = ARGV[1], tonumber(ARGV[2])
+-- A limit is longer than a fingerprint or a time, so these are told apart by that.
+local count = #ARGV - 2
+local extra, now = '', nil
+if count > 0 and #ARGV[count + 2] ~= LIMIT_LENGTH then
+  if count > 1 and #ARGV[count + 1] ~= LIMIT_LENGTH then
+    count = count - 1
+    now = tonumber(ARGV[count + 3])
+  end
+  count = count - 1
+  extra = ARGV[count + 3]
+end
+local injected = now
+if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
-else
-  now = tonumber(injected)
 end
 
 if action == 'x' then
@@ -59,34 +72,19 @@ if record then
   end
 end
 
-local function ceil_div(a, b)
-  local quotient = floor(a / b)
-  if quotient * b < a then return quotient + 1 end
-  return quotient
-end
+-- Everything it needs is handed in: what a function shares with the script around it costs time whenever it is made.
+local function rarely(now, cost, extra)
+  local rare, floor = {}, math.floor
 
--- Milliseconds after which a state equals a fresh one; tests that bring their own time keep it for longer than they run.
-local function time_to_live(fresh_at)
-  local milliseconds = ceil_div(fresh_at - now, 1000) + 1
-  if injected ~= '' and milliseconds < 86400000 then return 86400000 end
-  return milliseconds
-end
-
-local rare
-local function rarely()
-  if rare then return rare end
-  rare = {}
-  -- A refund touches the entries after the one it reduces; it gives up where that would keep Redis from everybody else.
-  local REFUND_REACH = 10000
+  local function ceil_div(a, b)
+    local quotient = floor(a / b)
+    if quotient * b < a then return quotient + 1 end
+    return quotient
+  end
 
   function rare.times(a, b)
     if a > floor(MAX / b) then return MAX end
     return a * b
-  end
-
-  -- An error reply: there is a value under the key of the charge at this place that no version of this script wrote.
-  function rare.foreign(place)
-    return {err = 'FOREIGN ' .. place}
   end
 
   -- The standing of a key of which some is left: above 80 % used is a warning (1), below 70 % normal again (0), no room throttled (2).
@@ -143,26 +141,6 @@ local function rarely()
     return rare.times(tokens, new_unit), here
   end
 
-  -- The first offset at which a previous count weighs no more than 'room'; nil when the window ends before.
-  function rare.offset_with_room(ticks, previous, room)
-    if previous <= room then return 0 end
-    local offset = ticks - floor(room * ticks / previous)
-    if offset < ticks then return offset end
-    return nil
-  end
-
-  -- The first time at which 'wanted' has room under a sliding counter.
-  function rare.counter_retry_at(quota, window, tick, ticks, number, current, previous, wanted)
-    local room = quota - current - wanted
-    if room >= 0 then
-      local offset = rare.offset_with_room(ticks, previous, room)
-      if offset then return number * window + offset * tick end
-    end
-    local offset = rare.offset_with_room(ticks, current, quota - wanted)
-    if offset then return (number + 1) * window + offset * tick end
-    return (number + 2) * window
-  end
-
   -- What is owed at tick 'here' of a gcra that owes 'from' at tick 'at', which is later; more than any capacity is MAX.
   function rare.owed(from, at, here, rate)
     if at - here > floor((MAX - from) / rate) then return MAX end
@@ -198,19 +176,27 @@ local function rarely()
     return current, previous
   end
 
+  return rare
+end
+
+local function logging(now, cost, extra, injected)
+  local logs, floor, call = {}, math.floor, redis.call
+  -- A refund touches the entries after the one it reduces; it gives up where that would keep Redis from everybody else.
+  local REFUND_REACH = 10000
+
   local function score(time) return string.format('%.0f', time) end
 
   local function member(total, own, window, standing)
     return string.format('%.0f:%.0f:%.0f:%d', total, own, window, standing)
   end
 
-  function rare.parse(text)
+  function logs.parse(text)
     local total, own, window, standing = string.match(text, '^(%d+):(%d+):(%d+):([012])$')
     return tonumber(total), tonumber(own), tonumber(window), tonumber(standing)
   end
 
   -- A sliding log as it is now; nil if the key is not ours.
-  function rare.read_log(key, window)
+  function logs.read_log(key, window)
     local log = {key = key, window = window, time = now, used = 0, base = 0, total = 0, standing = 0}
     local newest = redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES')
     if newest.err then
@@ -220,7 +206,7 @@ local function rarely()
       return log
     end
     if not newest[1] then return log end
-    local total, own, written_under, standing = rare.parse(newest[1])
+    local total, own, written_under, standing = logs.parse(newest[1])
     if not standing then return nil end
     if written_under ~= window then
       log.stale = true
@@ -233,7 +219,7 @@ local function rarely()
     log.live_from = log.time - window
     if time <= log.live_from then return log end
     local first = call('ZRANGEBYSCORE', key, '(' .. score(log.live_from), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    local first_total, first_own = rare.parse(first[1])
+    local first_total, first_own = logs.parse(first[1])
     log.newest, log.newest_time, log.newest_own, log.total = newest[1], time, own, total
     log.base, log.first_total, log.first_time = first_total - first_own, first_total, tonumber(first[2])
     log.used, log.fresh_at = total - log.base, time + window
@@ -241,13 +227,13 @@ local function rarely()
   end
 
   -- When enough has expired: with the first entry whose running total reaches it, found by its rank.
-  function rare.log_retry_at(log, quota, wanted)
+  function logs.log_retry_at(log, quota, wanted)
     local enough = log.total + wanted - quota
     if log.first_total >= enough then return log.first_time + log.window end
     local low, high = call('ZCOUNT', log.key, '-inf', score(log.live_from)), call('ZCARD', log.key) - 1
     while low < high do
       local middle = floor((low + high) / 2)
-      if rare.parse(call('ZRANGE', log.key, middle, middle)[1]) >= enough then high = middle else low = middle + 1 end
+      if logs.parse(call('ZRANGE', log.key, middle, middle)[1]) >= enough then high = middle else low = middle + 1 end
     end
     return tonumber(call('ZRANGE', log.key, low, low, 'WITHSCORES')[2]) + log.window
   end
@@ -256,13 +242,13 @@ local function rarely()
   local function shift(key, time, amount)
     local entries = call('ZRANGEBYSCORE', key, '(' .. score(time), '+inf', 'WITHSCORES')
     for i = 1, #entries, 2 do
-      local total, own, window, standing = rare.parse(entries[i])
+      local total, own, window, standing = logs.parse(entries[i])
       call('ZREM', key, entries[i])
       call('ZADD', key, entries[i + 1], member(total - amount, own, window, standing))
     end
   end
 
-  function rare.append(log, standing)
+  function logs.append(log, standing)
     local own, total = cost, log.total + cost
     if log.stale then
       call('UNLINK', log.key)
@@ -280,11 +266,13 @@ local function rarely()
       end
     end
     call('ZADD', log.key, score(log.time), member(total, own, log.window, standing))
-    call('PEXPIRE', log.key, time_to_live(log.time + log.window))
+    local milliseconds = floor((log.time + log.window - now) / 1000) + 2
+    if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end
+    call('PEXPIRE', log.key, milliseconds)
   end
 
   -- Takes up to the cost back from the entry made when 'extra' says, or from the newest entries; says whether that was anything.
-  function rare.refund_log(log)
+  function logs.refund_log(log)
     if not log.newest then return false end
     local taken_at = extra ~= '' and tonumber(extra)
     if taken_at and (taken_at <= log.live_from or call('ZCOUNT', log.key, '(' .. extra, '+inf') > REFUND_REACH) then
@@ -299,7 +287,7 @@ local function rarely()
         entry = call('ZREVRANGE', log.key, 0, 0, 'WITHSCORES')
       end
       if not entry[1] or tonumber(entry[2]) <= log.live_from then break end
-      local total, own, window, standing = rare.parse(entry[1])
+      local total, own, window, standing = logs.parse(entry[1])
       local taken = math.min(own, left)
       call('ZREM', log.key, entry[1])
       if taken < own then call('ZADD', log.key, entry[2], member(total - taken, own - taken, window, standing)) end
@@ -312,43 +300,46 @@ local function rarely()
     return true
   end
 
-  function rare.set_log_standing(log, standing)
+  function logs.set_log_standing(log, standing)
     if not log.newest then return end
     call('ZREM', log.key, log.newest)
     call('ZADD', log.key, score(log.newest_time), member(log.total, log.newest_own, log.window, standing))
   end
 
-  return rare
+  return logs
 end
 
 -- Several limits are looked at twice: first all of them, to know whether the request is admitted, then each to charge it and to answer.
 -- A refund looks first as well, so that a value that is not ours stops it before it writes.
 local admitted, first_round, reply = 1, 1, nil
+local rare, logs
 if count < 2 and action ~= 'f' then first_round = 2 end
 for round = first_round, 2 do
   reply = ''
   for i = 1, count do
     local key = KEYS[i]
-    local algorithm, shadow, exponent, quota, capacity, window, tick, ticks, unit, rate, units = unpack_struct(LIMIT, ARGV[4 + i])
+    local algorithm, shadow, exponent, quota, capacity, window, tick, ticks, unit, rate, units = unpack_struct(LIMIT, ARGV[2 + i])
 
     -- Read: what is stored, if this algorithm wrote it over this window.
     local standing, a, b, c, stored_quota, stored_exponent = 0, nil, nil, nil, nil, nil
     local log
     if algorithm == LOG then
-      log = rarely().read_log(key, window)
-      if not log then return rare.foreign(i) end
+      logs = logs or logging(now, cost, extra, injected)
+      log = logs.read_log(key, window)
+      if not log then return {err = FOREIGN .. i} end
       standing = log.standing
     else
       local text = redis.pcall('GET', key)
       if text and text.err then
         -- A sliding log of ours counts for nothing under another algorithm; anything else is not ours.
         local newest = redis.pcall('ZREVRANGE', key, 0, 0)
-        if newest.err or not rarely().parse(newest[1]) then return rarely().foreign(i) end
+        logs = logs or logging(now, cost, extra, injected)
+        if newest.err or not logs.parse(newest[1]) then return {err = FOREIGN .. i} end
       elseif text then
-        if #text ~= STATE_LENGTH then return rarely().foreign(i) end
+        if #text ~= STATE_LENGTH then return {err = FOREIGN .. i} end
         local version, stored_algorithm, stored_standing, stored_window
         version, stored_algorithm, stored_standing, stored_exponent, stored_quota, stored_window, a, b, c = unpack_struct(STATE, text)
-        if version ~= VERSION then return rarely().foreign(i) end
+        if version ~= VERSION then return {err = FOREIGN .. i} end
         if stored_algorithm == algorithm and stored_window == window then standing = stored_standing else a = nil end
       end
     end
@@ -386,12 +377,14 @@ for round = first_round, 2 do
       at = here
       if a then
         if stored_quota ~= quota or stored_exponent ~= exponent then
-          level, at = rarely().convert(algorithm, window, tick, unit, stored_quota, stored_exponent, a, b)
+          rare = rare or rarely(now, cost, extra)
+          level, at = rare.convert(algorithm, window, tick, unit, stored_quota, stored_exponent, a, b)
         elseif here >= b then
           level = a - (here - b) * rate
           if level < 0 then level = 0 end
         elseif algorithm == GCRA then
-          level, at = rarely().owed(a, b, here, rate), b
+          rare = rare or rarely(now, cost, extra)
+          level, at = rare.owed(a, b, here, rate), b
         else
           level, at = a, b
         end
@@ -408,11 +401,12 @@ for round = first_round, 2 do
       local changed = false
       if action == 'f' then
         wanted = 1
-        settled = rarely().settle(standing, left, capacity)
+        rare = rare or rarely(now, cost, extra)
+        settled = rare.settle(standing, left, capacity)
         if algorithm == LOG then
-          changed = rare.refund_log(log)
+          changed = logs.refund_log(log)
           if changed then
-            log = rare.read_log(key, window)
+            log = logs.read_log(key, window)
             left = math.max(quota - log.used, 0)
           end
         elseif algorithm == FIXED or algorithm == COUNTER then
@@ -431,7 +425,7 @@ for round = first_round, 2 do
         end
         if changed then
           standing = rare.settle(settled, left, capacity)
-          if algorithm == LOG then rare.set_log_standing(log, standing) end
+          if algorithm == LOG then logs.set_log_standing(log, standing) end
         end
       end
 
@@ -443,7 +437,12 @@ for round = first_round, 2 do
         -- A limit that only watches never denies, and is not charged where it has no room.
         if shadow == 0 then admitted = 0 end
       elseif algorithm == LEAKY then
-        delay, position = rarely().times(ceil_div(level, rate), tick), ceil_div(level, unit) + wanted
+        -- The queue as it is before this request: how long to wait, and at which place.
+        delay, position = floor(level / rate), floor(level / unit)
+        if delay * rate < level then delay = delay + 1 end
+        if position * unit < level then position = position + 1 end
+        delay, position = delay * tick, position + wanted
+        if delay > MAX then delay = MAX end
       end
       local charged = allowed == 1 and admitted == 1 and action == 't'
       local left_before = left
@@ -470,16 +469,23 @@ for round = first_round, 2 do
       elseif algorithm == LOG then
         if log.used > 0 then fresh_at = log.fresh_at end
       elseif level > 0 then
-        fresh_at = (at + ceil_div(from, rate)) * tick
+        local ticks_left = floor(from / rate)
+        if ticks_left * rate < from then ticks_left = ticks_left + 1 end
+        fresh_at = (at + ticks_left) * tick
       end
       if fresh_at > MAX then fresh_at = MAX end
 
+      -- Above 80 % used is a warning (1), below 70 % normal again (0), no room throttled (2); in between it stays what it was before.
       if left * 100 > capacity * 30 then
         standing = 0
-      elseif charged then
-        standing = rarely().settle(rare.settle(standing, left_before, capacity), left, capacity)
-      else
-        standing = rarely().settle(standing, left, capacity)
+      elseif left == 0 then
+        standing = 2
+      elseif left * 100 < capacity * 20 then
+        standing = 1
+      elseif left_before * 100 > capacity * 30 then
+        standing = 0
+      elseif standing > 1 then
+        standing = 1
       end
       if allowed == 0 then
         if wanted > capacity then
@@ -489,16 +495,24 @@ for round = first_round, 2 do
           if algorithm == FIXED then
             retry_at = (number + 1) * window
           elseif algorithm == COUNTER then
-            retry_at = rarely().counter_retry_at(quota, window, tick, ticks, number, current, previous, wanted)
-          elseif algorithm == LOG then
-            retry_at = rare.log_retry_at(log, quota, wanted)
-          else
-            local slack = units - wanted * unit
-            if from > slack then
-              retry_at = (at + ceil_div(from - slack, rate)) * tick
+            -- In this window if the previous count fades enough, else in the next, where this count fades, else in the one after.
+            local room, faded = quota - current - wanted, ticks
+            if room >= 0 then faded = ticks - floor(room * ticks / previous) end
+            if faded < ticks then
+              retry_at = number * window + faded * tick
             else
-              retry_at = math.max(at - floor((slack - from) / rate), 0) * tick
+              room, faded = quota - wanted, 0
+              if current > room then faded = ticks - floor(room * ticks / current) end
+              if faded < ticks then retry_at = (number + 1) * window + faded * tick else retry_at = (number + 2) * window end
             end
+          elseif algorithm == LOG then
+            retry_at = logs.log_retry_at(log, quota, wanted)
+          else
+            -- Rounded up; before 'at' only for a gcra whose clock went back.
+            local excess = from - (units - wanted * unit)
+            local ticks_left = floor(excess / rate)
+            if ticks_left * rate < excess then ticks_left = ticks_left + 1 end
+            retry_at = math.max(at + ticks_left, 0) * tick
           end
           if retry_at > MAX then retry_at = MAX end
         end
@@ -512,12 +526,15 @@ for round = first_round, 2 do
         elseif algorithm == COUNTER then from, at = number, current
         else previous = 0 end
         local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, from, at, previous)
-        call('SET', key, text, 'PX', time_to_live(fresh_at))
+        -- It equals a fresh one after this many milliseconds, or a little earlier.
+        local milliseconds = floor((fresh_at - now) / 1000) + 2
+        if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end
+        call('SET', key, text, 'PX', milliseconds)
       elseif charged then
-        rare.append(log, standing)
+        logs.append(log, standing)
       end
       if count == 1 then
-        reply = pack(ANSWER, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
+        reply = pack(HEAD_AND_ANSWER, 0, now, admitted, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
       else
         reply = reply .. pack(ANSWER, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
       end
@@ -525,10 +542,10 @@ for round = first_round, 2 do
   end
 end
 
-reply = pack('<BdB', 0, now, admitted) .. reply
+if count ~= 1 then reply = pack('<BdB', 0, now, admitted) .. reply end
 if record and admitted == 1 and action == 't' then
   local kept = KEPT_FOR / 1000
-  if injected ~= '' then kept = 86400000 end
+  if injected then kept = KEPT_IN_TESTS end
   call('SET', record, extra .. reply, 'PX', kept)
 end
 return reply

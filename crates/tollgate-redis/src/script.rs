@@ -18,27 +18,22 @@ pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Op
     for name in &keys.names {
         call.arg(name.as_str());
     }
-    let cost = command.cost.get();
-    match &command.action {
-        Action::Take { idempotency: Some(idempotency) } => {
-            call.arg("t").arg(cost).arg(&idempotency.fingerprint)
-        }
-        Action::Take { idempotency: None } => call.arg("t").arg(cost).arg(""),
-        Action::Peek { idempotency: Some(idempotency) } => {
-            call.arg("p").arg(cost).arg(&idempotency.fingerprint)
-        }
-        Action::Peek { idempotency: None } => call.arg("p").arg(cost).arg(""),
-        Action::Refund { taken_at: Some(at) } => call.arg("f").arg(cost).arg(at.as_micros()),
-        Action::Refund { taken_at: None } => call.arg("f").arg(cost).arg(""),
+    let (action, extra) = match &command.action {
+        Action::Take { idempotency } => ("t", idempotency.as_ref().map(|own| own.fingerprint.to_vec())),
+        Action::Peek { idempotency } => ("p", idempotency.as_ref().map(|own| own.fingerprint.to_vec())),
+        Action::Refund { taken_at } => ("f", taken_at.map(|at| at.as_micros().to_string().into_bytes())),
         // Resets, and whatever has no reply of its own.
-        _ => call.arg("x").arg(cost).arg(""),
+        _ => ("x", None),
     };
-    match now {
-        Some(now) => call.arg(now.as_micros()),
-        None => call.arg(""),
-    };
+    call.arg(action).arg(command.cost.get());
     for charge in command.charges {
         call.arg(&packed(charge)[..]);
+    }
+    if extra.is_some() || now.is_some() {
+        call.arg(extra.unwrap_or_default());
+    }
+    if let Some(now) = now {
+        call.arg(now.as_micros());
     }
     call
 }

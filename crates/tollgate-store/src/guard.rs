@@ -106,7 +106,11 @@ impl GuardedStore {
         }
         let mut pending = Pending { guard: self, permit: Some(permit) };
         let results = match timeout(self.deadline, self.store.apply(commands, now)).await {
-            Ok(results) => results,
+            Ok(mut results) => {
+                // What is missing counts as the failure it is.
+                results.resize_with(commands.len(), || Err(StoreError::unanswered()));
+                results
+            }
             Err(_) => {
                 let late = || Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline)));
                 commands.iter().map(|_| late()).collect()
@@ -148,7 +152,7 @@ impl GuardedStore {
             }
             Change::Closed => tracing::info!(store = &*self.name, "the store answers again"),
         }
-        if self.breaker().is_open() {
+        if self.health() != StoreHealth::Up {
             self.look_until_back();
         }
     }
@@ -173,11 +177,19 @@ impl GuardedStore {
             loop {
                 sleep(LOOK_EVERY.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
                 let Some(guard) = own.upgrade() else { return };
-                if !guard.breaker().is_open() {
+                if guard.health() == StoreHealth::Up {
                     guard.looking.store(false, Ordering::Release);
-                    return;
+                    // It may have failed again in between, when nobody else could start to look.
+                    if guard.health() == StoreHealth::Up || guard.looking.swap(true, Ordering::AcqRel) {
+                        return;
+                    }
                 }
                 let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
+                if !guard.breaker().is_open() {
+                    // A node that is not ready gets no requests, so nobody else may come to find out.
+                    guard.call(&[look], None).await;
+                    continue;
+                }
                 let looked = timeout(deadline.max(LOOK_EVERY), guard.store.apply(&[look], None)).await;
                 if looked.is_ok_and(|results| results.iter().all(Result::is_ok)) {
                     guard.breaker().half_open();
