@@ -18,9 +18,9 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// One kind of check.
 #[derive(Debug)]
-pub struct Scenario {
+pub(super) struct Scenario {
     /// What it is called in tables.
-    pub name: String,
+    pub(super) name: String,
     /// Whether it is admitted; the first time it always is.
     pub(super) admitted: bool,
     action: Action<'static>,
@@ -29,18 +29,12 @@ pub struct Scenario {
 
 impl Scenario {
     /// A take of one token from a bucket that has plenty.
-    ///
-    /// # Errors
-    /// Never: its numbers are valid.
-    pub fn token_bucket() -> Result<Self, InvalidLimit> {
+    pub(super) fn token_bucket() -> Result<Self, InvalidLimit> {
         Self::admitted_by(Algorithm::TokenBucket)
     }
 
     /// All of them: each algorithm, then what a token bucket does otherwise.
-    ///
-    /// # Errors
-    /// Never: their numbers are valid.
-    pub fn all() -> Result<Vec<Self>, InvalidLimit> {
+    pub(super) fn all() -> Result<Vec<Self>, InvalidLimit> {
         let mut all = Algorithm::ALL.into_iter().map(Self::admitted_by).collect::<Result<Vec<_>, _>>()?;
         let single = Limit::try_new(Algorithm::TokenBucket, 1, HOUR)?;
         all.push(Self {

@@ -25,8 +25,7 @@ impl Redis {
         let listen = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         // Both replace themselves by the server; setpriv makes it end when this program is killed.
         let all = ["--pdeathsig", "KILL", "redis-server"].into_iter().chain(listen);
-        let server =
-            Server::start("redis-server", port, core, &env::temp_dir(), Path::new("setpriv"), all)?;
+        let server = Server::start("redis-server", port, core, &env::temp_dir(), Path::new("setpriv"), all)?;
         Ok(Self { server, control: Connection::open(port)? })
     }
 

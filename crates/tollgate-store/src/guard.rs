@@ -178,7 +178,7 @@ impl GuardedStore {
                 sleep(LOOK_EVERY.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
                 let Some(guard) = own.upgrade() else { return };
                 if guard.health() == StoreHealth::Up {
-                    guard.looking.store(false, Ordering::Release);
+                    guard.looking.swap(false, Ordering::AcqRel);
                     // It may have failed again in between, when nobody else could start to look.
                     if guard.health() == StoreHealth::Up || guard.looking.swap(true, Ordering::AcqRel) {
                         return;

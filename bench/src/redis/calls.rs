@@ -1,0 +1,88 @@
+//! Commands as they are sent to Redis: the baselines', and the store's own.
+
+use anyhow::Result;
+
+use super::recorder::Recorder;
+use super::scenario::{CAPACITY, REFILL_PER_HOUR, Scenario, user};
+use super::server::Redis;
+use super::wire::{Reply, packed};
+use super::{DEPTH, USERS};
+
+/// The name of the minimal script whose state is a string.
+pub(super) const STRING: &str = "minimal script, string";
+/// The name of the minimal script whose state is a hash.
+pub(super) const HASH: &str = "minimal script, hash";
+/// After so many batches every user has had as many turns as every other.
+const BATCHES: usize = 2 * USERS / DEPTH;
+/// Where the script's reply says whether the request is admitted: after the status and the time.
+const ADMITTED_AT: usize = 9;
+
+/// One kind of command, for every user.
+#[derive(Debug)]
+pub struct Calls {
+    /// What it is called in tables.
+    pub name: String,
+    /// The arguments, for each user.
+    pub(super) arguments: Vec<Vec<Vec<u8>>>,
+    /// What the answer says about admission, if anything.
+    admitted: Option<bool>,
+}
+
+impl Calls {
+    /// The baselines and every kind of check. What a store would send is recorded, so that a store is not part of the cost.
+    ///
+    /// # Errors
+    /// When Redis or a store fails.
+    pub async fn all(redis: &mut Redis) -> Result<Vec<Self>> {
+        let mut all = vec![
+            Self::minimal(STRING, redis, include_str!("minimal_string.lua"))?,
+            Self::minimal(HASH, redis, include_str!("minimal_hash.lua"))?,
+            Self::for_each_user("INCR", None, |key| vec!["INCR".into(), key.into()]),
+        ];
+        let recorder = Recorder::start(redis.port()).await?;
+        for scenario in Scenario::all()? {
+            let arguments = recorder.record(&scenario).await?;
+            all.push(Self { name: scenario.name, arguments, admitted: Some(scenario.admitted) });
+        }
+        Ok(all)
+    }
+
+    fn minimal(name: &str, redis: &mut Redis, script: &str) -> Result<Self> {
+        let hash = redis.load(script)?;
+        let capacity = CAPACITY.to_string();
+        let rate = (REFILL_PER_HOUR as f64 / 3_600e6).to_string();
+        Ok(Self::for_each_user(name, Some(true), |key| {
+            let texts = ["1", key, &capacity, &rate, "1"];
+            let rest = texts.into_iter().map(Vec::from);
+            [b"EVALSHA".to_vec(), hash.clone()].into_iter().chain(rest).collect()
+        }))
+    }
+
+    fn for_each_user(name: &str, admitted: Option<bool>, arguments: impl Fn(&str) -> Vec<Vec<u8>>) -> Self {
+        // Of the form that the store's keys have.
+        let key = |number| format!("rl:{{user:{}}}:{name}:*", user(number));
+        let arguments = (0..USERS).map(|number| arguments(&key(number))).collect();
+        Self { name: name.into(), arguments, admitted }
+    }
+
+    /// Batches to be sent at once, in which the users take turns.
+    pub(super) fn batches(&self) -> Vec<Vec<u8>> {
+        let batch = |first: usize| {
+            let turns = (first * DEPTH..(first + 1) * DEPTH).map(|turn| &self.arguments[turn % USERS]);
+            turns.flat_map(|arguments| packed(arguments)).collect()
+        };
+        (0..BATCHES).map(batch).collect()
+    }
+
+    /// Whether this is the answer that is to be measured.
+    pub(super) fn is_expected(&self, reply: &Reply) -> bool {
+        match (self.admitted, reply) {
+            (None, _) => true,
+            (Some(expected), Reply::Items(items)) => {
+                items.first() == Some(&Reply::Integer(i64::from(expected)))
+            }
+            (Some(expected), Reply::Text(text)) => text.get(ADMITTED_AT) == Some(&u8::from(expected)),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! How many calls of the script Redis answers when nothing else is in the way.
+//!
+//! It does what `redis-benchmark -c 50 -P 16` does, which cannot be used itself: it ends an argument at the first zero byte, and a
+//! packed limit has many.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::DEPTH;
+use super::calls::Calls;
+use super::wire::Connection;
+use crate::stopwatch::now;
+
+/// How many connections there are.
+pub(super) const CONNECTIONS: usize = 50;
+
+/// Connections that always have requests in flight.
+#[derive(Debug)]
+pub(super) struct Pipelines<'a> {
+    calls: &'a Calls,
+    batches: Vec<Vec<u8>>,
+    connections: Vec<Connection>,
+}
+
+impl<'a> Pipelines<'a> {
+    pub(super) fn open(port: u16, calls: &'a Calls) -> Result<Self> {
+        let connections = (0..CONNECTIONS).map(|_| Connection::open(port)).collect::<Result<_>>()?;
+        Ok(Self { calls, batches: calls.batches(), connections })
+    }
+
+    /// Asks as often as Redis answers for `duration`, and says how many calls that were.
+    pub(super) fn run(&mut self, duration: Duration) -> Result<u64> {
+        let mut batches = self.batches.iter().cycle();
+        let mut send = |connection: &mut Connection| connection.send(batches.next().context("no batches")?);
+        for connection in &mut self.connections {
+            send(connection)?;
+        }
+        let deadline = now() + duration;
+        let mut answered = 0;
+        // While one connection is waited for, Redis has the others' batches to work on.
+        while now() < deadline {
+            for connection in &mut self.connections {
+                answered += receive(connection, self.calls)?;
+                send(connection)?;
+            }
+        }
+        for connection in &mut self.connections {
+            answered += receive(connection, self.calls)?;
+        }
+        Ok(answered)
+    }
+}
+
+fn receive(connection: &mut Connection, calls: &Calls) -> Result<u64> {
+    for _ in 0..DEPTH {
+        let reply = connection.receive()?;
+        ensure!(calls.is_expected(&reply), "{}: unexpected reply {reply:?}", calls.name);
+    }
+    Ok(DEPTH as u64)
+}
