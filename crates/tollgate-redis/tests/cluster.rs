@@ -16,7 +16,7 @@ async fn cluster() -> Arc<dyn Store> {
     Arc::new(Served::new(RedisStore::connect(options).await.unwrap(), cluster))
 }
 
-tollgate_testkit::store_suite!(cluster(), histories = 100);
+tollgate_testkit::store_suite!(cluster(), histories = tollgate_testkit::effort(100, 1_000));
 
 const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 

@@ -323,6 +323,12 @@ async fn foreign_values_under_our_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_fails_over() {
     let _turn = turn().await;
+    for _ in 0..effort(1, 5) {
+        fail_over_once().await;
+    }
+}
+
+async fn fail_over_once() {
     let mut sentinels = RedisSentinels::start(2, 3);
     let (store, redis) = connect(&sentinels.url()).await;
     let load = Load::new(plenty());

@@ -15,4 +15,4 @@ async fn redis() -> Arc<dyn Store> {
 }
 
 // 7,000 histories of 20 operations on average: more than 100,000 operations.
-tollgate_testkit::store_suite!(redis(), histories = 1_000);
+tollgate_testkit::store_suite!(redis(), histories = tollgate_testkit::effort(1_000, 8_000));

@@ -13,6 +13,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use tollgate_core::{Algorithm, Cost, Counter, Decision, Key, Limit, Timestamp};
 use tollgate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 
+use crate::effort::effort;
 use crate::history::{self, History};
 use crate::replay::replay;
 use crate::seed::Seed;
@@ -47,6 +48,11 @@ macro_rules! store_suite {
             $crate::suite::concurrent_chains_leak_nothing($factory.await).await;
         }
 
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn concurrent_duplicates_are_charged_once() {
+            $crate::suite::concurrent_duplicates_are_charged_once($factory.await).await;
+        }
+
         #[tokio::test]
         async fn agrees_with_the_model_on_chains() {
             let store = $factory.await;
@@ -79,13 +85,14 @@ pub async fn agrees(store: &dyn Store, algorithm: Algorithm, histories: usize) {
     let name = format!("{algorithm}-changing");
     let changing =
         replay_many(store, &history::of_changing(algorithm), histories - histories / 2, &name).await;
-    println!("{algorithm}: {histories} histories, {} operations, 0 differences", steady + changing);
+    let operations = steady + changing;
+    println!("PASS parity-{algorithm} seed=0..{histories} operations={operations} differences=0");
 }
 
 /// Histories of chains of mixed algorithms give the same answers as the model, and a denied chain charges nothing.
 pub async fn agrees_on_chains(store: &dyn Store, histories: usize) {
     let operations = replay_many(store, &history::of_chains(), histories, "chain").await;
-    println!("chains: {histories} histories, {operations} operations, 0 differences");
+    println!("PASS parity-chains seed=0..{histories} operations={operations} differences=0");
 }
 
 async fn replay_many(
@@ -138,9 +145,48 @@ pub async fn concurrent_chains_leak_nothing(store: Arc<dyn Store>) {
     let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
     let outcome = store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");
     assert_eq!(decided(outcome).remaining(), Some(990), "a denied chain charged nothing");
+    println!("PASS chains seed=none requests={} leaked=0", 64 * attempts());
 }
 
-/// 64 callers take ten times each, every one from the chains in turn; how many each chain admitted.
+/// Eight callers at once with each idempotency key: it is charged once, and all are told the same.
+pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
+    let keys = effort(100, 10_000);
+    let limit =
+        Limit::try_new(Algorithm::FixedWindow, keys * 2, Duration::from_secs(3_600)).expect("a valid limit");
+    let counter = Arc::new(Counter::new("duplicates", "user", ""));
+    for key in 0..keys {
+        let callers: Vec<_> = (0..8)
+            .map(|_| {
+                let (store, counter) = (store.clone(), counter.clone());
+                tokio::spawn(async move {
+                    let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &limit)];
+                    let key = key.to_string();
+                    let command = Command {
+                        action: idempotency("caller", &key, 1),
+                        charges: &charges,
+                        cost: Cost::ONE,
+                    };
+                    decided(store.apply(&[command], Some(START)).await.remove(0).expect("the store answers"))
+                })
+            })
+            .collect();
+        let mut replayed = 0;
+        for caller in callers {
+            let decision = caller.await.expect("a caller does not panic");
+            assert!(decision.allowed);
+            assert_eq!(decision.remaining(), Some((keys * 2 - key - 1) as u32));
+            replayed += u32::from(decision.replayed);
+        }
+        assert_eq!(replayed, 7, "one of eight is charged");
+    }
+    println!("PASS idempotency seed=none keys={keys} duplicates=8 charges={keys}");
+}
+
+fn attempts() -> usize {
+    effort(10, 3_200)
+}
+
+/// 64 callers take a number of times each, every one from the chains in turn; how many each chain admitted.
 async fn admitted_of_64_callers(store: &Arc<dyn Store>, chains: Vec<Vec<(String, Limit)>>) -> Vec<u64> {
     let mut callers = Vec::new();
     for caller in 0..64 {
@@ -153,7 +199,7 @@ async fn admitted_of_64_callers(store: &Arc<dyn Store>, chains: Vec<Vec<(String,
             let charges: Vec<Charge<'_>> =
                 keys.zip(&chain).map(|(key, (_, limit))| Charge::new(key, limit)).collect();
             let mut admitted = 0;
-            for _ in 0..10 {
+            for _ in 0..attempts() {
                 let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
                 let outcome =
                     store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");

@@ -19,9 +19,27 @@ fn dependencies(name: &str) -> Vec<String> {
 
 #[test]
 fn inner_crates_do_not_know_outer_ones() {
-    let rules: [(&str, &[&str]); 4] = [
+    let rules: [(&str, &[&str]); 5] = [
         ("tollgate-core", &["sha2", "smallvec", "thiserror"]),
-        ("tollgate-store", &["tollgate-core", "thiserror"]),
+        ("tollgate-store", &["tollgate-core", "fastrand", "smallvec", "thiserror", "tokio", "tracing"]),
+        (
+            "tollgate-redis",
+            &[
+                "tollgate-core",
+                "tollgate-store",
+                "arc-swap",
+                "crc16",
+                "fastrand",
+                "redis",
+                "rustls",
+                "rustls-native-certs",
+                "smallvec",
+                "thiserror",
+                "tokio",
+                "tokio-rustls",
+                "tracing",
+            ],
+        ),
         (
             "tollgate-memory",
             &[

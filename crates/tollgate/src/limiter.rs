@@ -211,10 +211,11 @@ impl Limiter {
             return self.run(check, Act::Peek).await;
         }
         let mut resolved = self.resolve(check)?;
-        // A shadow limit without room was not charged, and neither was a limit that came into force since.
+        // A shadow limit without room was not charged, nor one whose store failed, nor one that came into force since.
         let charged = |limit: &NamedLimit| {
             let mut answers = decision.limits.iter().zip(&decision.answers);
-            answers.any(|(named, answer)| named.counter == limit.counter && answer.allowed)
+            answers
+                .any(|(named, answer)| named.counter == limit.counter && answer.allowed && !answer.degraded)
         };
         resolved.applied.retain(|(limit, _)| charged(limit));
         let charges = resolved.charges();
@@ -236,18 +237,37 @@ impl Limiter {
         let commands: Vec<Command<'_>> =
             checks.iter().zip(&charges).map(|(check, charges)| command(check, Act::Take, charges)).collect();
         let mut outcomes: Vec<Option<Result<Outcome, StoreError>>> = checks.iter().map(|_| None).collect();
-        // The checks that one store answers go there together; those that several stores share go one by one.
+        // The checks that one store answers go there together; one that several stores share goes by itself, after those before it.
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, resolved) in resolved.iter().enumerate() {
             let Ok(resolved) = resolved else { continue };
             match resolved.only_place() {
-                None => outcomes[index] = Some(self.stores.apply(&commands[index], &resolved.places()).await),
+                None => {
+                    self.apply_together(std::mem::take(&mut together), &commands, &mut outcomes).await;
+                    outcomes[index] = Some(self.stores.apply(&commands[index], &resolved.places()).await);
+                }
                 Some(place) => match together.iter_mut().find(|(other, _)| *other == place) {
                     Some((_, indices)) => indices.push(index),
                     None => together.push((place, vec![index])),
                 },
             }
         }
+        self.apply_together(together, &commands, &mut outcomes).await;
+        drop(commands);
+        drop(charges);
+        let answer = |(resolved, outcome): (Result<Resolved<'_>, CheckError>, Option<_>)| {
+            resolved?.decision(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
+        };
+        resolved.into_iter().zip(outcomes).map(answer).collect()
+    }
+
+    /// Has each store answer the commands at its indices in one call.
+    async fn apply_together(
+        &self,
+        together: Vec<(usize, Vec<usize>)>,
+        commands: &[Command<'_>],
+        outcomes: &mut [Option<Result<Outcome, StoreError>>],
+    ) {
         for (place, indices) in together {
             let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
             let answers = self.stores.keeper(place).as_dyn().apply(&batch, None).await;
@@ -255,12 +275,6 @@ impl Limiter {
                 outcomes[index] = Some(answer);
             }
         }
-        drop(commands);
-        drop(charges);
-        let answer = |(resolved, outcome): (Result<Resolved<'_>, CheckError>, Option<_>)| {
-            resolved?.decision(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
-        };
-        resolved.into_iter().zip(outcomes).map(answer).collect()
     }
 
     /// A plan whose name has been looked up once: the fastest way to check many keys of one's own.

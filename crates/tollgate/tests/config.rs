@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Check, Config, HeaderFamily, LogFormat, Mode, Scope};
+use tollgate::{
+    Algorithm, Check, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Scope, StoreConfig,
+};
 
 fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
     let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -170,4 +172,138 @@ fn what_is_left_empty_is_not_taken_for_a_default() {
   - {name: a, dimension: user, endpoint: '/x/{name}', algorithm: gcra, limit: 2, window: 1s}";
     let error = parse(twice, &[]).unwrap_err();
     assert!(error.contains("line 3: rules[1]: `a` is the same variant as rules[0]"), "{error}");
+}
+
+const STORES: &str = r#"
+stores:
+  hot: {url: "memory:", max_keys: 10, max_idempotency_keys: 20}
+  default: {url: "rediss://localhost", connections: 4, tls: {ca: ca.pem, cert: cert.pem, key: key.pem}}
+failure: {mode: local, timeout: 20ms}
+rules:
+  - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot, on_store_error: closed}
+  - {name: b, dimension: user, algorithm: gcra, limit: 1, window: 1s}
+"#;
+
+#[test]
+fn stores_and_what_happens_when_they_fail_are_read() {
+    let config = parse(STORES, &[]).unwrap();
+    let names: Vec<&str> = config.stores.iter().map(|store| store.name.as_str()).collect();
+    assert_eq!(names, ["default", "hot"], "the default one is first, wherever it stands");
+    let [default, hot] = &config.stores[..] else { panic!("{:?}", config.stores) };
+    assert_eq!((default.url.as_str(), default.connections), ("rediss://localhost", Some(4)));
+    let files = [&default.tls.ca, &default.tls.cert, &default.tls.key];
+    assert_eq!(files.map(|file| file.as_ref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
+    assert_eq!(default.place, "line 4");
+    assert!(hot.is_memory() && !default.is_memory());
+    assert_eq!((hot.memory.max_keys, hot.memory.max_idempotency_keys), (10, 20));
+    assert_eq!((config.failure_mode, config.store_timeout), (FailureMode::Local, Duration::from_millis(20)));
+    let rules: Vec<_> =
+        config.rules.iter().map(|rule| (rule.store.as_deref(), rule.on_store_error)).collect();
+    assert_eq!(rules, [(Some("hot"), Some(FailureMode::Closed)), (None, None)]);
+    assert_eq!(
+        config.limiter().unwrap_err(),
+        InvalidRules::NotConnected { store: "default".into() },
+        "somebody has to connect to a store that is not in the process"
+    );
+    let defaults = parse("", &[]).unwrap();
+    assert_eq!(
+        (defaults.failure_mode, defaults.store_timeout),
+        (FailureMode::Open, Duration::from_millis(50))
+    );
+    assert_eq!(defaults.stores, [StoreConfig::new("default", "memory:")]);
+}
+
+#[test]
+fn a_rule_counts_in_the_configured_store() {
+    let config = parse(STORES, &[("TOLLGATE_STORES__DEFAULT", "{url: 'memory:'}")]).unwrap();
+    let limiter = config.limiter().unwrap();
+    let names: Vec<&str> = limiter.stores().health().map(|(name, _)| name).collect();
+    assert_eq!(names, ["default", "hot"]);
+    let check = Check::new("user", "u").endpoint("/");
+    assert!(limiter.check_now(&check).is_err(), "the two rules count in two stores");
+}
+
+#[test]
+fn the_environment_overrides_stores_and_failure() {
+    let environment = [
+        ("TOLLGATE_STORES__HOT__URL", "redis://user:p%40ss@cache:6380/2"),
+        ("TOLLGATE_STORES__COLD__URL", "redis+cluster://a,b"),
+        ("TOLLGATE_FAILURE__MODE", "closed"),
+        ("TOLLGATE_FAILURE__TIMEOUT", "1s"),
+    ];
+    let config = parse("stores: {hot: {url: 'memory:'}}", &environment).unwrap();
+    let mut urls: Vec<(&str, &str)> =
+        config.stores.iter().map(|store| (store.name.as_str(), store.url.as_str())).collect();
+    urls.sort_unstable();
+    assert_eq!(
+        urls,
+        [
+            ("cold", "redis+cluster://a,b"),
+            ("default", "memory:"),
+            ("hot", "redis://user:p%40ss@cache:6380/2")
+        ]
+    );
+    assert_eq!((config.failure_mode, config.store_timeout), (FailureMode::Closed, Duration::from_secs(1)));
+    let cold = config.stores.iter().find(|store| store.name == "cold").unwrap();
+    assert_eq!(cold.place, "environment variable TOLLGATE_STORES__COLD__URL");
+    let error = parse("", &[("TOLLGATE_STORES__HOT__URL", "http://user:secret@cache")]).unwrap_err();
+    assert!(
+        error.starts_with("environment variable TOLLGATE_STORES__HOT__URL: stores.hot.url: must be"),
+        "{error}"
+    );
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn mistakes_in_stores_and_failure_are_reported_at_their_place() {
+    let text = r#"stores:
+  hot: {url: "memory:", connections: 2, tls: {ca: a.pem}}
+  "two words": {url: "memory:"}
+  far: {url: "redis://far", connections: 17, max_keys: 1, colour: red}
+failure: {mode: ajar, timeout: 11s, retries: 3}
+rules:
+  - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot}
+  - name: b
+    dimension: user
+    algorithm: gcra
+    limit: 1
+    window: 1s
+    store: cold
+  - {name: c, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: , on_store_error: shut}
+"#;
+    let error = parse(text, &[]).unwrap_err();
+    let expected = [
+        "line 2: stores.hot.connections: is only for a store elsewhere",
+        "line 2: stores.hot.tls: is only for a store elsewhere",
+        "line 3: stores.two words: a store's name must be",
+        "line 4: stores.far.max_keys: is only for a store in memory",
+        "line 4: stores.far.connections: must be",
+        "line 4: stores.far.colour: unknown field",
+        "line 5: failure.mode: `ajar` is not one of open, closed, local",
+        "line 5: failure.timeout: must be between 1ms and 10s",
+        "line 5: failure.retries: unknown field",
+        "line 8: rules[1].store: there is no store `cold` under stores",
+        "line 14: rules[2].store: has no value",
+        "line 14: rules[2].on_store_error: `shut` is not one of open, closed, local",
+    ];
+    for line in expected {
+        assert!(error.contains(line), "missing: {line}\n{error}");
+    }
+    assert_eq!(error.lines().count(), expected.len(), "{error}");
+    assert!(parse("failure: {timeout: 999us}", &[]).unwrap_err().contains("must be between 1ms and 10s"));
+    for timeout in ["1ms", "10s"] {
+        assert!(parse(&format!("failure: {{timeout: {timeout}}}"), &[]).is_ok());
+    }
+}
+
+#[test]
+fn there_may_be_64_stores() {
+    let many = |stores: usize| {
+        let stores: Vec<String> =
+            (1..stores).map(|number| format!("s{number}: {{url: 'memory:'}}")).collect();
+        parse(&format!("stores: {{{}}}", stores.join(", ")), &[])
+    };
+    assert_eq!(many(64).unwrap().stores.len(), 64, "with the default one");
+    let error = many(65).unwrap_err();
+    assert!(error.contains("65 stores are more than the 64 that are allowed"), "{error}");
 }
