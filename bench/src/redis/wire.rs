@@ -1,6 +1,6 @@
 //! Redis' protocol over a blocking connection, as plain as can be.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 

@@ -3,15 +3,20 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use redis::Value;
+use tokio::time::timeout;
 use tollgate_store::StoreError;
 
 use crate::connection::Node;
 use crate::connector::Connector;
 use crate::keys::SLOTS;
 use crate::url::Address;
+
+/// How long a node may take to describe its Cluster before the next one is asked.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The nodes of a Cluster and their slots.
 #[derive(Debug)]
@@ -21,7 +26,6 @@ pub(crate) struct Cluster {
     map: ArcSwap<SlotMap>,
     /// Connections are kept through changes of the map.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
-    asking: tokio::sync::Mutex<()>,
 }
 
 /// Who has which slot. It is replaced as a whole.
@@ -29,31 +33,20 @@ pub(crate) struct Cluster {
 struct SlotMap {
     /// Empty until a node has told.
     owners: Vec<Option<Arc<Node>>>,
-    revision: u64,
 }
 
 impl Cluster {
     pub(crate) fn new(seeds: Vec<Address>, connector: Arc<Connector>) -> Self {
-        Self {
-            seeds,
-            connector,
-            map: ArcSwap::default(),
-            nodes: Mutex::new(HashMap::new()),
-            asking: tokio::sync::Mutex::new(()),
-        }
+        Self { seeds, connector, map: ArcSwap::default(), nodes: Mutex::new(HashMap::new()) }
     }
 
     /// The primary of `slot`.
-    pub(crate) async fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
-        if let Some(node) = self.known(slot) {
-            return Ok(node);
-        }
-        self.refresh().await?;
-        self.known(slot).ok_or_else(|| StoreError::unavailable("no node of the Cluster has the slot"))
-    }
-
-    fn known(&self, slot: u16) -> Option<Arc<Node>> {
-        self.map.load().owners.get(usize::from(slot)).cloned().flatten()
+    pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+        let owner = self.map.load().owners.get(usize::from(slot)).cloned().flatten();
+        owner.ok_or_else(|| {
+            self.connector.trouble.notify_one();
+            StoreError::unavailable("no node of the Cluster has the slot")
+        })
     }
 
     /// The node at `address`, with its connections.
@@ -72,20 +65,18 @@ impl Cluster {
             }
             map
         });
+        // Where one slot moved, others may have.
+        self.connector.trouble.notify_one();
     }
 
-    /// Asks the nodes who has what. Those who ask at the same time share one round of questions.
+    /// Asks the nodes, one after the other, who has what.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
-        let seen = self.map.load().revision;
-        let _turn = self.asking.lock().await;
-        if self.map.load().revision != seen {
-            return Ok(());
-        }
         let mut last = StoreError::unavailable("no node of the Cluster answers");
         for address in self.addresses() {
-            match self.ask(self.node(address)).await {
+            let silent = StoreError::unavailable(format!("{address} does not answer"));
+            match timeout(ANSWER_TIMEOUT, self.ask(self.node(address))).await.unwrap_or(Err(silent)) {
                 Ok(owners) => {
-                    self.adopt(owners, seen + 1);
+                    self.adopt(owners);
                     return Ok(());
                 }
                 Err(error) => last = error,
@@ -94,16 +85,13 @@ impl Cluster {
         Err(last)
     }
 
-    /// Nodes that are known, then the seeds.
+    /// Nodes that are known, in any order, then the seeds: the same one is not asked first every time, in case it is the one that hangs.
     fn addresses(&self) -> Vec<Address> {
-        let mut addresses: Vec<Address> = Vec::new();
-        let map = self.map.load();
-        let known = map.owners.iter().flatten().map(|node| &node.address);
-        for address in known.chain(&self.seeds) {
-            if addresses.last() != Some(address) && !addresses.contains(address) {
-                addresses.push(address.clone());
-            }
-        }
+        let mut addresses = Vec::new();
+        addresses.extend(primaries(&self.map.load().owners));
+        fastrand::shuffle(&mut addresses);
+        addresses
+            .extend(self.seeds.iter().filter(|seed| !addresses.contains(seed)).cloned().collect::<Vec<_>>());
         addresses
     }
 
@@ -145,10 +133,10 @@ impl Cluster {
         Ok(owners)
     }
 
-    fn adopt(&self, owners: Vec<Option<Arc<Node>>>, revision: u64) {
+    fn adopt(&self, owners: Vec<Option<Arc<Node>>>) {
         let before = primaries(&self.map.load().owners);
         let now = primaries(&owners);
-        self.map.store(Arc::new(SlotMap { owners, revision }));
+        self.map.store(Arc::new(SlotMap { owners }));
         for address in before.difference(&now).filter(|_| !now.is_empty()) {
             self.connector.figures.primary_changes.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(before = %address, "a primary of the Cluster changed; what it had not replicated is lost");

@@ -76,6 +76,7 @@ struct Health {
     gone: AtomicBool,
     abandoned: AtomicU32,
     driver: AbortHandle,
+    connector: Arc<Connector>,
 }
 
 impl Drop for Health {
@@ -93,6 +94,7 @@ impl Live {
     pub(crate) fn discard(&self) {
         self.health.gone.store(true, Ordering::Release);
         self.health.driver.abort();
+        self.health.connector.trouble.notify_one();
     }
 
     /// Watches one request: if it is dropped before [`Watch::answered`], nobody waited long enough.
@@ -161,12 +163,14 @@ impl Link {
                         gone: AtomicBool::new(false),
                         abandoned: AtomicU32::new(0),
                         driver: connected.driver.abort_handle(),
+                        connector: connector.clone(),
                     });
                     let noticed = Arc::downgrade(&health);
                     tokio::spawn(async move {
                         let _ = connected.driver.await;
                         if let Some(health) = noticed.upgrade() {
                             health.gone.store(true, Ordering::Release);
+                            health.connector.trouble.notify_one();
                         }
                     });
                     state.failures = 0;
@@ -177,6 +181,7 @@ impl Link {
                     let until = Instant::now() + rest.mul_f64(0.5 + fastrand::f64() / 2.0);
                     state.failures = (state.failures + 1).min(16);
                     state.stage = Stage::Resting { until, error: StoreErrorAgain::new(&error) };
+                    connector.trouble.notify_one();
                 }
             }
             drop(state);

@@ -11,6 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -67,6 +68,8 @@ pub(crate) struct Connector {
     /// The script's hash, as the first server that loaded it named it.
     hash: OnceLock<String>,
     pub(crate) figures: Figures,
+    /// Something is wrong with a server: whoever knows the servers had better look again.
+    pub(crate) trouble: Notify,
 }
 
 /// What is counted for operators.
@@ -95,6 +98,7 @@ impl Connector {
             connections: options.connections.clamp(1, RedisOptions::CONNECTIONS_MAX),
             hash: OnceLock::new(),
             figures: Figures::default(),
+            trouble: Notify::new(),
         })
     }
 

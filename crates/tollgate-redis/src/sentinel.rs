@@ -2,13 +2,18 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use redis::Value;
+use tokio::time::timeout;
 use tollgate_store::StoreError;
 
 use crate::connection::Node;
 use crate::connector::Connector;
 use crate::url::Address;
+
+/// How long a sentinel may take before the next one is asked.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The primary of a service, as the sentinels last named it.
 #[derive(Debug)]
@@ -17,45 +22,30 @@ pub(crate) struct Sentinel {
     service: String,
     connector: Arc<Connector>,
     current: Mutex<Option<Arc<Node>>>,
-    /// Those who ask at the same time share one round of questions.
-    asking: tokio::sync::Mutex<()>,
 }
 
 impl Sentinel {
     pub(crate) fn new(sentinels: Vec<Address>, service: String, connector: Arc<Connector>) -> Self {
-        Self { sentinels, service, connector, current: Mutex::new(None), asking: tokio::sync::Mutex::new(()) }
+        Self { sentinels, service, connector, current: Mutex::new(None) }
     }
 
-    pub(crate) async fn primary(&self) -> Result<Arc<Node>, StoreError> {
-        if let Some(node) = self.current() {
-            return Ok(node);
-        }
-        let _turn = self.asking.lock().await;
-        if let Some(node) = self.current() {
-            return Ok(node);
-        }
-        self.ask().await
+    pub(crate) fn primary(&self) -> Result<Arc<Node>, StoreError> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        current.ok_or_else(|| StoreError::unavailable("no sentinel has named the primary yet"))
     }
 
-    /// `node` failed or is not the primary any more: the sentinels are asked who is.
-    pub(crate) async fn suspect(&self, node: &Arc<Node>) -> Result<(), StoreError> {
-        let _turn = self.asking.lock().await;
-        match self.current() {
-            // Somebody else asked while this caller waited for its turn.
-            Some(current) if !Arc::ptr_eq(&current, node) => Ok(()),
-            _ => self.ask().await.map(drop),
-        }
-    }
-
-    fn current(&self) -> Option<Arc<Node>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    async fn ask(&self) -> Result<Arc<Node>, StoreError> {
+    /// Asks the sentinels, one after the other, who the primary is.
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
         let mut last = None;
         for sentinel in &self.sentinels {
-            match self.ask_one(sentinel).await {
-                Ok(address) => return Ok(self.adopt(address)),
+            let answer = timeout(ANSWER_TIMEOUT, self.ask_one(sentinel)).await;
+            match answer
+                .unwrap_or_else(|_| Err(StoreError::unavailable(format!("{sentinel} does not answer"))))
+            {
+                Ok(address) => {
+                    self.adopt(address);
+                    return Ok(());
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -85,10 +75,10 @@ impl Sentinel {
         }
     }
 
-    fn adopt(&self, address: Address) -> Arc<Node> {
+    fn adopt(&self, address: Address) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = current.as_ref().filter(|node| node.address == address) {
-            return node.clone();
+        if current.as_ref().is_some_and(|node| node.address == address) {
+            return;
         }
         let node = Node::new(address, &self.connector);
         if let Some(before) = current.replace(node.clone()) {
@@ -100,6 +90,5 @@ impl Sentinel {
                 "the primary changed; what it had not replicated is lost"
             );
         }
-        node
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tollgate_core::Timestamp;
 use tollgate_store::{Action, ApplyFuture, Command, Outcome, Part, Store, StoreError, apply_in_parts};
@@ -23,14 +24,18 @@ use crate::url::Topology;
 const RESENDS_MAX: u32 = 3;
 /// How long to wait before that when the server needs time, doubled each time, with jitter: together most of the usual deadline.
 const RESEND_PAUSE: Duration = Duration::from_millis(6);
+/// The servers are not asked more often than this who the primaries are.
+const LOOK_OUT_PAUSE: Duration = Duration::from_millis(25);
 /// So many commands go to Redis at once; others get their turn in between.
 const PIPELINE_MAX: usize = 128;
 
 /// Counters in Redis. See the crate documentation.
 #[derive(Debug)]
 pub struct RedisStore {
-    router: Router,
+    router: Arc<Router>,
     connector: Arc<Connector>,
+    /// Looks for the primaries whenever there is trouble.
+    lookout: AbortHandle,
 }
 
 #[derive(Debug)]
@@ -54,16 +59,17 @@ impl RedisStore {
             }
             Topology::Cluster { seeds } => Router::Cluster(Cluster::new(seeds, connector.clone())),
         };
-        let store = Self { router, connector };
-        let node = store.router.node(0).await?;
-        let live = node.connection(0).await?;
+        router.refresh().await?;
+        let live = router.node(0)?.connection(0).await?;
         warn_of_eviction(live).await;
-        Ok(store)
+        let router = Arc::new(router);
+        let lookout = tokio::spawn(look_out(router.clone(), connector.clone())).abort_handle();
+        Ok(Self { router, connector, lookout })
     }
 
     /// Whether the keys of one command have to be in one slot.
     fn is_cluster(&self) -> bool {
-        matches!(self.router, Router::Cluster(_))
+        matches!(*self.router, Router::Cluster(_))
     }
 
     /// Commands whose keys can each be touched in one step.
@@ -78,7 +84,7 @@ impl RedisStore {
             return vec![self.send(request, None).await];
         }
         let mut results: Vec<Option<Result<Outcome, StoreError>>> = requests.iter().map(|_| None).collect();
-        for (slot, places) in self.groups(&requests).await {
+        for (slot, places) in self.groups(&requests) {
             for places in places.chunks(PIPELINE_MAX) {
                 self.send_many(slot, &requests, places, &mut results).await;
             }
@@ -87,7 +93,7 @@ impl RedisStore {
     }
 
     /// The places of requests that go over the same connection, with a slot that leads there.
-    async fn groups(&self, requests: &[Request<'_>]) -> Vec<(u16, Vec<usize>)> {
+    fn groups(&self, requests: &[Request<'_>]) -> Vec<(u16, Vec<usize>)> {
         if !self.is_cluster() {
             let slot = requests.first().map_or(0, |request| request.slot);
             return vec![(slot, (0..requests.len()).collect())];
@@ -95,7 +101,7 @@ impl RedisStore {
         let mut groups: Vec<(Option<Arc<Node>>, u16, Vec<usize>)> = Vec::new();
         for (place, request) in requests.iter().enumerate() {
             // A slot without an owner gets its own try, and its own error.
-            let node = self.router.node(request.slot).await.ok();
+            let node = self.router.node(request.slot).ok();
             let same = |group: &&mut (Option<Arc<Node>>, u16, Vec<usize>)| match (&group.0, &node) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b),
                 (None, None) => group.1 == request.slot,
@@ -117,7 +123,7 @@ impl RedisStore {
         places: &[usize],
         results: &mut [Option<Result<Outcome, StoreError>>],
     ) {
-        let replies = match self.router.node(slot).await {
+        let replies = match self.router.node(slot) {
             Err(error) => Err(SendError::NotSent(error)),
             Ok(node) => self.pipeline(&node, slot, requests, places).await,
         };
@@ -168,12 +174,8 @@ impl RedisStore {
         let mut resends = 0;
         loop {
             let (node, asking) = match asked.take() {
-                Some(node) => (Ok(node), true),
-                None => (self.router.node(request.slot).await, false),
-            };
-            let node = match node {
-                Ok(node) => node,
-                Err(error) => return Err(error),
+                Some(node) => (node, true),
+                None => (self.router.node(request.slot)?, false),
             };
             let tried = match attempt.take() {
                 Some(attempt) => attempt,
@@ -192,7 +194,7 @@ impl RedisStore {
                         StoreError::unavailable("Redis keeps forgetting the script")
                     }
                     Trouble::Elsewhere { address, ask } => {
-                        if let Router::Cluster(cluster) = &self.router {
+                        if let Router::Cluster(cluster) = &*self.router {
                             if ask {
                                 asked = Some(cluster.node(address));
                             } else {
@@ -208,7 +210,7 @@ impl RedisStore {
                     Trouble::NotNow { message, primary_changed } => {
                         pause = true;
                         if primary_changed {
-                            self.router.suspect(&node).await;
+                            self.connector.trouble.notify_one();
                         }
                         StoreError::unavailable(message)
                     }
@@ -218,11 +220,10 @@ impl RedisStore {
                         return Err(error);
                     }
                     pause = true;
-                    self.router.suspect(&node).await;
+                    self.connector.trouble.notify_one();
                     error
                 }
                 Attempt::Lost(error) => {
-                    self.router.suspect(&node).await;
                     if !request.is_repeatable() {
                         return Err(error);
                     }
@@ -331,24 +332,37 @@ impl Store for OneSlot<'_> {
 }
 
 impl Router {
-    async fn node(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+    fn node(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         match self {
             Self::Single(node) => Ok(node.clone()),
-            Self::Sentinel(sentinel) => sentinel.primary().await,
-            Self::Cluster(cluster) => cluster.owner(slot).await,
+            Self::Sentinel(sentinel) => sentinel.primary(),
+            Self::Cluster(cluster) => cluster.owner(slot),
         }
     }
 
-    /// `node` failed or said that it is not what it was. What cannot be found out now is found out with the next request.
-    async fn suspect(&self, node: &Arc<Node>) {
-        let found = match self {
+    async fn refresh(&self) -> Result<(), StoreError> {
+        match self {
             Self::Single(_) => Ok(()),
-            Self::Sentinel(sentinel) => sentinel.suspect(node).await,
+            Self::Sentinel(sentinel) => sentinel.refresh().await,
             Self::Cluster(cluster) => cluster.refresh().await,
-        };
-        if let Err(error) = found {
-            tracing::debug!(%error, "could not find out who the primary is");
         }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.lookout.abort();
+    }
+}
+
+/// Finds the primaries again whenever something is wrong with a server. In a task of its own, because callers give up too soon to ask everybody.
+async fn look_out(router: Arc<Router>, connector: Arc<Connector>) {
+    loop {
+        connector.trouble.notified().await;
+        if let Err(error) = router.refresh().await {
+            tracing::debug!(%error, "could not find out who the primaries are");
+        }
+        sleep(LOOK_OUT_PAUSE).await;
     }
 }
 

@@ -324,11 +324,15 @@ async fn foreign_values_under_our_keys() {
 async fn sentinel_fails_over() {
     let _turn = turn().await;
     for _ in 0..effort(1, 5) {
-        fail_over_once().await;
+        fail_over("redis-sentinel-failover", RedisServer::kill).await;
+    }
+    // A frozen primary refuses nothing: only the deadline notices. Later it wakes up as a replica.
+    for _ in 0..effort(1, 5) {
+        fail_over("redis-sentinel-frozen", |server| server.freeze()).await;
     }
 }
 
-async fn fail_over_once() {
+async fn fail_over(name: &str, strike: impl Fn(&mut RedisServer)) {
     let mut sentinels = RedisSentinels::start(2, 3);
     let (store, redis) = connect(&sentinels.url()).await;
     let load = Load::new(plenty());
@@ -336,7 +340,7 @@ async fn fail_over_once() {
     sleep(Duration::from_millis(500)).await;
     let primary = sentinels.primary_port();
     let server = sentinels.servers().iter_mut().find(|server| server.port() == primary).unwrap();
-    server.kill();
+    strike(server);
     let killed_at = Instant::now();
     let report = running.stop_when_healthy(killed_at, Duration::from_secs(15)).await;
     punctual(&report);
@@ -347,15 +351,22 @@ async fn fail_over_once() {
     assert!(lost <= load.callers as u64 * 4, "{lost} admissions are forgotten");
     assert!(report.degraded_for() <= Duration::from_secs(8), "{:?}", report.degraded_for());
     pass(
-        "redis-sentinel-failover",
+        name,
         &report,
         &format!("lost={lost} uncertain={} primary_changes=1", used.saturating_sub(admitted)),
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_of_the_cluster_is_killed() {
+async fn a_primary_of_the_cluster_is_killed_or_freezes() {
     let _turn = turn().await;
+    for _ in 0..effort(1, 5) {
+        lose_a_primary("redis-cluster-failover", RedisServer::kill).await;
+        lose_a_primary("redis-cluster-frozen", |server| server.freeze()).await;
+    }
+}
+
+async fn lose_a_primary(name: &str, strike: impl Fn(&mut RedisServer)) {
     let mut cluster = RedisCluster::start(3, 1);
     let (store, redis) = connect(&cluster.url()).await;
     // Enough identifiers to reach every node.
@@ -364,7 +375,7 @@ async fn a_primary_of_the_cluster_is_killed() {
     let running = load.clone().start(store.clone());
     sleep(Duration::from_millis(500)).await;
     let owner = cluster.owner_of(0);
-    cluster.servers()[owner].kill();
+    strike(&mut cluster.servers()[owner]);
     let killed_at = Instant::now();
     let mut failed_over = false;
     while !failed_over && killed_at.elapsed() < Duration::from_secs(15) {
@@ -390,7 +401,7 @@ async fn a_primary_of_the_cluster_is_killed() {
     let served = during.count();
     assert!(served > 0, "the other nodes went on");
     pass(
-        "redis-cluster-failover",
+        name,
         &report,
         &format!("lost={lost} served_meanwhile={served} primary_changes=1"),
     );

@@ -152,7 +152,9 @@ impl From<CheckError> for ApiError {
             CheckError::IdempotencyMismatch => {
                 Self::field(Code::IdempotencyMismatch, "idempotency_key", message)
             }
-            CheckError::Store(error) if error.is_retryable() => Self::new(Code::ServiceUnavailable, message),
+            CheckError::Store(error) if error.is_retryable() || error.is_outage() => {
+                Self::new(Code::ServiceUnavailable, message)
+            }
             error => {
                 tracing::error!(%error, "a check could not be decided");
                 Self::new(Code::InternalError, "the request could not be decided")

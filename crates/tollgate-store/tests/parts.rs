@@ -10,7 +10,7 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate_core::{Algorithm, Answer, Cost, Counter, Decision, Key, Limit, Timestamp};
 use tollgate_memory::{MemoryOptions, MemoryStore};
 use tollgate_store::{
-    Action, ApplyFuture, Charge, Clock, Command, Idempotency, Outcome, Part, Store, StoreError,
+    Action, ApplyFuture, Charge, Clock, Command, GuardedStore, Idempotency, Outcome, Part, Store, StoreError,
     apply_in_parts,
 };
 use tollgate_testkit::SimulatedClock;
@@ -154,6 +154,20 @@ impl Store for Interrupted<'_> {
             interruption();
         }
         self.store.apply(commands, now)
+    }
+}
+
+/// Fails every take, as a store that is back a moment later does.
+#[derive(Debug)]
+struct NoTakes(Arc<MemoryStore>);
+
+impl Store for NoTakes {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        if commands.iter().any(|command| matches!(command.action, Action::Take { .. })) {
+            let failed = |_| Err(StoreError::unavailable("connection refused"));
+            return Box::pin(std::future::ready(commands.iter().map(failed).collect()));
+        }
+        self.0.apply(commands, now)
     }
 }
 
@@ -339,6 +353,19 @@ async fn a_part_that_fails_gives_the_earlier_ones_back_and_its_error_is_returned
         assert!(error.is_outage() && error.may_have_run(), "{error}");
         assert_eq!(remaining(&places, &rules), [9, 9, 9]);
     }
+}
+
+#[tokio::test]
+async fn a_part_that_passed_without_its_store_is_not_given_what_it_did_not_take() {
+    let places = places::<2>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 1)];
+    take_directly(&places, &rules[0], 5);
+    take_directly(&places, &rules[1], 1);
+    let no_takes = Arc::new(NoTakes(places[0].memory.clone()));
+    let guarded = GuardedStore::new("first", no_takes, places[0].memory.clone(), GuardedStore::DEADLINE);
+    let stores: [&dyn Store; 2] = [&*guarded, &*places[1].memory];
+    assert!(!take(&stores, &rules).await.allowed);
+    assert_eq!(remaining(&places, &rules), [5, 0]);
 }
 
 #[tokio::test]

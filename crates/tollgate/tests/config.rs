@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Algorithm, Check, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Scope, StoreConfig,
+    Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Scope,
+    StoreConfig,
 };
 
 fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
@@ -175,13 +176,13 @@ fn what_is_left_empty_is_not_taken_for_a_default() {
 }
 
 const STORES: &str = r#"
+rules:
+  - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot, on_store_error: closed}
+  - {name: b, dimension: user, algorithm: gcra, limit: 1, window: 1s}
 stores:
   hot: {url: "memory:", max_keys: 10, max_idempotency_keys: 20}
   default: {url: "rediss://localhost", connections: 4, tls: {ca: ca.pem, cert: cert.pem, key: key.pem}}
 failure: {mode: local, timeout: 20ms}
-rules:
-  - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot, on_store_error: closed}
-  - {name: b, dimension: user, algorithm: gcra, limit: 1, window: 1s}
 "#;
 
 #[test]
@@ -193,7 +194,7 @@ fn stores_and_what_happens_when_they_fail_are_read() {
     assert_eq!((default.url.as_str(), default.connections), ("rediss://localhost", Some(4)));
     let files = [&default.tls.ca, &default.tls.cert, &default.tls.key];
     assert_eq!(files.map(|file| file.as_ref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
-    assert_eq!(default.place, "line 4");
+    assert_eq!(default.place, "line 7");
     assert!(hot.is_memory() && !default.is_memory());
     assert_eq!((hot.memory.max_keys, hot.memory.max_idempotency_keys), (10, 20));
     assert_eq!((config.failure_mode, config.store_timeout), (FailureMode::Local, Duration::from_millis(20)));
@@ -220,7 +221,8 @@ fn a_rule_counts_in_the_configured_store() {
     let names: Vec<&str> = limiter.stores().health().map(|(name, _)| name).collect();
     assert_eq!(names, ["default", "hot"]);
     let check = Check::new("user", "u").endpoint("/");
-    assert!(limiter.check_now(&check).is_err(), "the two rules count in two stores");
+    let refused = limiter.check_now(&check);
+    assert!(matches!(refused, Err(CheckError::NotInProcess)), "the two rules count in two stores");
 }
 
 #[test]

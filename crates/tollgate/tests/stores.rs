@@ -289,6 +289,17 @@ async fn an_idempotency_key_covers_a_check_over_two_stores() {
 }
 
 #[tokio::test]
+async fn the_order_of_identities_does_not_matter_to_an_idempotency_key_over_two_stores() {
+    let setup = Setup::new();
+    let address = Rule { dimension: "ip".into(), ..hot_rule("address", 5) };
+    let limiter = setup.limiter([rule("user", 5), address]);
+    let one = check("u").and("ip", "10.0.0.1").idempotency("caller", "key");
+    let other = Check::new("ip", "10.0.0.1").and("user", "u").endpoint("/x").idempotency("caller", "key");
+    assert!(!limiter.check(&one).await.unwrap().replayed);
+    assert!(limiter.check(&other).await.unwrap().replayed);
+}
+
+#[tokio::test]
 async fn a_rules_own_failure_mode_beats_the_limiters() {
     for (general, general_reason) in [
         (None, Reason::FailOpen),

@@ -57,9 +57,13 @@ impl Client {
         let config = Config::parse(yaml).unwrap();
         let clock = Arc::new(SimulatedClock::default());
         let store = Arc::new(MemoryStore::with_clock(config.stores[0].memory, clock.clone()));
-        let app =
-            App::new(&config, config.limiter_with(Stores::memory(store)).unwrap(), AdminKey::new("secret"));
-        Self { clock, app }
+        Self { app: app(&config, Stores::memory(store)), clock }
+    }
+
+    /// As [`new`](Self::new), with stores of the test's own.
+    pub fn with_stores(yaml: &str, stores: Stores) -> Self {
+        let clock = Arc::new(SimulatedClock::default());
+        Self { app: app(&Config::parse(yaml).unwrap(), stores), clock }
     }
 
     pub async fn send(
@@ -86,6 +90,10 @@ impl Client {
         self.send(Method::POST, path, &[("content-type", "application/json")], body.to_string()).await
     }
 
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, &[], Body::empty()).await
+    }
+
     pub async fn check(&self, body: &Value) -> Answer {
         self.post("/v1/rate-limit/check", body).await
     }
@@ -94,4 +102,8 @@ impl Client {
         let headers = [("content-type", "application/json"), ("x-api-key", "secret")];
         self.send(Method::POST, "/v1/rate-limit/reset", &headers, body.to_string()).await
     }
+}
+
+fn app(config: &Config, stores: Stores) -> App {
+    App::new(config, config.limiter_with(stores).unwrap(), AdminKey::new("secret"))
 }
