@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let throughput = throughput::compare(&mut redis, &runtime, &calls, duration)?;
     println!("{}", throughput.table);
     println!(
-        "{USERS} users, {ROUNDS} rounds of {} s each. The first table: one connection, {DEPTH} calls at once.\n",
+        "{USERS} users; {ROUNDS} rounds of {} s for each row, in short turns. Redis' time: one connection, {DEPTH} calls at once.\n",
         duration.as_secs()
     );
     print_goals(&costs, &throughput);

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::DEPTH;
 use super::calls::Calls;
+use super::cost::receive;
 use super::wire::Connection;
 use crate::stopwatch::now;
 
@@ -50,12 +50,4 @@ impl<'a> Pipelines<'a> {
         }
         Ok(answered)
     }
-}
-
-fn receive(connection: &mut Connection, calls: &Calls) -> Result<u64> {
-    for _ in 0..DEPTH {
-        let reply = connection.receive()?;
-        ensure!(calls.is_expected(&reply), "{}: unexpected reply {reply:?}", calls.name);
-    }
-    Ok(DEPTH as u64)
 }

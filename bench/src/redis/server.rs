@@ -3,9 +3,9 @@
 use std::env;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::wire::{Connection, Reply};
+use super::wire::Connection;
 use crate::service::process::{Server, free_port};
 
 /// A `redis-server` that keeps everything in memory, and a connection to ask it about itself. It ends with this value.
@@ -39,7 +39,8 @@ impl Redis {
     /// # Errors
     /// When it does not answer.
     pub fn version(&mut self) -> Result<String> {
-        self.info("server", "redis_version")
+        let [version] = self.info("server", ["redis_version"])?;
+        Ok(version)
     }
 
     /// The processor time that it says it has used so far, in microseconds.
@@ -47,11 +48,8 @@ impl Redis {
     /// # Errors
     /// When it does not answer.
     pub fn processor_microseconds(&mut self) -> Result<f64> {
-        let mut sum = 0.0;
-        for name in ["used_cpu_user", "used_cpu_sys"] {
-            sum += self.info("cpu", name)?.parse::<f64>().context("INFO cpu")? * 1e6;
-        }
-        Ok(sum)
+        let [user, system] = self.info("cpu", ["used_cpu_user", "used_cpu_sys"])?;
+        Ok((user.parse::<f64>()? + system.parse::<f64>()?) * 1e6)
     }
 
     /// The hash of a script that it has from now on.
@@ -59,11 +57,17 @@ impl Redis {
         self.control.ask(&["SCRIPT", "LOAD", script])?.into_text()
     }
 
-    fn info(&mut self, section: &str, name: &str) -> Result<String> {
-        let Reply::Text(text) = self.control.ask(&["INFO", section])? else { return Ok(String::new()) };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
-        let value = pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
-        value.with_context(|| format!("INFO {section} has no {name}"))
+    fn info<const COUNT: usize>(
+        &mut self,
+        section: &str,
+        names: [&'static str; COUNT],
+    ) -> Result<[String; COUNT]> {
+        let text = self.control.ask(&["INFO", section])?.into_text()?;
+        let text = String::from_utf8_lossy(&text);
+        let value = |name: &str| {
+            let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).unwrap_or_default()
+        };
+        Ok(names.map(value))
     }
 }

@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
 use super::calls::Calls;
 use super::ceiling::{CONNECTIONS, Pipelines};
 use super::port::{Callers, Port};
 use super::server::Redis;
-use super::{DEPTH, ROUNDS};
-use crate::machine::processor_seconds;
+use super::{DEPTH, turns};
 use crate::stopwatch::{median, now, quantile};
 use crate::table::{Table, grouped};
 
-const WARM_UP: Duration = Duration::from_millis(200);
+const WARM_UP: Duration = Duration::from_millis(100);
+/// How long a row is measured before it is the next one's turn.
+const TURN: Duration = Duration::from_millis(500);
 const CALLERS: [Callers; 4] =
     [Callers::Tasks(1), Callers::Tasks(64), Callers::Tasks(256), Callers::Threads(100)];
 
@@ -23,17 +25,17 @@ const CALLERS: [Callers; 4] =
 pub struct Throughput {
     /// A row for the pipeline without a store, and one for each kind of caller and number of connections.
     pub table: Table,
-    /// Of 256 in flight, over the pipeline of the same round: the median round, on one connection and on two.
+    /// Of 256 in flight, over the pipeline of the same turn: the median turn, on one connection and on two.
     pub of_pipelined: [f64; 2],
-    /// The median round's P95 of 64 in flight in microseconds, on one connection and on two.
+    /// The median turn's P95 of 64 in flight in microseconds, on one connection and on two.
     pub p95: [f64; 2],
-    /// Checks per second of 256 in flight on one connection: the median round.
+    /// Checks per second of 256 in flight on one connection: the median turn.
     pub on_one_connection: f64,
 }
 
-/// One round of one row.
+/// One turn of one row.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+struct Turn {
     rate: f64,
     of_pipelined: f64,
     /// P50, P95 and P99; a pipeline has no latency of a single check.
@@ -44,7 +46,7 @@ struct Round {
     redis_busy: f64,
 }
 
-/// Measures every kind of caller, each for `duration` per round.
+/// Measures every kind of caller, each for `duration` per round in short turns.
 ///
 /// # Errors
 /// When Redis or a store fails, or denies a check.
@@ -62,20 +64,20 @@ pub fn compare(
 
     let mut pipelined = Vec::new();
     let mut rows = [(); CALLERS.len()].map(|()| [Vec::new(), Vec::new()]);
-    for _ in 0..ROUNDS {
+    for _ in 0..turns(duration, TURN) {
         pipelines.run(WARM_UP)?;
-        let round = measured(redis, || Ok((pipelines.run(duration)?, None)))?;
-        let ceiling = round.rate;
-        pipelined.push(Round { of_pipelined: 1.0, ..round });
+        let turn = measured(redis, || Ok((pipelines.run(TURN)?, None)))?;
+        let ceiling = turn.rate;
+        pipelined.push(Turn { of_pipelined: 1.0, ..turn });
         for (callers, rows) in CALLERS.into_iter().zip(&mut rows) {
             for (port, row) in ports.iter().zip(rows) {
                 runtime.block_on(port.run(callers, WARM_UP))?;
-                let round = measured(redis, || {
-                    let nanoseconds = runtime.block_on(port.run(callers, duration))?;
+                let turn = measured(redis, || {
+                    let nanoseconds = runtime.block_on(port.run(callers, TURN))?;
                     let at = |fraction| f64::from(quantile(&nanoseconds, fraction)) / 1e3;
                     Ok((nanoseconds.len() as u64, Some([0.5, 0.95, 0.99].map(at))))
                 })?;
-                row.push(Round { of_pipelined: round.rate / ceiling, ..round });
+                row.push(Turn { of_pipelined: turn.rate / ceiling, ..turn });
             }
         }
     }
@@ -99,63 +101,67 @@ pub fn compare(
             Callers::Tasks(number) => format!("{number} in flight"),
             Callers::Threads(number) => format!("{number} blocking threads"),
         };
-        for (connections, rounds) in (1..).zip(rows) {
-            table.row(row(&name, connections, rounds));
+        for (connections, turns) in (1..).zip(rows) {
+            table.row(row(&name, connections, turns));
         }
     }
     let [_, few, many, _] = &rows;
-    let p95 =
-        |rounds: &Vec<Round>| typical(rounds, |round| round.microseconds.map_or(f64::NAN, |all| all[1]));
+    let p95 = |turns: &Vec<Turn>| typical(turns, |turn| turn.microseconds.map_or(f64::NAN, |all| all[1]));
     Ok(Throughput {
         table,
-        of_pipelined: many.each_ref().map(|rounds| typical(rounds, |round| round.of_pipelined)),
+        of_pipelined: many.each_ref().map(|turns| typical(turns, |turn| turn.of_pipelined)),
         p95: few.each_ref().map(p95),
-        on_one_connection: typical(&many[0], |round| round.rate),
+        on_one_connection: typical(&many[0], |turn| turn.rate),
     })
 }
 
 /// Runs something that answers a number of checks, and says what that took.
-fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<(u64, Option<[f64; 3]>)>) -> Result<Round> {
-    let this = std::process::id();
-    let (redis_before, client_before) = (redis.processor_microseconds()?, processor_seconds(this)?);
+fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<(u64, Option<[f64; 3]>)>) -> Result<Turn> {
+    let (redis_before, client_before) = (redis.processor_microseconds()?, processor_microseconds());
     let start = now();
     let (checks, microseconds) = run()?;
     let elapsed = (now() - start).as_secs_f64();
-    let client = processor_seconds(this)? - client_before;
-    let redis = (redis.processor_microseconds()? - redis_before) / 1e6;
-    Ok(Round {
+    let client = processor_microseconds() - client_before;
+    let redis = redis.processor_microseconds()? - redis_before;
+    Ok(Turn {
         rate: checks as f64 / elapsed,
         of_pipelined: f64::NAN,
         microseconds,
-        client: client * 1e6 / checks as f64,
-        client_busy: client / elapsed,
-        redis_busy: redis / elapsed,
+        client: client / checks as f64,
+        client_busy: client / elapsed / 1e6,
+        redis_busy: redis / elapsed / 1e6,
     })
 }
 
-fn typical(rounds: &[Round], figure: impl Fn(&Round) -> f64) -> f64 {
-    median(rounds.iter().map(figure))
+/// The processor time of this process so far. A turn is too short for the ticks that `/proc` counts in.
+fn processor_microseconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-fn row(name: &str, connections: usize, rounds: &[Round]) -> Vec<String> {
-    let share = |figure: fn(&Round) -> f64| format!("{:.0} %", 100.0 * typical(rounds, figure));
-    let best = rounds.iter().map(|round| round.rate).fold(0.0, f64::max);
+fn typical(turns: &[Turn], figure: impl Fn(&Turn) -> f64) -> f64 {
+    median(turns.iter().map(figure))
+}
+
+fn row(name: &str, connections: usize, turns: &[Turn]) -> Vec<String> {
+    let share = |figure: fn(&Turn) -> f64| format!("{:.0} %", 100.0 * typical(turns, figure));
+    let best = turns.iter().map(|turn| turn.rate).fold(0.0, f64::max);
     let latency = |place: usize| {
         let known: Option<Vec<f64>> =
-            rounds.iter().map(|round| round.microseconds.map(|all| all[place])).collect();
+            turns.iter().map(|turn| turn.microseconds.map(|all| all[place])).collect();
         known.map_or("–".into(), |known| format!("{:.0}", median(known)))
     };
     vec![
         name.into(),
         connections.to_string(),
         grouped(best as u64),
-        grouped(typical(rounds, |round| round.rate) as u64),
-        share(|round| round.of_pipelined),
+        grouped(typical(turns, |turn| turn.rate) as u64),
+        share(|turn| turn.of_pipelined),
         latency(0),
         latency(1),
         latency(2),
-        format!("{:.1}", typical(rounds, |round| round.client)),
-        share(|round| round.client_busy),
-        share(|round| round.redis_busy),
+        format!("{:.1}", typical(turns, |turn| turn.client)),
+        share(|turn| turn.client_busy),
+        share(|turn| turn.redis_busy),
     ]
 }

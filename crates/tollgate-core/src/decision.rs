@@ -58,6 +58,8 @@ pub struct Answer {
     pub retry_at: Option<Timestamp>,
     /// Why it is denied.
     pub reason: Option<Reason>,
+    /// When it was decided, for a limit that is kept apart from the others of its request; `None` when that is [`Decision::at`].
+    pub at: Option<Timestamp>,
     /// How close the key is to its limit.
     pub standing: Standing,
     /// The standing at the last charge before this request: if it differs from that of a charged answer, the key changed state.
@@ -82,6 +84,7 @@ impl Answer {
             reset_at: Some(reset_at),
             retry_at: None,
             reason: None,
+            at: None,
             standing: stored,
             previous_standing: stored,
             delay_micros: 0,

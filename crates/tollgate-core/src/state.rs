@@ -101,9 +101,9 @@ impl State {
         }
         let before = Reading::new(limit, Some(self), now);
         let after = match before {
-            Reading::TokenBucket(bucket) => Reading::TokenBucket(bucket.refunded(limit, cost)),
-            Reading::LeakyBucket(bucket) => Reading::LeakyBucket(bucket.refunded(limit, cost)),
-            Reading::Gcra(gcra) => Reading::Gcra(gcra.refunded(limit, cost)),
+            Reading::TokenBucket(bucket) => Reading::TokenBucket(bucket.refunded(limit, cost, taken_at)),
+            Reading::LeakyBucket(bucket) => Reading::LeakyBucket(bucket.refunded(limit, cost, taken_at)),
+            Reading::Gcra(gcra) => Reading::Gcra(gcra.refunded(limit, cost, taken_at)),
             Reading::FixedWindow(window) => Reading::FixedWindow(window.refunded(limit, cost, taken_at)),
             Reading::SlidingCounter(counter) => {
                 Reading::SlidingCounter(counter.refunded(limit, cost, taken_at))

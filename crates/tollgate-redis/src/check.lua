@@ -147,14 +147,17 @@ local function rarely(now, cost, extra)
     return from + (at - here) * rate
   end
 
-  -- 'at' and 'from' of a bucket or gcra that owes 'level' at tick 'here', after the cost is given back.
-  function rare.refund_level(algorithm, unit, rate, level, at, from, here)
-    if algorithm ~= GCRA then
-      if cost >= ceil_div(level, unit) then return at, 0 end
-      return at, level - cost * unit
-    end
-    -- In ticks and units, because a refund may be larger than anything that fits into 2^53 units.
+  -- 'at' and 'from' of a bucket or gcra that owes 'level' at tick 'here', after the cost is given back; nil when nothing is. What can have come
+  -- back by itself since it was taken is not given back once more. In ticks and units, because a refund may be larger than 2^53 units.
+  function rare.refund_level(algorithm, tick, unit, rate, level, at, from, here)
     local ticks, units = rare.mul_div(unit, cost, rate)
+    if algorithm ~= GCRA then here = at end
+    if extra ~= '' then ticks = ticks - math.max(here - floor(tonumber(extra) / tick), 0) end
+    if ticks < 0 or (ticks == 0 and units == 0) then return nil end
+    if algorithm ~= GCRA then
+      if ticks > floor(level / rate) then return at, 0 end
+      return at, math.max(level - ticks * rate - units, 0)
+    end
     at, from = at - ticks, from - units
     if from < 0 then at, from = at - 1, from + rate end
     if at > here then return at, from end
@@ -416,12 +419,14 @@ for round = first_round, 2 do
           left = math.max(quota - current, 0)
           if algorithm == COUNTER then left = math.max(floor((left * ticks - previous * (ticks - offset)) / ticks), 0) end
         elseif level > 0 then
-          changed = true
-          at, from = rare.refund_level(algorithm, unit, rate, level, at, from, here)
-          level = from
-          if algorithm == GCRA and at > here then level = rare.owed(from, at, here, rate) end
-          left = 0
-          if level < units then left = floor((units - level) / unit) end
+          local at_then, from_then = rare.refund_level(algorithm, tick, unit, rate, level, at, from, here)
+          if at_then then
+            changed = true
+            at, from, level = at_then, from_then, from_then
+            if algorithm == GCRA and at > here then level = rare.owed(from, at, here, rate) end
+            left = 0
+            if level < units then left = floor((units - level) / unit) end
+          end
         end
         if changed then
           standing = rare.settle(settled, left, capacity)

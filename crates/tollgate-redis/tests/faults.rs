@@ -400,11 +400,7 @@ async fn lose_a_primary(name: &str, strike: impl Fn(&mut RedisServer)) {
     });
     let served = during.count();
     assert!(served > 0, "the other nodes went on");
-    pass(
-        name,
-        &report,
-        &format!("lost={lost} served_meanwhile={served} primary_changes=1"),
-    );
+    pass(name, &report, &format!("lost={lost} served_meanwhile={served} primary_changes=1"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -152,9 +152,12 @@ impl From<CheckError> for ApiError {
             CheckError::IdempotencyMismatch => {
                 Self::field(Code::IdempotencyMismatch, "idempotency_key", message)
             }
-            CheckError::Store(error) if error.is_retryable() || error.is_outage() => {
-                Self::new(Code::ServiceUnavailable, message)
+            // What the store said names servers, which are not the client's business.
+            CheckError::Store(error) if error.is_outage() => {
+                tracing::warn!(%error, "a request needs a store that fails");
+                Self::new(Code::ServiceUnavailable, "the store of these counters does not answer; try again")
             }
+            CheckError::Store(error) if error.is_retryable() => Self::new(Code::ServiceUnavailable, message),
             error => {
                 tracing::error!(%error, "a check could not be decided");
                 Self::new(Code::InternalError, "the request could not be decided")

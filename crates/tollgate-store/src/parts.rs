@@ -170,7 +170,13 @@ impl Run<'_> {
         let at = decisions.iter().map(|decision| decision.at).max().unwrap_or_default();
         let mut placed: Vec<(usize, Answer)> = Vec::with_capacity(self.command.charges.len());
         for (part, decision) in self.parts.iter().zip(decisions) {
-            placed.extend(part.places.iter().copied().zip(decision.answers));
+            // Each part has a clock of its own, and a refund needs the time of the charge it gives back.
+            let at = Some(decision.at);
+            let timed = decision.answers.into_iter().map(|mut answer| {
+                answer.at = at;
+                answer
+            });
+            placed.extend(part.places.iter().copied().zip(timed));
         }
         placed.sort_by_key(|(place, _)| *place);
         Decision::new(allowed, at, placed.into_iter().map(|(_, answer)| answer).collect::<Answers>())

@@ -63,7 +63,8 @@ pub enum Action<'a> {
     Reset,
     /// Give the cost back to each of them, never beyond a fresh counter.
     Refund {
-        /// When it was taken ([`Decision::at`]), so that exactly that charge is given back; otherwise the newest ones are.
+        /// When it was taken ([`Decision::at`]), so that exactly that charge is given back, less what can have come back to a bucket by itself
+        /// since; otherwise the newest ones are, in full.
         taken_at: Option<Timestamp>,
     },
 }

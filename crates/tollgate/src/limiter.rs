@@ -212,15 +212,35 @@ impl Limiter {
         }
         let mut resolved = self.resolve(check)?;
         // A shadow limit without room was not charged, nor one whose store failed, nor one that came into force since.
-        let charged = |limit: &NamedLimit| {
+        let taken_at = |limit: &NamedLimit| {
             let mut answers = decision.limits.iter().zip(&decision.answers);
-            answers
-                .any(|(named, answer)| named.counter == limit.counter && answer.allowed && !answer.degraded)
+            let charged = answers
+                .find(|(named, answer)| named.counter == limit.counter && answer.allowed && !answer.degraded);
+            charged.map(|(_, answer)| answer.at.unwrap_or(decision.at))
         };
-        resolved.applied.retain(|(limit, _)| charged(limit));
-        let charges = resolved.charges();
-        let command = command(check, Act::Refund(decision.at), &charges);
-        let outcome = self.stores.apply(&command, &resolved.places()).await?;
+        resolved.applied.retain(|(limit, _)| taken_at(limit).is_some());
+        let times: SmallVec<[Timestamp; 2]> =
+            resolved.applied.iter().filter_map(|(limit, _)| taken_at(limit)).collect();
+        let (charges, places) = (resolved.charges(), resolved.places());
+        let mut distinct = times.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let mut last = None;
+        // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
+        for at in &distinct {
+            let of_that_time = |index: &usize| times[*index] == *at;
+            let indices: SmallVec<[usize; 2]> = (0..times.len()).filter(of_that_time).collect();
+            let some: SmallVec<[Charge<'_>; 2]> = indices.iter().map(|index| charges[*index]).collect();
+            let where_kept: SmallVec<[usize; 2]> = indices.iter().map(|index| places[*index]).collect();
+            last = Some(self.stores.apply(&command(check, Act::Refund(*at), &some), &where_kept).await?);
+        }
+        let outcome = match last {
+            Some(outcome) if distinct.len() == 1 => outcome,
+            _ => {
+                let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+                self.stores.apply(&look, &places).await?
+            }
+        };
         drop(charges);
         resolved.decision(outcome)
     }

@@ -3,7 +3,7 @@
 //! The arrival time is a whole number of ticks and a remainder in units, so that no pace is ever rounded.
 
 use super::Counting;
-use super::token_bucket::units_in_use;
+use super::token_bucket::{units_in_use, units_still_out};
 use crate::cost::Cost;
 use crate::limit::{Limit, Scale};
 use crate::state::State;
@@ -82,11 +82,11 @@ impl Gcra {
         self.arrival.units_after(self.now, limit.scale())
     }
 
-    pub(crate) fn refunded(&self, limit: &Limit, cost: Cost) -> Self {
+    pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
         let scale = limit.scale();
-        let given_back = u128::from(cost.get()) * u128::from(scale.unit);
+        let given_back = units_still_out(scale, cost, taken_at, self.now);
         let fresh = ArrivalTime { ticks: self.now, remainder: 0 };
-        if self.arrival <= fresh {
+        if self.arrival <= fresh || given_back == 0 {
             return *self;
         }
         let arrival = self.arrival.minus(given_back, scale);

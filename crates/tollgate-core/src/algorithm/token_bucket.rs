@@ -55,9 +55,11 @@ impl Bucket {
         }
     }
 
-    pub(crate) fn refunded(&self, limit: &Limit, cost: Cost) -> Self {
-        let given_back = u64::from(cost.get()).saturating_mul(limit.scale().unit);
-        Self { level: self.level.saturating_sub(given_back), tick: self.tick }
+    pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
+        let given_back = units_still_out(limit.scale(), cost, taken_at, self.tick);
+        let level = u128::from(self.level).saturating_sub(given_back);
+        // Not more than it was.
+        Self { level: level as u64, tick: self.tick }
     }
 
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
@@ -95,6 +97,14 @@ impl Counting for Bucket {
             Some(scale.micros_of(self.tick + scale.ticks_to_drain(self.level)))
         }
     }
+}
+
+/// What of `cost` cannot have come back by itself until `tick`. Nobody knows whether it was this charge or another that drained since, so it is
+/// taken to be this one: what came back is not given back once more, and no refund lets more pass than the limit says.
+pub(super) fn units_still_out(scale: &Scale, cost: Cost, taken_at: Option<Timestamp>, tick: u64) -> u128 {
+    let since = taken_at.map_or(0, |at| tick.saturating_sub(scale.tick_of(at.as_micros())));
+    let taken = u128::from(cost.get()) * u128::from(scale.unit);
+    taken.saturating_sub(u128::from(since) * u128::from(scale.rate))
 }
 
 /// Units of one scale as units of another: whole tokens, rounded up, saturating at the largest exact integer.

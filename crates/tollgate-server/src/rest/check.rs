@@ -51,7 +51,7 @@ pub(crate) async fn check(
     Ok(response)
 }
 
-/// Whether a limit denied only because its store fails. Where another has no room, waiting for the store would not help.
+/// Whether the limit that binds denied because its store fails. It binds before one that merely has no room: nobody knows when it will pass again.
 pub(super) fn failed_closed(decision: &Decision) -> bool {
     !decision.allowed && decision.binding().is_some_and(|answer| answer.reason == Some(Reason::FailClosed))
 }

@@ -81,8 +81,10 @@ impl Counter for Bucket {
         self.with_level(self.level + cost * self.ticks.window)
     }
 
-    fn refunded(&self, cost: i128, _taken_at: Option<i128>) -> Option<SharedCounter> {
-        let level = (self.level - cost * self.ticks.window).max(0);
+    fn refunded(&self, cost: i128, taken_at: Option<i128>) -> Option<SharedCounter> {
+        let since = taken_at.map_or(0, |at| (self.tick - self.ticks.at(at)).max(0));
+        let given = (cost * self.ticks.window - since * i128::from(self.limit.quota)).max(0);
+        let level = (self.level - given).max(0);
         (level != self.level).then(|| self.with_level(level))
     }
 

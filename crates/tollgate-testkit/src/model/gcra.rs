@@ -81,12 +81,14 @@ impl Counter for Gcra {
         self.with_arrival(Some(start + cost * self.ticks.window))
     }
 
-    fn refunded(&self, cost: i128, _taken_at: Option<i128>) -> Option<SharedCounter> {
+    fn refunded(&self, cost: i128, taken_at: Option<i128>) -> Option<SharedCounter> {
         let before = self.ahead_at(self.tick);
-        if before == 0 || cost == 0 {
+        let since = taken_at.map_or(0, |at| (self.tick - self.ticks.at(at)).max(0));
+        let given = (cost * self.ticks.window - since * i128::from(self.limit.quota)).max(0);
+        if before == 0 || given == 0 {
             return None;
         }
-        let after = before - cost * self.ticks.window;
+        let after = before - given;
         Some(self.with_arrival((after > 0).then(|| self.scaled(self.tick) + after)))
     }
 }
