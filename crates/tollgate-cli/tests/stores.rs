@@ -1,6 +1,11 @@
 //! Stores elsewhere: how a service starts with one, without one, and how many services share one.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and reports by printing"
+)]
 
 mod process;
 

@@ -2,7 +2,12 @@
 //!
 //! Each test says what was admitted, what was lost, and how long it took. `scripts/reliability` runs them for longer.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and reports by printing"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -385,8 +390,7 @@ async fn lose_a_primary(name: &str, strike: impl Fn(&mut RedisServer)) {
     sleep(Duration::from_secs(1)).await;
     let report = running.stop().await;
     punctual(&report);
-    let last_degraded =
-        report.records.iter().filter(|record| record.fate == Fate::Degraded).next_back().unwrap();
+    let last_degraded = report.records.iter().rfind(|record| record.fate == Fate::Degraded).unwrap();
     let degraded_for = last_degraded.sent.duration_since(killed_at);
     assert!(report.healthy_after(killed_at + degraded_for).is_some(), "it recovered");
     assert_eq!(figure(&*redis, "primary_changes"), 1, "a change of primary is counted once");
