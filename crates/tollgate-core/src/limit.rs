@@ -49,6 +49,18 @@ impl Algorithm {
         }
     }
 
+    /// Its number in what stores keep; it never changes.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::TokenBucket => 1,
+            Self::LeakyBucket => 2,
+            Self::FixedWindow => 3,
+            Self::SlidingLog => 4,
+            Self::SlidingCounter => 5,
+            Self::Gcra => 6,
+        }
+    }
+
     /// Whether the algorithm has a capacity apart from its quota (`burst`).
     pub const fn takes_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)

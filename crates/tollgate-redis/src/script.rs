@@ -1,7 +1,7 @@
 //! The script, its arguments and its replies.
 
 use redis::Cmd;
-use tollgate_core::{Algorithm, Answer, Answers, Decision, Reason, Standing, Timestamp};
+use tollgate_core::{Answer, Answers, Decision, Reason, Standing, Timestamp};
 use tollgate_store::{Action, Charge, Command, Outcome, StoreError};
 
 use crate::keys::Keys;
@@ -42,7 +42,7 @@ pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Op
 fn packed(charge: &Charge<'_>) -> [u8; 59] {
     let (limit, scale) = (charge.limit, charge.limit.scale());
     let mut bytes = [0; 59];
-    bytes[0] = algorithm_code(limit.algorithm());
+    bytes[0] = limit.algorithm().code();
     bytes[1] = u8::from(charge.shadow);
     bytes[2] = scale.tick_exponent();
     bytes[3..7].copy_from_slice(&limit.quota().to_le_bytes());
@@ -54,18 +54,6 @@ fn packed(charge: &Charge<'_>) -> [u8; 59] {
         place.copy_from_slice(&(number as f64).to_le_bytes());
     }
     bytes
-}
-
-const fn algorithm_code(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::TokenBucket => 1,
-        Algorithm::LeakyBucket => 2,
-        Algorithm::FixedWindow => 3,
-        Algorithm::SlidingLog => 4,
-        Algorithm::SlidingCounter => 5,
-        // The last one there is.
-        _ => 6,
-    }
 }
 
 /// Reads the script's reply to `command`.

@@ -25,7 +25,7 @@ impl State {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION, algorithm_code(self.algorithm()), standing_code(self.standing)];
+        let mut bytes = vec![VERSION, self.algorithm().code(), standing_code(self.standing)];
         bytes.push(self.shape.tick_exponent());
         put(&mut bytes, u64::from(self.quota));
         put(&mut bytes, self.shape.window());
@@ -194,21 +194,10 @@ fn put(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-const fn algorithm_code(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::TokenBucket => 1,
-        Algorithm::LeakyBucket => 2,
-        Algorithm::FixedWindow => 3,
-        Algorithm::SlidingLog => 4,
-        Algorithm::SlidingCounter => 5,
-        Algorithm::Gcra => 6,
-    }
-}
-
 fn algorithm_from(code: u8) -> Result<Algorithm, InvalidState> {
     Algorithm::ALL
         .into_iter()
-        .find(|algorithm| algorithm_code(*algorithm) == code)
+        .find(|algorithm| algorithm.code() == code)
         .ok_or(InvalidState::OutOfRange { field: "algorithm" })
 }
 
