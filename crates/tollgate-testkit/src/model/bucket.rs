@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{Ticks, carried_over, divide_up};
+use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up};
 use super::{ModelAlgorithm, ModelLimit};
 
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Counter for Bucket {
             return Arc::new(Bucket { level, tick: now_in_old_ticks, ..new });
         }
         let used = divide_up(level, self.ticks.window);
-        let last_seen = divide_up(self.tick * self.ticks.length, new.ticks.length);
+        let last_seen = divide_up((self.tick * self.ticks.length).min(LAST_TIME), new.ticks.length);
         Arc::new(Bucket {
             level: carried_over(used, limit.quota, &new.ticks),
             tick: new.tick.max(last_seen),

@@ -5,6 +5,9 @@ use super::ModelLimit;
 /// Every scaled quantity must stay below this for the tick to be fine enough.
 const EXACT: i128 = 1 << 53;
 
+/// The last microsecond there is; times beyond it are this one.
+pub(super) const LAST_TIME: i128 = EXACT - 1;
+
 /// A tick length and the window measured in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticks {
