@@ -15,6 +15,8 @@ use crate::stopwatch::{median, now, quantile};
 use crate::table::{Table, grouped};
 
 const WARM_UP: Duration = Duration::from_millis(100);
+/// How long the pipeline is measured before each turn of another row.
+const CEILING_TURN: Duration = Duration::from_millis(200);
 /// How long a row is measured before it is the next one's turn.
 const TURN: Duration = Duration::from_millis(500);
 const CALLERS: [Callers; 4] =
@@ -25,10 +27,12 @@ const CALLERS: [Callers; 4] =
 pub struct Throughput {
     /// A row for the pipeline without a store, and one for each kind of caller and number of connections.
     pub table: Table,
-    /// Of 256 in flight, over the pipeline of the same turn: the median turn, on one connection and on two.
+    /// Of 256 in flight, over the pipeline right before: the median turn, on one connection and on two.
     pub of_pipelined: [f64; 2],
     /// The median turn's P95 of 64 in flight in microseconds, on one connection and on two.
     pub p95: [f64; 2],
+    /// The same, of the best turn.
+    pub p95_best: [f64; 2],
     /// Checks per second of 256 in flight on one connection: the median turn.
     pub on_one_connection: f64,
 }
@@ -58,26 +62,27 @@ pub fn compare(
 ) -> Result<Throughput> {
     let token_bucket = calls.iter().find(|calls| calls.name == "token bucket").context("no token bucket")?;
     let mut pipelines = Pipelines::open(redis.port(), token_bucket)?;
-    let ports = [1, 2].map(|connections| runtime.block_on(Port::open(redis.port(), connections)));
-    let [one, two] = ports;
-    let ports = [one?, two?];
+    let port = redis.port();
+    let ports = [runtime.block_on(Port::open(port, 1))?, runtime.block_on(Port::open(port, 2))?];
 
     let mut pipelined = Vec::new();
     let mut rows = [(); CALLERS.len()].map(|()| [Vec::new(), Vec::new()]);
     for _ in 0..turns(duration, TURN) {
-        pipelines.run(WARM_UP)?;
-        let turn = measured(redis, || Ok((pipelines.run(TURN)?, None)))?;
-        let ceiling = turn.rate;
-        pipelined.push(Turn { of_pipelined: 1.0, ..turn });
         for (callers, rows) in CALLERS.into_iter().zip(&mut rows) {
             for (port, row) in ports.iter().zip(rows) {
+                // Right before, because how fast the machine is changes within seconds.
+                let ceiling = measured(redis, || pipelines.run(CEILING_TURN))?;
+                pipelined.push(Turn { of_pipelined: 1.0, ..ceiling });
                 runtime.block_on(port.run(callers, WARM_UP))?;
+                let mut nanoseconds = Vec::new();
                 let turn = measured(redis, || {
-                    let nanoseconds = runtime.block_on(port.run(callers, TURN))?;
-                    let at = |fraction| f64::from(quantile(&nanoseconds, fraction)) / 1e3;
-                    Ok((nanoseconds.len() as u64, Some([0.5, 0.95, 0.99].map(at))))
+                    nanoseconds = runtime.block_on(port.run(callers, TURN))?;
+                    Ok(nanoseconds.len() as u64)
                 })?;
-                row.push(Turn { of_pipelined: turn.rate / ceiling, ..turn });
+                nanoseconds.sort_unstable();
+                let at = |fraction| f64::from(quantile(&nanoseconds, fraction)) / 1e3;
+                let microseconds = Some([0.5, 0.95, 0.99].map(at));
+                row.push(Turn { of_pipelined: turn.rate / ceiling.rate, microseconds, ..turn });
             }
         }
     }
@@ -106,27 +111,28 @@ pub fn compare(
         }
     }
     let [_, few, many, _] = &rows;
-    let p95 = |turns: &Vec<Turn>| typical(turns, |turn| turn.microseconds.map_or(f64::NAN, |all| all[1]));
+    let p95 = |turn: &Turn| turn.microseconds.map_or(f64::NAN, |all| all[1]);
     Ok(Throughput {
         table,
         of_pipelined: many.each_ref().map(|turns| typical(turns, |turn| turn.of_pipelined)),
-        p95: few.each_ref().map(p95),
+        p95: few.each_ref().map(|turns| typical(turns, p95)),
+        p95_best: few.each_ref().map(|turns| turns.iter().map(p95).fold(f64::INFINITY, f64::min)),
         on_one_connection: typical(&many[0], |turn| turn.rate),
     })
 }
 
 /// Runs something that answers a number of checks, and says what that took.
-fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<(u64, Option<[f64; 3]>)>) -> Result<Turn> {
+fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<u64>) -> Result<Turn> {
     let (redis_before, client_before) = (redis.processor_microseconds()?, processor_microseconds());
     let start = now();
-    let (checks, microseconds) = run()?;
+    let checks = run()?;
     let elapsed = (now() - start).as_secs_f64();
     let client = processor_microseconds() - client_before;
     let redis = redis.processor_microseconds()? - redis_before;
     Ok(Turn {
         rate: checks as f64 / elapsed,
         of_pipelined: f64::NAN,
-        microseconds,
+        microseconds: None,
         client: client / checks as f64,
         client_busy: client / elapsed / 1e6,
         redis_busy: redis / elapsed / 1e6,
