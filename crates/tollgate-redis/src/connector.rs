@@ -44,7 +44,7 @@ pub struct RedisOptions {
     pub url: RedisUrl,
     /// For `rediss://` and `tls=true`.
     pub tls: TlsFiles,
-    /// How many connections there are to each server; commands of one identity always take the same one. Two saturate a Redis.
+    /// How many connections there are to each server; commands of one identity always take the same one.
     pub connections: usize,
 }
 
