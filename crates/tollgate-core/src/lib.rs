@@ -11,7 +11,7 @@
 //! let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
 //!
 //! let mut state = Evaluation::new(&limit, None, at(0), Cost::ONE).into_state();
-//! assert_eq!(Evaluation::new(&limit, Some(&state), at(10), Cost::ONE).charge(&mut state).remaining, 0);
+//! assert_eq!(Evaluation::new(&limit, Some(&state), at(10), Cost::ONE).charge(&mut state).remaining, Some(0));
 //! let denied = Evaluation::new(&limit, Some(&state), at(20), Cost::ONE).answer(Some(&state));
 //! assert_eq!(denied.retry_at, Some(at(60)));
 //! # Ok::<(), tollgate_core::InvalidLimit>(())
