@@ -16,10 +16,12 @@
 //! ```
 //!
 //! Around a store that can fail, [`GuardedStore`] puts a deadline, a circuit breaker and the failure mode of each limit, so that every request gets an
-//! answer in time. Commands whose keys live in several places go through [`apply_in_parts`].
+//! answer in time. Commands whose keys live in several places go through [`apply_in_parts`]. [`Batcher`] gathers the
+//! requests of concurrent callers for stores that need few round trips.
 //!
 //! It knows no backend and no protocol.
 
+mod batcher;
 mod breaker;
 mod clock;
 mod error;
@@ -28,6 +30,7 @@ mod guard;
 mod parts;
 mod store;
 
+pub use batcher::{Asked, Batcher, Lane};
 pub use clock::Clock;
 pub use error::StoreError;
 pub use failure::FailureMode;

@@ -7,7 +7,7 @@
 //! - [`admission`]: concurrent callers, of which exactly as many must pass as the limit says;
 //! - [`load`]: callers that keep a store busy while something happens to it;
 //! - [`SimulatedClock`]: time that moves only when told;
-//! - [`server`]: real Redis servers as child processes, and a proxy that misbehaves on demand.
+//! - [`server`]: real Redis and database servers as child processes, and a proxy that misbehaves on demand.
 //!
 //! ```
 //! use proptest::strategy::{Strategy, ValueTree};

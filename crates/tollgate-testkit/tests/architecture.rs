@@ -19,7 +19,7 @@ fn dependencies(name: &str) -> Vec<String> {
 
 #[test]
 fn inner_crates_do_not_know_outer_ones() {
-    let rules: [(&str, &[&str]); 5] = [
+    let rules: [(&str, &[&str]); 6] = [
         ("tollgate-core", &["sha2", "smallvec", "thiserror"]),
         ("tollgate-store", &["tollgate-core", "fastrand", "smallvec", "thiserror", "tokio", "tracing"]),
         (
@@ -54,6 +54,20 @@ fn inner_crates_do_not_know_outer_ones() {
                 "sha2",
                 "shuttle",
                 "smallvec",
+            ],
+        ),
+        (
+            "tollgate-sql",
+            &[
+                "tollgate-core",
+                "tollgate-store",
+                "fastrand",
+                "sha2",
+                "smallvec",
+                "sqlx",
+                "thiserror",
+                "tokio",
+                "tracing",
             ],
         ),
         (

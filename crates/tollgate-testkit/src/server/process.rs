@@ -21,20 +21,31 @@ pub(super) struct Process {
 impl Process {
     /// Starts `program` in `directory` and writes what it says to `log` there.
     pub(super) fn start(program: &str, arguments: &[String], directory: &Path) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Self::spawn(command, directory)
+    }
+
+    /// Starts a prepared command in `directory` and writes what it says to `log` there.
+    pub(super) fn spawn(mut command: Command, directory: &Path) -> Self {
         let log = directory.join("log");
         let output = File::create(&log).expect("a file in a temporary directory");
         let errors = output.try_clone().expect("a second handle of a file");
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(directory);
+        command.current_dir(directory);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn();
-        assert!(child.is_ok(), "{program} must be installed: {child:?}");
+        assert!(child.is_ok(), "{} must be installed: {child:?}", command.get_program().display());
         let child = child.expect("checked above");
         Self { child, log, running: true, frozen: AtomicBool::new(false) }
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it neither was killed nor has ended by itself.
+    pub(super) fn is_running(&mut self) -> bool {
+        self.running && self.exit_status().is_none()
     }
 
     /// Whether it can answer: neither killed nor frozen.

@@ -1,0 +1,84 @@
+//! What an error of a database means: rolled back, refused, or nobody knows.
+
+use sqlx::error::DatabaseError;
+use tollgate_store::StoreError;
+
+/// Why a transaction did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The database rolled it back and would take it again: a deadlock, a lock that took too long, a serialisation failure.
+    RolledBack(StoreError),
+    /// It did not run and will not: the connection is gone, or the database refuses.
+    NotRun(StoreError),
+    /// The connection was lost while it was committed.
+    Uncertain(StoreError),
+}
+
+/// Before COMMIT everything is undone by losing the connection.
+pub(crate) fn before_commit(error: &sqlx::Error) -> Trouble {
+    match error {
+        sqlx::Error::Database(database) => of_database(&**database),
+        error => Trouble::NotRun(not_connected(error)),
+    }
+}
+
+/// A lost COMMIT may have been carried out.
+pub(crate) fn during_commit(error: &sqlx::Error) -> Trouble {
+    match error {
+        sqlx::Error::Database(database) => of_database(&**database),
+        error => Trouble::Uncertain(StoreError::uncertain(format!(
+            "the connection was lost while committing: {error}"
+        ))),
+    }
+}
+
+fn of_database(error: &dyn DatabaseError) -> Trouble {
+    let code = error.code().unwrap_or_default();
+    // MySQL has numbers of its own beside the standard's states.
+    let number =
+        error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map_or(0, |error| error.number());
+    match (&*code, number) {
+        (_, 1213) | ("40P01", _) => {
+            Trouble::RolledBack(StoreError::unavailable("a deadlock was resolved against us"))
+        }
+        (_, 1205) | ("55P03", _) => {
+            Trouble::RolledBack(StoreError::unavailable("a row stayed locked for too long"))
+        }
+        ("40001", _) => Trouble::RolledBack(StoreError::unavailable("transactions got in each other's way")),
+        (_, 1969 | 3024) | ("57014", _) => Trouble::RolledBack(StoreError::unavailable(
+            "the database cancelled a statement that took too long",
+        )),
+        (_, 1044 | 1045 | 1142 | 1698) | ("28000" | "28P01" | "42501", _) => Trouble::NotRun(
+            StoreError::rejected(format!("the database refuses the user: {}", error.message())),
+        ),
+        (_, 1049) | ("3D000", _) => Trouble::NotRun(StoreError::rejected(error.message())),
+        (_, 1146) | ("42P01", _) => {
+            Trouble::NotRun(StoreError::rejected("a table is missing; restart to create it"))
+        }
+        (_, 1040 | 1053 | 1203 | 1226) | ("53300" | "57P01" | "57P02" | "57P03", _) => {
+            Trouble::NotRun(StoreError::unavailable(error.message()))
+        }
+        _ => Trouble::NotRun(StoreError::rejected(format!("the database refuses: {}", error.message()))),
+    }
+}
+
+/// A connection that could not be made or was lost; nothing ran.
+pub(crate) fn not_connected(error: &sqlx::Error) -> StoreError {
+    match error {
+        sqlx::Error::Database(database) => match of_database(&**database) {
+            Trouble::RolledBack(error) | Trouble::NotRun(error) | Trouble::Uncertain(error) => error,
+        },
+        sqlx::Error::Configuration(error) => StoreError::rejected(error.to_string()),
+        sqlx::Error::Tls(error) => StoreError::rejected(format!("TLS: {error}")),
+        sqlx::Error::Io(error) => StoreError::unavailable(error.to_string()),
+        error => StoreError::unavailable(error.to_string()),
+    }
+}
+
+impl Trouble {
+    pub(crate) fn into_error(self) -> StoreError {
+        match self {
+            Self::RolledBack(error) | Self::NotRun(error) | Self::Uncertain(error) => error,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The statements of MySQL and MariaDB.
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
+
+use crate::ledger::Change;
+use crate::session::{Locked, expires_minute};
+
+const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+
+pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
+    let mut connection = options.clone().disable_statement_logging().connect().await?;
+    raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut connection).await?;
+    // Whole seconds are all there is; the caller's deadline is shorter.
+    raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut connection).await?;
+    Ok(connection)
+}
+
+pub(crate) async fn begin(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    raw_sql("BEGIN").execute(connection).await.map(drop)
+}
+
+pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+    let mut locked = lock_once(connection, keys).await?;
+    let missing: Vec<&String> =
+        keys.iter().filter(|key| !locked.rows.iter().any(|(found, _)| found == *key)).collect();
+    if !missing.is_empty() {
+        let count = padded(missing.len());
+        // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
+        let sql = format!(
+            "INSERT INTO tollgate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
+            list("(?, '', 0)", count)
+        );
+        let mut create = query(AssertSqlSafe(sql));
+        for key in pad(&missing, count) {
+            create = create.bind(key.as_bytes());
+        }
+        create.execute(&mut *connection).await?;
+        locked = lock_once(connection, keys).await?;
+    }
+    if locked.rows.is_empty() {
+        locked.now_micros = query(NOW).fetch_one(connection).await?.try_get(0)?;
+    }
+    Ok(locked)
+}
+
+/// The rows are locked in the order of the primary key. Each row is read when it is locked, so the time of the last one is after all locks.
+async fn lock_once(connection: &mut MySqlConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+    let mut locked = Locked::default();
+    if keys.is_empty() {
+        return Ok(locked);
+    }
+    let count = padded(keys.len());
+    let sql = format!(
+        "SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM tollgate_state WHERE k IN ({}) ORDER BY k FOR UPDATE",
+        list("?", count)
+    );
+    let keys: Vec<&String> = keys.iter().collect();
+    let mut select = query(AssertSqlSafe(sql));
+    for key in pad(&keys, count) {
+        select = select.bind(key.as_bytes());
+    }
+    for row in select.fetch_all(connection).await? {
+        locked.now_micros = locked.now_micros.max(row.try_get::<i64, _>(2)?);
+        let key: Vec<u8> = row.try_get(0)?;
+        locked.rows.push((String::from_utf8_lossy(&key).into_owned(), row.try_get(1)?));
+    }
+    Ok(locked)
+}
+
+pub(crate) async fn write(connection: &mut MySqlConnection, changes: &[Change]) -> Result<(), sqlx::Error> {
+    let count = padded(changes.len());
+    let sql = format!(
+        "INSERT INTO tollgate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE state = VALUES(state), expires = VALUES(expires)",
+        list("(?, ?, ?)", count)
+    );
+    let mut insert = query(AssertSqlSafe(sql));
+    let changes: Vec<&Change> = changes.iter().collect();
+    for change in pad(&changes, count) {
+        insert = insert
+            .bind(change.key.as_bytes())
+            .bind(change.bytes.as_slice())
+            .bind(expires_minute(change.needed_until));
+    }
+    insert.execute(connection).await.map(drop)
+}
+
+/// Lists are filled up to a power of two, so that there are few different statements to prepare.
+fn padded(length: usize) -> usize {
+    length.max(1).next_power_of_two()
+}
+
+fn pad<'a, T>(items: &'a [&'a T], count: usize) -> impl Iterator<Item = &'a T> {
+    let last = items.last().copied();
+    items.iter().copied().chain(std::iter::repeat_with(move || last).flatten()).take(count)
+}
+
+fn list(item: &str, count: usize) -> String {
+    vec![item; count].join(", ")
+}

@@ -1,0 +1,68 @@
+//! The statements of PostgreSQL.
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
+
+use crate::ledger::Change;
+use crate::session::{Locked, expires_minute};
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// The rows are locked in the order of their keys; the time is read after the last lock is there, because counting the locked rows needs them all.
+const LOCK: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM tollgate_state WHERE k = ANY($1) ORDER BY k FOR UPDATE) \
+    SELECT locked.k, locked.state, clock.now FROM \
+    (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
+    LEFT JOIN locked ON true";
+/// Makes rows for new keys and locks them, also those that somebody else made meanwhile.
+const CREATE: &str = "INSERT INTO tollgate_state (k, state, expires) SELECT k, ''::bytea, 0 FROM unnest($1::text[]) AS new (k) ORDER BY k COLLATE \"C\" \
+    ON CONFLICT (k) DO UPDATE SET k = EXCLUDED.k";
+const WRITE: &str = "UPDATE tollgate_state SET state = new.state, expires = new.expires \
+    FROM unnest($1::text[], $2::bytea[], $3::integer[]) AS new (k, state, expires) WHERE tollgate_state.k = new.k";
+
+pub(crate) async fn connect(
+    options: &PgConnectOptions,
+    lock_timeout_ms: u64,
+) -> Result<PgConnection, sqlx::Error> {
+    let mut connection = options.clone().disable_statement_logging().connect().await?;
+    // The server gives up a little after the caller has.
+    let limits =
+        format!("SET lock_timeout = {lock_timeout_ms}; SET statement_timeout = {}", lock_timeout_ms * 4);
+    raw_sql(AssertSqlSafe(limits)).execute(&mut connection).await?;
+    Ok(connection)
+}
+
+pub(crate) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    raw_sql(BEGIN).execute(connection).await.map(drop)
+}
+
+pub(crate) async fn lock(connection: &mut PgConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+    let mut locked = lock_once(connection, keys).await?;
+    let missing: Vec<&String> =
+        keys.iter().filter(|key| !locked.rows.iter().any(|(found, _)| found == *key)).collect();
+    if !missing.is_empty() {
+        query(CREATE)
+            .bind(missing.iter().map(|key| key.as_str()).collect::<Vec<_>>())
+            .execute(&mut *connection)
+            .await?;
+        locked = lock_once(connection, keys).await?;
+    }
+    Ok(locked)
+}
+
+async fn lock_once(connection: &mut PgConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+    let found = query(LOCK).bind(keys).fetch_all(connection).await?;
+    let mut locked = Locked::default();
+    for row in found {
+        locked.now_micros = row.try_get::<i64, _>(2)?;
+        if let Some(key) = row.try_get::<Option<String>, _>(0)? {
+            locked.rows.push((key, row.try_get(1)?));
+        }
+    }
+    Ok(locked)
+}
+
+pub(crate) async fn write(connection: &mut PgConnection, changes: &[Change]) -> Result<(), sqlx::Error> {
+    let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
+    let states: Vec<&[u8]> = changes.iter().map(|change| change.bytes.as_slice()).collect();
+    let expires: Vec<i32> = changes.iter().map(|change| expires_minute(change.needed_until)).collect();
+    query(WRITE).bind(keys).bind(states).bind(expires).execute(connection).await.map(drop)
+}

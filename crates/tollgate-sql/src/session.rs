@@ -1,0 +1,88 @@
+//! A connection to one of the databases, and the few things that are done with it.
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::raw_sql;
+use tollgate_core::Timestamp;
+
+use crate::ledger::Change;
+use crate::{mysql, postgres};
+
+/// How long a row may stay locked by others, in milliseconds, before the server gives up.
+const LOCK_TIMEOUT_MS: u64 = 100;
+const MINUTE: u64 = 60_000_000;
+
+/// Where the database is.
+#[derive(Clone, Debug)]
+pub(crate) enum Options {
+    MySql(Box<MySqlConnectOptions>),
+    Postgres(Box<PgConnectOptions>),
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) enum Session {
+    MySql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+/// The rows of a transaction, and the time after the last of them was locked.
+#[derive(Debug, Default)]
+pub(crate) struct Locked {
+    pub(crate) rows: Vec<(String, Vec<u8>)>,
+    pub(crate) now_micros: i64,
+}
+
+impl Session {
+    pub(crate) async fn connect(options: &Options) -> Result<Self, sqlx::Error> {
+        match options {
+            Options::MySql(options) => mysql::connect(options).await.map(Self::MySql),
+            Options::Postgres(options) => {
+                postgres::connect(options, LOCK_TIMEOUT_MS).await.map(Self::Postgres)
+            }
+        }
+    }
+
+    pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::begin(connection).await,
+            Self::Postgres(connection) => postgres::begin(connection).await,
+        }
+    }
+
+    /// Locks the rows of `keys`, which are sorted and differ, and makes those that are missing.
+    pub(crate) async fn lock(&mut self, keys: &[String]) -> Result<Locked, sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::lock(connection, keys).await,
+            Self::Postgres(connection) => postgres::lock(connection, keys).await,
+        }
+    }
+
+    pub(crate) async fn write(&mut self, changes: &[Change]) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::write(connection, changes).await,
+            Self::Postgres(connection) => postgres::write(connection, changes).await,
+        }
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.run("COMMIT").await
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        self.run("ROLLBACK").await
+    }
+
+    /// Statements without parameters or results.
+    pub(crate) async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => raw_sql(sql).execute(connection).await.map(drop),
+            Self::Postgres(connection) => raw_sql(sql).execute(connection).await.map(drop),
+        }
+    }
+}
+
+/// The minute after which a row is not needed any more. In minutes, so that the index on it changes once a minute and not with every check.
+pub(crate) fn expires_minute(needed_until: Timestamp) -> i32 {
+    i32::try_from(needed_until.as_micros() / MINUTE + 1).unwrap_or(i32::MAX)
+}

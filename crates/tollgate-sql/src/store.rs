@@ -1,0 +1,202 @@
+//! The store: lanes that decide whole batches in one transaction each.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tollgate_core::Timestamp;
+use tollgate_store::{ApplyFuture, Asked, Batcher, Command, Lane, Outcome, Store, StoreError};
+
+use crate::error::{Trouble, before_commit, during_commit, not_connected};
+use crate::ledger::Ledger;
+use crate::request::Request;
+use crate::schema;
+use crate::session::{Options, Session};
+
+/// How many commands share a transaction.
+const BATCH_MAX: usize = 100;
+/// How many requests wait for a lane; more are refused.
+const QUEUE_MAX: usize = 4_096;
+/// How often a transaction that was rolled back is tried again.
+const RETRIES_MAX: u32 = 3;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How to use a database.
+#[derive(Clone, Debug)]
+pub struct SqlOptions {
+    pub(crate) options: Options,
+    /// How many connections there are, each with a lane of batches of its own.
+    pub connections: usize,
+}
+
+impl SqlOptions {
+    /// The most connections.
+    pub const CONNECTIONS_MAX: usize = 64;
+
+    /// The usual options for a `mysql://` or `postgres://` URL.
+    ///
+    /// # Errors
+    /// [`StoreError`], without the password, when the URL is not valid.
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        let invalid = |_: sqlx::Error| {
+            StoreError::rejected("is not a URL like postgres://user:password@host:5432/database")
+        };
+        let options = if url.starts_with("mysql://") || url.starts_with("mariadb://") {
+            Options::MySql(Box::new(url.parse().map_err(invalid)?))
+        } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            Options::Postgres(Box::new(url.parse().map_err(invalid)?))
+        } else {
+            return Err(StoreError::rejected("a database's URL starts with mysql:// or postgres://"));
+        };
+        Ok(Self { options, connections: 4 })
+    }
+}
+
+/// Counters in a database. See the crate documentation.
+#[derive(Debug)]
+pub struct SqlStore {
+    batcher: Batcher<Job, Vec<Result<Outcome, StoreError>>>,
+    hasher: RandomState,
+}
+
+/// The commands of one call, which stay together and in order.
+#[derive(Debug)]
+struct Job {
+    requests: Vec<Request>,
+    now: Option<Timestamp>,
+}
+
+impl SqlStore {
+    /// Connects, and brings the schema up to date.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
+    pub async fn connect(options: SqlOptions) -> Result<Self, StoreError> {
+        let mut session = connect(&options.options).await?;
+        schema::migrate(&mut session).await?;
+        let mut sessions = vec![Some(session)];
+        sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
+        let lanes: Vec<Worker> = sessions
+            .into_iter()
+            .map(|session| Worker { options: options.options.clone(), session })
+            .collect();
+        Ok(Self { batcher: Batcher::start(lanes, BATCH_MAX, QUEUE_MAX), hasher: RandomState::new() })
+    }
+}
+
+impl Store for SqlStore {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let requests: Vec<Request> = commands.iter().map(Request::new).collect();
+            let first = requests.iter().find_map(|request| request.keys().next()).unwrap_or_default();
+            // Requests for the same key meet in one lane instead of waiting for each other's locks.
+            let hash = self.hasher.hash_one(first);
+            match self.batcher.ask(hash, Job { requests, now }).await {
+                Ok(outcomes) => outcomes,
+                Err(error) => commands.iter().map(|_| Err(again(&error))).collect(),
+            }
+        })
+    }
+}
+
+/// One connection and the batches that go over it.
+struct Worker {
+    options: Options,
+    session: Option<Session>,
+}
+
+type Answered = Vec<Vec<Result<Outcome, StoreError>>>;
+
+impl Lane<Job, Vec<Result<Outcome, StoreError>>> for Worker {
+    fn work<'a>(
+        &'a mut self,
+        batch: &'a mut Vec<Asked<Job, Vec<Result<Outcome, StoreError>>>>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
+            let answers = match self.decide(&jobs).await {
+                Ok(answers) => answers,
+                Err(error) => {
+                    jobs.iter().map(|job| job.requests.iter().map(|_| Err(again(&error))).collect()).collect()
+                }
+            };
+            for ((_, answer), outcomes) in batch.drain(..).zip(answers) {
+                // Nobody may be waiting any more.
+                let _ = answer.send(outcomes);
+            }
+        })
+    }
+}
+
+impl Worker {
+    /// Decides on all jobs in one transaction, which is tried again when the database rolled it back.
+    async fn decide(&mut self, jobs: &[&Job]) -> Result<Answered, StoreError> {
+        let keys: BTreeSet<&str> =
+            jobs.iter().flat_map(|job| &job.requests).flat_map(Request::keys).collect();
+        let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+        let mut retries = 0;
+        loop {
+            let mut session = match self.session.take() {
+                Some(session) => session,
+                None => connect(&self.options).await?,
+            };
+            match transaction(&mut session, jobs, &keys).await {
+                Ok(answers) => {
+                    self.session = Some(session);
+                    return Ok(answers);
+                }
+                Err(Trouble::RolledBack(error)) => {
+                    if session.rollback().await.is_ok() {
+                        self.session = Some(session);
+                    }
+                    if retries == RETRIES_MAX {
+                        return Err(error);
+                    }
+                    retries += 1;
+                }
+                // The connection is dropped, and with it everything that was not committed.
+                Err(trouble) => return Err(trouble.into_error()),
+            }
+        }
+    }
+}
+
+async fn transaction(session: &mut Session, jobs: &[&Job], keys: &[String]) -> Result<Answered, Trouble> {
+    session.begin().await.map_err(|error| before_commit(&error))?;
+    let locked = session.lock(keys).await.map_err(|error| before_commit(&error))?;
+    let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
+    let mut ledger = Ledger::new(locked.rows.into_iter());
+    let answers = jobs
+        .iter()
+        .map(|job| job.requests.iter().map(|request| ledger.apply(request, job.now.unwrap_or(now))).collect())
+        .collect();
+    let changes = ledger.changes();
+    if !changes.is_empty() {
+        session.write(&changes).await.map_err(|error| before_commit(&error))?;
+    }
+    session.commit().await.map_err(|error| during_commit(&error))?;
+    Ok(answers)
+}
+
+async fn connect(options: &Options) -> Result<Session, StoreError> {
+    match timeout(CONNECT_TIMEOUT, Session::connect(options)).await {
+        Ok(session) => session.map_err(|error| not_connected(&error)),
+        Err(_) => {
+            Err(StoreError::unavailable(format!("the database does not answer within {CONNECT_TIMEOUT:?}")))
+        }
+    }
+}
+
+/// One error for many commands.
+fn again(error: &StoreError) -> StoreError {
+    let message = error.to_string();
+    if error.is_rejection() {
+        StoreError::rejected(message)
+    } else if error.may_have_run() {
+        StoreError::uncertain(message)
+    } else {
+        StoreError::unavailable(message)
+    }
+}
