@@ -29,7 +29,7 @@ pub(crate) struct Serve {
     /// The address of the REST API; overrides server.http (127.0.0.1:8080).
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
-    /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://.
+    /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://, mysql://, postgres://.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Waits for stores that cannot be reached yet instead of giving up.

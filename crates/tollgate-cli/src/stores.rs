@@ -3,60 +3,100 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use tollgate::{Config, MemoryStore, Store, StoreConfig, StoreError, Stores};
+use anyhow::anyhow;
+use tollgate::{Config, MemoryStore, ShardedStore, Store, StoreConfig, StoreError, Stores};
 use tollgate_redis::{RedisOptions, RedisStore, RedisUrl, TlsFiles};
+use tollgate_sql::{SqlOptions, SqlStore};
 
 /// How long to wait between attempts to reach a store at the start.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that is wrong with the stores' URLs, each with its place; none of it shows a password.
 pub(crate) fn mistakes(config: &Config) -> Vec<String> {
-    let remote = config.stores.iter().filter(|store| !store.is_memory());
-    let wrong = |store: &StoreConfig| {
-        let error = if RedisUrl::is_redis(&store.url) {
-            store.url.parse::<RedisUrl>().err()?.to_string()
-        } else {
-            "must be memory: or start with redis://, rediss://, redis+sentinel:// or redis+cluster://".into()
-        };
-        let place = if store.place.is_empty() { "--store" } else { &store.place };
-        Some(format!("{place}: stores.{}.url: {error}", store.name))
-    };
-    remote.filter_map(wrong).collect()
+    let mut mistakes = Vec::new();
+    for store in config.stores.iter().filter(|store| !store.is_memory()) {
+        for url in store.urls() {
+            if let Err(error) = Place::of(store, url) {
+                let place = if store.place.is_empty() { "--store" } else { &store.place };
+                mistakes.push(format!("{place}: stores.{}.url: {error}", store.name));
+            }
+        }
+    }
+    mistakes
 }
 
 /// Connects to all stores of `config`. With `wait`, a store that cannot be reached is tried until it can, and every attempt says so.
 pub(crate) async fn connect(config: &Config, wait: bool) -> anyhow::Result<Stores> {
     let mut stores = Stores::default();
     for store in &config.stores {
-        stores = if store.is_memory() {
-            stores.and_memory(&store.name, Arc::new(MemoryStore::new(store.memory)))
-        } else {
-            stores.and_remote(&store.name, connect_one(store, wait).await?, config.store_timeout)
+        if store.is_memory() {
+            stores = stores.and_memory(&store.name, Arc::new(MemoryStore::new(store.memory)));
+            continue;
+        }
+        let mut shards = Vec::new();
+        for url in store.urls() {
+            let place = Place::of(store, url).map_err(|error| anyhow!("store `{}`: {error}", store.name))?;
+            shards.push(connect_one(&store.name, &place, wait).await?);
+        }
+        let remote: Arc<dyn Store> = match shards.pop() {
+            Some(only) if shards.is_empty() => only,
+            last => {
+                shards.extend(last);
+                Arc::new(ShardedStore::try_new(shards).map_err(|error| explain(&store.name, &error))?)
+            }
         };
+        stores = stores.and_remote(&store.name, remote, config.store_timeout);
     }
     Ok(stores)
 }
 
-async fn connect_one(store: &StoreConfig, wait: bool) -> anyhow::Result<Arc<dyn Store>> {
-    let name = &store.name;
-    let url: RedisUrl = store.url.parse().with_context(|| format!("store `{name}`"))?;
-    let options = RedisOptions {
-        tls: TlsFiles {
-            authority: store.tls.ca.clone(),
-            client: store.tls.cert.clone().zip(store.tls.key.clone()),
-        },
-        connections: store.connections.unwrap_or(RedisOptions::new(url.clone()).connections),
-        url,
-    };
+/// A place that can be connected to.
+enum Place {
+    Redis(RedisOptions),
+    Sql(Box<SqlOptions>),
+}
+
+impl Place {
+    fn of(store: &StoreConfig, url: &str) -> Result<Self, String> {
+        let tls = &store.tls;
+        let client = tls.cert.as_deref().zip(tls.key.as_deref());
+        if RedisUrl::is_redis(url) {
+            let url: RedisUrl =
+                url.parse().map_err(|error: tollgate_redis::InvalidRedisUrl| error.to_string())?;
+            let mut options = RedisOptions::new(url);
+            options.connections = store.connections.unwrap_or(options.connections);
+            let client = client.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
+            options.tls = TlsFiles { authority: tls.ca.clone(), client };
+            return Ok(Self::Redis(options));
+        }
+        if url.starts_with("mysql://") || url.starts_with("postgres://") {
+            let mut options = SqlOptions::new(url).map_err(|error| error.to_string())?;
+            options.connections = store.connections.unwrap_or(options.connections);
+            if tls.ca.is_some() || client.is_some() {
+                options = options.with_tls(tls.ca.as_deref(), client);
+            }
+            return Ok(Self::Sql(Box::new(options)));
+        }
+        Err("must be memory: or start with redis://, rediss://, redis+sentinel://, redis+cluster://, mysql:// or postgres://".into())
+    }
+
+    async fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Self::Redis(options) => Arc::new(RedisStore::connect(options.clone()).await?),
+            Self::Sql(options) => Arc::new(SqlStore::connect(SqlOptions::clone(options)).await?),
+        })
+    }
+}
+
+async fn connect_one(name: &str, place: &Place, wait: bool) -> anyhow::Result<Arc<dyn Store>> {
     loop {
-        match RedisStore::connect(options.clone()).await {
-            Ok(redis) => {
-                tracing::info!(store = name, url = %options.url, "connected");
-                return Ok(Arc::new(redis));
+        match place.connect().await {
+            Ok(store) => {
+                tracing::info!(store = name, "connected");
+                return Ok(store);
             }
             Err(error) if wait && !error.is_permanent() => {
-                tracing::warn!(store = name, url = %options.url, %error, "the store cannot be reached; trying again in a second");
+                tracing::warn!(store = name, %error, "the store cannot be reached; trying again in a second");
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => return Err(explain(name, &error)),

@@ -17,7 +17,7 @@ use std::thread;
 
 use process::{Service, file, run, tollgate};
 use tollgate_testkit::effort;
-use tollgate_testkit::server::{RedisCluster, RedisServer};
+use tollgate_testkit::server::{MariaDb, Postgres, RedisCluster, RedisServer};
 
 /// One line on stderr, exit 1, and nothing on stdout.
 fn refused(arguments: &[&str], reason: &str) {
@@ -45,6 +45,21 @@ fn serve_says_in_one_line_what_is_wrong_with_its_store() {
         &["--store", &format!("redis+cluster://:right@{}", server.address())],
         "is not part of a Cluster",
     );
+}
+
+#[test]
+fn serve_says_in_one_line_what_is_wrong_with_its_database() {
+    let database = Postgres::start();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    refused(&["--store", &format!("mysql://u:p@{closed}/d")], "Connection refused");
+    refused(&["--store", &format!("postgres://u:p@{closed}/d")], "Connection refused");
+    refused(&["--store", "postgres://u:p@localhost:99999/d"], "is not a URL like");
+    refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "refuses the user");
+    refused(&["--store", &database.url().replacen("/tollgate", "/nowhere", 1)], "nowhere");
+    database.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO postgres; ALTER DATABASE tollgate OWNER TO postgres");
+    refused(&["--store", &database.url()], "permission denied");
+    database.query("CREATE TABLE tollgate_schema (version integer); INSERT INTO tollgate_schema VALUES (99); GRANT ALL ON tollgate_schema TO tollgate; GRANT ALL ON SCHEMA public TO tollgate");
+    refused(&["--store", &database.url()], "newer than");
 }
 
 #[test]
@@ -143,10 +158,10 @@ fn allowed_of(address: &str, attempts: usize, body: &str) -> u64 {
 }
 
 /// Four services, 64 clients, limits from 1 to 1,000 of every algorithm: exactly the limit is admitted.
-fn admits_exactly(name: &str, url: &str) {
+fn admits_exactly(name: &str, arguments: &[&str]) {
     // Closed, so that nothing but the store can admit; and in no hurry, because this is about counting.
     let patient = [("TOLLGATE_FAILURE__MODE", "closed"), ("TOLLGATE_FAILURE__TIMEOUT", "5s")];
-    let services: Vec<Service> = (0..4).map(|_| Service::start(&["--store", url], &patient)).collect();
+    let services: Vec<Service> = (0..4).map(|_| Service::start(arguments, &patient)).collect();
     let addresses: Vec<&str> =
         services.iter().map(|service| service.url.trim_start_matches("http://")).collect();
     let strategies =
@@ -179,11 +194,47 @@ fn admits_exactly(name: &str, url: &str) {
 #[test]
 fn four_services_admit_exactly_the_limit_on_redis() {
     let server = RedisServer::start();
-    admits_exactly("standalone", &server.url());
+    admits_exactly("standalone", &["--store", &server.url()]);
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_mariadb() {
+    let database = MariaDb::start();
+    admits_exactly("mariadb", &["--store", &database.url()]);
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_postgresql() {
+    let database = Postgres::start();
+    admits_exactly("postgresql", &["--store", &database.url()]);
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_two_shards() {
+    let databases = [MariaDb::start(), MariaDb::start()];
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        &format!("stores: {{default: {{shards: [\"{}\", \"{}\"]}}}}", databases[0].url(), databases[1].url()),
+    );
+    admits_exactly("shards", &["--config", &config]);
+    let service = Service::start(&["--config", &config], &[("TOLLGATE_FAILURE__TIMEOUT", "5s")]);
+    for number in 0..40 {
+        let body =
+            format!(r#"{{"keys": {{"user": "u{number}", "ip": "10.0.0.{number}"}}, "endpoint": "/x"}}"#);
+        let answer = service.post("/v1/rate-limit/check", "", &body);
+        assert!(answer.contains("200 OK") && answer.contains("\"degraded\":false"), "{answer}");
+    }
+    let rows = |database: &MariaDb| -> u32 {
+        database.query("SELECT COUNT(*) FROM tollgate_state WHERE k LIKE 'c:%:default:%'").parse().unwrap()
+    };
+    let spread = databases.each_ref().map(rows);
+    assert!(spread[0] >= 20 && spread[1] >= 20, "identities are spread: {spread:?}");
+    assert_eq!(spread[0] + spread[1], 80, "each in one place");
 }
 
 #[test]
 fn four_services_admit_exactly_the_limit_on_a_cluster() {
     let cluster = RedisCluster::start(3, 0);
-    admits_exactly("cluster", &cluster.url());
+    admits_exactly("cluster", &["--store", &cluster.url()]);
 }

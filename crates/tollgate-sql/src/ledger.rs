@@ -12,6 +12,8 @@ use crate::request::{Act, Request};
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     rows: BTreeMap<String, Row>,
+    /// Tests bring a time of their own, by which nothing may be swept.
+    keep: bool,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,12 @@ impl Ledger {
             let content = content(&key, &bytes);
             (key, Row { content, changed: None })
         });
-        Self { rows: rows.collect() }
+        Self { rows: rows.collect(), keep: false }
+    }
+
+    /// From now on nothing is swept by the database's time.
+    pub(crate) fn keep(&mut self) {
+        self.keep = true;
     }
 
     /// Decides on one request at `now`, and charges it in the ledger.
@@ -91,7 +98,7 @@ impl Ledger {
     /// What has to be written, in the order of the keys.
     pub(crate) fn changes(&self) -> Vec<Change> {
         let changed = self.rows.iter().filter_map(|(key, row)| {
-            let needed_until = row.changed?;
+            let needed_until = if self.keep { row.changed.map(|_| Timestamp::MAX) } else { row.changed }?;
             let bytes = match &row.content {
                 Content::State(state) => state.encode(),
                 Content::Record(record) => record.encode(),

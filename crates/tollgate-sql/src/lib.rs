@@ -24,5 +24,6 @@ mod request;
 mod schema;
 mod session;
 mod store;
+mod sweep;
 
 pub use store::{SqlOptions, SqlStore};

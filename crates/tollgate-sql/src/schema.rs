@@ -1,11 +1,11 @@
-//! The schema, by numbered steps that run at start, one node at a time.
+//! The schema, by numbered steps that run at start under a lock, one node at a time.
 
 use tollgate_store::StoreError;
 
-use crate::error::{before_commit, not_connected};
+use crate::error::before_commit;
 use crate::session::Session;
 
-/// The steps so far. Their text never changes once it is released.
+/// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
 const STEPS: [Step; 1] = [Step {
     mysql: include_str!("migrations/1.mysql.sql"),
     postgres: include_str!("migrations/1.postgres.sql"),
@@ -16,17 +16,48 @@ struct Step {
     postgres: &'static str,
 }
 
-/// Brings the schema up to date. Every step can be repeated, so one that was interrupted half-way is finished by the next start.
+const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tollgate_schema (version integer NOT NULL PRIMARY KEY)";
+const VERSION: &str = "SELECT CAST(COALESCE(MAX(version), 0) AS CHAR(10)) FROM tollgate_schema";
+
+/// Brings the schema up to date. Nodes that start at once wait for each other; a step that was interrupted is finished by the next start.
 pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
-    for step in &STEPS {
+    let migrated = steps(session).await;
+    // The lock goes with the transaction, or with the connection.
+    let released = match (&session, &migrated) {
+        (Session::MySql(_), _) => session.run("DO RELEASE_LOCK('tollgate_schema')").await,
+        (Session::Postgres(_), Ok(())) => session.commit().await,
+        (Session::Postgres(_), Err(_)) => session.rollback().await,
+    };
+    migrated?;
+    released.map_err(|error| before_commit(&error).into_error())
+}
+
+async fn steps(session: &mut Session) -> Result<(), StoreError> {
+    let lock = match session {
+        Session::MySql(_) => "DO GET_LOCK('tollgate_schema', 30)",
+        Session::Postgres(_) => {
+            "BEGIN; SET LOCAL lock_timeout = 30000; SET LOCAL statement_timeout = 60000; SELECT pg_advisory_xact_lock(7813954320001)"
+        }
+    };
+    for sql in [lock, VERSIONS] {
+        session.run(sql).await.map_err(|error| before_commit(&error).into_error())?;
+    }
+    let version = session.number(VERSION).await.map_err(|error| before_commit(&error).into_error())?;
+    let (done, known) = (usize::try_from(version).unwrap_or(usize::MAX), STEPS.len());
+    if done > known {
+        return Err(StoreError::rejected(format!(
+            "the schema has version {done}, newer than the {known} that this program knows"
+        )));
+    }
+    for (index, step) in STEPS.iter().enumerate().skip(done) {
         let sql = match session {
             Session::MySql(_) => step.mysql,
             Session::Postgres(_) => step.postgres,
         };
-        session.run(sql).await.map_err(|error| match &error {
-            sqlx::Error::Database(_) => before_commit(&error).into_error(),
-            _ => not_connected(&error),
-        })?;
+        session.run(sql).await.map_err(|error| before_commit(&error).into_error())?;
+        let record = format!("INSERT INTO tollgate_schema (version) VALUES ({})", index + 1);
+        session.run_text(record).await.map_err(|error| before_commit(&error).into_error())?;
+        tracing::info!(version = index + 1, "the schema is brought up to date");
     }
     Ok(())
 }

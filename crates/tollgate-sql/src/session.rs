@@ -2,7 +2,7 @@
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::raw_sql;
+use sqlx::{AssertSqlSafe, Row, query, raw_sql};
 use tollgate_core::Timestamp;
 
 use crate::ledger::Change;
@@ -71,6 +71,23 @@ impl Session {
 
     pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
         self.run("ROLLBACK").await
+    }
+
+    /// The whole number that a statement answers as text, which both databases send alike.
+    pub(crate) async fn number(&mut self, sql: &'static str) -> Result<i64, sqlx::Error> {
+        let text: Option<String> = match self {
+            Self::MySql(connection) => query(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
+            Self::Postgres(connection) => raw_sql(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
+        };
+        text.unwrap_or_default().trim().parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    }
+
+    /// As [`run`](Self::run), for a text that was put together from our own numbers.
+    pub(crate) async fn run_text(&mut self, sql: String) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
+            Self::Postgres(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
+        }
     }
 
     /// Statements without parameters or results.

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
 use tollgate_core::Timestamp;
 use tollgate_store::{ApplyFuture, Asked, Batcher, Command, Lane, Outcome, Store, StoreError};
 
@@ -14,6 +18,7 @@ use crate::ledger::Ledger;
 use crate::request::Request;
 use crate::schema;
 use crate::session::{Options, Session};
+use crate::sweep::sweep_step;
 
 /// How many commands share a transaction.
 const BATCH_MAX: usize = 100;
@@ -21,6 +26,8 @@ const BATCH_MAX: usize = 100;
 const QUEUE_MAX: usize = 4_096;
 /// How often a transaction that was rolled back is tried again.
 const RETRIES_MAX: u32 = 3;
+/// How often a node looks for rows that are not needed any more, on average.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How to use a database.
@@ -52,6 +59,34 @@ impl SqlOptions {
         };
         Ok(Self { options, connections: 4 })
     }
+
+    /// Trusts `authority` alone, checks the server's name, and shows the client's certificate and key if there are any. Files in PEM.
+    #[must_use]
+    pub fn with_tls(mut self, authority: Option<&Path>, client: Option<(&Path, &Path)>) -> Self {
+        match &mut self.options {
+            Options::MySql(options) => {
+                let mut with = MySqlConnectOptions::clone(options).ssl_mode(MySqlSslMode::VerifyIdentity);
+                if let Some(authority) = authority {
+                    with = with.ssl_ca(authority);
+                }
+                if let Some((certificate, key)) = client {
+                    with = with.ssl_client_cert(certificate).ssl_client_key(key);
+                }
+                **options = with;
+            }
+            Options::Postgres(options) => {
+                let mut with = PgConnectOptions::clone(options).ssl_mode(PgSslMode::VerifyFull);
+                if let Some(authority) = authority {
+                    with = with.ssl_root_cert(authority);
+                }
+                if let Some((certificate, key)) = client {
+                    with = with.ssl_client_cert(certificate).ssl_client_key(key);
+                }
+                **options = with;
+            }
+        }
+        self
+    }
 }
 
 /// Counters in a database. See the crate documentation.
@@ -59,6 +94,8 @@ impl SqlOptions {
 pub struct SqlStore {
     batcher: Batcher<Job, Vec<Result<Outcome, StoreError>>>,
     hasher: RandomState,
+    options: Options,
+    sweeper: AbortHandle,
 }
 
 /// The commands of one call, which stay together and in order.
@@ -82,7 +119,17 @@ impl SqlStore {
             .into_iter()
             .map(|session| Worker { options: options.options.clone(), session })
             .collect();
-        Ok(Self { batcher: Batcher::start(lanes, BATCH_MAX, QUEUE_MAX), hasher: RandomState::new() })
+        let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
+        let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
+        Ok(Self { batcher, hasher: RandomState::new(), options: options.options, sweeper })
+    }
+
+    /// Removes the rows that are not needed any more; says how many. It also happens by itself, now and then.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be reached.
+    pub async fn sweep(&self) -> Result<u64, StoreError> {
+        sweep(&self.options).await
     }
 }
 
@@ -98,6 +145,36 @@ impl Store for SqlStore {
                 Err(error) => commands.iter().map(|_| Err(again(&error))).collect(),
             }
         })
+    }
+}
+
+impl Drop for SqlStore {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+    }
+}
+
+async fn sweep_for_ever(options: Options) {
+    loop {
+        // The nodes of a fleet take turns by chance.
+        sleep(SWEEP_EVERY.mul_f64(0.5 + fastrand::f64())).await;
+        match sweep(&options).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "removed rows that are not needed any more"),
+            Err(error) => tracing::debug!(%error, "could not remove rows that are not needed any more"),
+        }
+    }
+}
+
+async fn sweep(options: &Options) -> Result<u64, StoreError> {
+    let mut session = connect(options).await?;
+    let mut removed = 0;
+    loop {
+        let (rows, more) = sweep_step(&mut session).await.map_err(|error| not_connected(&error))?;
+        removed += rows;
+        if !more {
+            return Ok(removed);
+        }
     }
 }
 
@@ -168,6 +245,9 @@ async fn transaction(session: &mut Session, jobs: &[&Job], keys: &[String]) -> R
     let locked = session.lock(keys).await.map_err(|error| before_commit(&error))?;
     let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
     let mut ledger = Ledger::new(locked.rows.into_iter());
+    if jobs.iter().any(|job| job.now.is_some()) {
+        ledger.keep();
+    }
     let answers = jobs
         .iter()
         .map(|job| job.requests.iter().map(|request| ledger.apply(request, job.now.unwrap_or(now))).collect())

@@ -28,6 +28,7 @@ mod error;
 mod failure;
 mod guard;
 mod parts;
+mod shards;
 mod store;
 
 pub use batcher::{Asked, Batcher, Lane};
@@ -36,4 +37,5 @@ pub use error::StoreError;
 pub use failure::FailureMode;
 pub use guard::{GuardedStore, StoreHealth};
 pub use parts::{Part, apply_in_parts};
+pub use shards::ShardedStore;
 pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, Store};

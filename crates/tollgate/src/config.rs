@@ -76,6 +76,8 @@ pub struct StoreConfig {
     pub name: String,
     /// Where it is: `memory:` for this process. It may hold a password.
     pub url: String,
+    /// Instead of one place, several that share the identities among them.
+    pub shards: Vec<String>,
     /// The line it is at, or the environment variable.
     pub place: String,
     /// The bounds of a store in memory.
@@ -106,6 +108,7 @@ impl StoreConfig {
         Self {
             name: name.into(),
             url: url.into(),
+            shards: Vec::new(),
             place: String::new(),
             memory: MemoryOptions::default(),
             tls: StoreTls::default(),
@@ -115,7 +118,12 @@ impl StoreConfig {
 
     /// Whether it is in this process.
     pub fn is_memory(&self) -> bool {
-        self.url == Self::MEMORY
+        self.url == Self::MEMORY && self.shards.is_empty()
+    }
+
+    /// Every place it is at.
+    pub fn urls(&self) -> &[String] {
+        if self.shards.is_empty() { std::slice::from_ref(&self.url) } else { &self.shards }
     }
 }
 

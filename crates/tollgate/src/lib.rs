@@ -63,4 +63,6 @@ pub use tollgate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
 };
 pub use tollgate_memory::{MemoryOptions, MemoryStore, SystemClock};
-pub use tollgate_store::{ApplyFuture, Clock, Command, FailureMode, Store, StoreError, StoreHealth};
+pub use tollgate_store::{
+    ApplyFuture, Clock, Command, FailureMode, ShardedStore, Store, StoreError, StoreHealth,
+};

@@ -31,6 +31,15 @@ impl Key<'_> {
         write_bounded(text, |text| write_escaped(self.identifier, text));
     }
 
+    /// A hash of the identity that is the same on every node and in every version, to spread identities by.
+    pub fn identity_hash(&self) -> u64 {
+        let mut text = String::new();
+        self.write_identity(&mut text);
+        let mut first = [0; 8];
+        first.copy_from_slice(&Sha256::digest(text.as_bytes())[..8]);
+        u64::from_le_bytes(first)
+    }
+
     /// Appends `rule:scope`, and `:endpoint` where each endpoint has a counter of its own.
     pub fn write_counter(&self, text: &mut String) {
         write_bounded(text, |text| {
@@ -94,6 +103,20 @@ mod tests {
         assert!(text.len() < 100, "{text}");
         let imitated = text.trim_start_matches("{user:").split('}').next().unwrap();
         assert_ne!(text_of("rule", "", imitated), text);
+    }
+
+    #[test]
+    fn the_hash_of_an_identity_never_changes() {
+        let counter = Counter::new("rule", "user", "");
+        let other = Counter::new("other", "user", "/x");
+        let hash = Key::new(&counter, "alice", "").identity_hash();
+        assert_eq!(
+            hash,
+            Key::new(&other, "alice", "").identity_hash(),
+            "all limits of an identity stay together"
+        );
+        // Shards find their identities by it: another value would start every counter anew.
+        assert_eq!(hash, 3580743044109811162);
     }
 
     #[test]

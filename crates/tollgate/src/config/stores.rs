@@ -14,7 +14,9 @@ use crate::check::is_dimension;
 const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
 const STORES_MAX: usize = 64;
 /// What a store's URL can start with.
-const SCHEMES: [&str; 4] = ["redis://", "rediss://", "redis+sentinel://", "redis+cluster://"];
+const SCHEMES: [&str; 6] =
+    ["redis://", "rediss://", "redis+sentinel://", "redis+cluster://", "mysql://", "postgres://"];
+const SHARDS_MAX: usize = 64;
 
 pub(super) fn read_stores(field: Field, stores: &mut Vec<StoreConfig>, mistakes: &mut Mistakes) {
     let (place, path) = (field.node.place.clone(), field.path.clone());
@@ -43,6 +45,7 @@ fn read_store(name: String, field: Field, mistakes: &mut Mistakes) -> StoreConfi
     let mut store = StoreConfig::new(&name, StoreConfig::MEMORY);
     store.place = field.node.place.to_string();
     let Some(mut fields) = Fields::new(field, mistakes) else { return store };
+    let mut has_url = false;
     if let Some(field) = fields.take("url")
         && let Some(url) = field.text(mistakes)
     {
@@ -52,6 +55,19 @@ fn read_store(name: String, field: Field, mistakes: &mut Mistakes) -> StoreConfi
             mistakes.add(&field.node.place, &field.path, message);
         }
         store.url = url;
+        has_url = true;
+    }
+    if let Some(field) = fields.take("shards") {
+        let (place, path) = (field.node.place.clone(), field.path.clone());
+        store.shards = field.list(mistakes).iter().filter_map(|item| item.text(mistakes)).collect();
+        let known = |url: &String| SCHEMES.iter().any(|scheme| url.starts_with(scheme));
+        if !(1..=SHARDS_MAX).contains(&store.shards.len()) || !store.shards.iter().all(known) {
+            let message = format!("must be 1 to {SHARDS_MAX} URLs that start with {}", SCHEMES.join(", "));
+            mistakes.add(&place, &path, message);
+        }
+        if has_url {
+            mistakes.add(&place, &path, "goes instead of url, not with it");
+        }
     }
     let in_memory = store.is_memory();
     let mut only_for = |field: &Field, wanted: bool, kind: &str| {
@@ -75,7 +91,7 @@ fn read_store(name: String, field: Field, mistakes: &mut Mistakes) -> StoreConfi
     if let Some(number) = max_idempotency_keys.and_then(|field| bounded(&field, 1, keys_max, mistakes)) {
         store.memory.max_idempotency_keys = number;
     }
-    store.connections = connections.and_then(|field| bounded(&field, 1, 16, mistakes));
+    store.connections = connections.and_then(|field| bounded(&field, 1, 64, mistakes));
     if let Some(field) = tls {
         store.tls = read_store_tls(field, mistakes);
     }
