@@ -24,8 +24,10 @@ pub(crate) async fn connect(
 ) -> Result<PgConnection, sqlx::Error> {
     let mut connection = options.clone().disable_statement_logging().connect().await?;
     // The server gives up a little after the caller has.
-    let limits =
-        format!("SET lock_timeout = {lock_timeout_ms}; SET statement_timeout = {}", lock_timeout_ms * 4);
+    let limits = format!(
+        "SET client_min_messages = warning; SET lock_timeout = {lock_timeout_ms}; SET statement_timeout = {}",
+        lock_timeout_ms * 4
+    );
     raw_sql(AssertSqlSafe(limits)).execute(&mut connection).await?;
     Ok(connection)
 }

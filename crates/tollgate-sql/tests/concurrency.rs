@@ -52,8 +52,9 @@ impl Server for MariaDb {
 impl Server for Postgres {
     const NAME: &'static str = "postgres";
 
+    /// Looks for deadlocks sooner than a lock times out; else they would pass for locks that took too long.
     fn start() -> Self {
-        Self::start()
+        Self::start_with(&["-c", "deadlock_timeout=20ms"])
     }
 
     fn url(&self) -> String {

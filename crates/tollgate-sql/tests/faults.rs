@@ -9,11 +9,14 @@
     reason = "a test fails by panicking and reports by printing"
 )]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection, PgConnection, raw_sql};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Algorithm, Limit};
 use tollgate_memory::MemoryStore;
@@ -259,16 +262,17 @@ async fn locked_from_outside<S: Server>() {
         "locked",
         &report,
         &format!(
-            "lost=0 uncertain={uncertain} others_uncertain={} served_meanwhile={served} others_degraded={} back_ms={}",
+            "lost=0 uncertain={uncertain} others_uncertain={} served_meanwhile={served} others_degraded={} breaker_openings={} back_ms={}",
             used - admitted,
             others_report.count(Fate::Degraded),
+            figure(&*store, "breaker_openings"),
             back.as_millis()
         ),
     );
 }
 
-/// The network swallows answers, and the connection is never closed.
-async fn replies_swallowed_without_an_end<S: Server>() {
+/// The network swallows answers; when it ends, connections that lost some are closed.
+async fn replies_swallowed<S: Server>() {
     let _turn = turn().await;
     let server = S::start();
     let proxy = FaultProxy::start(format!("127.0.0.1:{}", server.port()).parse().unwrap()).await;
@@ -288,7 +292,63 @@ async fn replies_swallowed_without_an_end<S: Server>() {
     assert!(used >= admitted && used <= report.records.len() as u64, "{admitted} {used}");
     let back = report.healthy_after(back_at).unwrap().max(up);
     assert!(back <= BACK_WITHIN, "{back:?}");
-    pass::<S>("black-hole", &report, &format!("uncertain={} back_ms={}", used - admitted, back.as_millis()));
+    pass::<S>("swallowed", &report, &format!("uncertain={} back_ms={}", used - admitted, back.as_millis()));
+}
+
+/// Passes connections on to a server until they are abandoned: those that exist then carry nothing more and are never
+/// closed, as when a machine vanished or a firewall forgot them. New ones work.
+struct Firewall {
+    address: SocketAddr,
+    abandon: watch::Sender<()>,
+}
+
+impl Firewall {
+    async fn start(target: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (abandon, abandoned) = watch::channel(());
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut abandoned = abandoned.clone();
+                abandoned.mark_unchanged();
+                tokio::spawn(async move {
+                    let Ok(mut server) = TcpStream::connect(("127.0.0.1", target)).await else { return };
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut client, &mut server) => return,
+                        _ = abandoned.changed() => {}
+                    }
+                    // The server notices, so that its locks are gone; the client does not.
+                    drop(server);
+                    std::future::pending::<()>().await;
+                    drop(client);
+                });
+            }
+        });
+        Self { address, abandon }
+    }
+}
+
+/// Connections die without a word.
+async fn connections_forgotten<S: Server>() {
+    let _turn = turn().await;
+    let server = S::start();
+    let firewall = Firewall::start(server.port()).await;
+    let url = server.url().replace(&format!("127.0.0.1:{}", server.port()), &firewall.address.to_string());
+    let store = connect(&url).await;
+    let load = Load::new(plenty());
+    let running = load.clone().start(store.clone());
+    sleep(Duration::from_millis(500)).await;
+    firewall.abandon.send_replace(());
+    let abandoned_at = Instant::now();
+    // Longer than it takes to notice, so that its end is not mistaken for the return.
+    sleep(DEADLINE * 2).await;
+    let up = up_again(&store, abandoned_at).await;
+    let report = running.stop_when_healthy(abandoned_at + up, Duration::from_secs(5)).await;
+    punctual(&report);
+    let uncertain = uncertain(&load, &*store, &report, 1).await;
+    let back = report.healthy_after(abandoned_at).unwrap().max(up);
+    assert!(back <= BACK_WITHIN, "{back:?}");
+    pass::<S>("forgotten", &report, &format!("lost=0 uncertain={uncertain} back_ms={}", back.as_millis()));
 }
 
 macro_rules! faults {
@@ -309,4 +369,4 @@ macro_rules! faults {
     };
 }
 
-faults!(killed_and_restarted, frozen, locked_from_outside, replies_swallowed_without_an_end);
+faults!(killed_and_restarted, frozen, locked_from_outside, replies_swallowed, connections_forgotten);
