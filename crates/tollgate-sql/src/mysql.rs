@@ -11,9 +11,27 @@ const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
     let mut connection = options.clone().disable_statement_logging().connect().await?;
     raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut connection).await?;
-    // Whole seconds are all there is; the caller's deadline is shorter.
+    // Whole seconds are all there is for locks alone.
     raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut connection).await?;
+    limit_statements(&mut connection, true).await?;
     Ok(connection)
+}
+
+/// Has the server give up statements, waiting for locks included, a little after the caller has; or not, for changes of the schema.
+pub(crate) async fn limit_statements(
+    connection: &mut MySqlConnection,
+    limit: bool,
+) -> Result<(), sqlx::Error> {
+    let (mariadb, mysql) = if limit {
+        ("SET SESSION max_statement_time = 0.25", "SET SESSION max_execution_time = 250")
+    } else {
+        ("SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0")
+    };
+    match raw_sql(mariadb).execute(&mut *connection).await {
+        // MySQL has another name for it.
+        Err(sqlx::Error::Database(_)) => raw_sql(mysql).execute(connection).await.map(drop),
+        done => done.map(drop),
+    }
 }
 
 pub(crate) async fn begin(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {

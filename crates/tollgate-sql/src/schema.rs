@@ -3,6 +3,7 @@
 use tollgate_store::StoreError;
 
 use crate::error::before_commit;
+use crate::mysql;
 use crate::session::Session;
 
 /// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
@@ -21,6 +22,7 @@ const VERSION: &str = "SELECT CAST(COALESCE(MAX(version), 0) AS CHAR(10)) FROM t
 
 /// Brings the schema up to date. Nodes that start at once wait for each other; a step that was interrupted is finished by the next start.
 pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
+    limit_statements(session, false).await?;
     let migrated = steps(session).await;
     // The lock goes with the transaction, or with the connection.
     let released = match (&session, &migrated) {
@@ -29,7 +31,17 @@ pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
         (Session::Postgres(_), Err(_)) => session.rollback().await,
     };
     migrated?;
-    released.map_err(|error| before_commit(&error).into_error())
+    released.map_err(|error| before_commit(&error).into_error())?;
+    limit_statements(session, true).await
+}
+
+/// PostgreSQL's limits are lifted for the transaction alone.
+async fn limit_statements(session: &mut Session, limit: bool) -> Result<(), StoreError> {
+    if let Session::MySql(connection) = session {
+        let limited = mysql::limit_statements(connection, limit).await;
+        limited.map_err(|error| before_commit(&error).into_error())?;
+    }
+    Ok(())
 }
 
 async fn steps(session: &mut Session) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
 use tollgate_store::{ApplyFuture, Asked, Batcher, Command, Lane, Outcome, Store, StoreError};
 
@@ -26,6 +26,8 @@ const BATCH_MAX: usize = 100;
 const QUEUE_MAX: usize = 4_096;
 /// How often a transaction that was rolled back is tried again.
 const RETRIES_MAX: u32 = 3;
+/// Callers do not wait for longer than this, and others wait behind them.
+const RETRY_WITHIN: Duration = Duration::from_millis(200);
 /// How often a node looks for rows that are not needed any more, on average.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -213,7 +215,7 @@ impl Worker {
         let keys: BTreeSet<&str> =
             jobs.iter().flat_map(|job| &job.requests).flat_map(Request::keys).collect();
         let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
-        let mut retries = 0;
+        let (started, mut retries) = (Instant::now(), 0);
         loop {
             let mut session = match self.session.take() {
                 Some(session) => session,
@@ -228,7 +230,7 @@ impl Worker {
                     if session.rollback().await.is_ok() {
                         self.session = Some(session);
                     }
-                    if retries == RETRIES_MAX {
+                    if retries == RETRIES_MAX || started.elapsed() > RETRY_WITHIN {
                         return Err(error);
                     }
                     retries += 1;
