@@ -103,9 +103,9 @@ pub(crate) async fn write(connection: &mut MySqlConnection, changes: &[Change]) 
     insert.execute(connection).await.map(drop)
 }
 
-/// Lists are filled up to a power of two, so that there are few different statements to prepare.
+/// Lists are filled up in steps, so that there are few different statements to prepare: 1, 2, 4, 8, then every eighth length.
 fn padded(length: usize) -> usize {
-    length.max(1).next_power_of_two()
+    if length <= 8 { length.max(1).next_power_of_two() } else { length.next_multiple_of(8) }
 }
 
 fn pad<'a, T>(items: &'a [&'a T], count: usize) -> impl Iterator<Item = &'a T> {

@@ -1,0 +1,79 @@
+//! The servers: a private one of each kind, with the durability it has by default.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use tollgate_testkit::server::{MariaDb, Postgres};
+
+use crate::machine::processor_seconds;
+
+/// A running server.
+pub enum Database {
+    /// MariaDB.
+    MariaDb(MariaDb),
+    /// PostgreSQL.
+    Postgres(Postgres),
+}
+
+impl Database {
+    /// What it is called in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MariaDb(_) => "MariaDB",
+            Self::Postgres(_) => "PostgreSQL",
+        }
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> String {
+        match self {
+            Self::MariaDb(server) => server.url(),
+            Self::Postgres(server) => server.url(),
+        }
+    }
+
+    /// Its version, and what it does before a commit is answered.
+    pub fn description(&self) -> String {
+        match self {
+            Self::MariaDb(server) => server
+                .query("SELECT CONCAT(VERSION(), ', innodb_flush_log_at_trx_commit=', @@innodb_flush_log_at_trx_commit)"),
+            Self::Postgres(server) => {
+                let version = server.query("SHOW server_version");
+                format!("{version}, synchronous_commit={}", server.query("SHOW synchronous_commit"))
+            }
+        }
+    }
+
+    /// How many transactions there were so far, without those that touched no row.
+    ///
+    /// # Errors
+    /// When it answers something else.
+    pub fn transactions(&self) -> Result<u64> {
+        let answer = match self {
+            Self::MariaDb(server) => server.query("SHOW GLOBAL STATUS LIKE 'Com_commit'"),
+            // Asking takes a number, too.
+            Self::Postgres(server) => server.query("SELECT txid_current()"),
+        };
+        let number = answer.split_whitespace().last().and_then(|number| number.parse().ok());
+        number.with_context(|| format!("not a number of transactions: {answer}"))
+    }
+
+    /// The processor time that all its processes have used so far, in seconds.
+    ///
+    /// # Errors
+    /// When it is gone or `/proc` cannot be read.
+    pub fn processor_seconds(&self) -> Result<f64> {
+        let main = match self {
+            Self::MariaDb(server) => server.pid(),
+            Self::Postgres(server) => server.pid(),
+        };
+        let path = format!("/proc/{main}/task/{main}/children");
+        let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let mut seconds = processor_seconds(main)?;
+        for child in children.split_whitespace() {
+            // One that has ended meanwhile did little.
+            seconds += processor_seconds(child.parse()?).unwrap_or_default();
+        }
+        Ok(seconds)
+    }
+}
