@@ -52,7 +52,7 @@ pub(crate) async fn connect(config: &Config, wait: bool) -> anyhow::Result<Store
 
 /// A place that can be connected to.
 enum Place {
-    Redis(RedisOptions),
+    Redis(Box<RedisOptions>),
     Sql(Box<SqlOptions>),
 }
 
@@ -67,7 +67,7 @@ impl Place {
             options.connections = store.connections.unwrap_or(options.connections);
             let client = client.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
             options.tls = TlsFiles { authority: tls.ca.clone(), client };
-            return Ok(Self::Redis(options));
+            return Ok(Self::Redis(Box::new(options)));
         }
         if url.starts_with("mysql://") || url.starts_with("postgres://") {
             let mut options = SqlOptions::new(url).map_err(|error| error.to_string())?;
@@ -82,7 +82,7 @@ impl Place {
 
     async fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
         Ok(match self {
-            Self::Redis(options) => Arc::new(RedisStore::connect(options.clone()).await?),
+            Self::Redis(options) => Arc::new(RedisStore::connect(RedisOptions::clone(options)).await?),
             Self::Sql(options) => Arc::new(SqlStore::connect(SqlOptions::clone(options)).await?),
         })
     }

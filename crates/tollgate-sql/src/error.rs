@@ -55,7 +55,8 @@ fn of_database(error: &dyn DatabaseError) -> Trouble {
         (_, 1146) | ("42P01", _) => {
             Trouble::NotRun(StoreError::rejected("a table is missing; restart to create it"))
         }
-        (_, 1040 | 1053 | 1203 | 1226) | ("53300" | "57P01" | "57P02" | "57P03", _) => {
+        (_, 1040 | 1047 | 1053 | 1203 | 1226 | 1317 | 1927)
+        | ("53100" | "53200" | "53300" | "57P01" | "57P02" | "57P03" | "58030", _) => {
             Trouble::NotRun(StoreError::unavailable(error.message()))
         }
         _ => Trouble::NotRun(StoreError::rejected(format!("the database refuses: {}", error.message()))),

@@ -40,17 +40,19 @@ pub(crate) async fn begin(connection: &mut MySqlConnection) -> Result<(), sqlx::
 
 pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
     let mut locked = lock_once(connection, keys).await?;
-    let missing: Vec<&String> =
-        keys.iter().filter(|key| !locked.rows.iter().any(|(found, _)| found == *key)).collect();
-    if !missing.is_empty() {
-        let count = padded(missing.len());
+    if locked.rows.len() < keys.len() {
+        // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
+        raw_sql("ROLLBACK").execute(&mut *connection).await?;
+        begin(&mut *connection).await?;
+        let all: Vec<&String> = keys.iter().collect();
+        let count = padded(all.len());
         // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
         let sql = format!(
             "INSERT INTO tollgate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
             list("(?, '', 0)", count)
         );
         let mut create = query(AssertSqlSafe(sql));
-        for key in pad(&missing, count) {
+        for key in pad(&all, count) {
             create = create.bind(key.as_bytes());
         }
         create.execute(&mut *connection).await?;

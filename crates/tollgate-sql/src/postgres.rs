@@ -38,13 +38,11 @@ pub(crate) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Err
 
 pub(crate) async fn lock(connection: &mut PgConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
     let mut locked = lock_once(connection, keys).await?;
-    let missing: Vec<&String> =
-        keys.iter().filter(|key| !locked.rows.iter().any(|(found, _)| found == *key)).collect();
-    if !missing.is_empty() {
-        query(CREATE)
-            .bind(missing.iter().map(|key| key.as_str()).collect::<Vec<_>>())
-            .execute(&mut *connection)
-            .await?;
+    if locked.rows.len() < keys.len() {
+        // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
+        raw_sql("ROLLBACK").execute(&mut *connection).await?;
+        begin(connection).await?;
+        query(CREATE).bind(keys).execute(&mut *connection).await?;
         locked = lock_once(connection, keys).await?;
     }
     Ok(locked)

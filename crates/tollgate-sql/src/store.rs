@@ -30,6 +30,8 @@ const RETRIES_MAX: u32 = 3;
 const RETRY_WITHIN: Duration = Duration::from_millis(200);
 /// How often a node looks for rows that are not needed any more, on average.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Longer than the database waits for a lock or works on a statement.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How to use a database.
@@ -210,6 +212,15 @@ impl Lane<Job, Vec<Result<Outcome, StoreError>>> for Worker {
 }
 
 impl Worker {
+    /// A new connection, in a transaction.
+    async fn fresh(&self) -> Result<Session, StoreError> {
+        let mut session = connect(&self.options).await?;
+        match timeout(TRANSACTION_TIMEOUT, session.begin()).await {
+            Ok(begun) => begun.map(|()| session).map_err(|error| before_commit(&error).into_error()),
+            Err(_) => Err(StoreError::unavailable("the database does not answer")),
+        }
+    }
+
     /// Decides on all jobs in one transaction, which is tried again when the database rolled it back.
     async fn decide(&mut self, jobs: &[&Job]) -> Result<Answered, StoreError> {
         let keys: BTreeSet<&str> =
@@ -218,16 +229,27 @@ impl Worker {
         let (started, mut retries) = (Instant::now(), 0);
         loop {
             let mut session = match self.session.take() {
-                Some(session) => session,
-                None => connect(&self.options).await?,
+                // One that was closed while it was idle says so at BEGIN, when nothing has run yet.
+                Some(mut session) => match timeout(TRANSACTION_TIMEOUT, session.begin()).await {
+                    Ok(Ok(())) => session,
+                    _ => self.fresh().await?,
+                },
+                None => self.fresh().await?,
             };
-            match transaction(&mut session, jobs, &keys).await {
+            let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, jobs, &keys)).await;
+            // A connection that nobody listens to any more is dropped.
+            let done = done.unwrap_or_else(|_| {
+                let message =
+                    format!("the database did not finish a transaction within {TRANSACTION_TIMEOUT:?}");
+                Err(Trouble::Uncertain(StoreError::uncertain(message)))
+            });
+            match done {
                 Ok(answers) => {
                     self.session = Some(session);
                     return Ok(answers);
                 }
                 Err(Trouble::RolledBack(error)) => {
-                    if session.rollback().await.is_ok() {
+                    if matches!(timeout(TRANSACTION_TIMEOUT, session.rollback()).await, Ok(Ok(()))) {
                         self.session = Some(session);
                     }
                     if retries == RETRIES_MAX || started.elapsed() > RETRY_WITHIN {
@@ -242,8 +264,8 @@ impl Worker {
     }
 }
 
+/// The rest of a transaction that has begun.
 async fn transaction(session: &mut Session, jobs: &[&Job], keys: &[String]) -> Result<Answered, Trouble> {
-    session.begin().await.map_err(|error| before_commit(&error))?;
     let locked = session.lock(keys).await.map_err(|error| before_commit(&error))?;
     let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
     let mut ledger = Ledger::new(locked.rows.into_iter());
