@@ -65,6 +65,12 @@ impl Place {
                 url.parse().map_err(|error: tollgate_redis::InvalidRedisUrl| error.to_string())?;
             let mut options = RedisOptions::new(url);
             options.connections = store.connections.unwrap_or(options.connections);
+            if options.connections > RedisOptions::CONNECTIONS_MAX {
+                return Err(format!(
+                    "connections must be at most {} for Redis",
+                    RedisOptions::CONNECTIONS_MAX
+                ));
+            }
             let client = client.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
             options.tls = TlsFiles { authority: tls.ca.clone(), client };
             return Ok(Self::Redis(Box::new(options)));

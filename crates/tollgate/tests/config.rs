@@ -261,7 +261,7 @@ fn mistakes_in_stores_and_failure_are_reported_at_their_place() {
     let text = r#"stores:
   hot: {url: "memory:", connections: 2, tls: {ca: a.pem}}
   "two words": {url: "memory:"}
-  far: {url: "redis://far", connections: 17, max_keys: 1, colour: red}
+  far: {url: "redis://far", connections: 65, max_keys: 1, colour: red}
 failure: {mode: ajar, timeout: 11s, retries: 3}
 rules:
   - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot}
