@@ -128,14 +128,14 @@ mod tests {
     async fn a_full_queue_refuses_at_once() {
         let (_go, permits) = mpsc::channel(8);
         let batcher = std::sync::Arc::new(Batcher::start(vec![Sizes(permits)], 1, 1));
-        let waiting: Vec<_> = (0..2)
-            .map(|request| {
-                let batcher = batcher.clone();
-                tokio::spawn(async move { batcher.ask(0, request).await })
-            })
-            .collect();
-        for _ in 0..5 {
-            tokio::task::yield_now().await;
+        // One is worked on, one waits; between them the lane gets its turn.
+        let mut waiting = Vec::new();
+        for request in 0..2 {
+            let batcher = batcher.clone();
+            waiting.push(tokio::spawn(async move { batcher.ask(0, request).await }));
+            for _ in 0..5 {
+                tokio::task::yield_now().await;
+            }
         }
         assert!(batcher.ask(0, 9).await.unwrap_err().is_retryable());
         drop(waiting);
