@@ -60,7 +60,7 @@ enum Stage {
     /// The server is left alone for a while; what it said last is what callers get.
     Resting {
         until: Instant,
-        error: StoreErrorAgain,
+        error: StoreError,
     },
 }
 
@@ -180,7 +180,7 @@ impl Link {
                     let rest = (REST_MIN * 2u32.saturating_pow(state.failures)).min(REST_MAX);
                     let until = Instant::now() + rest.mul_f64(0.5 + fastrand::f64() / 2.0);
                     state.failures = (state.failures + 1).min(16);
-                    state.stage = Stage::Resting { until, error: StoreErrorAgain::new(&error) };
+                    state.stage = Stage::Resting { until, error };
                     connector.trouble.notify_one();
                 }
             }
@@ -200,21 +200,4 @@ impl fmt::Debug for Link {
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     // A state is replaced as a whole, never left half-changed.
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An error that many callers are told.
-struct StoreErrorAgain {
-    message: String,
-    rejected: bool,
-}
-
-impl StoreErrorAgain {
-    fn new(error: &StoreError) -> Self {
-        Self { message: error.to_string(), rejected: error.is_rejection() }
-    }
-
-    fn again(&self) -> StoreError {
-        let message = self.message.as_str();
-        if self.rejected { StoreError::rejected(message) } else { StoreError::unavailable(message) }
-    }
 }

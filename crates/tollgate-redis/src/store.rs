@@ -415,10 +415,7 @@ impl SendError {
 
     fn again(&self) -> Attempt {
         match self {
-            Self::NotSent(error) if error.is_rejection() => {
-                Attempt::NotSent(StoreError::rejected(error.to_string()))
-            }
-            Self::NotSent(error) => Attempt::NotSent(StoreError::unavailable(error.to_string())),
+            Self::NotSent(error) => Attempt::NotSent(error.again()),
             Self::Lost { timed_out: true } => Attempt::Lost(StoreError::timed_out("Redis does not answer")),
             Self::Lost { timed_out: false } => {
                 Attempt::Lost(StoreError::uncertain("the connection to Redis was lost before the answer"))

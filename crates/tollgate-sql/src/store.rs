@@ -146,7 +146,7 @@ impl Store for SqlStore {
             let hash = self.hasher.hash_one(first);
             match self.batcher.ask(hash, Job { requests, now }).await {
                 Ok(outcomes) => outcomes,
-                Err(error) => commands.iter().map(|_| Err(again(&error))).collect(),
+                Err(error) => commands.iter().map(|_| Err(error.again())).collect(),
             }
         })
     }
@@ -200,7 +200,7 @@ impl Lane<Job, Vec<Result<Outcome, StoreError>>> for Worker {
             let answers = match self.decide(&jobs).await {
                 Ok(answers) => answers,
                 Err(error) => {
-                    jobs.iter().map(|job| job.requests.iter().map(|_| Err(again(&error))).collect()).collect()
+                    jobs.iter().map(|job| job.requests.iter().map(|_| Err(error.again())).collect()).collect()
                 }
             };
             for ((_, answer), outcomes) in batch.drain(..).zip(answers) {
@@ -290,17 +290,5 @@ async fn connect(options: &Options) -> Result<Session, StoreError> {
         Err(_) => {
             Err(StoreError::unavailable(format!("the database does not answer within {CONNECT_TIMEOUT:?}")))
         }
-    }
-}
-
-/// One error for many commands.
-fn again(error: &StoreError) -> StoreError {
-    let message = error.to_string();
-    if error.is_rejection() {
-        StoreError::rejected(message)
-    } else if error.may_have_run() {
-        StoreError::uncertain(message)
-    } else {
-        StoreError::unavailable(message)
     }
 }

@@ -64,6 +64,12 @@ impl StoreError {
         Self::new(Kind::Foreign, message)
     }
 
+    /// The same error for another of the callers it concerns, without its cause.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self::new(self.kind, self.message.as_str())
+    }
+
     /// The same error with what caused it.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
