@@ -12,8 +12,6 @@ pub const ROUNDS: usize = 3;
 pub const KEYS: usize = 10_000;
 /// How many connections have a transaction for each check.
 pub const NAIVE_CONNECTIONS: usize = 32;
-/// How many connections the store has.
-pub const STORE_CONNECTIONS: usize = 4;
 
 /// The name of a user; all have the same length.
 fn user(number: usize) -> String {

@@ -8,7 +8,8 @@ use clap::Parser;
 use tollgate_bench::machine;
 use tollgate_bench::sql::comparison::{self, Comparison};
 use tollgate_bench::sql::database::Database;
-use tollgate_bench::sql::{NAIVE_CONNECTIONS, ROUNDS, STORE_CONNECTIONS};
+use tollgate_bench::sql::{NAIVE_CONNECTIONS, ROUNDS};
+use tollgate_sql::SqlOptions;
 use tollgate_testkit::server::{MariaDb, Postgres};
 
 /// Measures the throughput and latency of a store on MariaDB and on PostgreSQL.
@@ -17,17 +18,21 @@ struct Arguments {
     /// How long each cell is measured in each round.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
+    /// How many connections the store has.
+    #[arg(long, default_value_t = SqlOptions::CONNECTIONS)]
+    connections: usize,
 }
 
 fn main() -> Result<()> {
-    let duration = Duration::from_secs(Arguments::parse().seconds.max(1));
+    let arguments = Arguments::parse();
+    let (duration, connections) = (Duration::from_secs(arguments.seconds.max(1)), arguments.connections);
     println!("{}\n", machine::description());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // One after the other: the first is stopped before the second is started.
-    let maria_db = measure(&Database::MariaDb(MariaDb::start()), &runtime, duration)?;
-    let postgres = measure(&Database::Postgres(Postgres::start()), &runtime, duration)?;
+    let maria_db = measure(&Database::MariaDb(MariaDb::start()), &runtime, duration, connections)?;
+    let postgres = measure(&Database::Postgres(Postgres::start()), &runtime, duration, connections)?;
     println!(
-        "{ROUNDS} rounds of {} s for each row, interleaved. Naive: {NAIVE_CONNECTIONS} connections, a transaction for each check. Store: {STORE_CONNECTIONS} connections.\n",
+        "{ROUNDS} rounds of {} s for each row, interleaved. Naive: {NAIVE_CONNECTIONS} connections, a transaction for each check. Store: {connections} connections.\n",
         duration.as_secs()
     );
     goal("MariaDB >= 30,000 checks/s at 256", rate(&maria_db), maria_db.many >= 30_000.0);
@@ -50,9 +55,14 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measure(database: &Database, runtime: &tokio::runtime::Runtime, duration: Duration) -> Result<Comparison> {
+fn measure(
+    database: &Database,
+    runtime: &tokio::runtime::Runtime,
+    duration: Duration,
+    connections: usize,
+) -> Result<Comparison> {
     println!("{} {}\n", database.name(), database.description());
-    let comparison = comparison::compare(database, runtime, duration)?;
+    let comparison = comparison::compare(database, runtime, duration, connections)?;
     println!("{}", comparison.table);
     for failure in &comparison.failures {
         println!("failed: {failure}\n");

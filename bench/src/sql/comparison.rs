@@ -11,7 +11,7 @@ use super::caller::{Caller, Check};
 use super::database::Database;
 use super::naive::Naive;
 use super::turn::Turn;
-use super::{KEYS, NAIVE_CONNECTIONS, ROUNDS, STORE_CONNECTIONS, user};
+use super::{KEYS, NAIVE_CONNECTIONS, ROUNDS, user};
 use crate::stopwatch::median;
 use crate::table::{Table, grouped};
 
@@ -98,8 +98,13 @@ impl Row {
 ///
 /// # Errors
 /// When the database fails, or a check is decided differently than it must be.
-pub fn compare(database: &Database, runtime: &Runtime, duration: Duration) -> Result<Comparison> {
-    let mut rows = runtime.block_on(rows(&database.url()))?;
+pub fn compare(
+    database: &Database,
+    runtime: &Runtime,
+    duration: Duration,
+    connections: usize,
+) -> Result<Comparison> {
+    let mut rows = runtime.block_on(rows(&database.url(), connections))?;
     for _ in 0..ROUNDS {
         for row in &mut rows {
             row.turns.push(Turn::measure(database, runtime, &mut row.callers, &row.users, duration)?);
@@ -127,10 +132,10 @@ pub fn compare(database: &Database, runtime: &Runtime, duration: Duration) -> Re
 }
 
 /// The rows with their callers, after the tables are filled.
-async fn rows(url: &str) -> Result<[Row; 8]> {
+async fn rows(url: &str, connections: usize) -> Result<[Row; 8]> {
     Naive::connect(url).await?.prepare().await?;
     let mut options = SqlOptions::new(url)?;
-    options.connections = STORE_CONNECTIONS;
+    options.connections = connections;
     let store = Arc::new(SqlStore::connect(options).await?);
     let plenty = Arc::new(Check::admitted(&store, "plenty")?);
     let denied = Arc::new(Check::denied(&store, "denied")?);

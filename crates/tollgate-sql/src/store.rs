@@ -43,6 +43,8 @@ pub struct SqlOptions {
 }
 
 impl SqlOptions {
+    /// How many there are unless told otherwise.
+    pub const CONNECTIONS: usize = 4;
     /// The most connections.
     pub const CONNECTIONS_MAX: usize = 64;
 
@@ -61,7 +63,7 @@ impl SqlOptions {
         } else {
             return Err(StoreError::rejected("a database's URL starts with mysql:// or postgres://"));
         };
-        Ok(Self { options, connections: 4 })
+        Ok(Self { options, connections: Self::CONNECTIONS })
     }
 
     /// Trusts `authority` alone, checks the server's name, and shows the client's certificate and key if there are any. Files in PEM.
