@@ -25,7 +25,13 @@ pub(crate) fn before_commit(error: &sqlx::Error) -> Trouble {
 /// A lost COMMIT may have been carried out.
 pub(crate) fn during_commit(error: &sqlx::Error) -> Trouble {
     match error {
-        sqlx::Error::Database(database) => of_database(&**database),
+        // A server that is stopping may have carried it out all the same.
+        sqlx::Error::Database(database) => match of_database(&**database) {
+            Trouble::NotRun(error) if error.is_retryable() => {
+                Trouble::Uncertain(StoreError::uncertain(error.to_string()))
+            }
+            trouble => trouble,
+        },
         error => Trouble::Uncertain(StoreError::uncertain(format!(
             "the connection was lost while committing: {error}"
         ))),

@@ -11,6 +11,8 @@ const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
     let mut connection = options.clone().disable_statement_logging().connect().await?;
     raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut connection).await?;
+    // A transaction begins with its first statement.
+    raw_sql("SET SESSION autocommit = 0").execute(&mut connection).await?;
     // Whole seconds are all there is for locks alone.
     raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut connection).await?;
     limit_statements(&mut connection, true).await?;
@@ -34,25 +36,19 @@ pub(crate) async fn limit_statements(
     }
 }
 
-pub(crate) async fn begin(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    raw_sql("BEGIN").execute(connection).await.map(drop)
-}
-
-pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
     let mut locked = lock_once(connection, keys).await?;
     if locked.rows.len() < keys.len() {
         // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
         raw_sql("ROLLBACK").execute(&mut *connection).await?;
-        begin(&mut *connection).await?;
-        let all: Vec<&String> = keys.iter().collect();
-        let count = padded(all.len());
+        let count = padded(keys.len());
         // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
         let sql = format!(
             "INSERT INTO tollgate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
             list("(?, '', 0)", count)
         );
         let mut create = query(AssertSqlSafe(sql));
-        for key in pad(&all, count) {
+        for key in pad(keys, count) {
             create = create.bind(key.as_bytes());
         }
         create.execute(&mut *connection).await?;
@@ -65,7 +61,7 @@ pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[String]) -> R
 }
 
 /// The rows are locked in the order of the primary key. Each row is read when it is locked, so the time of the last one is after all locks.
-async fn lock_once(connection: &mut MySqlConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+async fn lock_once(connection: &mut MySqlConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
     let mut locked = Locked::default();
     if keys.is_empty() {
         return Ok(locked);
@@ -75,9 +71,8 @@ async fn lock_once(connection: &mut MySqlConnection, keys: &[String]) -> Result<
         "SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM tollgate_state WHERE k IN ({}) ORDER BY k FOR UPDATE",
         list("?", count)
     );
-    let keys: Vec<&String> = keys.iter().collect();
     let mut select = query(AssertSqlSafe(sql));
-    for key in pad(&keys, count) {
+    for key in pad(keys, count) {
         select = select.bind(key.as_bytes());
     }
     for row in select.fetch_all(connection).await? {
@@ -110,7 +105,7 @@ fn padded(length: usize) -> usize {
     if length <= 8 { length.max(1).next_power_of_two() } else { length.next_multiple_of(8) }
 }
 
-fn pad<'a, T>(items: &'a [&'a T], count: usize) -> impl Iterator<Item = &'a T> {
+fn pad<'a, T: ?Sized>(items: &'a [&'a T], count: usize) -> impl Iterator<Item = &'a T> {
     let last = items.last().copied();
     items.iter().copied().chain(std::iter::repeat_with(move || last).flatten()).take(count)
 }

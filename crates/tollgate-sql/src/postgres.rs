@@ -39,7 +39,7 @@ pub(crate) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Err
     raw_sql(BEGIN).execute(connection).await.map(drop)
 }
 
-pub(crate) async fn lock(connection: &mut PgConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+pub(crate) async fn lock(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
     let mut locked = lock_once(connection, keys).await?;
     if locked.rows.len() < keys.len() {
         // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
@@ -51,7 +51,7 @@ pub(crate) async fn lock(connection: &mut PgConnection, keys: &[String]) -> Resu
     Ok(locked)
 }
 
-async fn lock_once(connection: &mut PgConnection, keys: &[String]) -> Result<Locked, sqlx::Error> {
+async fn lock_once(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
     let found = query(LOCK).bind(keys).fetch_all(connection).await?;
     let mut locked = Locked::default();
     for row in found {

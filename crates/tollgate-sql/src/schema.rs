@@ -24,14 +24,13 @@ const VERSION: &str = "SELECT CAST(COALESCE(MAX(version), 0) AS CHAR(10)) FROM t
 pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
     limit_statements(session, false).await?;
     let migrated = steps(session).await;
-    // The lock goes with the transaction, or with the connection.
-    let released = match (&session, &migrated) {
-        (Session::MySql(_), _) => session.run("DO RELEASE_LOCK('tollgate_schema')").await,
-        (Session::Postgres(_), Ok(())) => session.commit().await,
-        (Session::Postgres(_), Err(_)) => session.rollback().await,
-    };
+    let mut ended = if migrated.is_ok() { session.commit().await } else { session.rollback().await };
+    // PostgreSQL's lock goes with the transaction.
+    if let (Session::MySql(_), Ok(())) = (&session, &ended) {
+        ended = session.run("DO RELEASE_LOCK('tollgate_schema')").await;
+    }
     migrated?;
-    released.map_err(|error| before_commit(&error).into_error())?;
+    ended.map_err(|error| before_commit(&error).into_error())?;
     limit_statements(session, true).await
 }
 

@@ -45,13 +45,14 @@ impl Session {
 
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         match self {
-            Self::MySql(connection) => mysql::begin(connection).await,
+            // Begins by itself with the first statement, which saves a round trip.
+            Self::MySql(_) => Ok(()),
             Self::Postgres(connection) => postgres::begin(connection).await,
         }
     }
 
     /// Locks the rows of `keys`, which are sorted and differ, and makes those that are missing.
-    pub(crate) async fn lock(&mut self, keys: &[String]) -> Result<Locked, sqlx::Error> {
+    pub(crate) async fn lock(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::lock(connection, keys).await,
             Self::Postgres(connection) => postgres::lock(connection, keys).await,

@@ -44,7 +44,7 @@ pub struct SqlOptions {
 
 impl SqlOptions {
     /// How many there are unless told otherwise.
-    pub const CONNECTIONS: usize = 4;
+    pub const CONNECTIONS: usize = 3;
     /// The most connections.
     pub const CONNECTIONS_MAX: usize = 64;
 
@@ -198,12 +198,12 @@ impl Lane<Job, Vec<Result<Outcome, StoreError>>> for Worker {
         batch: &'a mut Vec<Asked<Job, Vec<Result<Outcome, StoreError>>>>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
-            let answers = match self.decide(&jobs).await {
+            let answers = match self.decide(batch).await {
                 Ok(answers) => answers,
-                Err(error) => {
-                    jobs.iter().map(|job| job.requests.iter().map(|_| Err(error.again())).collect()).collect()
-                }
+                Err(error) => batch
+                    .iter()
+                    .map(|(job, _)| job.requests.iter().map(|_| Err(error.again())).collect())
+                    .collect(),
             };
             for ((_, answer), outcomes) in batch.drain(..).zip(answers) {
                 // Nobody may be waiting any more.
@@ -214,31 +214,19 @@ impl Lane<Job, Vec<Result<Outcome, StoreError>>> for Worker {
 }
 
 impl Worker {
-    /// A new connection, in a transaction.
-    async fn fresh(&self) -> Result<Session, StoreError> {
-        let mut session = connect(&self.options).await?;
-        match timeout(TRANSACTION_TIMEOUT, session.begin()).await {
-            Ok(begun) => begun.map(|()| session).map_err(|error| before_commit(&error).into_error()),
-            Err(_) => Err(StoreError::unavailable("the database does not answer")),
-        }
-    }
-
-    /// Decides on all jobs in one transaction, which is tried again when the database rolled it back.
-    async fn decide(&mut self, jobs: &[&Job]) -> Result<Answered, StoreError> {
-        let keys: BTreeSet<&str> =
-            jobs.iter().flat_map(|job| &job.requests).flat_map(Request::keys).collect();
-        let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+    /// Decides on all jobs in one transaction. It is tried again when the database rolled it back, for those who still wait.
+    async fn decide(
+        &mut self,
+        batch: &mut Vec<Asked<Job, Vec<Result<Outcome, StoreError>>>>,
+    ) -> Result<Answered, StoreError> {
         let (started, mut retries) = (Instant::now(), 0);
         loop {
-            let mut session = match self.session.take() {
-                // One that was closed while it was idle says so at BEGIN, when nothing has run yet.
-                Some(mut session) => match timeout(TRANSACTION_TIMEOUT, session.begin()).await {
-                    Ok(Ok(())) => session,
-                    _ => self.fresh().await?,
-                },
-                None => self.fresh().await?,
+            let (mut session, idle) = match self.session.take() {
+                Some(session) => (session, true),
+                None => (connect(&self.options).await?, false),
             };
-            let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, jobs, &keys)).await;
+            let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
+            let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs)).await;
             // A connection that nobody listens to any more is dropped.
             let done = done.unwrap_or_else(|_| {
                 let message =
@@ -259,16 +247,21 @@ impl Worker {
                     }
                     retries += 1;
                 }
+                // A connection that was closed while it was idle says so when it is used. Whatever was not committed did not happen.
+                Err(Trouble::NotRun(error)) if idle && error.is_retryable() => {}
                 // The connection is dropped, and with it everything that was not committed.
                 Err(trouble) => return Err(trouble.into_error()),
             }
+            batch.retain(|(_, answer)| !answer.is_closed());
         }
     }
 }
 
-/// The rest of a transaction that has begun.
-async fn transaction(session: &mut Session, jobs: &[&Job], keys: &[String]) -> Result<Answered, Trouble> {
-    let locked = session.lock(keys).await.map_err(|error| before_commit(&error))?;
+async fn transaction(session: &mut Session, jobs: &[&Job]) -> Result<Answered, Trouble> {
+    let keys: BTreeSet<&str> = jobs.iter().flat_map(|job| &job.requests).flat_map(Request::keys).collect();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    session.begin().await.map_err(|error| before_commit(&error))?;
+    let locked = session.lock(&keys).await.map_err(|error| before_commit(&error))?;
     let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
     let mut ledger = Ledger::new(locked.rows.into_iter());
     if jobs.iter().any(|job| job.now.is_some()) {
