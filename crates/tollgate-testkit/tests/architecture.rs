@@ -76,6 +76,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "tollgate-core",
                 "tollgate-store",
                 "tollgate-memory",
+                "arc-swap",
                 "foldhash",
                 "hashbrown",
                 "humantime",

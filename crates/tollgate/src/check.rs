@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Cost, Limit};
 
 use crate::error::CheckError;
+use crate::profile::Profile;
 use crate::rule::KEY_DIMENSION;
 
 /// The longest identifier, in bytes.
@@ -33,6 +34,7 @@ pub struct Check<'a> {
     pub(crate) plans: SmallVec<[&'a str; 2]>,
     pub(crate) limit: Option<Limit>,
     pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
+    pub(crate) profile: Option<&'a Profile>,
 }
 
 impl<'a> Check<'a> {
@@ -48,6 +50,7 @@ impl<'a> Check<'a> {
             plans: SmallVec::new(),
             limit: None,
             idempotency: None,
+            profile: None,
         }
     }
 
@@ -96,6 +99,18 @@ impl<'a> Check<'a> {
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limit = Some(limit);
         self
+    }
+
+    /// What is known about the user: the identity of the dimension `user`.
+    #[must_use]
+    pub fn profile(mut self, profile: &'a Profile) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// The identifier in `dimension`, if the check has one.
+    pub fn identifier(&self, dimension: &str) -> Option<&'a str> {
+        self.identities.iter().find(|(own, _)| *own == dimension).map(|(_, identifier)| *identifier)
     }
 
     /// Makes the check repeatable: the same `key` of the same `caller` within five minutes is charged once.

@@ -173,7 +173,7 @@ impl Pattern {
     }
 
     /// The same text for patterns that cover the same endpoints, whatever their parameters are called.
-    pub(crate) fn canonical(&self) -> String {
+    pub fn canonical(&self) -> String {
         let part = |segment: &Segment| match segment {
             Segment::Rest => "/{*}".to_owned(),
             Segment::Any => "/{}".to_owned(),
@@ -196,9 +196,23 @@ impl Pattern {
         parts.next().is_none()
     }
 
+    /// Whether every endpoint that `other` covers is covered.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let mut others = other.segments.iter();
+        for segment in &self.segments {
+            match (segment, others.next()) {
+                (Segment::Rest, _) => return true,
+                (Segment::Any, Some(Segment::Any | Segment::Literal(_))) => {}
+                (Segment::Literal(text), Some(Segment::Literal(other))) if text == other => {}
+                _ => return false,
+            }
+        }
+        others.next().is_none()
+    }
+
     /// What orders patterns that cover the same endpoint, the more specific one being greater: at the first difference a literal beats a
     /// parameter, and a parameter beats a rest.
-    pub fn specificity(&self) -> impl Ord + '_ {
+    pub(crate) fn specificity(&self) -> Vec<u8> {
         // Where one pattern ends, the other one goes on with a rest that is empty: the end is the more specific.
         let ranks = self.segments.iter().map(|segment| match segment {
             Segment::Rest => 0u8,

@@ -37,9 +37,11 @@
 mod ad_hoc;
 mod check;
 mod config;
+mod effective;
 mod endpoint;
 mod error;
 mod limiter;
+mod profile;
 mod rule;
 mod ruleset;
 mod stores;
@@ -53,10 +55,12 @@ pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{
     Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ServerConfig, StoreConfig, StoreTls,
 };
+pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
 pub use error::{CheckError, InvalidRules};
 pub use limiter::{Decision, Limiter, LimiterBuilder, Plan};
-pub use rule::{Mode, NamedLimit, Rule, Scope};
+pub use profile::{Numbers, Profile};
+pub use rule::{Mode, NamedLimit, Rule, Scope, Why};
 pub use stores::Stores;
 
 pub use tollgate_core::{

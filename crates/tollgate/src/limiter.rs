@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Key, Limit, Timestamp};
 use tollgate_memory::MemoryStore;
@@ -63,7 +64,8 @@ impl Deref for Decision {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    rules: Arc<RuleSet>,
+    /// Swapped whole, so that every check is judged by one set of rules.
+    rules: Arc<ArcSwap<RuleSet>>,
     ad_hoc: Arc<AdHocShapes>,
     stores: Stores,
 }
@@ -131,9 +133,13 @@ impl LimiterBuilder {
     /// # Errors
     /// [`InvalidRules`] when they contradict each other.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
-        let Self { rules, plans, default_limit, stores, on_store_error } = self;
-        let rules = Arc::new(RuleSet::compile(&rules, plans, default_limit, on_store_error, &stores)?);
+        let stores = self.stores.clone();
+        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores)?));
         Ok(Limiter { rules, ad_hoc: Arc::default(), stores })
+    }
+
+    fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
+        RuleSet::compile(&self.rules, self.plans, self.default_limit, self.on_store_error, stores)
     }
 }
 
@@ -141,6 +147,28 @@ impl Limiter {
     /// Starts to put a limiter together.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::default()
+    }
+
+    /// Has these rules, plans and default limit take the place of those before, in all clones of this limiter and for all checks to come. The
+    /// stores stay, and the counters with them.
+    ///
+    /// # Errors
+    /// [`InvalidRules`] when they contradict each other; then nothing changes.
+    ///
+    /// ```
+    /// use tollgate::{Check, Limit, Limiter, Rule};
+    ///
+    /// let rule = |quota| Limit::per_minute(quota).map(|limit| Rule::new("per-user", "user", limit));
+    /// let limiter = Limiter::builder().rule(rule(10)?).build()?;
+    /// let check = Check::new("user", "u1").endpoint("/");
+    /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(9));
+    /// limiter.replace(Limiter::builder().rule(rule(100)?))?;
+    /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(98));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replace(&self, builder: LimiterBuilder) -> Result<(), InvalidRules> {
+        self.rules.store(Arc::new(builder.compile(&self.stores)?));
+        Ok(())
     }
 
     /// Decides and, if the request may pass, charges every limit that applies.
@@ -180,7 +208,7 @@ impl Limiter {
     /// [`CheckError`] when the check is not valid or the store fails.
     pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
         let endpoint = self.validated_endpoint(check)?;
-        let applied = self.rules.resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
+        let applied = self.rules.load().resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
         let resolved = Resolved { applied, endpoint };
         let charges = resolved.charges();
         match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.places()).await? {
@@ -247,9 +275,10 @@ impl Limiter {
 
     /// Checks many requests in one round trip, in order. Each is decided on its own.
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+        let rules = self.rules.load_full();
         // A command borrows its charges, so they are kept aside until the store has answered.
         let resolved: Vec<Result<Resolved<'_>, CheckError>> =
-            checks.iter().map(|check| self.resolve(check)).collect();
+            checks.iter().map(|check| self.resolve_by(&rules, check)).collect();
         let charges: Vec<SmallVec<[Charge<'_>; 2]>> = resolved
             .iter()
             .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
@@ -297,22 +326,26 @@ impl Limiter {
         }
     }
 
-    /// A plan whose name has been looked up once: the fastest way to check many keys of one's own.
+    /// A plan whose name has been looked up once, as it is now: the fastest way to check many keys of one's own.
     ///
     /// # Errors
     /// [`CheckError::UnknownPlan`].
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
-        Ok(Plan { limits: self.rules.plan(name)?.of(KEY_DIMENSION), store: self.stores.keeper(0).clone() })
+        Ok(Plan { limits: self.rules.load().plan(name)?.of(KEY_DIMENSION), store: self.stores.keeper(0).clone() })
     }
 
     /// The limit that applies where no other does.
     pub fn default_limit(&self) -> Option<Limit> {
-        self.rules.default_limit()
+        self.rules.load().default_limit()
     }
 
     /// The stores it counts in.
     pub fn stores(&self) -> &Stores {
         &self.stores
+    }
+
+    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+        self.rules.load_full()
     }
 
     async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
@@ -324,11 +357,15 @@ impl Limiter {
     }
 
     fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
+        self.resolve_by(&self.rules.load(), check)
+    }
+
+    fn resolve_by<'a>(&self, rules: &RuleSet, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
         let endpoint = self.validated_endpoint(check)?;
         if let Some(limit) = &check.limit {
             self.ad_hoc.remember(limit);
         }
-        let applied = self.rules.resolve(check, endpoint.as_deref())?;
+        let applied = rules.resolve(check, endpoint.as_deref())?;
         Ok(Resolved { applied, endpoint })
     }
 
@@ -393,7 +430,7 @@ impl Resolved<'_> {
 }
 
 #[inline(always)]
-fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> Charge<'a> {
+pub(crate) fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> Charge<'a> {
     Charge {
         key: Key::new(&limit.counter, identifier, endpoint),
         limit: &limit.limit,

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use tollgate_core::{Counter, Limit};
 use tollgate_store::FailureMode;
 
 use crate::endpoint::Pattern;
+use crate::profile::Numbers;
 
 /// What a rule does when its limit is exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,14 +75,71 @@ impl Rule {
     }
 
     /// What makes this a variant of its own among the rules of its name.
-    pub(crate) fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
+    pub fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
         let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
         (who, self.endpoint.canonical(), &self.method)
+    }
+
+    /// A hash that stays the same as long as the variant does, in hexadecimal digits.
+    pub fn variant_key(&self) -> String {
+        let pattern = self.endpoint.canonical();
+        let parts = [
+            Some(self.name.as_str()),
+            Some(&self.dimension),
+            self.identifier.as_deref(),
+            self.tier.as_deref(),
+            Some(&pattern),
+            self.method.as_deref(),
+        ];
+        let mut hasher = Sha256::new();
+        for part in parts {
+            // What is missing differs from what is empty.
+            hasher.update(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+            hasher.update(part.unwrap_or_default());
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Why a limit applies to a request, the most specific reason first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A temporary override for the user.
+    Override,
+    /// A rule for that very identifier.
+    Identifier,
+    /// The user has numbers of their own.
+    Custom,
+    /// A rule for the user's tier.
+    Tier,
+    /// A rule for everyone.
+    Anyone,
+    /// The check names the plan.
+    Plan,
+    /// The check brought the limit along.
+    AdHoc,
+    /// No rule applies.
+    Default,
+}
+
+impl Why {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Override => "override",
+            Self::Identifier => "identifier",
+            Self::Custom => "custom",
+            Self::Tier => "tier",
+            Self::Anyone => "anyone",
+            Self::Plan => "plan",
+            Self::AdHoc => "ad_hoc",
+            Self::Default => "default",
+        }
     }
 }
 
 /// A limit that applied to a request: what it is called and what it counts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NamedLimit {
     /// The rule's or plan's name; `default` and `ad-hoc` for the limits that have none.
     pub name: Box<str>,
@@ -88,6 +147,8 @@ pub struct NamedLimit {
     pub limit: Limit,
     /// Whether it denies or only watches.
     pub mode: Mode,
+    /// Why it applies.
+    pub why: Why,
     pub(crate) counter: Counter,
     /// The place of its store.
     pub(crate) store: usize,
@@ -95,8 +156,8 @@ pub struct NamedLimit {
 }
 
 impl NamedLimit {
-    fn new(name: &str, limit: Limit, counter: Counter, on_store_error: FailureMode) -> Self {
-        Self { name: name.into(), limit, mode: Mode::Enforce, counter, store: 0, on_store_error }
+    fn new(name: &str, limit: Limit, why: Why, counter: Counter, on_store_error: FailureMode) -> Self {
+        Self { name: name.into(), limit, mode: Mode::Enforce, why, counter, store: 0, on_store_error }
     }
 
     /// `store` is the place of the rule's store, `otherwise` what happens on a failure if the rule does not say.
@@ -107,13 +168,24 @@ impl NamedLimit {
             Scope::Endpoint => Counter::per_endpoint(&rule.name, &rule.dimension, &pattern),
         };
         let on_store_error = rule.on_store_error.unwrap_or(otherwise);
-        Self { mode: rule.mode, store, ..Self::new(&rule.name, rule.limit, counter, on_store_error) }
+        let why = match (&rule.identifier, &rule.tier) {
+            (Some(_), _) => Why::Identifier,
+            (None, Some(_)) => Why::Tier,
+            (None, None) => Why::Anyone,
+        };
+        Self { mode: rule.mode, store, ..Self::new(&rule.name, rule.limit, why, counter, on_store_error) }
+    }
+
+    /// The same limit with other numbers: the counter stays, because it belongs to the name.
+    pub(crate) fn with_numbers(&self, numbers: &Numbers, why: Why) -> Option<Self> {
+        let limit = numbers.apply_to(&self.limit).ok()?;
+        Some(Self { limit, why, ..self.clone() })
     }
 
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
     pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let scope = format!("plan:{}", distinction(&limit));
-        Self::new(plan, limit, Counter::new(plan, dimension, &scope), on_store_error)
+        Self::new(plan, limit, Why::Plan, Counter::new(plan, dimension, &scope), on_store_error)
     }
 
     /// The limit that applies where no rule does.
@@ -121,6 +193,7 @@ impl NamedLimit {
         Self::new(
             "default",
             limit,
+            Why::Default,
             Counter::per_endpoint("default", dimension, DEFAULT_SCOPE),
             on_store_error,
         )
@@ -130,7 +203,13 @@ impl NamedLimit {
     /// does not start a counter anew.
     pub(crate) fn ad_hoc(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let scope = format!("ad-hoc:{}", distinction(&limit));
-        Self::new("ad-hoc", limit, Counter::per_endpoint("ad-hoc", dimension, &scope), on_store_error)
+        let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
+        Self::new("ad-hoc", limit, Why::AdHoc, counter, on_store_error)
+    }
+
+    /// Whether each concrete endpoint has a counter of its own.
+    pub fn is_per_endpoint(&self) -> bool {
+        self.counter.is_per_endpoint()
     }
 
     /// What is counted.
@@ -193,6 +272,9 @@ impl PlanLimits {
             .map(|(_, limit)| limit)
     }
 }
+
+/// The dimension whose identifiers have tiers, limits of their own and overrides.
+pub(crate) const USER_DIMENSION: &str = "user";
 
 /// The dimension of keys that an embedding program makes up itself.
 pub(crate) const KEY_DIMENSION: &str = "key";

@@ -11,7 +11,8 @@ use tollgate_store::FailureMode;
 use crate::check::Check;
 use crate::endpoint::{Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
-use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule};
+use crate::profile::{Profile, find};
+use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule, USER_DIMENSION, Why};
 use crate::stores::Stores;
 
 type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
@@ -23,6 +24,8 @@ pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
 #[derive(Debug)]
 pub(crate) struct RuleSet {
     by_endpoint: Trie<Vec<ByDimension>>,
+    /// In the order they were given.
+    all: Vec<Arc<CompiledRule>>,
     plans: Map<Box<str>, PlanLimits>,
     default_limit: Option<Limit>,
     /// The default limit for the dimensions that are likely; others are made as they come.
@@ -36,23 +39,41 @@ pub(crate) struct RuleSet {
 struct ByDimension {
     dimension: Box<str>,
     anyone: Vec<Arc<CompiledRule>>,
+    tiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
     identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
 }
 
+/// A rule, ready to be compared with others.
 #[derive(Debug)]
-struct CompiledRule {
-    limit: Arc<NamedLimit>,
-    method: Option<Box<str>>,
-    exact: bool,
-    endpoint: Pattern,
+pub(crate) struct CompiledRule {
+    pub(crate) limit: Arc<NamedLimit>,
+    pub(crate) method: Option<Box<str>>,
+    pub(crate) identifier: Option<Box<str>>,
+    pub(crate) tier: Option<Box<str>>,
+    pub(crate) endpoint: Pattern,
+    /// What decides between variants: an exact identifier first, then a tier, then the endpoint, then a method of its own.
+    specificity: (bool, bool, Vec<u8>, bool),
     /// The place in the list of rules: limits are reported in that order.
     place: usize,
 }
 
 impl CompiledRule {
-    /// What decides between variants: an exact identifier first, then the endpoint, then a method of its own.
-    fn specificity(&self) -> impl Ord + '_ {
-        (self.exact, self.endpoint.specificity(), self.method.is_some())
+    /// Whether this one wins where both apply.
+    pub(crate) fn beats(&self, other: &Self) -> bool {
+        self.specificity > other.specificity
+    }
+
+    /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
+    pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
+        let Some(profile) = profile.filter(|_| self.limit.dimension() == USER_DIMENSION) else {
+            return self.limit.clone();
+        };
+        let custom = if self.identifier.is_none() { find(&profile.custom_limits, &self.limit.name) } else { None };
+        let numbers = find(&profile.overrides, &self.limit.name).map(|numbers| (numbers, Why::Override));
+        let numbers = numbers.or(custom.map(|numbers| (numbers, Why::Custom)));
+        // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
+        let replaced = numbers.and_then(|(numbers, why)| self.limit.with_numbers(numbers, why));
+        replaced.map_or_else(|| self.limit.clone(), Arc::new)
     }
 }
 
@@ -72,6 +93,7 @@ impl RuleSet {
         }
         let mut variants = HashSet::new();
         let mut by_endpoint = Trie::<Vec<ByDimension>>::new();
+        let mut all = Vec::with_capacity(rules.len());
         let mut dimensions = vec!["user", "ip", "apikey", KEY_DIMENSION];
         for (place, rule) in rules.iter().enumerate() {
             if !variants.insert(rule.variant()) {
@@ -84,22 +106,27 @@ impl RuleSet {
                     store: store.clone(),
                 })?,
             };
-            // Users get tiers from the catalog; until one has a tier, a rule for a tier applies to nobody.
-            if rule.tier.is_some() {
-                continue;
-            }
             dimensions.push(&rule.dimension);
             let compiled = Arc::new(CompiledRule {
                 limit: Arc::new(NamedLimit::of_rule(rule, store, on_store_error)),
                 method: rule.method.as_deref().map(Into::into),
-                exact: rule.identifier.is_some(),
+                identifier: rule.identifier.as_deref().map(Into::into),
+                tier: rule.tier.as_deref().map(Into::into),
                 endpoint: rule.endpoint.clone(),
+                specificity: (
+                    rule.identifier.is_some(),
+                    rule.tier.is_some(),
+                    rule.endpoint.specificity(),
+                    rule.method.is_some(),
+                ),
                 place,
             });
+            all.push(compiled.clone());
             let list = ByDimension::of(by_endpoint.entry(&rule.endpoint), &rule.dimension);
-            match &rule.identifier {
-                None => list.anyone.push(compiled),
-                Some(identifier) => {
+            match (&rule.identifier, &rule.tier) {
+                (None, None) => list.anyone.push(compiled),
+                (None, Some(tier)) => list.tiers.entry(tier.as_str().into()).or_default().push(compiled),
+                (Some(identifier), _) => {
                     list.identifiers.entry(identifier.as_str().into()).or_default().push(compiled)
                 }
             }
@@ -125,7 +152,7 @@ impl RuleSet {
                 return Err(InvalidRules::DuplicatePlan { name });
             }
         }
-        Ok(Self { by_endpoint, plans: compiled_plans, default_limit, defaults, on_store_error })
+        Ok(Self { by_endpoint, all, plans: compiled_plans, default_limit, defaults, on_store_error })
     }
 
     /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
@@ -137,11 +164,11 @@ impl RuleSet {
         let mut applied = Applied::new();
         if let Some(endpoint) = endpoint {
             for &(dimension, identifier) in &check.identities {
-                let mut chosen = self.matching(dimension, identifier, endpoint);
+                let mut chosen = self.matching(check, dimension, identifier, endpoint);
                 chosen
                     .retain(|rule| rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted)));
                 keep_most_specific(&mut chosen);
-                applied.extend(chosen.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+                applied.extend(chosen.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
             }
         }
         for (place, name) in check.plans.iter().enumerate() {
@@ -176,8 +203,8 @@ impl RuleSet {
         // Whatever the method: a reset means the user and the endpoint.
         let mut applied = Applied::new();
         for &(dimension, identifier) in &check.identities {
-            let rules = self.matching(dimension, identifier, endpoint.unwrap_or("/"));
-            applied.extend(rules.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+            let rules = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
+            applied.extend(rules.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
             for name in &check.plans {
                 applied
                     .extend(self.plan(name)?.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
@@ -191,12 +218,8 @@ impl RuleSet {
     }
 
     fn defaults_for<'a>(&self, check: &Check<'a>, applied: &mut Applied<'a>) {
-        let Some(limit) = self.default_limit else { return };
         for &(dimension, identifier) in &check.identities {
-            let known = self.defaults.get(dimension).cloned();
-            let limit =
-                known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit, self.on_store_error)));
-            applied.push((limit, identifier));
+            applied.extend(self.default_for(dimension).map(|limit| (limit, identifier)));
         }
     }
 
@@ -208,13 +231,34 @@ impl RuleSet {
         self.default_limit
     }
 
-    /// The rules that match one identity at an endpoint, whatever the method.
-    fn matching(&self, dimension: &str, identifier: &str, endpoint: &str) -> SmallVec<[&CompiledRule; 8]> {
+    /// All rules, in the order they were given.
+    pub(crate) fn rules(&self) -> &[Arc<CompiledRule>] {
+        &self.all
+    }
+
+    /// The default limit as it counts in `dimension`.
+    pub(crate) fn default_for(&self, dimension: &str) -> Option<Arc<NamedLimit>> {
+        let limit = self.default_limit?;
+        let known = self.defaults.get(dimension).cloned();
+        Some(known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit, self.on_store_error))))
+    }
+
+    /// The rules that match one identity of `check` at an endpoint, whatever the method.
+    fn matching(
+        &self,
+        check: &Check<'_>,
+        dimension: &str,
+        identifier: &str,
+        endpoint: &str,
+    ) -> SmallVec<[&CompiledRule; 8]> {
+        let tier = check.profile.and_then(|profile| profile.tier.as_deref());
         let mut found = SmallVec::new();
         self.by_endpoint.for_each(endpoint, |lists| {
             let Some(list) = lists.iter().find(|list| *list.dimension == *dimension) else { return };
             let exact = list.identifiers.get(identifier).into_iter().flatten();
-            found.extend(exact.chain(&list.anyone).map(|rule| &**rule));
+            let exact = exact.filter(|rule| rule.tier.is_none() || rule.tier.as_deref() == tier);
+            let tiers = tier.and_then(|tier| list.tiers.get(tier)).into_iter().flatten();
+            found.extend(exact.chain(tiers).chain(&list.anyone).map(|rule| &**rule));
         });
         found
     }
@@ -222,21 +266,26 @@ impl RuleSet {
 
 /// Of the rules that share a name only the most specific stays; what stays is in the order of the rules.
 fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
-    rules.sort_by(|a, b| {
-        a.limit
-            .name
-            .cmp(&b.limit.name)
-            .then_with(|| b.specificity().cmp(&a.specificity()))
-            .then(a.place.cmp(&b.place))
+    if rules.len() < 2 {
+        return;
+    }
+    rules.sort_unstable_by(|a, b| {
+        let by_name = a.limit.name.cmp(&b.limit.name);
+        by_name.then_with(|| b.specificity.cmp(&a.specificity)).then(a.place.cmp(&b.place))
     });
     rules.dedup_by(|later, first| later.limit.name == first.limit.name);
-    rules.sort_by_key(|rule| rule.place);
+    rules.sort_unstable_by_key(|rule| rule.place);
 }
 
 impl ByDimension {
     fn of<'a>(lists: &'a mut Vec<Self>, dimension: &str) -> &'a mut Self {
         let place = lists.iter().position(|list| *list.dimension == *dimension).unwrap_or_else(|| {
-            lists.push(Self { dimension: dimension.into(), anyone: Vec::new(), identifiers: Map::default() });
+            lists.push(Self {
+                dimension: dimension.into(),
+                anyone: Vec::new(),
+                tiers: Map::default(),
+                identifiers: Map::default(),
+            });
             lists.len() - 1
         });
         &mut lists[place]
