@@ -85,7 +85,8 @@ fn keys(count: usize) -> Vec<String> {
     (0..count).map(key).collect()
 }
 
-fn uniform(keys: u32, length: usize) -> Vec<u32> {
+/// `length` numbers below `keys`, the same ones on every run.
+pub fn uniform(keys: u32, length: usize) -> Vec<u32> {
     let mut random = Random(1);
     (0..length).map(|_| random.below(keys)).collect()
 }

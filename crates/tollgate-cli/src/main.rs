@@ -6,6 +6,7 @@
 
 mod check;
 mod config;
+mod reload;
 mod serve;
 mod stores;
 

@@ -8,16 +8,18 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tollgate::{Config, LogFormat, StoreConfig};
-use tollgate_server::{AdminKey, App};
+use tollgate_catalog::Actor;
+use tollgate_server::{AdminKey, App, Live};
 use tracing_subscriber::EnvFilter;
 
-use crate::{Failure, stores};
+use crate::{Failure, reload, stores};
 
 /// The variable that sets the admin key.
 const ADMIN_KEY: &str = "TOLLGATE_ADMIN_KEY";
 
-/// Runs the service, on nothing but memory unless the configuration says otherwise.
+/// Runs the service, on nothing but memory and a SQLite file unless the configuration says otherwise.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  tollgate serve --http 0.0.0.0:8080 --config tollgate.yaml\n  tollgate serve --store redis://127.0.0.1:6379"
@@ -32,7 +34,10 @@ pub(crate) struct Serve {
     /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://, mysql://, postgres://.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Waits for stores that cannot be reached yet instead of giving up.
+    /// Where rules, users and the audit trail are kept; overrides catalog.url (sqlite://tollgate.db). Also sqlite::memory:, postgres://, mysql://.
+    #[arg(long, value_name = "URL")]
+    catalog: Option<String>,
+    /// Waits for stores and a catalog that cannot be reached yet instead of giving up.
     #[arg(long)]
     wait_for_store: bool,
 }
@@ -44,6 +49,11 @@ impl Serve {
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
             Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
         })?;
+        // Compared with the file whenever that changes.
+        let followed = self.config.map(|path| (path, config.clone()));
+        if let Some(url) = self.catalog {
+            config.catalog_url = url;
+        }
         if let Some(url) = self.store {
             let name = config.stores[0].name.clone();
             config.stores[0] =
@@ -61,17 +71,25 @@ impl Serve {
             .enable_all()
             .build()
             .context("could not start the runtime")?;
-        runtime.block_on(serve(config, self.wait_for_store))?;
+        runtime.block_on(serve(config, followed, self.wait_for_store))?;
         Ok(())
     }
 }
 
-async fn serve(config: Config, wait_for_store: bool) -> anyhow::Result<()> {
+async fn serve(
+    config: Config,
+    followed: Option<(PathBuf, Config)>,
+    wait_for_store: bool,
+) -> anyhow::Result<()> {
     let stores = stores::connect(&config, wait_for_store).await?;
-    let limiter = config.limiter_with(stores)?;
-    let (key, made) = match std::env::var(ADMIN_KEY) {
-        Ok(key) if !key.is_empty() => (key, false),
-        _ => (random_key()?, true),
+    let catalog = stores::open_catalog(&config.catalog_url, wait_for_store).await?;
+    let live = Live::start(config.clone(), stores, catalog.clone()).await?;
+    let chosen = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());
+    let made = if chosen.is_none() && !catalog.has_admin_key().await? {
+        let actor = Actor { key_id: "first start".into(), ..Actor::default() };
+        Some(catalog.create_key(&actor, "admin", "first start", None).await?.1)
+    } else {
+        None
     };
     let address = config.server.http;
     let listener =
@@ -79,15 +97,17 @@ async fn serve(config: Config, wait_for_store: bool) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let app = App::new(&config, limiter, AdminKey::new(&key));
+    let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
 
     // On the terminal and not in the log, which is kept.
     println!("tollgate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
-    if made {
+    if let Some(key) = made {
         println!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}");
     }
-    for rule in config.rules.iter().filter(|rule| rule.tier.is_some()) {
-        tracing::warn!(rule = rule.name, "applies to a tier; no user has one until there is a catalog");
+    let mut background = JoinSet::new();
+    background.spawn(live.clone().follow());
+    if let Some((path, started)) = followed {
+        background.spawn(reload::follow(path, started, live));
     }
     tracing::info!(%address, rules = config.rules.len(), plans = config.plans.len(), "ready");
     tollgate_server::run(listener, app, &config.server, async {
@@ -112,12 +132,4 @@ fn start_logging(config: &Config) -> anyhow::Result<()> {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     started.map_err(|error| anyhow!("could not start logging: {error}"))
-}
-
-/// 256 random bits from the operating system, as text.
-fn random_key() -> anyhow::Result<String> {
-    let mut bytes = [0u8; 32];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no randomness for an admin key: {error}"))?;
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    Ok(format!("tgk_{}", digits.collect::<String>()))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use tollgate::{Config, MemoryStore, ShardedStore, Store, StoreConfig, StoreError, Stores};
+use tollgate_catalog::Catalog;
 use tollgate_redis::{RedisOptions, RedisStore, RedisUrl, TlsFiles};
 use tollgate_sql::{SqlOptions, SqlStore};
 
@@ -48,6 +49,23 @@ pub(crate) async fn connect(config: &Config, wait: bool) -> anyhow::Result<Store
         stores = stores.and_remote(&store.name, remote, config.store_timeout);
     }
     Ok(stores)
+}
+
+/// Opens the catalog. With `wait`, one that cannot be reached is tried until it can.
+pub(crate) async fn open_catalog(url: &str, wait: bool) -> anyhow::Result<Catalog> {
+    loop {
+        match Catalog::open(url).await {
+            Ok(catalog) => return Ok(catalog),
+            Err(error) if wait && error.is_unavailable() => {
+                tracing::warn!(%error, "the catalog cannot be reached; trying again in a second");
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                let hint = if error.is_unavailable() { " (--wait-for-store waits for it)" } else { "" };
+                return Err(anyhow!("catalog: {error}{hint}"));
+            }
+        }
+    }
 }
 
 /// A place that can be connected to.

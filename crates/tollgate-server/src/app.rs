@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -17,14 +17,16 @@ use futures_util::FutureExt;
 use hyper::header::ALLOW;
 use hyper::{Method, Request, Uri};
 use ipnet::IpNet;
-use tollgate::{Config, Limiter};
+use tollgate::{Config, Limiter, Profile};
 use tower::ServiceExt;
 
 use crate::auth::AdminKey;
 use crate::headers::Families;
+use crate::live::Live;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text};
-use crate::respond::{ApiError, Code};
+use crate::respond::{ApiError, Code, Rendering};
 use crate::rest;
+use crate::transitions::Transitions;
 
 /// The service without its sockets: one request in, one response out.
 #[derive(Clone)]
@@ -37,9 +39,13 @@ pub struct App {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) limiter: Limiter,
-    pub(crate) admin_key: AdminKey,
+    /// Where rules can be changed, and what is known about users.
+    pub(crate) live: Option<Arc<Live>>,
+    pub(crate) admin_key: Option<AdminKey>,
     pub(crate) admin_allow: Vec<IpNet>,
     pub(crate) families: Families,
+    pub(crate) transitions: Transitions,
+    pub(crate) started: Instant,
     request_ids: RequestIds,
     request_timeout: Duration,
     draining: AtomicBool,
@@ -50,13 +56,25 @@ pub(crate) struct Shared {
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
 impl App {
-    /// The service over `limiter`. `key` opens its admin operations.
+    /// The service over `limiter`, without a catalog: rules cannot be changed. `key` opens its admin operations.
     pub fn new(config: &Config, limiter: Limiter, key: AdminKey) -> Self {
+        Self::build(config, limiter, None, Some(key))
+    }
+
+    /// The service over rules that can be changed. `key` opens its admin operations, beside the keys in the catalog.
+    pub fn managed(config: &Config, live: Arc<Live>, key: Option<AdminKey>) -> Self {
+        Self::build(config, live.limiter.clone(), Some(live), key)
+    }
+
+    fn build(config: &Config, limiter: Limiter, live: Option<Arc<Live>>, key: Option<AdminKey>) -> Self {
         let shared = Arc::new(Shared {
             limiter,
+            live,
             admin_key: key,
             admin_allow: config.server.admin_allow.clone(),
             families: Families::new(&config.headers),
+            transitions: Transitions::default(),
+            started: Instant::now(),
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
             draining: AtomicBool::new(false),
@@ -75,6 +93,7 @@ impl App {
         let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         request.extensions_mut().insert(Peer(peer));
+        let rendering = Rendering::of(request.uri().path());
         let answer = AssertUnwindSafe(self.dispatch(request)).catch_unwind();
         let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
             Ok(Ok(response)) => response,
@@ -84,16 +103,17 @@ impl App {
                     panic = panic_message(&*panic),
                     "a request panicked"
                 );
-                ApiError::new(Code::InternalError, "an internal error occurred").render(as_text(&id))
+                ApiError::new(Code::InternalError, "an internal error occurred")
+                    .render(as_text(&id), rendering)
             }
             Err(_) => {
                 let message = "the request took too long; send its body faster, or try again";
-                ApiError::new(Code::RequestTimeout, message).render(as_text(&id))
+                ApiError::new(Code::RequestTimeout, message).render(as_text(&id), rendering)
             }
         };
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
             let allow = response.headers_mut().remove(ALLOW);
-            response = error.render(as_text(&id));
+            response = error.render(as_text(&id), rendering);
             if let Some(allow) = allow {
                 response.headers_mut().insert(ALLOW, allow);
             }
@@ -118,6 +138,11 @@ impl App {
 }
 
 impl Shared {
+    /// What is known about the user of a request, if it has one.
+    pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
+        self.live.as_ref()?.profiles.get(user_id?).await
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

@@ -1,23 +1,27 @@
-//! Who may use admin operations: the holder of the admin key, from an allowed address.
+//! Who may use admin operations: the holder of an admin key, from an allowed address.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
-use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::app::Shared;
+use crate::profiles::now;
 use crate::respond::{ApiError, Code};
 
-/// The admin key, of which only a hash is kept.
+/// An admin key that the operator chose, of which only a hash is kept.
 #[derive(Clone)]
 pub struct AdminKey {
     digest: [u8; 32],
 }
 
 impl AdminKey {
+    /// What it is called in the audit trail.
+    pub const ID: &'static str = "configured";
+
     /// Remembers the hash of `secret`.
     pub fn new(secret: &str) -> Self {
         Self { digest: Sha256::digest(secret.as_bytes()).into() }
@@ -36,25 +40,41 @@ impl fmt::Debug for AdminKey {
     }
 }
 
-/// Refuses whoever may not use admin operations.
-pub(crate) fn authorise(
+/// Refuses whoever may not use admin operations; says which key it was.
+pub(crate) async fn authorise(
+    shared: &Shared,
     headers: &HeaderMap,
-    peer: IpAddr,
-    key: &AdminKey,
-    allow: &[IpNet],
-) -> Result<(), ApiError> {
+    peer: Option<IpAddr>,
+) -> Result<String, ApiError> {
     // The address first: whoever may not even ask learns nothing about keys.
-    if !allow.is_empty() && !allow.iter().any(|network| network.contains(&peer.to_canonical())) {
+    let allow = &shared.admin_allow;
+    let peer = peer.map(|address| address.to_canonical());
+    if !allow.is_empty() && !peer.is_some_and(|peer| allow.iter().any(|network| network.contains(&peer))) {
         return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
     }
-    match presented(headers) {
-        Some(candidate) if key.is(candidate) => Ok(()),
-        Some(_) => Err(ApiError::new(Code::Unauthenticated, "the API key is not valid")),
-        None => {
-            let message = "this operation needs the admin key, as X-API-Key or Authorization: Bearer";
-            Err(ApiError::new(Code::Unauthenticated, message))
-        }
+    let Some(candidate) = presented(headers) else {
+        let message = "this operation needs an admin key, as X-API-Key or Authorization: Bearer";
+        return Err(ApiError::new(Code::Unauthenticated, message));
+    };
+    if shared.admin_key.as_ref().is_some_and(|key| key.is(candidate)) {
+        return Ok(AdminKey::ID.to_owned());
     }
+    let not_valid = || ApiError::new(Code::Unauthenticated, "the API key is not valid");
+    let (Some(live), Ok(secret)) = (&shared.live, std::str::from_utf8(candidate)) else {
+        return Err(not_valid());
+    };
+    let key = live.catalog.key_by_secret(secret).await?.ok_or_else(not_valid)?;
+    // Whoever has the secret may know why it does not open anything any more.
+    if key.revoked_at.is_some() {
+        return Err(ApiError::new(Code::Unauthenticated, "the API key was revoked"));
+    }
+    if key.expires_at.is_some_and(|expires_at| expires_at <= now()) {
+        return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
+    }
+    if key.role != "admin" {
+        return Err(ApiError::new(Code::Forbidden, "this operation needs a key of the role admin"));
+    }
+    Ok(key.key_id)
 }
 
 fn presented(headers: &HeaderMap) -> Option<&[u8]> {

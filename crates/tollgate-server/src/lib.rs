@@ -21,13 +21,17 @@
 mod app;
 mod auth;
 mod headers;
+mod live;
+mod profiles;
 mod request_id;
 mod respond;
 mod rest;
 mod run;
+mod transitions;
 
 pub use app::App;
 pub use auth::AdminKey;
+pub use live::{Live, LiveError};
 pub use run::run;
 
 /// The largest request body, in bytes.

@@ -6,6 +6,9 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use serde::Serialize;
 use tollgate::{CheckError, InvalidLimit};
 
+use crate::profiles::now;
+use crate::rest::rfc3339;
+
 /// What goes wrong with a request, without anything that is not the client's business.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -28,6 +31,8 @@ pub(crate) enum Code {
     RequestTimeout,
     PayloadTooLarge,
     UnsupportedMediaType,
+    Conflict,
+    PreconditionFailed,
     IdempotencyMismatch,
     InternalError,
     ServiceUnavailable,
@@ -46,6 +51,8 @@ impl Code {
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
             Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
+            Self::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
+            Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED"),
             Self::IdempotencyMismatch => (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH"),
             Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
             Self::ServiceUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"),
@@ -85,8 +92,17 @@ impl ApiError {
     }
 
     /// The response to a request. The edge calls this once the id of the request is known.
-    pub(crate) fn render(&self, request_id: &str) -> Response {
-        let body = serde_json::to_vec(&self.envelope(request_id)).unwrap_or_default();
+    pub(crate) fn render(&self, request_id: &str, rendering: Rendering) -> Response {
+        let body = match rendering {
+            Rendering::Envelope => serde_json::to_vec(&self.envelope(request_id)),
+            Rendering::Flat => serde_json::to_vec(&Flat {
+                status: self.code.status().as_u16(),
+                error: self.code.status().canonical_reason().unwrap_or_default(),
+                message: &self.message,
+                timestamp: rfc3339(now()),
+            }),
+        };
+        let body = body.unwrap_or_default();
         let mut response = Response::new(body.into());
         *response.status_mut() = self.code.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -95,6 +111,29 @@ impl ApiError {
         }
         response
     }
+}
+
+/// How errors look, which depends on where the request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rendering {
+    /// The error model's.
+    Envelope,
+    /// ThrottleX's, under `/admin`.
+    Flat,
+}
+
+impl Rendering {
+    pub(crate) fn of(path: &str) -> Self {
+        if path == "/admin" || path.starts_with("/admin/") { Self::Flat } else { Self::Envelope }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Flat<'a> {
+    status: u16,
+    error: &'static str,
+    message: &'a str,
+    timestamp: String,
 }
 
 /// Travels through the router as an extension of an empty response, because only the edge knows the request's id.

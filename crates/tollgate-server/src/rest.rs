@@ -3,6 +3,7 @@
 mod answer;
 mod batch;
 mod check;
+mod manage;
 mod reset;
 mod status;
 mod wire;
@@ -13,7 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
@@ -24,8 +25,10 @@ use tollgate::StoreHealth;
 use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::respond::{ApiError, Code};
+use manage::{admin, config, overrides, plans, policies, rules, users};
 
 pub(crate) use check::check;
+pub(crate) use manage::rfc3339;
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 
@@ -45,9 +48,41 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         router = router
             .route(&format!("{prefix}/rate-limit/batch-check"), post(batch::batch_check))
             .route(&format!("{prefix}/rate-limit/reset"), post(reset::reset))
+            .route(&format!("{prefix}/rate-limit/config"), put(config::put))
+            .route(
+                &format!("{prefix}/rate-limit/config/{{user_id}}/"),
+                get(config::get).delete(config::delete),
+            )
+            .route(
+                &format!("{prefix}/rate-limit/config/{{user_id}}/{{*endpoint}}"),
+                get(config::get).delete(config::delete),
+            )
+            .route(&format!("{prefix}/rules"), get(rules::list).post(rules::create))
+            .route(
+                &format!("{prefix}/rules/{{rule_id}}"),
+                get(rules::get).put(rules::replace).delete(rules::delete),
+            )
+            .route(&format!("{prefix}/plans"), get(plans::list))
+            .route(&format!("{prefix}/plans/{{name}}"), get(plans::get).put(plans::put).delete(plans::delete))
+            .route(&format!("{prefix}/users"), get(users::list))
+            .route(&format!("{prefix}/users/{{user_id}}"), get(users::get))
+            .route(&format!("{prefix}/users/{{user_id}}/limits"), get(users::limits))
+            .route(&format!("{prefix}/users/{{user_id}}/tier"), put(users::put_tier))
+            .route(
+                &format!("{prefix}/users/{{user_id}}/override"),
+                get(overrides::list).post(overrides::create),
+            )
+            .route(&format!("{prefix}/users/{{user_id}}/override/{{id}}"), delete(overrides::delete))
             .route(&format!("{prefix}/rate-limit/status/{{user_id}}/"), get(status::status))
             .route(&format!("{prefix}/rate-limit/status/{{user_id}}/{{*endpoint}}"), get(status::status));
     }
+    router = router
+        .route("/admin/status", get(admin::status))
+        .route("/admin/metrics", get(admin::metrics))
+        .route("/admin/metrics/{key}", get(admin::metrics_of))
+        .route("/admin/reset/{key}", post(admin::reset))
+        .route("/admin/policies", get(policies::list).post(policies::create))
+        .route("/admin/policies/{key}", get(policies::get).put(policies::replace).delete(policies::delete));
     router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
 }
 
@@ -61,7 +96,7 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
         return ApiError::new(Code::ServiceUnavailable, "the service is stopping").into_response();
     }
     let stores = shared.limiter.stores();
-    let failing: Vec<String> = stores
+    let mut failing: Vec<String> = stores
         .health()
         .filter_map(|(name, health)| match health {
             StoreHealth::Up => None,
@@ -69,6 +104,11 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
             _ => Some(format!("store `{name}` does not answer")),
         })
         .collect();
+    if let Some(live) = &shared.live
+        && live.catalog.ping().await.is_err()
+    {
+        failing.push("the catalog does not answer".to_owned());
+    }
     if !failing.is_empty() {
         return ApiError::new(Code::ServiceUnavailable, failing.join("; ")).into_response();
     }

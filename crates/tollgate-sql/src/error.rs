@@ -1,13 +1,17 @@
 //! What an error of a database means: rolled back, refused, or nobody knows.
 
+use std::io::ErrorKind;
+
 use sqlx::error::DatabaseError;
 use tollgate_store::StoreError;
 
 /// Why a transaction did not come to its end.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The database rolled it back and would take it again: a deadlock, a lock that took too long, a serialisation failure.
+    /// The database rolled it back and would take it again: a deadlock, a serialisation failure.
     RolledBack(StoreError),
+    /// It was given up because somebody else held a row for too long, or a statement took too long, which MariaDB does not tell apart.
+    Locked(StoreError),
     /// It did not run and will not: the connection is gone, or the database refuses.
     NotRun(StoreError),
     /// The connection was lost while it was committed.
@@ -18,7 +22,7 @@ pub(crate) enum Trouble {
 pub(crate) fn before_commit(error: &sqlx::Error) -> Trouble {
     match error {
         sqlx::Error::Database(database) => of_database(&**database),
-        error => Trouble::NotRun(not_connected(error)),
+        error => Trouble::NotRun(lost(error)),
     }
 }
 
@@ -27,7 +31,7 @@ pub(crate) fn during_commit(error: &sqlx::Error) -> Trouble {
     match error {
         // A server that is stopping may have carried it out all the same.
         sqlx::Error::Database(database) => match of_database(&**database) {
-            Trouble::NotRun(error) if error.is_retryable() => {
+            Trouble::NotRun(error) | Trouble::Locked(error) if error.is_retryable() => {
                 Trouble::Uncertain(StoreError::uncertain(error.to_string()))
             }
             trouble => trouble,
@@ -47,11 +51,9 @@ fn of_database(error: &dyn DatabaseError) -> Trouble {
         (_, 1213) | ("40P01", _) => {
             Trouble::RolledBack(StoreError::unavailable("a deadlock was resolved against us"))
         }
-        (_, 1205) | ("55P03", _) => {
-            Trouble::RolledBack(StoreError::unavailable("a row stayed locked for too long"))
-        }
+        (_, 1205 | 1969 | 3024) | ("55P03", _) => Trouble::Locked(locked()),
         ("40001", _) => Trouble::RolledBack(StoreError::unavailable("transactions got in each other's way")),
-        (_, 1969 | 3024) | ("57014", _) => Trouble::RolledBack(StoreError::unavailable(
+        ("57014", _) => Trouble::RolledBack(StoreError::unavailable(
             "the database cancelled a statement that took too long",
         )),
         (_, 1044 | 1045 | 1142 | 1698) | ("28000" | "28P01" | "42501", _) => Trouble::NotRun(
@@ -69,11 +71,30 @@ fn of_database(error: &dyn DatabaseError) -> Trouble {
     }
 }
 
-/// A connection that could not be made or was lost; nothing ran.
+/// Somebody else holds a row that a request needs; nothing ran.
+pub(crate) fn locked() -> StoreError {
+    StoreError::unavailable("a row stayed locked for too long")
+}
+
+/// A connection that could not be made; nothing ran.
 pub(crate) fn not_connected(error: &sqlx::Error) -> StoreError {
     match error {
+        // That is how a handshake fails: another authority, another name, a certificate that is missing.
+        sqlx::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            StoreError::rejected(format!("TLS: {error}"))
+        }
+        error => lost(error),
+    }
+}
+
+/// A connection that was lost.
+fn lost(error: &sqlx::Error) -> StoreError {
+    match error {
         sqlx::Error::Database(database) => match of_database(&**database) {
-            Trouble::RolledBack(error) | Trouble::NotRun(error) | Trouble::Uncertain(error) => error,
+            Trouble::RolledBack(error)
+            | Trouble::Locked(error)
+            | Trouble::NotRun(error)
+            | Trouble::Uncertain(error) => error,
         },
         sqlx::Error::Configuration(error) => StoreError::rejected(error.to_string()),
         sqlx::Error::Tls(error) => StoreError::rejected(format!("TLS: {error}")),
@@ -85,7 +106,9 @@ pub(crate) fn not_connected(error: &sqlx::Error) -> StoreError {
 impl Trouble {
     pub(crate) fn into_error(self) -> StoreError {
         match self {
-            Self::RolledBack(error) | Self::NotRun(error) | Self::Uncertain(error) => error,
+            Self::RolledBack(error) | Self::Locked(error) | Self::NotRun(error) | Self::Uncertain(error) => {
+                error
+            }
         }
     }
 }

@@ -58,6 +58,11 @@ impl Ledger {
         Self { rows: rows.collect(), keep: false }
     }
 
+    /// Whether a row was found.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.rows.contains_key(key)
+    }
+
     /// From now on nothing is swept by the database's time.
     pub(crate) fn keep(&mut self) {
         self.keep = true;

@@ -1,10 +1,12 @@
 //! The statements of MySQL and MariaDB.
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use std::collections::BTreeSet;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
 
 use crate::ledger::Change;
-use crate::session::{Locked, expires_minute};
+use crate::session::{LOCK_TIMEOUT_MS, Locked, expires_minute};
 
 const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 
@@ -19,25 +21,25 @@ pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnec
     Ok(connection)
 }
 
-/// Has the server give up statements, waiting for locks included, a little after the caller has; or not, for changes of the schema.
+/// Has the server give up statements, waiting for locks included; or not, for changes of the schema.
 pub(crate) async fn limit_statements(
     connection: &mut MySqlConnection,
     limit: bool,
 ) -> Result<(), sqlx::Error> {
-    let (mariadb, mysql) = if limit {
-        ("SET SESSION max_statement_time = 0.25", "SET SESSION max_execution_time = 250")
-    } else {
-        ("SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0")
-    };
-    match raw_sql(mariadb).execute(&mut *connection).await {
+    let milliseconds = if limit { LOCK_TIMEOUT_MS } else { 0 };
+    let mariadb = format!("SET SESSION max_statement_time = {}", milliseconds as f64 / 1e3);
+    match raw_sql(AssertSqlSafe(mariadb)).execute(&mut *connection).await {
         // MySQL has another name for it.
-        Err(sqlx::Error::Database(_)) => raw_sql(mysql).execute(connection).await.map(drop),
+        Err(sqlx::Error::Database(_)) => {
+            let mysql = format!("SET SESSION max_execution_time = {milliseconds}");
+            raw_sql(AssertSqlSafe(mysql)).execute(connection).await.map(drop)
+        }
         done => done.map(drop),
     }
 }
 
 pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    let mut locked = lock_once(connection, keys).await?;
+    let mut locked = lock_once(connection, keys, "").await?;
     if locked.rows.len() < keys.len() {
         // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
         raw_sql("ROLLBACK").execute(&mut *connection).await?;
@@ -52,8 +54,37 @@ pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Res
             create = create.bind(key.as_bytes());
         }
         create.execute(&mut *connection).await?;
-        locked = lock_once(connection, keys).await?;
+        locked = lock_once(connection, keys, "").await?;
     }
+    timed(connection, locked).await
+}
+
+pub(crate) async fn lock_free(
+    connection: &mut MySqlConnection,
+    keys: &[&str],
+) -> Result<Locked, sqlx::Error> {
+    let locked = lock_once(connection, keys, " SKIP LOCKED").await?;
+    timed(connection, locked).await
+}
+
+/// Which of the keys have a row, locked or not.
+pub(crate) async fn existing(
+    connection: &mut MySqlConnection,
+    keys: &[&str],
+) -> Result<BTreeSet<String>, sqlx::Error> {
+    let count = padded(keys.len());
+    let sql = format!("SELECT k FROM tollgate_state WHERE k IN ({})", list("?", count));
+    let mut select = query(AssertSqlSafe(sql));
+    for key in pad(keys, count) {
+        select = select.bind(key.as_bytes());
+    }
+    let found = select.fetch_all(connection).await?;
+    let key = |row: &MySqlRow| Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(0)?).into_owned());
+    found.iter().map(key).collect()
+}
+
+/// Where there are no rows, they do not tell the time.
+async fn timed(connection: &mut MySqlConnection, mut locked: Locked) -> Result<Locked, sqlx::Error> {
     if locked.rows.is_empty() {
         locked.now_micros = query(NOW).fetch_one(connection).await?.try_get(0)?;
     }
@@ -61,14 +92,18 @@ pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Res
 }
 
 /// The rows are locked in the order of the primary key. Each row is read when it is locked, so the time of the last one is after all locks.
-async fn lock_once(connection: &mut MySqlConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+async fn lock_once(
+    connection: &mut MySqlConnection,
+    keys: &[&str],
+    skip: &str,
+) -> Result<Locked, sqlx::Error> {
     let mut locked = Locked::default();
     if keys.is_empty() {
         return Ok(locked);
     }
     let count = padded(keys.len());
     let sql = format!(
-        "SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM tollgate_state WHERE k IN ({}) ORDER BY k FOR UPDATE",
+        "SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM tollgate_state WHERE k IN ({}) ORDER BY k FOR UPDATE{skip}",
         list("?", count)
     );
     let mut select = query(AssertSqlSafe(sql));

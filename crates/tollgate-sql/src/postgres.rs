@@ -1,7 +1,9 @@
 //! The statements of PostgreSQL.
 
+use std::collections::BTreeSet;
+
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, query_scalar, raw_sql};
 
 use crate::ledger::Change;
 use crate::session::{Locked, expires_minute};
@@ -15,6 +17,12 @@ const LOCK: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM tollgate_s
     SELECT locked.k, locked.state, clock.now FROM \
     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
     LEFT JOIN locked ON true";
+/// The same for those rows that nobody else has locked.
+const LOCK_FREE: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM tollgate_state WHERE k = ANY($1) ORDER BY k FOR UPDATE SKIP LOCKED) \
+    SELECT locked.k, locked.state, clock.now FROM \
+    (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
+    LEFT JOIN locked ON true";
+const EXISTING: &str = "SELECT k FROM tollgate_state WHERE k = ANY($1)";
 /// Makes rows for new keys and locks them, also those that somebody else made meanwhile.
 const CREATE: &str = "INSERT INTO tollgate_state (k, state, expires) SELECT k, ''::bytea, 0 FROM unnest($1::text[]) AS new (k) ORDER BY k COLLATE \"C\" \
     ON CONFLICT (k) DO UPDATE SET k = EXCLUDED.k";
@@ -26,10 +34,10 @@ pub(crate) async fn connect(
     lock_timeout_ms: u64,
 ) -> Result<PgConnection, sqlx::Error> {
     let mut connection = options.clone().disable_statement_logging().connect().await?;
-    // The server gives up a little after the caller has.
+    // Statements are given up when their callers have gone.
     let limits = format!(
         "SET client_min_messages = warning; SET lock_timeout = {lock_timeout_ms}; SET statement_timeout = {}; {PLAN}",
-        lock_timeout_ms * 4
+        lock_timeout_ms * 5
     );
     raw_sql(AssertSqlSafe(limits)).execute(&mut connection).await?;
     Ok(connection)
@@ -40,19 +48,36 @@ pub(crate) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Err
 }
 
 pub(crate) async fn lock(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    let mut locked = lock_once(connection, keys).await?;
+    let mut locked = lock_once(connection, LOCK, keys).await?;
     if locked.rows.len() < keys.len() {
         // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
         raw_sql("ROLLBACK").execute(&mut *connection).await?;
         begin(connection).await?;
         query(CREATE).bind(keys).execute(&mut *connection).await?;
-        locked = lock_once(connection, keys).await?;
+        locked = lock_once(connection, LOCK, keys).await?;
     }
     Ok(locked)
 }
 
-async fn lock_once(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    let found = query(LOCK).bind(keys).fetch_all(connection).await?;
+pub(crate) async fn lock_free(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+    lock_once(connection, LOCK_FREE, keys).await
+}
+
+/// Which of the keys have a row, locked or not.
+pub(crate) async fn existing(
+    connection: &mut PgConnection,
+    keys: &[&str],
+) -> Result<BTreeSet<String>, sqlx::Error> {
+    let found: Vec<String> = query_scalar(EXISTING).bind(keys).fetch_all(connection).await?;
+    Ok(found.into_iter().collect())
+}
+
+async fn lock_once(
+    connection: &mut PgConnection,
+    sql: &'static str,
+    keys: &[&str],
+) -> Result<Locked, sqlx::Error> {
+    let found = query(sql).bind(keys).fetch_all(connection).await?;
     let mut locked = Locked::default();
     for row in found {
         locked.now_micros = row.try_get::<i64, _>(2)?;

@@ -34,8 +34,8 @@ pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
     limit_statements(session, true).await
 }
 
-/// PostgreSQL's limits are lifted for the transaction alone.
-async fn limit_statements(session: &mut Session, limit: bool) -> Result<(), StoreError> {
+/// PostgreSQL's limits are longer; changes of the schema lift them for their transaction.
+pub(crate) async fn limit_statements(session: &mut Session, limit: bool) -> Result<(), StoreError> {
     if let Session::MySql(connection) = session {
         let limited = mysql::limit_statements(connection, limit).await;
         limited.map_err(|error| before_commit(&error).into_error())?;

@@ -1,5 +1,7 @@
 //! A connection to one of the databases, and the few things that are done with it.
 
+use std::collections::BTreeSet;
+
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Row, query, raw_sql};
@@ -9,7 +11,7 @@ use crate::ledger::Change;
 use crate::{mysql, postgres};
 
 /// How long a row may stay locked by others, in milliseconds, before the server gives up.
-const LOCK_TIMEOUT_MS: u64 = 100;
+pub(crate) const LOCK_TIMEOUT_MS: u64 = 80;
 const MINUTE: u64 = 60_000_000;
 
 /// Where the database is.
@@ -31,6 +33,8 @@ pub(crate) enum Session {
 pub(crate) struct Locked {
     pub(crate) rows: Vec<(String, Vec<u8>)>,
     pub(crate) now_micros: i64,
+    /// Those that exist and are locked by others, if nobody waited for them.
+    pub(crate) held: BTreeSet<String>,
 }
 
 impl Session {
@@ -57,6 +61,23 @@ impl Session {
             Self::MySql(connection) => mysql::lock(connection, keys).await,
             Self::Postgres(connection) => postgres::lock(connection, keys).await,
         }
+    }
+
+    /// As [`lock`](Self::lock), but waits for nobody and makes nothing: rows that are missing or locked by others are left out.
+    pub(crate) async fn lock_free(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+        let mut locked = match self {
+            Self::MySql(connection) => mysql::lock_free(connection, keys).await?,
+            Self::Postgres(connection) => postgres::lock_free(connection, keys).await?,
+        };
+        let here: BTreeSet<&str> = locked.rows.iter().map(|(key, _)| key.as_str()).collect();
+        let absent: Vec<&str> = keys.iter().copied().filter(|key| !here.contains(key)).collect();
+        if !absent.is_empty() {
+            locked.held = match self {
+                Self::MySql(connection) => mysql::existing(connection, &absent).await?,
+                Self::Postgres(connection) => postgres::existing(connection, &absent).await?,
+            };
+        }
+        Ok(locked)
     }
 
     pub(crate) async fn write(&mut self, changes: &[Change]) -> Result<(), sqlx::Error> {

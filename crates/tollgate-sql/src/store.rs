@@ -1,8 +1,9 @@
 //! The store: lanes that decide whole batches in one transaction each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
 use tollgate_store::{ApplyFuture, Asked, Batcher, Command, Lane, Outcome, Store, StoreError};
 
-use crate::error::{Trouble, before_commit, during_commit, not_connected};
+use crate::error::{Trouble, before_commit, during_commit, locked, not_connected};
 use crate::ledger::Ledger;
 use crate::request::Request;
 use crate::schema;
@@ -28,6 +29,10 @@ const QUEUE_MAX: usize = 4_096;
 const RETRIES_MAX: u32 = 3;
 /// Callers do not wait for longer than this, and others wait behind them.
 const RETRY_WITHIN: Duration = Duration::from_millis(200);
+/// How often a lock that somebody else holds is waited for, each time for as long as the database is told to.
+const LOCK_WAITS_MAX: u32 = 2;
+/// How long a row that was waited for in vain is remembered.
+const HELD_FOR: Duration = Duration::from_secs(1);
 /// How often a node looks for rows that are not needed any more, on average.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Longer than the database waits for a lock or works on a statement.
@@ -38,6 +43,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct SqlOptions {
     pub(crate) options: Options,
+    /// What TLS needs, in PEM.
+    files: Vec<PathBuf>,
     /// How many connections there are, each with a lane of batches of its own.
     pub connections: usize,
 }
@@ -63,12 +70,15 @@ impl SqlOptions {
         } else {
             return Err(StoreError::rejected("a database's URL starts with mysql:// or postgres://"));
         };
-        Ok(Self { options, connections: Self::CONNECTIONS })
+        Ok(Self { options, files: Vec::new(), connections: Self::CONNECTIONS })
     }
 
-    /// Trusts `authority` alone, checks the server's name, and shows the client's certificate and key if there are any. Files in PEM.
+    /// Trusts `authority` beside the public ones, checks the server's name, and shows the client's certificate and key if there are any. Files in PEM.
     #[must_use]
     pub fn with_tls(mut self, authority: Option<&Path>, client: Option<(&Path, &Path)>) -> Self {
+        let client_files = client.map(|(certificate, key)| [certificate, key]);
+        self.files
+            .extend(authority.into_iter().chain(client_files.into_iter().flatten()).map(Path::to_owned));
         match &mut self.options {
             Options::MySql(options) => {
                 let mut with = MySqlConnectOptions::clone(options).ssl_mode(MySqlSslMode::VerifyIdentity);
@@ -98,7 +108,7 @@ impl SqlOptions {
 /// Counters in a database. See the crate documentation.
 #[derive(Debug)]
 pub struct SqlStore {
-    batcher: Batcher<Job, Vec<Result<Outcome, StoreError>>>,
+    batcher: Batcher<Job, Answer>,
     hasher: RandomState,
     options: Options,
     sweeper: AbortHandle,
@@ -111,19 +121,32 @@ struct Job {
     now: Option<Timestamp>,
 }
 
+impl Job {
+    /// Every row it touches.
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        self.requests.iter().flat_map(Request::keys)
+    }
+}
+
 impl SqlStore {
     /// Connects, and brings the schema up to date.
     ///
     /// # Errors
     /// [`StoreError`] when the database cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
     pub async fn connect(options: SqlOptions) -> Result<Self, StoreError> {
+        for path in &options.files {
+            // Later it would pass for a database that cannot be reached.
+            let unreadable =
+                |error| StoreError::rejected(format!("TLS: cannot read {}: {error}", path.display()));
+            File::open(path).map_err(unreadable)?;
+        }
         let mut session = connect(&options.options).await?;
         schema::migrate(&mut session).await?;
         let mut sessions = vec![Some(session)];
         sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
         let lanes: Vec<Worker> = sessions
             .into_iter()
-            .map(|session| Worker { options: options.options.clone(), session })
+            .map(|session| Worker { options: options.options.clone(), session, held: Held::default() })
             .collect();
         let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
         let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
@@ -174,6 +197,8 @@ async fn sweep_for_ever(options: Options) {
 
 async fn sweep(options: &Options) -> Result<u64, StoreError> {
     let mut session = connect(options).await?;
+    // Nobody waits for it, and it waits for nobody.
+    schema::limit_statements(&mut session, false).await?;
     let mut removed = 0;
     loop {
         let (rows, more) = sweep_step(&mut session).await.map_err(|error| not_connected(&error))?;
@@ -184,49 +209,53 @@ async fn sweep(options: &Options) -> Result<u64, StoreError> {
     }
 }
 
+type Answer = Vec<Result<Outcome, StoreError>>;
+
 /// One connection and the batches that go over it.
 struct Worker {
     options: Options,
     session: Option<Session>,
+    held: Held,
 }
 
-type Answered = Vec<Vec<Result<Outcome, StoreError>>>;
+/// What a transaction decided.
+#[derive(Debug)]
+struct Done {
+    /// In the order of the jobs; nothing for those whose rows were not all there to be locked.
+    answers: Vec<Option<Answer>>,
+    /// Rows that somebody else has locked.
+    held: BTreeSet<String>,
+}
 
-impl Lane<Job, Vec<Result<Outcome, StoreError>>> for Worker {
+impl Lane<Job, Answer> for Worker {
     fn work<'a>(
         &'a mut self,
-        batch: &'a mut Vec<Asked<Job, Vec<Result<Outcome, StoreError>>>>,
+        batch: &'a mut Vec<Asked<Job, Answer>>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            let answers = match self.decide(batch).await {
-                Ok(answers) => answers,
-                Err(error) => batch
-                    .iter()
-                    .map(|(job, _)| job.requests.iter().map(|_| Err(error.again())).collect())
-                    .collect(),
-            };
-            for ((_, answer), outcomes) in batch.drain(..).zip(answers) {
-                // Nobody may be waiting any more.
-                let _ = answer.send(outcomes);
+            if let Err(error) = self.decide(batch).await {
+                fail(batch, |_| true, &error);
             }
         })
     }
 }
 
 impl Worker {
-    /// Decides on all jobs in one transaction. It is tried again when the database rolled it back, for those who still wait.
-    async fn decide(
-        &mut self,
-        batch: &mut Vec<Asked<Job, Vec<Result<Outcome, StoreError>>>>,
-    ) -> Result<Answered, StoreError> {
-        let (started, mut retries) = (Instant::now(), 0);
-        loop {
+    /// Decides on all jobs in one transaction, and answers them. It is tried again when the database rolled it back, for those who still wait. When a row
+    /// stays locked by somebody else, those who do not need it go first, and those who do are refused if it is locked the next time too.
+    ///
+    /// # Errors
+    /// For all that are left in the batch.
+    async fn decide(&mut self, batch: &mut Vec<Asked<Job, Answer>>) -> Result<(), StoreError> {
+        let (started, mut retries, mut lock_waits) = (Instant::now(), 0, 0);
+        let mut wait = !self.held.any(batch.iter().flat_map(|(job, _)| job.keys()));
+        while !batch.is_empty() {
             let (mut session, idle) = match self.session.take() {
                 Some(session) => (session, true),
                 None => (connect(&self.options).await?, false),
             };
             let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
-            let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs)).await;
+            let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs, wait)).await;
             // A connection that nobody listens to any more is dropped.
             let done = done.unwrap_or_else(|_| {
                 let message =
@@ -234,14 +263,21 @@ impl Worker {
                 Err(Trouble::Uncertain(StoreError::uncertain(message)))
             });
             match done {
-                Ok(answers) => {
+                Ok(done) => {
                     self.session = Some(session);
-                    return Ok(answers);
+                    self.answer(batch, done, lock_waits >= LOCK_WAITS_MAX);
+                    wait = true;
+                }
+                Err(Trouble::Locked(error)) => {
+                    self.roll_back(session).await;
+                    lock_waits += 1;
+                    if lock_waits > LOCK_WAITS_MAX {
+                        return Err(error);
+                    }
+                    wait = false;
                 }
                 Err(Trouble::RolledBack(error)) => {
-                    if matches!(timeout(TRANSACTION_TIMEOUT, session.rollback()).await, Ok(Ok(()))) {
-                        self.session = Some(session);
-                    }
+                    self.roll_back(session).await;
                     if retries == RETRIES_MAX || started.elapsed() > RETRY_WITHIN {
                         return Err(error);
                     }
@@ -254,29 +290,95 @@ impl Worker {
             }
             batch.retain(|(_, answer)| !answer.is_closed());
         }
+        Ok(())
+    }
+
+    async fn roll_back(&mut self, mut session: Session) {
+        if matches!(timeout(TRANSACTION_TIMEOUT, session.rollback()).await, Ok(Ok(()))) {
+            self.session = Some(session);
+        }
+    }
+
+    /// Answers what was decided, and refuses what needs a row that was waited for in vain. The others stay in the batch.
+    fn answer(&mut self, batch: &mut Vec<Asked<Job, Answer>>, done: Done, waited: bool) {
+        let mut left = Vec::new();
+        for ((job, answer), outcomes) in batch.drain(..).zip(done.answers) {
+            let Some(outcomes) = outcomes else {
+                left.push((job, answer));
+                continue;
+            };
+            self.held.free(job.keys());
+            // Nobody may be waiting any more.
+            let _ = answer.send(outcomes);
+        }
+        *batch = left;
+        let mut hopeless: BTreeSet<String> = done.held;
+        hopeless.retain(|key| waited || self.held.any([key.as_str()].into_iter()));
+        fail(batch, |job| job.keys().any(|key| hopeless.contains(key)), &locked());
+        self.held.add(hopeless);
     }
 }
 
-async fn transaction(session: &mut Session, jobs: &[&Job]) -> Result<Answered, Trouble> {
-    let keys: BTreeSet<&str> = jobs.iter().flat_map(|job| &job.requests).flat_map(Request::keys).collect();
+/// Answers with an error, and takes the jobs out of the batch.
+fn fail(batch: &mut Vec<Asked<Job, Answer>>, which: impl Fn(&Job) -> bool, error: &StoreError) {
+    let (failed, left) = batch.drain(..).partition(|(job, _)| which(job));
+    *batch = left;
+    let failed: Vec<Asked<Job, Answer>> = failed;
+    for (job, answer) in failed {
+        let _ = answer.send(job.requests.iter().map(|_| Err(error.again())).collect());
+    }
+}
+
+/// Rows that somebody else keeps locked: nobody waits for them again until they were seen free, or have not been asked for in a while.
+#[derive(Debug, Default)]
+struct Held(BTreeMap<String, Instant>);
+
+impl Held {
+    fn any<'a>(&mut self, mut keys: impl Iterator<Item = &'a str>) -> bool {
+        self.0.retain(|_, seen| seen.elapsed() < HELD_FOR);
+        !self.0.is_empty() && keys.any(|key| self.0.contains_key(key))
+    }
+
+    fn add(&mut self, keys: BTreeSet<String>) {
+        let now = Instant::now();
+        self.0.extend(keys.into_iter().map(|key| (key, now)));
+    }
+
+    fn free<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
+        if !self.0.is_empty() {
+            for key in keys {
+                self.0.remove(key);
+            }
+        }
+    }
+}
+
+/// With `wait` every job is answered; without, those are left out that would have to wait for somebody else's lock or need new rows.
+async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result<Done, Trouble> {
+    let keys: BTreeSet<&str> = jobs.iter().flat_map(|job| job.keys()).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     session.begin().await.map_err(|error| before_commit(&error))?;
-    let locked = session.lock(&keys).await.map_err(|error| before_commit(&error))?;
+    let locked = if wait { session.lock(&keys).await } else { session.lock_free(&keys).await };
+    let locked = locked.map_err(|error| before_commit(&error))?;
     let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
     let mut ledger = Ledger::new(locked.rows.into_iter());
     if jobs.iter().any(|job| job.now.is_some()) {
         ledger.keep();
     }
-    let answers = jobs
-        .iter()
-        .map(|job| job.requests.iter().map(|request| ledger.apply(request, job.now.unwrap_or(now))).collect())
-        .collect();
+    let decide = |job: &&Job| {
+        if !wait && !job.keys().all(|key| ledger.has(key)) {
+            return None;
+        }
+        let at = job.now.unwrap_or(now);
+        Some(job.requests.iter().map(|request| ledger.apply(request, at)).collect())
+    };
+    let answers = jobs.iter().map(decide).collect();
     let changes = ledger.changes();
     if !changes.is_empty() {
         session.write(&changes).await.map_err(|error| before_commit(&error))?;
     }
     session.commit().await.map_err(|error| during_commit(&error))?;
-    Ok(answers)
+    Ok(Done { answers, held: locked.held })
 }
 
 async fn connect(options: &Options) -> Result<Session, StoreError> {

@@ -186,16 +186,16 @@ async fn chains_over_hot_keys<S: Server>() {
 /// Half of the tasks ask for all keys in one call, the others for one after the other, each in an order of its own.
 async fn new_keys_race<S: Server>() {
     let _turn = TURN.lock().await;
-    new_keys_race_on(S::start()).await;
+    new_keys_race_on(S::start(), "new-keys").await;
 }
 
 /// The same where deadlocks are found at once and counted.
 async fn new_keys_race_counted<S: Server>() {
     let _turn = TURN.lock().await;
-    new_keys_race_on(S::start_counting()).await;
+    new_keys_race_on(S::start_counting(), "new-keys-counted").await;
 }
 
-async fn new_keys_race_on<S: Server>(server: S) {
+async fn new_keys_race_on<S: Server>(server: S, name: &str) {
     let nodes = two_nodes(&server).await;
     let (tasks, keys, rounds) = (64_usize, 50_usize, effort(3, 30));
     let since = Instant::now();
@@ -236,7 +236,7 @@ async fn new_keys_race_on<S: Server>(server: S) {
     let took = since.elapsed();
     drop(nodes);
     println!(
-        "PASS {}-new-keys seed={SEED} rounds={rounds} tasks={tasks} requests={} admitted={} errors=0 deadlocks={} took_ms={}",
+        "PASS {}-{name} seed={SEED} rounds={rounds} tasks={tasks} requests={} admitted={} errors=0 deadlocks={} took_ms={}",
         S::NAME,
         rounds * tasks * keys,
         rounds * keys,

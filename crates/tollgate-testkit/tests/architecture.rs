@@ -19,7 +19,7 @@ fn dependencies(name: &str) -> Vec<String> {
 
 #[test]
 fn inner_crates_do_not_know_outer_ones() {
-    let rules: [(&str, &[&str]); 6] = [
+    let rules: [(&str, &[&str]); 7] = [
         ("tollgate-core", &["sha2", "smallvec", "thiserror"]),
         ("tollgate-store", &["tollgate-core", "fastrand", "smallvec", "thiserror", "tokio", "tracing"]),
         (
@@ -68,6 +68,22 @@ fn inner_crates_do_not_know_outer_ones() {
                 "thiserror",
                 "tokio",
                 "tracing",
+            ],
+        ),
+        (
+            "tollgate-catalog",
+            &[
+                "tollgate",
+                "getrandom",
+                "serde",
+                "serde_json",
+                "sha2",
+                "sqlx",
+                "subtle",
+                "thiserror",
+                "tokio",
+                "tracing",
+                "uuid",
             ],
         ),
         (

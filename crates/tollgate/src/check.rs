@@ -13,6 +13,8 @@ use crate::rule::KEY_DIMENSION;
 /// The longest identifier, in bytes.
 pub const IDENTIFIER_LENGTH_MAX: usize = 1_024;
 const DIMENSION_LENGTH_MAX: usize = 64;
+const METHOD_LENGTH_MAX: usize = 32;
+const NAME_LENGTH_MAX: usize = 128;
 const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
 
 /// What a limiter is asked about: one or more identities, where they go, and how much it costs.
@@ -103,14 +105,9 @@ impl<'a> Check<'a> {
 
     /// What is known about the user: the identity of the dimension `user`.
     #[must_use]
-    pub fn profile(mut self, profile: &'a Profile) -> Self {
-        self.profile = Some(profile);
+    pub fn profile(mut self, profile: impl Into<Option<&'a Profile>>) -> Self {
+        self.profile = profile.into();
         self
-    }
-
-    /// The identifier in `dimension`, if the check has one.
-    pub fn identifier(&self, dimension: &str) -> Option<&'a str> {
-        self.identities.iter().find(|(own, _)| *own == dimension).map(|(_, identifier)| *identifier)
     }
 
     /// Makes the check repeatable: the same `key` of the same `caller` within five minutes is charged once.
@@ -183,6 +180,17 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> [u8; 16] {
 
 pub(crate) fn is_idempotency_key(key: &str) -> bool {
     is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX)
+}
+
+/// Whether `text` can name a rule or a plan: names stand in headers, metrics and logs.
+pub(crate) fn is_name(text: &str) -> bool {
+    let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
+    printable && (1..=NAME_LENGTH_MAX).contains(&text.len())
+}
+
+/// Whether `text` is a method in upper case.
+pub(crate) fn is_method(text: &str) -> bool {
+    (1..=METHOD_LENGTH_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 /// Whether `word` can name a dimension.

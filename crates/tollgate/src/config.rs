@@ -18,7 +18,7 @@ use tollgate_memory::{MemoryOptions, MemoryStore};
 use tollgate_store::{FailureMode, GuardedStore};
 
 use crate::error::InvalidRules;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, LimiterBuilder};
 use crate::rule::Rule;
 use crate::stores::{DEFAULT_STORE, Stores};
 use node::{Node, Place};
@@ -36,6 +36,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// Where counters are kept; the first is the default one.
     pub stores: Vec<StoreConfig>,
+    /// Where rules, users and the audit trail are kept: `sqlite://`, `postgres://` or `mysql://`. It may hold a password.
+    pub catalog_url: String,
     /// What happens while a store fails, for rules that do not say.
     pub failure_mode: FailureMode,
     /// How long a store may take before it counts as failed.
@@ -192,6 +194,7 @@ impl Default for Config {
                 request_timeout: Duration::from_secs(10),
             },
             stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
+            catalog_url: "sqlite://tollgate.db".into(),
             failure_mode: FailureMode::default(),
             store_timeout: GuardedStore::DEADLINE,
             default_limit: default_limit.ok(),
@@ -277,7 +280,12 @@ impl Config {
     /// # Errors
     /// [`InvalidRules`] when a rule names a store that is not among them, or the rules contradict each other.
     pub fn limiter_with(&self, stores: Stores) -> Result<Limiter, InvalidRules> {
-        let mut builder = Limiter::builder().stores(stores).on_store_error(self.failure_mode);
+        self.builder().stores(stores).build()
+    }
+
+    /// These plans, rules, default limit and failure mode, to add others to.
+    pub fn builder(&self) -> LimiterBuilder {
+        let mut builder = Limiter::builder().on_store_error(self.failure_mode);
         for (name, limits) in &self.plans {
             builder = builder.plan(name, limits.iter().copied());
         }
@@ -287,7 +295,7 @@ impl Config {
         if let Some(limit) = self.default_limit {
             builder = builder.default_limit(limit);
         }
-        builder.build()
+        builder
     }
 }
 
@@ -296,8 +304,11 @@ fn set_from_environment(root: &mut Node, name: String, value: &str, mistakes: &m
     let path = name[ENVIRONMENT_PREFIX.len()..].to_ascii_lowercase();
     let place = Place::Environment(name);
     let parsed = match Node::parse(value) {
+        // `0.0.0.0:8080` and `memory:` are text whatever YAML thinks of them; a map has braces.
+        Ok(Node { value: node::Value::Map(_), .. }) if !value.trim_start().starts_with('{') => {
+            node::Value::Text(value.to_owned())
+        }
         Ok(node) => node.value,
-        // `0.0.0.0:8080` and the like are text whatever YAML thinks of them.
         Err(_) => node::Value::Text(value.to_owned()),
     };
     if path.split("__").any(str::is_empty) {

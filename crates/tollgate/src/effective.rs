@@ -11,7 +11,7 @@ use crate::endpoint::Pattern;
 use crate::error::CheckError;
 use crate::limiter::{Limiter, charge};
 use crate::profile::Profile;
-use crate::rule::{NamedLimit, USER_DIMENSION};
+use crate::rule::{Mode, NamedLimit};
 use crate::ruleset::{CompiledRule, RuleSet};
 
 /// A limit that holds for somebody, where it does, and how much of it is used.
@@ -58,7 +58,7 @@ impl Limiter {
     }
 }
 
-/// The rules for `identifier` that no other rule of their name outdoes everywhere; the default limit if there is none.
+/// The rules for `identifier` that no other rule of their name outdoes everywhere, and the default limit unless they leave no place to it.
 fn in_force(
     rules: &RuleSet,
     dimension: &str,
@@ -74,6 +74,7 @@ fn in_force(
     let mut candidates: Vec<&Arc<CompiledRule>> = rules.rules().iter().filter(applies).collect();
     candidates.sort_by(|a, b| a.limit.name.cmp(&b.limit.name));
     let mut found = Vec::new();
+    let mut default_applies = true;
     for variants in candidates.chunk_by(|a, b| a.limit.name == b.limit.name) {
         let outdone = |rule: &CompiledRule| {
             variants.iter().any(|other| {
@@ -81,14 +82,19 @@ fn in_force(
                 methods && other.endpoint.covers(&rule.endpoint) && other.beats(rule)
             })
         };
-        found.extend(variants.iter().filter(|rule| !outdone(rule)).map(|rule| EffectiveLimit {
-            limit: rule.limit_for(profile.filter(|_| dimension == USER_DIMENSION)),
+        let kept: Vec<&&Arc<CompiledRule>> = variants.iter().filter(|rule| !outdone(rule)).collect();
+        let everywhere = |rule: &CompiledRule| rule.method.is_none() && rule.endpoint.covers(&Pattern::all());
+        // One name that always enforces something leaves no place to the default limit.
+        default_applies &= !(kept.iter().all(|rule| rule.limit.mode == Mode::Enforce)
+            && kept.iter().any(|rule| everywhere(rule)));
+        found.extend(kept.into_iter().map(|rule| EffectiveLimit {
+            limit: rule.limit_for(profile),
             endpoint: rule.endpoint.clone(),
             method: rule.method.clone(),
             answer: None,
         }));
     }
-    if found.is_empty() {
+    if default_applies {
         found.extend(rules.default_for(dimension).map(|limit| EffectiveLimit {
             limit,
             endpoint: Pattern::all(),

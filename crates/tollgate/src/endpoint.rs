@@ -131,6 +131,10 @@ impl Pattern {
         if text == "*" {
             return Ok(Self::all());
         }
+        // Each part is a level of the trie, which is walked and dropped level by level on the stack.
+        if text.len() > ENDPOINT_LENGTH_MAX {
+            return Err(InvalidPattern::Endpoint(InvalidEndpoint::TooLong));
+        }
         if text.contains(['?', '#']) {
             return Err(InvalidPattern::Query);
         }
@@ -448,6 +452,9 @@ mod tests {
         ] {
             assert!(Pattern::parse(bad).is_err(), "{bad}");
         }
+        assert!(Pattern::parse(&"/a".repeat(1_024)).is_ok());
+        let deep = Pattern::parse(&"/a".repeat(1_025));
+        assert_eq!(deep, Err(InvalidPattern::Endpoint(InvalidEndpoint::TooLong)));
     }
 
     #[test]

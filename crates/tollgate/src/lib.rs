@@ -60,7 +60,7 @@ pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern
 pub use error::{CheckError, InvalidRules};
 pub use limiter::{Decision, Limiter, LimiterBuilder, Plan};
 pub use profile::{Numbers, Profile};
-pub use rule::{Mode, NamedLimit, Rule, Scope, Why};
+pub use rule::{InvalidRule, Mode, NamedLimit, Rule, Scope, Why};
 pub use stores::Stores;
 
 pub use tollgate_core::{

@@ -331,7 +331,10 @@ impl Limiter {
     /// # Errors
     /// [`CheckError::UnknownPlan`].
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
-        Ok(Plan { limits: self.rules.load().plan(name)?.of(KEY_DIMENSION), store: self.stores.keeper(0).clone() })
+        Ok(Plan {
+            limits: self.rules.load().plan(name)?.of(KEY_DIMENSION),
+            store: self.stores.keeper(0).clone(),
+        })
     }
 
     /// The limit that applies where no other does.

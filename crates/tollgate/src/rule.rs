@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use thiserror::Error;
 use tollgate_core::{Counter, Limit};
 use tollgate_store::FailureMode;
 
+use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::profile::Numbers;
 
@@ -74,6 +76,33 @@ impl Rule {
         }
     }
 
+    /// Says which field cannot be what it is, if there is one.
+    ///
+    /// # Errors
+    /// [`InvalidRule`] with the name of the field.
+    pub fn validate(&self) -> Result<(), InvalidRule> {
+        let invalid = |field, reason| Err(InvalidRule { field, reason });
+        if !is_name(&self.name) {
+            return invalid(
+                "name",
+                "must be 1 to 128 printable ASCII characters without quotes and backslashes",
+            );
+        }
+        if !is_dimension(&self.dimension) {
+            return invalid("dimension", "must be 1 to 64 letters, digits, `_`, `-` or `.`");
+        }
+        if !self.identifier.as_deref().is_none_or(is_identifier) {
+            return invalid("identifier", "must be 1 to 1024 bytes long without control characters");
+        }
+        if !self.tier.as_deref().is_none_or(is_identifier) {
+            return invalid("tier", "must be 1 to 1024 bytes long without control characters");
+        }
+        if !self.method.as_deref().is_none_or(is_method) {
+            return invalid("method", "must be a method like GET or POST");
+        }
+        Ok(())
+    }
+
     /// What makes this a variant of its own among the rules of its name.
     pub fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
         let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
@@ -99,6 +128,17 @@ impl Rule {
         }
         hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// A rule with a field that cannot be what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{field} {reason}")]
+#[non_exhaustive]
+pub struct InvalidRule {
+    /// The field.
+    pub field: &'static str,
+    /// What it must be.
+    pub reason: &'static str,
 }
 
 /// Why a limit applies to a request, the most specific reason first.
@@ -162,11 +202,8 @@ impl NamedLimit {
 
     /// `store` is the place of the rule's store, `otherwise` what happens on a failure if the rule does not say.
     pub(crate) fn of_rule(rule: &Rule, store: usize, otherwise: FailureMode) -> Self {
-        let pattern = rule.endpoint.canonical();
-        let counter = match rule.scope {
-            Scope::Pattern => Counter::new(&rule.name, &rule.dimension, &pattern),
-            Scope::Endpoint => Counter::per_endpoint(&rule.name, &rule.dimension, &pattern),
-        };
+        let counter =
+            rule_counter(&rule.name, &rule.dimension, rule.scope, &rule.endpoint.canonical(), &rule.limit);
         let on_store_error = rule.on_store_error.unwrap_or(otherwise);
         let why = match (&rule.identifier, &rule.tier) {
             (Some(_), _) => Why::Identifier,
@@ -176,10 +213,17 @@ impl NamedLimit {
         Self { mode: rule.mode, store, ..Self::new(&rule.name, rule.limit, why, counter, on_store_error) }
     }
 
-    /// The same limit with other numbers: the counter stays, because it belongs to the name.
+    /// The same limit of a rule with other numbers: the counter stays unless the window is another one.
     pub(crate) fn with_numbers(&self, numbers: &Numbers, why: Why) -> Option<Self> {
         let limit = numbers.apply_to(&self.limit).ok()?;
-        Some(Self { limit, why, ..self.clone() })
+        let counter = if limit.window() == self.limit.window() {
+            self.counter.clone()
+        } else {
+            let scope = if self.is_per_endpoint() { Scope::Endpoint } else { Scope::Pattern };
+            let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
+            rule_counter(&self.name, self.dimension(), scope, pattern, &limit)
+        };
+        Some(Self { limit, why, counter, name: self.name.clone(), ..*self })
     }
 
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
@@ -218,7 +262,18 @@ impl NamedLimit {
     }
 }
 
-/// No pattern: those are `*` or start with a slash.
+/// The counter of a rule's name and pattern, one for each algorithm and window: if variants that count differently shared one, each would start it
+/// anew for the other, and who alternates between them would never be limited.
+fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit: &Limit) -> Counter {
+    // Every pattern starts with a slash, and nothing before it has one.
+    let text = format!("{}{pattern}", distinction(limit));
+    match scope {
+        Scope::Pattern => Counter::new(name, dimension, &text),
+        Scope::Endpoint => Counter::per_endpoint(name, dimension, &text),
+    }
+}
+
+/// No rule's scope: those have a pattern, which starts with a slash.
 const DEFAULT_SCOPE: &str = "default";
 
 fn distinction(limit: &Limit) -> String {

@@ -11,7 +11,7 @@ use tollgate_store::FailureMode;
 use crate::check::Check;
 use crate::endpoint::{Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
-use crate::profile::{Profile, find};
+use crate::profile::{Numbers, Profile, find};
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule, USER_DIMENSION, Why};
 use crate::stores::Stores;
 
@@ -68,11 +68,13 @@ impl CompiledRule {
         let Some(profile) = profile.filter(|_| self.limit.dimension() == USER_DIMENSION) else {
             return self.limit.clone();
         };
-        let custom = if self.identifier.is_none() { find(&profile.custom_limits, &self.limit.name) } else { None };
-        let numbers = find(&profile.overrides, &self.limit.name).map(|numbers| (numbers, Why::Override));
-        let numbers = numbers.or(custom.map(|numbers| (numbers, Why::Custom)));
-        // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
-        let replaced = numbers.and_then(|(numbers, why)| self.limit.with_numbers(numbers, why));
+        let replaced = |numbers: &[(String, Numbers)], why| {
+            // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
+            find(numbers, &self.limit.name).and_then(|numbers| self.limit.with_numbers(numbers, why))
+        };
+        let custom =
+            || if self.identifier.is_none() { replaced(&profile.custom_limits, Why::Custom) } else { None };
+        let replaced = replaced(&profile.overrides, Why::Override).or_else(custom);
         replaced.map_or_else(|| self.limit.clone(), Arc::new)
     }
 }
@@ -204,7 +206,14 @@ impl RuleSet {
         let mut applied = Applied::new();
         for &(dimension, identifier) in &check.identities {
             let rules = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
-            applied.extend(rules.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
+            for rule in rules {
+                let limit = rule.limit_for(check.profile);
+                // Numbers with a window of their own have another counter than the rule, which takes over again when they are gone.
+                if limit.counter != rule.limit.counter {
+                    applied.push((rule.limit.clone(), identifier));
+                }
+                applied.push((limit, identifier));
+            }
             for name in &check.plans {
                 applied
                     .extend(self.plan(name)?.of(dimension).iter().map(|limit| (limit.clone(), identifier)));

@@ -90,6 +90,11 @@ impl Stores {
         self.stores.iter().map(|(name, keeper)| (&**name, keeper.as_dyn().figures()))
     }
 
+    /// Whether there is a store of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.place(name).is_some()
+    }
+
     /// The place of a store; the first is the default one.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.stores.iter().position(|(other, _)| **other == *name)

@@ -12,6 +12,8 @@ pub fn tollgate() -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE_")) {
         command.env_remove(name);
     }
+    // Each service has a catalog of its own, which goes with it.
+    command.env("TOLLGATE_CATALOG__URL", "sqlite::memory:");
     command
 }
 
@@ -51,6 +53,16 @@ impl Service {
         assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
     }
 
+    /// Asks with the admin key `secret`; an answer that is cut off is an error.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, serde_json::Value)> {
+        ask(&self.url, method, path, body)
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
     pub fn post(&self, path: &str, key: &str, body: &str) -> String {
         let address = self.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).unwrap();
@@ -71,6 +83,25 @@ impl Drop for Service {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Asks the service at `url` with the admin key `secret`; an answer that is cut off is an error.
+pub fn ask(url: &str, method: &str, path: &str, body: &str) -> std::io::Result<(u16, serde_json::Value)> {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://"))?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\nx-api-key: secret\r\ncontent-length: {length}\r\n\r\n{body}"
+    )?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    let cut_off = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let (head, body) = response.split_once("\r\n\r\n").ok_or_else(cut_off)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(cut_off)?;
+    if body.is_empty() {
+        return Ok((status, serde_json::Value::Null));
+    }
+    Ok((status, serde_json::from_str(body).map_err(|_| cut_off())?))
 }
 
 pub fn file(directory: &Path, text: &str) -> String {

@@ -142,7 +142,7 @@ impl<'a> LimitResponse<'a> {
 }
 
 /// A whole number unless it has a fraction.
-fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     if duration.subsec_nanos() == 0 {
         serializer.serialize_u64(duration.as_secs())
     } else {
@@ -150,7 +150,7 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
     }
 }
 
-fn used(answer: &Answer) -> Option<u32> {
+pub(crate) fn used(answer: &Answer) -> Option<u32> {
     answer.remaining.map(|remaining| answer.capacity.saturating_sub(remaining))
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use futures_util::future::join_all;
 use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Check, CheckError, Decision};
 
 use super::answer::CheckResponse;
-use super::check::report_transitions;
 use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
 use super::{json, read_json};
 use crate::app::Shared;
@@ -66,6 +66,8 @@ pub(super) async fn batch_check(
     let key = idempotency_key(batch.idempotency_key.as_deref(), &headers)?;
     let requests: Vec<Result<CheckRequest<'_>, ApiError>> =
         batch.checks.iter().map(|item| CheckRequest::parse(item.get().as_bytes())).collect();
+    let users = requests.iter().map(|request| request.as_ref().ok().and_then(CheckRequest::user));
+    let profiles = join_all(users.map(|user_id| shared.profile(user_id))).await;
     let parsed: Vec<Result<Check<'_>, ApiError>> = requests
         .iter()
         .map(|request| {
@@ -86,9 +88,11 @@ pub(super) async fn batch_check(
     }
     let mut checks: Vec<Check<'_>> = Vec::with_capacity(parsed.len());
     let mut places: Vec<Result<(), ApiError>> = Vec::with_capacity(parsed.len());
-    for ((check, request), caller) in parsed.into_iter().zip(&requests).zip(callers) {
+    for (((check, request), caller), profile) in parsed.into_iter().zip(&requests).zip(callers).zip(&profiles)
+    {
         let own = request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref());
         places.push(check.map(|check| {
+            let check = check.profile(profile.as_deref());
             checks.push(match (own, key) {
                 // A key of the item's own is the same key as that of a single check, so that a retry may come either way.
                 (Some(own), _) => {
@@ -120,7 +124,7 @@ pub(super) async fn batch_check(
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         match result {
             Ok(decision) => {
-                report_transitions(decision);
+                shared.transitions.observe(decision);
                 let mut body = CheckResponse::new(decision);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))

@@ -27,13 +27,14 @@ pub(crate) async fn check(
     let (headers, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
-    let mut check = request.check(&shared.limiter)?;
+    let profile = shared.profile(request.user()).await;
+    let mut check = request.check(&shared.limiter)?.profile(profile.as_deref());
     if let Some(key) = key {
         let caller = check.identity();
         check = check.idempotency(caller, key);
     }
     let decision = shared.limiter.check(&check).await.map_err(|error| request.explain(error))?;
-    report_transitions(&decision);
+    shared.transitions.observe(&decision);
     let mut body = CheckResponse::new(&decision);
     if decision.allowed {
         return Ok(answer(&shared, StatusCode::OK, &decision, &body));
@@ -66,17 +67,4 @@ pub(super) fn answer(
     let mut response = json(status, body);
     shared.families.write(decision, response.headers_mut());
     response
-}
-
-/// A key that changes between normal, warning and throttled is an event worth a line; identifiers stay out of it.
-pub(super) fn report_transitions(decision: &Decision) {
-    if !decision.allowed || decision.replayed {
-        return;
-    }
-    for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
-        if answer.allowed && answer.standing != answer.previous_standing {
-            let (from, to) = (answer.previous_standing.name(), answer.standing.name());
-            tracing::debug!(rule = &*limit.name, from, to, "a key changed its state");
-        }
-    }
 }

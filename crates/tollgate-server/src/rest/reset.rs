@@ -7,11 +7,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use jiff::Timestamp;
 use serde::Serialize;
 
 use super::wire::CheckRequest;
-use super::{json, read_json};
+use super::{json, read_json, rfc3339};
 use crate::app::{Peer, Shared};
 use crate::auth::authorise;
 use crate::respond::ApiError;
@@ -29,16 +28,16 @@ pub(super) async fn reset(
     Extension(Peer(peer)): Extension<Peer>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    authorise(request.headers(), peer.ip(), &shared.admin_key, &shared.admin_allow)?;
+    authorise(&shared, request.headers(), Some(peer.ip())).await?;
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
-    let check = request.check(&shared.limiter)?;
+    let profile = shared.profile(request.user()).await;
+    let check = request.check(&shared.limiter)?.profile(profile.as_deref());
     let at = shared.limiter.reset(&check).await.map_err(|error| request.explain(error))?;
-    let reset_at = Timestamp::from_microsecond(i64::try_from(at.as_micros()).unwrap_or(i64::MAX));
     let body = ResetResponse {
         user_id: request.user_id.as_deref(),
         endpoint: request.endpoint.as_deref(),
-        reset_at: reset_at.unwrap_or(Timestamp::MAX).to_string(),
+        reset_at: rfc3339(at),
     };
     Ok(json(StatusCode::OK, &body))
 }

@@ -43,7 +43,8 @@ pub(super) async fn status(
             }
         }
     }
-    let check = request.check(&shared.limiter)?;
+    let profile = shared.profile(request.user()).await;
+    let check = request.check(&shared.limiter)?.profile(profile.as_deref());
     let decision = shared.limiter.peek(&check).await?;
     // As raw path segments it arrives without its leading slash.
     let endpoint = normalise_endpoint(endpoint).map_err(CheckError::from)?;

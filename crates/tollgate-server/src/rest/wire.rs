@@ -125,6 +125,16 @@ impl<'a> CheckRequest<'a> {
         Ok(check)
     }
 
+    /// The identifier in the dimension `user`, if there is one.
+    pub(crate) fn user(&self) -> Option<&str> {
+        let dimension = self.dimension.as_deref().filter(|dimension| *dimension == "user");
+        let named = dimension.and(self.identifier.as_deref());
+        let keys = self.keys.iter().flat_map(|Keys(keys)| keys);
+        let mut of_keys =
+            keys.filter(|(dimension, _)| dimension == "user").map(|(_, identifier)| &**identifier);
+        self.user_id.as_deref().or(named).or_else(|| of_keys.next())
+    }
+
     fn identities(&'a self) -> Result<Check<'a>, ApiError> {
         match (&self.user_id, &self.dimension, &self.identifier, &self.keys) {
             (Some(user_id), None, None, None) => Ok(Check::new("user", user_id)),
@@ -155,7 +165,7 @@ impl<'a> CheckRequest<'a> {
 
     /// The limit that the request brings along: `limit` and `window_seconds` together, or a `strategy` for the default limit's numbers.
     pub(crate) fn ad_hoc_limit(&self, limiter: &Limiter) -> Result<Option<Limit>, ApiError> {
-        let strategy = self.strategy.as_deref().map(parse_strategy).transpose()?;
+        let strategy = self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?;
         let missing = |field| {
             Err(ApiError::field(
                 Code::InvalidLimit,
@@ -221,10 +231,11 @@ pub(crate) fn idempotency_key<'a>(
     }
 }
 
-pub(crate) fn parse_strategy(text: &str) -> Result<Algorithm, ApiError> {
+/// The algorithm that `field` names.
+pub(crate) fn parse_strategy(field: &str, text: &str) -> Result<Algorithm, ApiError> {
     text.parse().map_err(|_| {
         let reason = "must be token_bucket, leaky_bucket, fixed_window, sliding_log (or sliding_window), sliding_counter or gcra";
-        ApiError::field(Code::InvalidStrategy, "strategy", reason)
+        ApiError::field(Code::InvalidStrategy, field, reason)
     })
 }
 
@@ -236,6 +247,8 @@ pub(crate) enum Kind {
     Object,
     Texts,
     List,
+    Number,
+    Limits,
 }
 
 const FIELDS: [(&str, Kind); 14] = [
@@ -254,6 +267,21 @@ const FIELDS: [(&str, Kind); 14] = [
     ("idempotency_key", Kind::Text),
     ("timestamp", Kind::Integer),
 ];
+
+/// The numbers of a limit inside another object.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbers {
+    #[serde(rename = "limit")]
+    _limit: Option<u64>,
+    #[serde(rename = "window_seconds")]
+    _window_seconds: Option<serde_json::Number>,
+    #[serde(rename = "burst_capacity")]
+    _burst_capacity: Option<u64>,
+}
+
+const NUMBERS: [(&str, Kind); 3] =
+    [("limit", Kind::Count), ("window_seconds", Kind::Number), ("burst_capacity", Kind::Count)];
 
 /// Reads a JSON object. What is wrong with a refused one is worked out only then.
 pub(crate) fn read_object<'a, T: Deserialize<'a>>(
@@ -299,11 +327,27 @@ fn diagnose(body: &[u8], fields: &[(&str, Kind)], error: &serde_json::Error) -> 
             (Kind::Texts, _) => Some("must be a list of strings"),
             (Kind::List, Value::Array(_)) => None,
             (Kind::List, _) => Some("must be a list"),
+            (Kind::Number, Value::Number(_)) => None,
+            (Kind::Number, _) => Some("must be a positive number"),
+            (Kind::Limits, Value::Object(limits)) => {
+                let found = limits.iter().find_map(|(name, value)| {
+                    let text = value.to_string();
+                    let numbers = read_object::<Numbers>(text.as_bytes(), &NUMBERS).err()?;
+                    Some((name.chars().take(128).collect::<String>(), numbers))
+                });
+                if let Some((name, error)) = found {
+                    let (inner, reason) = error.details.unwrap_or_default();
+                    return ApiError::field(error.code, &format!("{field}.{name}.{inner}"), reason);
+                }
+                None
+            }
+            (Kind::Limits, _) => Some("must be an object of limits by the names of rules"),
         };
         if let Some(reason) = wrong {
             let code = match *field {
-                "limit" | "window_seconds" | "burst_capacity" => Code::InvalidLimit,
-                "strategy" => Code::InvalidStrategy,
+                "limit" | "window_seconds" | "burst_capacity" | "capacity" | "refillRate"
+                | "windowSeconds" => Code::InvalidLimit,
+                "strategy" | "algorithm" | "type" => Code::InvalidStrategy,
                 _ => Code::InvalidInput,
             };
             return ApiError::field(code, field, reason);

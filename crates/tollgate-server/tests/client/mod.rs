@@ -10,7 +10,8 @@ use http_body_util::BodyExt;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::Value;
 use tollgate::{Config, MemoryStore, Stores};
-use tollgate_server::{AdminKey, App};
+use tollgate_catalog::Catalog;
+use tollgate_server::{AdminKey, App, Live};
 use tollgate_testkit::SimulatedClock;
 
 /// Rules that the tests share.
@@ -66,6 +67,38 @@ impl Client {
         Self { app: app(&Config::parse(yaml).unwrap(), stores), clock }
     }
 
+    /// As [`new`](Self::new), with a catalog of its own in memory.
+    pub async fn managed(yaml: &str) -> Self {
+        Self::with_catalog(yaml, Catalog::open("sqlite::memory:").await.unwrap()).await
+    }
+
+    pub async fn with_catalog(yaml: &str, catalog: Catalog) -> Self {
+        let config = Config::parse(yaml).unwrap();
+        let clock = Arc::new(SimulatedClock::default());
+        let store = Arc::new(MemoryStore::with_clock(config.stores[0].memory, clock.clone()));
+        let live = Live::start(config.clone(), Stores::memory(store), catalog).await.unwrap();
+        Self { app: App::managed(&config, live, Some(AdminKey::new("secret"))), clock }
+    }
+
+    /// As the admin.
+    pub async fn admin(&self, method: Method, path: &str, body: Value) -> Answer {
+        self.admin_with(method, path, &[], body).await
+    }
+
+    /// As the admin, with further headers.
+    pub async fn admin_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Value,
+    ) -> Answer {
+        let mut all = vec![("content-type", "application/json"), ("x-api-key", "secret")];
+        all.extend_from_slice(headers);
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send(method, path, &all, body).await
+    }
+
     pub async fn send(
         &self,
         method: Method,
@@ -81,6 +114,10 @@ impl Client {
         let response = self.app.respond(request.body(body.into()).unwrap(), peer).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
+        if body.is_empty() {
+            assert!([204, 304].contains(&parts.status.as_u16()), "{} without a body", parts.status);
+            return Answer { status: parts.status, headers: parts.headers, body: Value::Null };
+        }
         let body = serde_json::from_slice(&body).unwrap_or_else(|_| panic!("not JSON: {body:?}"));
         assert_eq!(parts.headers["content-type"], "application/json");
         Answer { status: parts.status, headers: parts.headers, body }

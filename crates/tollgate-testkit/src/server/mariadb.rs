@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use super::certificates::Certificates;
 use super::database::{Database, Kind};
 use super::template::{Template, run};
 
@@ -59,6 +60,21 @@ impl MariaDb {
     /// override the others.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self(Database::start(&KIND, arguments))
+    }
+
+    /// Starts a server that answers over TLS only, and if `client_certificate`, only clients with a certificate.
+    pub fn start_tls(client_certificate: bool) -> (Self, Certificates) {
+        let certificates = Certificates::generate();
+        let server = Self::start_with(&[
+            "--require-secure-transport=ON",
+            &option("--ssl-ca", &certificates.authority),
+            &option("--ssl-cert", &certificates.server_certificate),
+            &option("--ssl-key", &certificates.server_key),
+        ]);
+        if client_certificate {
+            server.query("ALTER USER tollgate@'%' REQUIRE X509");
+        }
+        (server, certificates)
     }
 
     /// The port it listens on.

@@ -1,7 +1,7 @@
 //! One PostgreSQL server.
 
-use std::fs::{self, File};
-use std::os::unix::fs::chown;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use super::certificates::Certificates;
 use super::database::{Database, Kind};
 use super::template::{Template, run};
 
@@ -86,6 +87,37 @@ impl Postgres {
     /// override the others.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self(Database::start(&KIND, arguments))
+    }
+
+    /// Starts a server that answers over TLS only, and if `client_certificate`, only clients with a certificate.
+    pub fn start_tls(client_certificate: bool) -> (Self, Certificates) {
+        let certificates = Certificates::generate();
+        let directory = certificates.authority.parent().expect("a file in a directory");
+        let access = directory.join("pg_hba.conf");
+        let demand = if client_certificate { "clientcert=verify-ca" } else { "" };
+        fs::write(&access, format!("local all all trust\nhostssl all all all scram-sha-256 {demand}\n"))
+            .expect("a file in a temporary directory");
+        // PostgreSQL reads these files itself, and refuses a key that others could read.
+        fs::set_permissions(&certificates.server_key, Permissions::from_mode(0o600)).expect("our own file");
+        for path in [directory, &certificates.server_key] {
+            if let Some((user, group)) = *POSTGRES {
+                chown(path, Some(user), Some(group)).expect("root gives files to others");
+            }
+        }
+        let setting = |name: &str, path: &Path| format!("{name}={}", path.display());
+        let server = Self::start_with(&[
+            "-c",
+            "ssl=on",
+            "-c",
+            &setting("hba_file", &access),
+            "-c",
+            &setting("ssl_ca_file", &certificates.authority),
+            "-c",
+            &setting("ssl_cert_file", &certificates.server_certificate),
+            "-c",
+            &setting("ssl_key_file", &certificates.server_key),
+        ]);
+        (server, certificates)
     }
 
     /// The port it listens on.

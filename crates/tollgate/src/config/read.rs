@@ -9,11 +9,9 @@ use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
 use super::stores::{FAILURE_MODES, read_failure, read_stores};
 use super::{Config, HeaderFamily, LogFormat, ServerConfig};
-use crate::check::{is_dimension, is_identifier};
+use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
-
-const NAME_LENGTH_MAX: usize = 128;
 
 pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     let mut config = Config::default();
@@ -25,6 +23,14 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     }
     if let Some(field) = fields.take("stores") {
         read_stores(field, &mut config.stores, mistakes);
+    }
+    if let Some(field) = fields.take("catalog")
+        && let Some(mut fields) = Fields::new(field, mistakes)
+    {
+        if let Some(url) = fields.require("url", mistakes).and_then(|field| field.text(mistakes)) {
+            config.catalog_url = url;
+        }
+        fields.finish(mistakes);
     }
     if let Some(field) = fields.take("failure") {
         read_failure(field, &mut config, mistakes);
@@ -218,7 +224,7 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
     let tier = clean(tier);
     let method = method.and_then(|field| {
         let method = field.text(mistakes)?.to_ascii_uppercase();
-        let valid = (1..=32).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase());
+        let valid = is_method(&method);
         if !valid {
             mistakes.add(&field.node.place, &field.path, "must be a method like GET or POST");
         }
@@ -254,9 +260,7 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
 }
 
 fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
-    // Printable ASCII without quotes, because names stand in headers, metrics and logs.
-    let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
-    let valid = printable && (1..=NAME_LENGTH_MAX).contains(&name.len());
+    let valid = is_name(name);
     if !valid {
         let message = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
         mistakes.add(&field.node.place, &field.path, message);

@@ -1,0 +1,94 @@
+//! Follows the configuration file: rules and plans come into force when it changes, and a bad file changes nothing.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tollgate::{Config, StoreConfig};
+use tollgate_server::Live;
+
+/// How often the file is looked at. Looking works for every editor and every mount, which notifications do not.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What tells one state of a file from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    inode: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl Mark {
+    fn of(path: &Path) -> Option<Self> {
+        let of = |metadata: Metadata| Self {
+            inode: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        };
+        std::fs::metadata(path).ok().map(of)
+    }
+}
+
+/// Reloads `path` whenever it changes and on SIGHUP, until the task is aborted. `started` is what the service was started with.
+pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
+        tracing::error!("SIGHUP cannot be listened to; the configuration file is not followed");
+        return;
+    };
+    let (mut loaded, mut seen) = (Mark::of(&path), Mark::of(&path));
+    loop {
+        let told = tokio::select! {
+            _ = hang_up.recv() => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        let mark = Mark::of(&path);
+        // A file that is still being written is left alone until it has stayed the same for a moment.
+        let settled = std::mem::replace(&mut seen, mark) == mark;
+        if told || (settled && mark.is_some() && mark != loaded) {
+            loaded = mark;
+            reload(&path, &started, &live).await;
+        }
+    }
+}
+
+async fn reload(path: &Path, started: &Config, live: &Live) {
+    let file = path.display();
+    let config = match Config::load(Some(path)) {
+        Ok(config) => config,
+        Err(errors) => {
+            for error in &errors.0 {
+                tracing::error!(%file, "{error}");
+            }
+            tracing::error!(%file, errors = errors.0.len(), "not reloaded: the rules before stay in force");
+            return;
+        }
+    };
+    for part in need_a_restart(started, &config) {
+        tracing::warn!(%file, part, "changed, but takes effect only at the next start");
+    }
+    let (rules, plans) = (config.rules.len(), config.plans.len());
+    match live.reload(config).await {
+        Ok(()) => tracing::info!(%file, rules, plans, "reloaded"),
+        Err(error) => tracing::error!(%file, %error, "not reloaded: the rules before stay in force"),
+    }
+}
+
+/// The parts of the configuration that a running service does not change.
+fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
+    // Where a store stands in the file does not matter.
+    let stores = |config: &Config| -> Vec<StoreConfig> {
+        config.stores.iter().map(|store| StoreConfig { place: String::new(), ..store.clone() }).collect()
+    };
+    let parts = [
+        ("server", started.server != now.server),
+        ("stores", stores(started) != stores(now)),
+        ("catalog", started.catalog_url != now.catalog_url),
+        ("failure.timeout", started.store_timeout != now.store_timeout),
+        ("log", (started.log_format, started.log_level) != (now.log_format, now.log_level)),
+        ("headers", started.headers != now.headers),
+    ];
+    parts.into_iter().filter(|(_, changed)| *changed).map(|(part, _)| part).collect()
+}

@@ -1,0 +1,169 @@
+//! `/admin/status`, `/admin/metrics` and `/admin/reset`: operations in ThrottleX's form.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{Request, StatusCode};
+use serde::Serialize;
+use tollgate::{Check, Decision, Standing, StoreHealth};
+
+use super::policies::{DIMENSION, page, with_next};
+use super::{Managed, PathParts, path_part, rfc3339};
+use crate::app::Shared;
+use crate::profiles::now;
+use crate::respond::ApiError;
+use crate::rest::json;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusResponse<'a> {
+    status: &'static str,
+    version: &'static str,
+    uptime_seconds: u64,
+    stores: Vec<PartStatus<'a>>,
+    catalog: PartStatus<'a>,
+    rules: usize,
+    rules_revision: i64,
+    state_transitions: Transitions,
+}
+
+#[derive(Debug, Serialize)]
+struct PartStatus<'a> {
+    name: &'a str,
+    status: &'static str,
+}
+
+/// How often keys of this node changed their state.
+#[derive(Debug, Serialize)]
+struct Transitions {
+    normal: u64,
+    warning: u64,
+    throttled: u64,
+}
+
+pub(crate) async fn status(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    let up = |is_up: bool| if is_up { "UP" } else { "DOWN" };
+    let stores: Vec<PartStatus<'_>> = shared
+        .limiter
+        .stores()
+        .health()
+        .map(|(name, health)| PartStatus { name, status: up(health == StoreHealth::Up) })
+        .collect();
+    let catalog = PartStatus { name: "catalog", status: up(managed.live.catalog.ping().await.is_ok()) };
+    let current = managed.live.current();
+    let all_up = stores.iter().chain([&catalog]).all(|part| part.status == "UP");
+    let [normal, warning, throttled] = shared.transitions.counts();
+    let body = StatusResponse {
+        status: up(all_up),
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: shared.started.elapsed().as_secs(),
+        stores,
+        catalog,
+        rules: current.rules().count(),
+        rules_revision: current.catalog.revision.rules,
+        state_transitions: Transitions { normal, warning, throttled },
+    };
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// The use of one key.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MetricsResponse {
+    key: String,
+    algorithm: Option<String>,
+    current_tokens: Option<u32>,
+    capacity: Option<u32>,
+    window_request_count: Option<u32>,
+    window_seconds: Option<u64>,
+    status: &'static str,
+}
+
+impl MetricsResponse {
+    fn new(key: &str, decision: &Decision) -> Self {
+        let (answer, limit) = (decision.binding(), decision.binding_limit());
+        Self {
+            key: key.to_owned(),
+            algorithm: answer.map(|answer| answer.algorithm.name().to_ascii_uppercase()),
+            current_tokens: answer.and_then(|answer| answer.remaining),
+            capacity: answer.map(|answer| answer.capacity),
+            window_request_count: answer.and_then(crate::rest::answer::used),
+            window_seconds: limit.map(|limit| limit.limit.window().as_secs()),
+            status: match answer {
+                Some(answer) if answer.degraded => "UNKNOWN",
+                Some(answer) if answer.standing == Standing::Throttled => "THROTTLED",
+                Some(answer) if answer.standing == Standing::Warning => "WARNING",
+                _ => "OK",
+            },
+        }
+    }
+}
+
+/// Every key that has a policy, with its current use.
+pub(crate) async fn metrics(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let current = managed.live.current();
+    let (policies, next) = page(&managed, &current.catalog.rules)?;
+    let mut shown = Vec::with_capacity(policies.len());
+    for stored in policies {
+        let key = stored.rule.identifier.as_deref().unwrap_or_default();
+        shown.push(MetricsResponse::new(key, &shared.limiter.peek(&of(key)).await?));
+    }
+    Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", next))
+}
+
+pub(crate) async fn metrics_of(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    let key = path_part(path)?;
+    let decision = shared.limiter.peek(&of(&key)).await.map_err(named)?;
+    Ok(json(StatusCode::OK, &MetricsResponse::new(&key, &decision)))
+}
+
+#[derive(Debug, Serialize)]
+struct ResetResponse<'a> {
+    key: &'a str,
+    status: &'static str,
+    timestamp: String,
+}
+
+pub(crate) async fn reset(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    let key = path_part(path)?;
+    shared.limiter.reset(&of(&key)).await.map_err(named)?;
+    let body = ResetResponse { key: &key, status: "RESET", timestamp: rfc3339(now()) };
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// A policy's key is checked at the root, which its rule covers like everything else.
+fn of(key: &str) -> Check<'_> {
+    Check::new(DIMENSION, key).endpoint("/")
+}
+
+fn named(error: tollgate::CheckError) -> ApiError {
+    let mut error = ApiError::from(error);
+    if let Some((field, _)) = error.details.as_mut().filter(|(field, _)| field == "user_id") {
+        *field = "key".to_owned();
+        error.message = error.message.replacen("user_id", "key", 1);
+    }
+    error
+}
