@@ -3,6 +3,8 @@
 mod caller;
 pub mod comparison;
 pub mod database;
+pub mod log;
+mod log_rows;
 mod naive;
 mod turn;
 

@@ -54,8 +54,42 @@ impl Database {
             // Asking takes a number, too.
             Self::Postgres(server) => server.query("SELECT txid_current()"),
         };
-        let number = answer.split_whitespace().last().and_then(|number| number.parse().ok());
-        number.with_context(|| format!("not a number of transactions: {answer}"))
+        number(&answer)
+    }
+
+    /// Its clock, in microseconds since the epoch.
+    ///
+    /// # Errors
+    /// When it answers something else.
+    pub fn now_micros(&self) -> Result<u64> {
+        number(&match self {
+            Self::MariaDb(server) => server.query("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"),
+            Self::Postgres(server) => server.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint"),
+        })
+    }
+
+    /// How many bytes it has written to its log so far, which it would repeat after a crash.
+    ///
+    /// # Errors
+    /// When it answers something else.
+    pub fn logged_bytes(&self) -> Result<u64> {
+        number(&match self {
+            Self::MariaDb(server) => server.query("SHOW GLOBAL STATUS LIKE 'Innodb_os_log_written'"),
+            Self::Postgres(server) => server.query("SELECT (pg_current_wal_lsn() - '0/0')::bigint"),
+        })
+    }
+
+    /// The bytes of a table's files, indexes included.
+    ///
+    /// # Errors
+    /// When it answers something else.
+    pub fn size_bytes(&self, table: &str) -> Result<u64> {
+        number(&match self {
+            Self::MariaDb(server) => server.query(&format!(
+                "SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = 'tollgate/{table}'"
+            )),
+            Self::Postgres(server) => server.query(&format!("SELECT pg_total_relation_size('{table}')")),
+        })
     }
 
     /// The processor time that all its processes have used so far, in seconds.
@@ -76,4 +110,10 @@ impl Database {
         }
         Ok(seconds)
     }
+}
+
+/// The last word of an answer.
+fn number(answer: &str) -> Result<u64> {
+    let number = answer.split_whitespace().last().and_then(|number| number.parse().ok());
+    number.with_context(|| format!("not a number: {answer}"))
 }

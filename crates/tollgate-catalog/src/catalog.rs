@@ -146,3 +146,78 @@ impl Drop for Lease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Actor;
+    use tollgate::{Limit, Rule};
+
+    async fn file() -> (tempfile::TempDir, Catalog) {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
+        let catalog = Catalog::open(&url).await.unwrap();
+        (directory, catalog)
+    }
+
+    /// Does this on every connection that there will be.
+    async fn everywhere(catalog: &Catalog, sql: &str) -> Vec<String> {
+        let mut leases = Vec::new();
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            let mut lease = catalog.lease().await.unwrap();
+            let row = catalog.statement(sql).row(lease.connection()).await.unwrap();
+            answers.extend(row.map(|row| {
+                column::<i64>(&row, 0).map_or_else(|_| column(&row, 0).unwrap(), |number| number.to_string())
+            }));
+            leases.push(lease);
+        }
+        answers
+    }
+
+    fn rule(name: &str) -> Rule {
+        Rule::new(name, "user", Limit::per_minute(1).unwrap())
+    }
+
+    #[tokio::test]
+    async fn every_connection_to_a_file_is_durable() {
+        let (_directory, catalog) = file().await;
+        let settings =
+            [("synchronous", "2"), ("journal_mode", "wal"), ("foreign_keys", "1"), ("busy_timeout", "5000")];
+        for (setting, value) in settings {
+            assert_eq!(everywhere(&catalog, &format!("PRAGMA {setting}")).await, [value; 4], "{setting}");
+        }
+        assert!(catalog.pool.try_acquire().is_some(), "they are given back");
+        assert_eq!(catalog.pool.size(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_stops_changes_and_says_so() {
+        let (_directory, catalog) = file().await;
+        let actor = Actor::default();
+        catalog.create_rule(&actor, &rule("kept"), None).await.unwrap();
+        let before = catalog.rules().await.unwrap();
+        for (obstacle, message) in [
+            ("PRAGMA max_page_count = 1", "the disk of the catalog's database is full"),
+            ("PRAGMA query_only = 1", "the catalog's database is read-only"),
+        ] {
+            everywhere(&catalog, obstacle).await;
+            let error = loop {
+                // Until the last page is full.
+                let name = uuid::Uuid::now_v7().to_string();
+                match catalog.put_user(&actor, &name.repeat(20), None, &[]).await {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert!(error.is_unavailable() && !error.is_uncertain(), "{error:?}");
+            assert_eq!(error.to_string(), message);
+            assert_eq!(catalog.rules().await.unwrap().rules, before.rules);
+            let revision = catalog.revision().await.unwrap();
+            assert_eq!(catalog.audit_verify().await.unwrap().records, u64::try_from(revision.all).unwrap());
+        }
+        everywhere(&catalog, "PRAGMA query_only = 0").await;
+        everywhere(&catalog, "PRAGMA max_page_count = 1000000").await;
+        catalog.create_rule(&actor, &rule("later"), None).await.unwrap();
+    }
+}

@@ -1,10 +1,14 @@
-//! The suite on SQLite files, and what only files have.
+//! The suite on SQLite files, and what only files and memory have.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod suite;
 
-use suite::Place;
+use std::fs;
+
+use suite::{Place, actor, rule};
+use tokio::task::JoinSet;
+use tollgate_catalog::{Catalog, RULES_MAX};
 
 fn file() -> Place {
     let directory = tempfile::tempdir().unwrap();
@@ -13,3 +17,78 @@ fn file() -> Place {
 }
 
 catalog_suite!(file());
+
+#[tokio::test]
+async fn a_file_is_made_wherever_its_name_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("100% of ünusual names #1.db");
+    let url = format!("sqlite://{}", path.display());
+    assert!(Catalog::open(&url).await.unwrap_err().is_permanent(), "a fragment is not a part of a path");
+    let path = directory.path().join("100% of ünusual names.db");
+    let url = format!("sqlite://{}", path.display());
+    let catalog = Catalog::open(&url).await.unwrap();
+    catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    assert!(path.exists());
+    drop(catalog);
+    assert_eq!(Catalog::open(&url).await.unwrap().rules().await.unwrap().rules.len(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_not_an_outage() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("notes.txt");
+    fs::write(
+        &other,
+        "not a database, but long enough to look like something that somebody wrote".repeat(20),
+    )
+    .unwrap();
+    for path in [other.as_path(), directory.path(), &directory.path().join("missing/catalog.db")] {
+        let error = Catalog::open(&format!("sqlite://{}", path.display())).await.unwrap_err();
+        assert!(error.is_permanent(), "{}: {error:?}", path.display());
+    }
+    assert!(fs::read_to_string(other).unwrap().starts_with("not a database"), "it is left alone");
+}
+
+#[tokio::test]
+async fn memory_is_one_catalog_for_all_clones() {
+    let (catalog, other) =
+        (Catalog::open("sqlite::memory:").await.unwrap(), Catalog::open("sqlite::memory:").await.unwrap());
+    let mut tasks = JoinSet::new();
+    for number in 0..40 {
+        let catalog = catalog.clone();
+        tasks.spawn(async move {
+            catalog.create_rule(&actor(), &rule(&format!("rule {number}"), 1), None).await.unwrap();
+            catalog.rules().await.unwrap().rules.len()
+        });
+    }
+    assert_eq!(tasks.join_all().await.into_iter().max(), Some(40));
+    assert_eq!(catalog.audit_verify().await.unwrap().records, 40);
+    assert_eq!(other.revision().await.unwrap().all, 0);
+}
+
+#[tokio::test]
+async fn there_are_at_most_a_hundred_thousand_rules() {
+    let place = file();
+    let catalog = place.open().await;
+    let first = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    let rows: Vec<String> = (1..RULES_MAX - 1)
+        .map(|number| {
+            let id = format!("{number:064x}");
+            format!(
+                "({}, '{id}', '{id}', 'n', 'user', '*', 'gcra', 1, 1000, 1, 'enforce', 'pattern', 1, 0, 0)",
+                number + 10
+            )
+        })
+        .collect();
+    let columns = "number, rule_id, variant_key, name, dimension, endpoint_pattern, algorithm, quota, window_micros, burst, mode, scope, version, created_at, updated_at";
+    place.tamper(&format!("INSERT INTO tollgate_rules ({columns}) VALUES {}", rows.join(", "))).await;
+
+    catalog.create_rule(&actor(), &rule("last", 1), None).await.unwrap();
+    let error = catalog.create_rule(&actor(), &rule("more", 1), None).await.unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("100000 rules already"), "{error}");
+    assert!(catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap_err().is_invalid());
+    // Those that are there can still be changed, and one can go for another.
+    catalog.put_rule(&actor(), &rule("a", 2), None).await.unwrap();
+    catalog.delete_rule(&actor(), &first.rule_id, None).await.unwrap();
+    catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap();
+}

@@ -107,7 +107,7 @@ fn the_admin_key_is_printed_once_or_chosen() {
     let mut line = String::new();
     made.output.read_line(&mut line).unwrap();
     let key = line.trim().rsplit(' ').next().unwrap().to_owned();
-    assert!(key.starts_with("tgk_") && key.len() == 68, "{line}");
+    assert!(key.starts_with("tgk_") && key.len() == 85, "{line}");
     assert!(made.post("/v1/rate-limit/reset", &key, body).starts_with("HTTP/1.1 200"));
     assert!(made.post("/v1/rate-limit/reset", "guess", body).starts_with("HTTP/1.1 401"));
 

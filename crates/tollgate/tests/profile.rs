@@ -105,6 +105,13 @@ fn an_override_comes_before_the_exact_identifier() {
 }
 
 #[test]
+fn an_override_comes_before_custom_limits() {
+    let profile = with_override("hourly", quota(7), Profile::default());
+    let profile = with_custom("hourly", quota(8), profile);
+    assert_eq!(met(&limiter([rule("hourly", 100)]), &by(&profile, "/x")), [(7, Why::Override)]);
+}
+
+#[test]
 fn the_exact_identifier_comes_before_custom_limits() {
     let profile = with_custom("hourly", quota(7), of_tier("premium"));
     assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(300, Why::Identifier)]);
@@ -125,6 +132,13 @@ fn the_tier_comes_before_anyone() {
     assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(200, Why::Tier)]);
     assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, Why::Anyone)]);
     assert_eq!(met(&rules, &Check::new("user", "u").endpoint("/x")), [(100, Why::Anyone)]);
+}
+
+#[test]
+fn a_rule_for_an_identifier_and_a_tier_needs_both() {
+    let rules = limiter([rule("hourly", 100), for_identifier("u", for_tier("premium", rule("hourly", 300)))]);
+    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(300, Why::Identifier)]);
+    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, Why::Anyone)]);
 }
 
 #[test]

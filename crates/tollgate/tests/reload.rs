@@ -44,6 +44,15 @@ fn contradiction(number: u32) -> LimiterBuilder {
     }
 }
 
+/// Tells the other threads that it is over.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// The revision that decided on one check.
 fn seen(limiter: &Limiter, endpoint: &str) -> u32 {
     let decision = limiter.check_now(&Check::new("user", "u").endpoint(endpoint)).unwrap();
@@ -88,6 +97,8 @@ fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
     let (mut good, mut refused) = (0, 0);
     let distinct: Vec<u32> = thread::scope(|scope| {
         let watchers: Vec<_> = (0..THREADS).map(|_| scope.spawn(watch)).collect();
+        // Also when an assertion fails: the scope waits for the others.
+        let stop = Stop(&done);
         started.wait();
         for number in 1..=REPLACEMENTS {
             limiter.replace(revision(number)).unwrap();
@@ -105,7 +116,7 @@ fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
                 thread::yield_now();
             }
         }
-        done.store(true, Ordering::SeqCst);
+        drop(stop);
         watchers.into_iter().map(|watcher| watcher.join().unwrap()).collect()
     });
     let checks = checks.into_inner();

@@ -8,8 +8,9 @@ use axum::response::Response;
 use hyper::{Request, StatusCode};
 use serde::Serialize;
 use tollgate::{Check, Decision, Standing, StoreHealth};
+use tollgate_catalog::StoredRule;
 
-use super::policies::{DIMENSION, page, with_next};
+use super::policies::{DIMENSION, is_policy, kind, page, window_seconds, with_next};
 use super::{Managed, PathParts, path_part, rfc3339};
 use crate::app::Shared;
 use crate::profiles::now;
@@ -87,15 +88,18 @@ struct MetricsResponse {
 }
 
 impl MetricsResponse {
-    fn new(key: &str, decision: &Decision) -> Self {
+    /// The use of `key`, which may have a policy.
+    fn new(key: &str, policy: Option<&StoredRule>, decision: &Decision) -> Self {
         let (answer, limit) = (decision.binding(), decision.binding_limit());
         Self {
             key: key.to_owned(),
-            algorithm: answer.map(|answer| answer.algorithm.name().to_ascii_uppercase()),
+            algorithm: answer.map(|answer| kind(answer.algorithm)),
             current_tokens: answer.and_then(|answer| answer.remaining),
             capacity: answer.map(|answer| answer.capacity),
             window_request_count: answer.and_then(crate::rest::answer::used),
-            window_seconds: limit.map(|limit| limit.limit.window().as_secs()),
+            window_seconds: policy
+                .map(window_seconds)
+                .or_else(|| limit.map(|limit| limit.limit.window().as_secs())),
             status: match answer {
                 Some(answer) if answer.degraded => "UNKNOWN",
                 Some(answer) if answer.standing == Standing::Throttled => "THROTTLED",
@@ -117,7 +121,7 @@ pub(crate) async fn metrics(
     let mut shown = Vec::with_capacity(policies.len());
     for stored in policies {
         let key = stored.rule.identifier.as_deref().unwrap_or_default();
-        shown.push(MetricsResponse::new(key, &shared.limiter.peek(&of(key)).await?));
+        shown.push(MetricsResponse::new(key, Some(stored), &shared.limiter.peek(&of(key)).await?));
     }
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", next))
 }
@@ -131,7 +135,10 @@ pub(crate) async fn metrics_of(
     managed.parameters(&[])?;
     let key = path_part(path)?;
     let decision = shared.limiter.peek(&of(&key)).await.map_err(named)?;
-    Ok(json(StatusCode::OK, &MetricsResponse::new(&key, &decision)))
+    let current = managed.live.current();
+    let mut policies = current.catalog.rules.iter().filter(|stored| is_policy(&stored.rule));
+    let policy = policies.find(|stored| stored.rule.identifier.as_deref() == Some(&key));
+    Ok(json(StatusCode::OK, &MetricsResponse::new(&key, policy, &decision)))
 }
 
 #[derive(Debug, Serialize)]

@@ -77,11 +77,20 @@ impl<'a> PolicyResponse<'a> {
             id: stored.number,
             key,
             policy_key: key,
-            kind: limit.algorithm().name().to_ascii_uppercase(),
+            kind: kind(limit.algorithm()),
             capacity: limit.capacity(),
             refill_rate: if is_bucket { u64::from(limit.quota()) } else { own.refill_rate },
-            window_seconds: if is_bucket { own.window_seconds } else { limit.window().as_secs() },
+            window_seconds: window_seconds(stored),
         }
+    }
+}
+
+/// The window of a policy, which buckets have no use for but are given all the same.
+pub(super) fn window_seconds(stored: &StoredRule) -> u64 {
+    let limit = &stored.rule.limit;
+    match stored.policy {
+        Some(own) if limit.algorithm().takes_burst() => own.window_seconds,
+        _ => limit.window().as_secs(),
     }
 }
 
@@ -116,6 +125,14 @@ impl PolicyRequest {
             ApiError::input(field, invalid.reason)
         })?;
         Ok((rule, detail))
+    }
+}
+
+/// An algorithm's name in ThrottleX's form, which has one of its own for the log.
+pub(super) fn kind(algorithm: Algorithm) -> String {
+    match algorithm {
+        Algorithm::SlidingLog => "SLIDING_WINDOW".to_owned(),
+        other => other.name().to_ascii_uppercase(),
     }
 }
 

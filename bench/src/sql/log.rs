@@ -1,0 +1,244 @@
+//! Two ways to keep a sliding log in a database, side by side: one row for each key, as the store does, or one for each admitted request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tollgate_core::{Algorithm, Cost, Counter, Evaluation, Key, Limit, Timestamp};
+use tollgate_sql::{SqlOptions, SqlStore};
+use tollgate_store::{Action, Charge, Command, Outcome, Store};
+
+use super::database::Database;
+use super::log_rows::{BATCH, Rows};
+use super::user;
+use crate::stopwatch::now;
+use crate::table::{Table, grouped};
+
+/// How many callers of the store there are, each with one check in flight.
+pub const CALLERS: usize = 64;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Long enough that every key is visited, and what expired while the table was filled is gone.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// Coprime to the numbers of keys.
+const KEY_STEP: usize = 389;
+
+/// What is kept at the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Requests per minute.
+    pub quota: u64,
+    /// How many keys the checks are spread over.
+    pub keys: usize,
+    /// How many requests of each key were admitted in the minute before.
+    pub entries: u64,
+}
+
+/// What is measured in each.
+pub const SCENARIOS: [Scenario; 3] = [
+    Scenario { quota: 100, keys: 1_000, entries: 100 },
+    Scenario { quota: 10_000, keys: 1_000, entries: 1_000 },
+    Scenario { quota: 10_000, keys: 100, entries: 8_000 },
+];
+
+/// How many checks there were, and how many of them were admitted.
+#[derive(Debug, Default)]
+struct Tally {
+    checks: AtomicU64,
+    admitted: AtomicU64,
+}
+
+impl Tally {
+    fn add(&self, checks: u64, admitted: u64) {
+        self.checks.fetch_add(checks, Ordering::Relaxed);
+        self.admitted.fetch_add(admitted, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> [u64; 2] {
+        [&self.checks, &self.admitted].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// Measures both forms in every scenario, each for `duration`.
+///
+/// # Errors
+/// When the database fails.
+pub fn compare(
+    database: &Database,
+    runtime: &Runtime,
+    duration: Duration,
+    connections: usize,
+) -> Result<Table> {
+    let mut table = Table::new([
+        "sliding log",
+        "checks/s",
+        "of them admitted/s",
+        "bytes on disk per kept request",
+        "bytes logged per check",
+        "database cores busy",
+    ]);
+    for scenario in SCENARIOS {
+        let Scenario { quota, keys, entries } = scenario;
+        let name =
+            format!("{} a minute, {} keys with {}", grouped(quota), grouped(keys as u64), grouped(entries));
+        let dense = runtime.block_on(dense(database, scenario, connections))?;
+        table.row(measure(
+            database,
+            runtime,
+            dense,
+            duration,
+            format!("{name}: a row per key"),
+            "tollgate_state",
+        )?);
+        let rows = runtime.block_on(rows(database, scenario, connections))?;
+        table.row(measure(
+            database,
+            runtime,
+            rows,
+            duration,
+            format!("{name}: a row per request"),
+            "log_entry",
+        )?);
+    }
+    Ok(table)
+}
+
+/// Callers at work.
+struct Work {
+    tally: Arc<Tally>,
+    tasks: JoinSet<Result<()>>,
+    /// How many requests were kept when they began.
+    kept: u64,
+}
+
+fn measure(
+    database: &Database,
+    runtime: &Runtime,
+    mut work: Work,
+    duration: Duration,
+    name: String,
+    table: &str,
+) -> Result<Vec<String>> {
+    let pause = |length: Duration, work: &mut Work| {
+        runtime.block_on(async {
+            tokio::select! {
+                () = tokio::time::sleep(length) => Ok(()),
+                ended = work.tasks.join_next() => {
+                    ended.context("nobody asks")?.context("a caller died")??;
+                    bail!("a caller ended")
+                }
+            }
+        })
+    };
+    pause(WARM_UP, &mut work)?;
+    let (before, logged, processor, start) =
+        (work.tally.read(), database.logged_bytes()?, database.processor_seconds()?, now());
+    pause(duration, &mut work)?;
+    let (after, elapsed) = (work.tally.read(), (now() - start).as_secs_f64());
+    let (logged, processor) = (database.logged_bytes()? - logged, database.processor_seconds()? - processor);
+    runtime.block_on(work.tasks.shutdown());
+    let (checks, admitted) = ((after[0] - before[0]) as f64, (after[1] - before[1]) as f64);
+    // Those of the beginning leave at an even pace, and all that came since are still there.
+    let age = (WARM_UP.as_secs_f64() + elapsed) / WINDOW.as_secs_f64();
+    let kept = work.kept as f64 * (1.0 - age).max(0.0) + after[1] as f64;
+    Ok(vec![
+        name,
+        grouped((checks / elapsed) as u64),
+        grouped((admitted / elapsed) as u64),
+        format!("{:.0}", database.size_bytes(table)? as f64 / kept),
+        grouped((logged as f64 / checks.max(1.0)) as u64),
+        format!("{:.2}", processor / elapsed),
+    ])
+}
+
+/// The store, as it is.
+async fn dense(database: &Database, scenario: Scenario, connections: usize) -> Result<Work> {
+    let Scenario { quota, keys, entries } = scenario;
+    let mut options = SqlOptions::new(&database.url())?;
+    options.connections = connections;
+    let store = Arc::new(SqlStore::connect(options).await?);
+    let limit = Limit::try_new(Algorithm::SlidingLog, quota, WINDOW)?;
+    let users: Arc<Vec<String>> = Arc::new((0..keys).map(user).collect());
+    let mut setup = Rows::connect(&database.url()).await?;
+    setup.run("TRUNCATE TABLE tollgate_state").await?;
+    for user in users.iter() {
+        ask(&store, &limit, user).await?;
+    }
+    let state = log(&limit, entries, database.now_micros()?)?;
+    let digits: String = state.iter().map(|byte| format!("{byte:02x}")).collect();
+    let literal = match database {
+        Database::MariaDb(_) => format!("x'{digits}'"),
+        Database::Postgres(_) => format!("'\\x{digits}'"),
+    };
+    setup.run(&format!("UPDATE tollgate_state SET state = {literal}")).await?;
+    if let Database::Postgres(_) = database {
+        setup.run("VACUUM FULL tollgate_state").await?;
+    }
+    let (tally, mut tasks) = (Arc::new(Tally::default()), JoinSet::new());
+    for caller in 0..CALLERS {
+        let (store, users, tally) = (store.clone(), users.clone(), tally.clone());
+        tasks.spawn(async move {
+            let mut turn = users.len() / CALLERS * caller;
+            loop {
+                turn += KEY_STEP;
+                let admitted = ask(&store, &limit, &users[turn % users.len()]).await?;
+                tally.add(1, u64::from(admitted));
+            }
+        });
+    }
+    Ok(Work { tally, tasks, kept: entries * keys as u64 })
+}
+
+async fn ask(store: &SqlStore, limit: &Limit, user: &str) -> Result<bool> {
+    let counter = Counter::new("log", "user", "*");
+    let charges = [Charge::new(Key::new(&counter, user, ""), limit)];
+    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    match store.apply(std::slice::from_ref(&command), None).await.pop().context("no outcome")? {
+        Ok(Outcome::Decided(decision)) => Ok(decision.allowed),
+        Ok(other) => bail!("not a decision: {other:?}"),
+        Err(error) => Err(error).context("the store failed"),
+    }
+}
+
+/// A log of requests that are spread over the last window.
+fn log(limit: &Limit, entries: u64, now_micros: u64) -> Result<Vec<u8>> {
+    let step = u64::try_from(WINDOW.as_micros())? / (entries + 1);
+    let mut state = None;
+    for place in (1..=entries).rev() {
+        let at = Timestamp::from_micros(now_micros - step * place);
+        let evaluation = Evaluation::new(limit, state.as_ref(), at, Cost::ONE);
+        match &mut state {
+            Some(state) => drop(evaluation.charge(state)),
+            None => state = Some(evaluation.charge_fresh().1),
+        }
+    }
+    Ok(state.context("an empty log")?.encode())
+}
+
+/// A row for each request, in batches over as many connections.
+async fn rows(database: &Database, scenario: Scenario, connections: usize) -> Result<Work> {
+    let Scenario { quota, keys, entries } = scenario;
+    let window = u64::try_from(WINDOW.as_micros())?;
+    Rows::connect(&database.url()).await?.prepare(keys, entries, window).await?;
+    let users: Arc<Vec<String>> = Arc::new((0..keys).map(user).collect());
+    let (tally, mut tasks) = (Arc::new(Tally::default()), JoinSet::new());
+    for number in 0..connections {
+        let mut connection = Rows::connect(&database.url()).await?;
+        let (users, tally) = (users.clone(), tally.clone());
+        tasks.spawn(async move {
+            let mut turn = users.len() / connections * number;
+            loop {
+                let mut batch = Vec::with_capacity(BATCH);
+                while batch.len() < BATCH {
+                    turn += KEY_STEP;
+                    batch.push(users[turn % users.len()].as_str());
+                }
+                let admitted = connection.check(&batch, quota, window).await?;
+                tally.add(BATCH as u64, admitted);
+            }
+        });
+    }
+    Ok(Work { tally, tasks, kept: entries * keys as u64 })
+}
