@@ -7,17 +7,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use tollgate_bench::machine;
 use tollgate_bench::service::bare;
 use tollgate_bench::service::comparison::{self, ROUNDS};
 use tollgate_bench::service::load::{CONNECTIONS, Load, USERS};
 use tollgate_bench::service::process::{Server, free_port, pin_to};
+use tollgate_bench::sql::database::Database;
+use tollgate_testkit::server::{MariaDb, Postgres};
 
 const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
 /// Requests from which the size of an answer is learnt.
 const PROBES: usize = 100;
+/// A check that the database does not answer in time ends the run with its 503.
+const WITH_DATABASE: &str = "failure: {mode: closed, timeout: 250ms}\n";
 
 /// Measures what one check over HTTP costs the server, next to a handler that decides nothing.
 #[derive(Debug, Parser)]
@@ -28,6 +32,12 @@ struct Arguments {
     /// How long each server is loaded in each round.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
+    /// How many connections the load has, one request in flight each.
+    #[arg(long, default_value_t = CONNECTIONS)]
+    connections: usize,
+    /// Have tollgate keep its counters in a private database, which shares the cores with everybody.
+    #[arg(long)]
+    database: Option<Kind>,
     /// Only be the bare server on this port, for ten minutes at most.
     #[arg(long, value_name = "PORT", requires = "bytes")]
     bare: Option<u16>,
@@ -37,6 +47,22 @@ struct Arguments {
     /// Further arguments for `tollgate serve`.
     #[arg(last = true)]
     serve: Vec<String>,
+}
+
+/// A kind of database.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Mariadb,
+    Postgres,
+}
+
+impl Kind {
+    fn start(self) -> Database {
+        match self {
+            Self::Mariadb => Database::MariaDb(MariaDb::start()),
+            Self::Postgres => Database::Postgres(Postgres::start()),
+        }
+    }
 }
 
 fn main() -> Result<()> {
@@ -50,25 +76,39 @@ fn main() -> Result<()> {
     let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
     let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
     let scratch = Scratch::new()?;
-    pin_to(LOAD_CORE)?;
+    let database = arguments.database.map(Kind::start);
+    let mut store = Vec::new();
+    if let Some(database) = &database {
+        let path = scratch.0.join("tollgate.yaml");
+        fs::write(&path, WITH_DATABASE).with_context(|| format!("writing {}", path.display()))?;
+        store = vec!["--config".to_owned(), path.display().to_string(), "--store".to_owned(), database.url()];
+    } else {
+        pin_to(LOAD_CORE)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 
     let port = free_port()?;
     let listen = ["serve".to_owned(), "--http".to_owned(), format!("127.0.0.1:{port}")];
-    let serve = listen.into_iter().chain(arguments.serve);
+    let serve = listen.into_iter().chain(store).chain(arguments.serve);
     let service = Server::start("tollgate serve", port, SERVER_CORE, &scratch.0, &tollgate, serve)?;
-    let bytes = runtime.block_on(Load::new(port).probe(PROBES))?.body_bytes().round();
+    let bytes = runtime.block_on(Load::new(port, arguments.connections).probe(PROBES))?.body_bytes().round();
 
     let port = free_port()?;
     let alone = ["--bare".to_owned(), port.to_string(), "--bytes".to_owned(), format!("{bytes:.0}")];
     let bare = Server::start("bare axum", port, SERVER_CORE, &scratch.0, &program, alone)?;
 
     let duration = Duration::from_secs(arguments.seconds.max(1));
-    let comparison = runtime.block_on(comparison::compare([&service, &bare], duration))?;
-    println!("{machine}\n\n{}", comparison.table);
+    let comparison =
+        runtime.block_on(comparison::compare([&service, &bare], duration, arguments.connections))?;
+    println!("{machine}\n");
+    if let Some(database) = &database {
+        println!("{} {}\n", database.name(), database.description());
+    }
+    println!("{}", comparison.table);
     println!("tollgate / bare, CPU per request: {:.2}\n", comparison.ratio);
     println!(
-        "{CONNECTIONS} connections, one request in flight each, {USERS} users, {ROUNDS} rounds of {} s each.",
+        "{} connections, one request in flight each, {USERS} users, {ROUNDS} rounds of {} s each.",
+        arguments.connections,
         duration.as_secs()
     );
     Ok(())

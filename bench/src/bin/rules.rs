@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use tollgate::{Check, Limit, Limiter, LimiterBuilder, Pattern, Profile, Rule};
+use tollgate::{Check, Limit, Limiter, LimiterBuilder, Pattern, Profile, Rule, Scope};
 use tollgate_bench::machine;
 use tollgate_bench::stopwatch::{median, now};
 use tollgate_bench::table::{Table, grouped};
@@ -27,19 +27,25 @@ const ROUNDS: usize = 9;
 /// The checks between two looks at the clock; a power of two, as the order is long.
 const STRIDE: usize = 1 << 10;
 const ORDER_LENGTH: usize = 1 << 17;
+/// How many requests there are, each with a counter of its own: as many with ten rules, so that only the rules differ.
+const REQUESTS: usize = 100_000;
+const _: () = assert!(REQUESTS == SIZES[SIZES.len() - 1]);
 /// How often compiling is measured.
 const COMPILATIONS: usize = 3;
+/// Ten requests, then one for each rule, then all.
+const WORKLOADS: [&str; 3] = ["ten requests", "one for each rule", "100,000 requests"];
 const TIERS: usize = 10;
 /// The most that a check may cost with [`GOAL_RULES`], in checks with the fewest.
 const GOAL: f64 = 3.0;
 const GOAL_RULES: usize = 10_000;
 
-/// How a number of rules look, and a request that meets each of them.
+/// How the rules of some numbers look, and the requests that meet each of them.
 struct Shape {
     letter: char,
     title: &'static str,
     rule: fn(usize) -> Result<Rule>,
-    request: fn(usize) -> Request,
+    /// By the number of the rule, and by a number that tells the requests for one rule apart.
+    request: fn(usize, usize) -> Request,
 }
 
 struct Request {
@@ -61,24 +67,25 @@ fn rule(name: &str, endpoint: &str) -> Result<Rule> {
     Ok(Rule { endpoint: Pattern::parse(endpoint)?, ..Rule::new(name, "user", limit) })
 }
 
-fn request(user: String, endpoint: String) -> Request {
-    Request { user, endpoint, profile: Profile::default() }
+fn request(user: usize, endpoint: String) -> Request {
+    Request { user: format!("user-{user}"), endpoint, profile: Profile::default() }
 }
 
 fn literal_rule(number: usize) -> Result<Rule> {
     rule(&format!("rule-{number}"), &format!("/api/v1/resource-{number}"))
 }
 
-fn literal_request(number: usize) -> Request {
-    request("u".into(), format!("/api/v1/resource-{number}"))
+fn literal_request(number: usize, other: usize) -> Request {
+    request(other, format!("/api/v1/resource-{number}"))
 }
 
 fn identifier_rule(number: usize) -> Result<Rule> {
-    Ok(Rule { identifier: Some(format!("user-{number}")), ..rule("per-user", "/api/{*rest}")? })
+    let identifier = Some(format!("user-{number}"));
+    Ok(Rule { identifier, scope: Scope::Endpoint, ..rule("per-user", "/api/{*rest}")? })
 }
 
-fn identifier_request(number: usize) -> Request {
-    request(format!("user-{number}"), "/api/v1/orders".into())
+fn identifier_request(number: usize, other: usize) -> Request {
+    request(number, format!("/api/v1/resource-{other}"))
 }
 
 fn tier(number: usize) -> String {
@@ -90,9 +97,11 @@ fn tier_rule(number: usize) -> Result<Rule> {
     Ok(Rule { tier: Some(tier(number)), ..rule("per-user", &endpoint)? })
 }
 
-fn tier_request(number: usize) -> Request {
+fn tier_request(number: usize, other: usize) -> Request {
     let profile = Profile { tier: Some(tier(number)), ..Profile::default() };
-    Request { profile, ..request("u".into(), format!("/api/v1/resource-{}", number / TIERS)) }
+    // Tiers share a counter, users do not.
+    let user = other * TIERS + number % TIERS;
+    Request { profile, ..request(user, format!("/api/v1/resource-{}", number / TIERS)) }
 }
 
 /// Each prefix has both: one parameter, and everything below.
@@ -101,9 +110,9 @@ fn pattern_rule(number: usize) -> Result<Rule> {
     rule("per-user", &format!("/service-{}/items/{rest}", number / 2))
 }
 
-fn pattern_request(number: usize) -> Request {
+fn pattern_request(number: usize, other: usize) -> Request {
     let rest = if number.is_multiple_of(2) { "4711" } else { "4711/parts/8" };
-    request("u".into(), format!("/service-{}/items/{rest}", number / 2))
+    request(other, format!("/service-{}/items/{rest}", number / 2))
 }
 
 /// A limiter with some rules, and what it is asked.
@@ -111,9 +120,9 @@ struct Contender {
     rules: usize,
     limiter: Limiter,
     requests: Vec<Request>,
-    /// Ten requests, then one for each rule.
-    orders: [Vec<u32>; 2],
-    samples: [Vec<f64>; 2],
+    /// Which requests are made, for each of the [`WORKLOADS`].
+    orders: [Vec<u32>; WORKLOADS.len()],
+    samples: [Vec<f64>; WORKLOADS.len()],
     compile_milliseconds: f64,
 }
 
@@ -128,8 +137,11 @@ impl Contender {
             limiter = builder.build()?;
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
-        let requests: Vec<Request> = (0..rules).map(shape.request).collect();
-        let every = uniform(u32::try_from(rules)?, ORDER_LENGTH);
+        let requests: Vec<Request> =
+            (0..REQUESTS).map(|number| (shape.request)(number % rules, number / rules)).collect();
+        let all = uniform(u32::try_from(REQUESTS)?, ORDER_LENGTH);
+        let each = uniform(u32::try_from(rules)?, ORDER_LENGTH);
+        // Far apart, so that each meets another rule.
         let apart = u32::try_from(rules / SIZES[0])?;
         let ten =
             uniform(u32::try_from(SIZES[0])?, ORDER_LENGTH).iter().map(|number| number * apart).collect();
@@ -137,7 +149,7 @@ impl Contender {
             rules,
             limiter,
             requests,
-            orders: [ten, every],
+            orders: [ten, each, all],
             samples: Default::default(),
             compile_milliseconds: median(times),
         };
@@ -186,12 +198,15 @@ fn main() -> Result<()> {
         "ten requests: best ns",
         "median ns",
         "best / 10 rules",
-        "a request for each rule: best ns",
+        "one for each rule: best ns",
+        "median ns",
+        "best / 10 rules",
+        "100,000 requests: best ns",
         "median ns",
         "best / 10 rules",
         "compiled in ms",
     ]);
-    let mut worst = [0.0f64; 2];
+    let mut worst = [0.0f64; WORKLOADS.len()];
     for shape in SHAPES.iter().filter(|shape| arguments.shape.is_none_or(|only| only == shape.letter)) {
         let mut contenders =
             SIZES.iter().map(|rules| Contender::new(shape, *rules)).collect::<Result<Vec<_>>>()?;
@@ -223,7 +238,7 @@ fn main() -> Result<()> {
     }
     println!("{table}");
     println!("{ROUNDS} rounds of {} ms for each figure, interleaved.\n", turn.as_millis());
-    for (what, worst) in ["ten requests", "a request for each rule"].iter().zip(worst) {
+    for (what, worst) in WORKLOADS.iter().zip(worst) {
         let verdict = if worst <= GOAL { "ok" } else { "MISSED" };
         println!(
             "goal {} rules <= {GOAL:.0} x 10 rules, {what}: {worst:.2} at worst {verdict}",

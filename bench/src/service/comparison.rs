@@ -34,12 +34,12 @@ pub struct Comparison {
     pub ratio: f64,
 }
 
-/// Loads the servers in turn, each for `duration` per round.
+/// Loads the servers in turn over so many connections, each for `duration` per round.
 ///
 /// # Errors
 /// When a server fails or answers with another status than 200 or 429.
-pub async fn compare(servers: [&Server; 2], duration: Duration) -> Result<Comparison> {
-    let loads = servers.map(|server| Load::new(server.port));
+pub async fn compare(servers: [&Server; 2], duration: Duration, connections: usize) -> Result<Comparison> {
+    let loads = servers.map(|server| Load::new(server.port, connections));
     for load in &loads {
         load.run(WARM_UP).await?;
     }

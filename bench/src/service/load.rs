@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::wire::{Answer, Connection, request};
 use crate::stopwatch::{now, quantile};
 
-/// How many connections there are.
+/// How many connections there are unless told otherwise.
 pub const CONNECTIONS: usize = 32;
 /// How many users the requests are spread over.
 pub const USERS: usize = 10_000;
@@ -70,13 +70,15 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Load {
     port: u16,
+    connections: usize,
     requests: Arc<Vec<Vec<u8>>>,
 }
 
 impl Load {
     /// Prepares all requests, so that sending one costs little.
-    pub fn new(port: u16) -> Self {
-        Self { port, requests: Arc::new((0..USERS).map(|user| request(port, user)).collect()) }
+    pub fn new(port: u16, connections: usize) -> Self {
+        let connections = connections.max(1);
+        Self { port, connections, requests: Arc::new((0..USERS).map(|user| request(port, user)).collect()) }
     }
 
     /// Asks as often as the server answers for `duration`.
@@ -85,13 +87,13 @@ impl Load {
     /// When the server answers with another status than 200 or 429, closes a connection or gets stuck.
     pub async fn run(&self, duration: Duration) -> Result<Outcome> {
         let mut connections = Vec::new();
-        for _ in 0..CONNECTIONS {
+        for _ in 0..self.connections {
             connections.push(Connection::open(self.port).await?);
         }
         let start = now();
         let mut tasks = JoinSet::new();
         for (number, connection) in connections.into_iter().enumerate() {
-            let first = USERS / CONNECTIONS * number;
+            let first = USERS * number / self.connections;
             tasks.spawn(drive(connection, self.requests.clone(), first, start + duration));
         }
         let mut total = Outcome::default();

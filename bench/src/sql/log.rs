@@ -207,7 +207,9 @@ fn log(limit: &Limit, entries: u64, now_micros: u64) -> Result<Vec<u8>> {
     let step = u64::try_from(WINDOW.as_micros())? / (entries + 1);
     let mut state = None;
     for place in (1..=entries).rev() {
-        let at = Timestamp::from_micros(now_micros - step * place);
+        // Not at an even pace, which PostgreSQL would compress to nothing.
+        let early = mixed(place) % step;
+        let at = Timestamp::from_micros(now_micros - step * place + early);
         let evaluation = Evaluation::new(limit, state.as_ref(), at, Cost::ONE);
         match &mut state {
             Some(state) => drop(evaluation.charge(state)),
@@ -215,6 +217,14 @@ fn log(limit: &Limit, entries: u64, now_micros: u64) -> Result<Vec<u8>> {
         }
     }
     Ok(state.context("an empty log")?.encode())
+}
+
+/// Scatters numbers, as SplitMix64 does.
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// A row for each request, in batches over as many connections.

@@ -24,8 +24,7 @@ pub(crate) enum Kind {
     MySql,
 }
 
-/// Where a database is.
-#[derive(Debug)]
+/// Where a database is. It is never shown, because there may be a password in it.
 pub(crate) struct Location {
     pub(crate) kind: Kind,
     /// Inside this process, and gone with its connection.
@@ -197,7 +196,7 @@ mod tests {
         for url in
             ["postgres://user:hunter2@host:port/x", "oracle://user:hunter2@host/x", "mysql://u:hunter2@[x"]
         {
-            let error = Location::parse(url).unwrap_err();
+            let error = Location::parse(url).err().unwrap();
             assert!(error.is_permanent() && !format!("{error} {error:?}").contains("hunter2"), "{error:?}");
         }
     }

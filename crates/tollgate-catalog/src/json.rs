@@ -163,7 +163,7 @@ fn seconds(window: Duration) -> Value {
     if window.subsec_nanos() == 0 { window.as_secs().into() } else { window.as_secs_f64().into() }
 }
 
-fn written(value: &impl Serialize) -> Result<String, CatalogError> {
+pub(crate) fn written(value: &impl Serialize) -> Result<String, CatalogError> {
     serde_json::to_string(value).map_err(unreadable)
 }
 

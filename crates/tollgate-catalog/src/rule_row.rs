@@ -1,31 +1,62 @@
 //! A rule and its row.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 use tollgate::{FailureMode, Mode, Pattern, Rule, Scope};
 
+use crate::bounds::check_rule;
 use crate::digest::Digest;
 use crate::error::CatalogError;
 use crate::json::{self, unreadable, whole_micros};
 use crate::record::{PolicyDetail, StoredRule};
-use crate::statement::{Statement, column, time, unsigned};
+use crate::statement::{column, time};
 
 /// In the order in which [`read`] reads them.
-pub(crate) const SELECT: &str = "SELECT number, rule_id, name, dimension, identifier, tier, endpoint_pattern, method, algorithm, quota, window_micros, burst, \
-    mode, scope, store, on_store_error, policy_refill_rate, policy_window_seconds, version, created_at, updated_at FROM tollgate_rules";
-
-/// What [`bind`] binds comes first.
-pub(crate) const INSERT: &str = "INSERT INTO tollgate_rules (variant_key, name, dimension, identifier, tier, endpoint_pattern, method, algorithm, quota, \
-    window_micros, burst, mode, scope, store, on_store_error, policy_refill_rate, policy_window_seconds, version, updated_at, number, rule_id, created_at) \
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-
-/// What [`bind`] binds comes first.
-pub(crate) const UPDATE: &str = "UPDATE tollgate_rules SET variant_key = ?, name = ?, dimension = ?, identifier = ?, tier = ?, endpoint_pattern = ?, \
-    method = ?, algorithm = ?, quota = ?, window_micros = ?, burst = ?, mode = ?, scope = ?, store = ?, on_store_error = ?, policy_refill_rate = ?, \
-    policy_window_seconds = ?, version = ?, updated_at = ? WHERE rule_id = ?";
+pub(crate) const SELECT: &str =
+    "SELECT number, rule_id, definition_json, version, created_at, updated_at FROM tollgate_rules";
 
 const MODES: [Mode; 2] = [Mode::Enforce, Mode::Shadow];
 const SCOPES: [Scope; 2] = [Scope::Pattern, Scope::Endpoint];
 const FAILURE_MODES: [FailureMode; 3] = [FailureMode::Open, FailureMode::Closed, FailureMode::Local];
+
+/// What a rule says, as it is kept. A field that this program does not know makes the rule unreadable rather than something else.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Definition<'a> {
+    name: String,
+    dimension: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    identifier: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tier: Option<String>,
+    #[serde(borrow)]
+    endpoint: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    method: Option<String>,
+    #[serde(borrow)]
+    algorithm: Cow<'a, str>,
+    quota: u64,
+    window_micros: u64,
+    burst: u64,
+    #[serde(borrow)]
+    mode: Cow<'a, str>,
+    #[serde(borrow)]
+    counter: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    on_store_error: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    policy: Option<Policy>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Policy {
+    refill_rate: u64,
+    window_seconds: u64,
+}
 
 /// The same for rules that are the same variant of the same name: of those there is one.
 pub(crate) fn variant_key(rule: &Rule) -> String {
@@ -39,34 +70,26 @@ pub(crate) fn variant_key(rule: &Rule) -> String {
         .hexadecimal()
 }
 
-/// The columns that can change.
-pub(crate) fn bind<'q>(statement: Statement<'q>, stored: &StoredRule) -> Result<Statement<'q>, CatalogError> {
-    let (rule, limit) = (&stored.rule, &stored.rule.limit);
-    let kept = |field, number| {
-        i64::try_from(number).map_err(|_| CatalogError::invalid(field, format!("{field} is too large")))
-    };
-    let refill_rate = stored.policy.map(|policy| kept("refillRate", policy.refill_rate)).transpose()?;
-    let window = stored.policy.map(|policy| kept("windowSeconds", policy.window_seconds)).transpose()?;
-    Ok(statement
-        .bind(variant_key(rule))
-        .bind(rule.name.clone())
-        .bind(rule.dimension.clone())
-        .bind(rule.identifier.clone())
-        .bind(rule.tier.clone())
-        .bind(rule.endpoint.as_str().to_owned())
-        .bind(rule.method.clone())
-        .bind(limit.algorithm().name())
-        .bind(i64::from(limit.quota()))
-        .bind(kept("window", whole_micros(limit.window()))?)
-        .bind(i64::from(limit.capacity()))
-        .bind(json::mode(rule.mode))
-        .bind(json::scope(rule.scope))
-        .bind(rule.store.clone())
-        .bind(rule.on_store_error.map(FailureMode::name))
-        .bind(refill_rate)
-        .bind(window)
-        .bind(stored.version)
-        .time(stored.updated_at))
+/// The rule for the column `definition_json`.
+pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String, CatalogError> {
+    json::written(&Definition {
+        name: rule.name.clone(),
+        dimension: rule.dimension.clone(),
+        identifier: rule.identifier.clone(),
+        tier: rule.tier.clone(),
+        endpoint: rule.endpoint.as_str().into(),
+        method: rule.method.clone(),
+        algorithm: rule.limit.algorithm().name().into(),
+        quota: rule.limit.quota().into(),
+        window_micros: whole_micros(rule.limit.window()),
+        burst: rule.limit.capacity().into(),
+        mode: json::mode(rule.mode).into(),
+        counter: json::scope(rule.scope).into(),
+        store: rule.store.clone(),
+        on_store_error: rule.on_store_error.map(|mode| mode.name().into()),
+        policy: policy
+            .map(|PolicyDetail { refill_rate, window_seconds }| Policy { refill_rate, window_seconds }),
+    })
 }
 
 /// An error names the rule: somebody edited the table.
@@ -77,40 +100,34 @@ pub(crate) fn read(row: &AnyRow) -> Result<StoredRule, CatalogError> {
 }
 
 fn fields(row: &AnyRow, rule_id: &str) -> Result<StoredRule, CatalogError> {
-    let number = |index| column::<i64>(row, index).and_then(unsigned);
-    let limit = json::limit(column(row, 8)?, number(9)?, number(10)?, number(11)?)?;
-    let (mode, scope): (&str, &str) = (column(row, 12)?, column(row, 13)?);
+    let definition: Definition<'_> = serde_json::from_str(column(row, 2)?).map_err(unreadable)?;
+    let Definition { quota, window_micros, burst, .. } = definition;
+    let limit = json::limit(&definition.algorithm, quota, window_micros, burst)?;
     let on_store_error =
-        column::<Option<&str>>(row, 15)?.map(|word| named(&FAILURE_MODES, FailureMode::name, word));
-    let refill_rate: Option<i64> = column(row, 16)?;
-    let policy = match refill_rate.zip(column::<Option<i64>>(row, 17)?) {
-        None => None,
-        Some((refill_rate, window)) => {
-            Some(PolicyDetail { refill_rate: unsigned(refill_rate)?, window_seconds: unsigned(window)? })
-        }
-    };
+        definition.on_store_error.map(|word| named(&FAILURE_MODES, FailureMode::name, &word)).transpose()?;
     let rule = Rule {
-        name: column(row, 2)?,
-        dimension: column(row, 3)?,
-        identifier: column(row, 4)?,
-        tier: column(row, 5)?,
-        endpoint: Pattern::parse(column(row, 6)?).map_err(unreadable)?,
-        method: column(row, 7)?,
+        name: definition.name,
+        dimension: definition.dimension,
+        identifier: definition.identifier,
+        tier: definition.tier,
+        endpoint: Pattern::parse(&definition.endpoint).map_err(unreadable)?,
+        method: definition.method,
         limit,
-        mode: named(&MODES, json::mode, mode)?,
-        scope: named(&SCOPES, json::scope, scope)?,
-        store: column(row, 14)?,
-        on_store_error: on_store_error.transpose()?,
+        mode: named(&MODES, json::mode, &definition.mode)?,
+        scope: named(&SCOPES, json::scope, &definition.counter)?,
+        store: definition.store,
+        on_store_error,
     };
-    crate::bounds::check_rule(&rule)?;
+    check_rule(&rule)?;
+    let detail = |Policy { refill_rate, window_seconds }| PolicyDetail { refill_rate, window_seconds };
     Ok(StoredRule {
         number: column(row, 0)?,
         rule_id: rule_id.to_owned(),
         rule,
-        policy,
-        version: column(row, 18)?,
-        created_at: time(row, 19)?,
-        updated_at: time(row, 20)?,
+        policy: definition.policy.map(detail),
+        version: column(row, 3)?,
+        created_at: time(row, 4)?,
+        updated_at: time(row, 5)?,
     })
 }
 

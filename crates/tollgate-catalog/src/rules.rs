@@ -1,6 +1,8 @@
 //! Rules in the catalog.
 
 use sqlx::Connection;
+use sqlx::any::AnyRow;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tollgate::Rule;
 use uuid::Uuid;
 
@@ -15,6 +17,8 @@ use crate::{json, plans, rule_row};
 
 /// How many rules there may be.
 pub const RULES_MAX: usize = 100_000;
+/// How many are read at a time when all are.
+const LOAD_PAGE: i64 = 5_000;
 
 impl Catalog {
     /// All rules by their number, and all plans, as they were at one revision.
@@ -26,19 +30,24 @@ impl Catalog {
         let begin = lease.connection().begin_with(self.kind.begin_snapshot());
         let mut snapshot = bounded(STATEMENT_TIMEOUT, begin).await?;
         let revision = revision(&mut snapshot, self.kind).await?;
-        let sql = format!("{} ORDER BY number", rule_row::SELECT);
-        let rows = self.statement(&sql).patient().rows(&mut snapshot).await?;
+        let mut list = RuleList { revision, ..RuleList::default() };
+        // Page by page, because rows take far more room than the rules in them; one page is read while the next one comes.
+        let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);
+        let mut after = Some(-1);
+        let mut reading = None;
+        while let Some(number) = after {
+            let page = self.statement(&sql).bind(number).bind(LOAD_PAGE).patient();
+            let rows = page.rows(&mut snapshot).await?;
+            after = rows.last().map(|last| column(last, 0)).transpose()?;
+            if let Some(read) = reading.replace(spawn_blocking(move || read_all(&rows))) {
+                take_in(&mut list, read).await?;
+            }
+        }
         let plan_rows = plans::select_all(self.kind).rows(&mut snapshot).await?;
         bounded(STATEMENT_TIMEOUT, snapshot.rollback()).await?;
         lease.settle();
-
-        let mut list = RuleList { revision, rules: Vec::with_capacity(rows.len()), ..RuleList::default() };
-        // Each row is let go as soon as it is read: together they take far more room than the rules.
-        for row in rows {
-            match rule_row::read(&row) {
-                Ok(rule) => list.rules.push(rule),
-                Err(error) => list.unreadable.push(error.to_string()),
-            }
+        if let Some(read) = reading {
+            take_in(&mut list, read).await?;
         }
         for row in plan_rows {
             match plans::read(&row) {
@@ -186,6 +195,29 @@ impl Catalog {
     }
 }
 
+/// The rules, and what is wrong with the others. 100,000 take long enough to keep others on this thread waiting.
+fn read_all(rows: &[AnyRow]) -> (Vec<StoredRule>, Vec<String>) {
+    let (mut rules, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        match rule_row::read(row) {
+            Ok(rule) => rules.push(rule),
+            Err(error) => unreadable.push(error.to_string()),
+        }
+    }
+    (rules, unreadable)
+}
+
+async fn take_in(
+    list: &mut RuleList,
+    read: JoinHandle<(Vec<StoredRule>, Vec<String>)>,
+) -> Result<(), CatalogError> {
+    let interrupted = |_| CatalogError::unavailable("reading the rules was interrupted");
+    let (rules, unreadable) = read.await.map_err(interrupted)?;
+    list.rules.extend(rules);
+    list.unreadable.extend(unreadable);
+    Ok(())
+}
+
 /// The rule as it is now, which must be the expected version of it.
 async fn expect(
     change: &mut Change<'_>,
@@ -248,9 +280,10 @@ async fn create(
         created_at: change.now,
         updated_at: change.now,
     };
-    let statement: Statement<'_> = rule_row::bind(change.statement(rule_row::INSERT), &stored)?;
-    let statement = statement.bind(stored.number).bind(stored.rule_id.clone()).time(stored.created_at);
-    statement.run(change.connection).await?;
+    let sql = "INSERT INTO tollgate_rules (variant_key, definition_json, version, updated_at, number, rule_id, created_at) \
+               VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let statement = bind(change.statement(sql), &stored)?.bind(stored.number);
+    statement.bind(stored.rule_id.clone()).time(stored.created_at).run(change.connection).await?;
     record(change, "rule.create", None, Some(&stored)).await?;
     Ok(stored)
 }
@@ -263,10 +296,18 @@ async fn replace(
 ) -> Result<StoredRule, CatalogError> {
     let version = before.version + 1;
     let after = StoredRule { rule: rule.clone(), policy, version, updated_at: change.now, ..before.clone() };
-    let statement = rule_row::bind(change.statement(rule_row::UPDATE), &after)?;
+    let sql = "UPDATE tollgate_rules SET variant_key = ?, definition_json = ?, version = ?, updated_at = ? WHERE rule_id = ?";
+    let statement = bind(change.statement(sql), &after)?;
     statement.bind(after.rule_id.clone()).run(change.connection).await?;
     record(change, "rule.update", Some(&before), Some(&after)).await?;
     Ok(after)
+}
+
+/// The columns that can change.
+fn bind<'q>(statement: Statement<'q>, rule: &StoredRule) -> Result<Statement<'q>, CatalogError> {
+    let definition = rule_row::write(&rule.rule, rule.policy)?;
+    let statement = statement.bind(rule_row::variant_key(&rule.rule)).bind(definition);
+    Ok(statement.bind(rule.version).time(rule.updated_at))
 }
 
 async fn record(

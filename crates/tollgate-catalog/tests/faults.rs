@@ -10,7 +10,6 @@ use tollgate_testkit::server::{Fault, FaultProxy, MariaDb, Postgres};
 
 /// What the tests need of a database server.
 trait Server {
-    fn start() -> Self;
     fn url(&self) -> String;
     fn port(&self) -> u16;
     fn kill(&mut self);
@@ -22,10 +21,6 @@ trait Server {
 macro_rules! server {
     ($server:ty) => {
         impl Server for $server {
-            fn start() -> Self {
-                Self::start()
-            }
-
             fn url(&self) -> String {
                 self.url()
             }
@@ -106,6 +101,7 @@ async fn a_wrong_password_is_not_an_outage(server: impl Server) {
 
 async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl Server) {
     let catalog = Catalog::open(&server.url()).await.unwrap();
+    assert!(!format!("{catalog:?}").contains("secret"));
     catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
     server.kill();
     for error in [

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::ALLOW;
 use hyper::{Method, Request, Uri};
-use ipnet::IpNet;
 use tollgate::{Config, Limiter, Profile};
 use tower::ServiceExt;
 
-use crate::auth::AdminKey;
+use crate::auth::{AdminKey, Gate};
 use crate::headers::Families;
 use crate::live::Live;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text};
@@ -41,8 +40,7 @@ pub(crate) struct Shared {
     pub(crate) limiter: Limiter,
     /// Where rules can be changed, and what is known about users.
     pub(crate) live: Option<Arc<Live>>,
-    pub(crate) admin_key: Option<AdminKey>,
-    pub(crate) admin_allow: Vec<IpNet>,
+    pub(crate) gate: Gate,
     pub(crate) families: Families,
     pub(crate) transitions: Transitions,
     pub(crate) started: Instant,
@@ -54,6 +52,11 @@ pub(crate) struct Shared {
 /// The address a request comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// The address that `request` comes from.
+pub(crate) fn peer<B>(request: &Request<B>) -> Option<IpAddr> {
+    request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip())
+}
 
 impl App {
     /// The service over `limiter`, without a catalog: rules cannot be changed. `key` opens its admin operations.
@@ -69,9 +72,8 @@ impl App {
     fn build(config: &Config, limiter: Limiter, live: Option<Arc<Live>>, key: Option<AdminKey>) -> Self {
         let shared = Arc::new(Shared {
             limiter,
+            gate: Gate::new(config, live.clone(), key),
             live,
-            admin_key: key,
-            admin_allow: config.server.admin_allow.clone(),
             families: Families::new(&config.headers),
             transitions: Transitions::default(),
             started: Instant::now(),

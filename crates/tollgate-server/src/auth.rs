@@ -1,16 +1,22 @@
-//! Who may use admin operations: the holder of an admin key, from an allowed address.
+//! Who may: API keys with roles, addresses, and how often each may ask.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tollgate::{Check, Config, Decision, Limit, Limiter};
 
-use crate::app::Shared;
+use crate::live::Live;
 use crate::profiles::now;
 use crate::respond::{ApiError, Code};
+
+/// How many wrong keys an address may try a minute.
+const ATTEMPTS_PER_MINUTE: u64 = 20;
 
 /// An admin key that the operator chose, of which only a hash is kept.
 #[derive(Clone)]
@@ -28,9 +34,8 @@ impl AdminKey {
     }
 
     /// Compares hashes in constant time, so that neither the secret nor its length can be guessed from how long it takes.
-    fn is(&self, candidate: &[u8]) -> bool {
-        let candidate: [u8; 32] = Sha256::digest(candidate).into();
-        self.digest.ct_eq(&candidate).into()
+    fn is(&self, candidate: &[u8; 32]) -> bool {
+        self.digest.ct_eq(candidate).into()
     }
 }
 
@@ -40,41 +45,204 @@ impl fmt::Debug for AdminKey {
     }
 }
 
-/// Refuses whoever may not use admin operations; says which key it was.
-pub(crate) async fn authorise(
-    shared: &Shared,
-    headers: &HeaderMap,
-    peer: Option<IpAddr>,
-) -> Result<String, ApiError> {
-    // The address first: whoever may not even ask learns nothing about keys.
-    let allow = &shared.admin_allow;
-    let peer = peer.map(|address| address.to_canonical());
-    if !allow.is_empty() && !peer.is_some_and(|peer| allow.iter().any(|network| network.contains(&peer))) {
-        return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
+/// What a key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Admin,
+    Reader,
+    Checker,
+}
+
+/// What a request wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Charge limits.
+    Check,
+    /// See how limits stand.
+    Look,
+    /// See rules, users, keys and logs.
+    Read,
+    /// Change them.
+    Write,
+}
+
+impl Role {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "admin" => Some(Self::Admin),
+            "reader" => Some(Self::Reader),
+            "checker" => Some(Self::Checker),
+            _ => None,
+        }
     }
-    let Some(candidate) = presented(headers) else {
-        let message = "this operation needs an admin key, as X-API-Key or Authorization: Bearer";
-        return Err(ApiError::new(Code::Unauthenticated, message));
-    };
-    if shared.admin_key.as_ref().is_some_and(|key| key.is(candidate)) {
-        return Ok(AdminKey::ID.to_owned());
+
+    fn may(self, need: Need) -> bool {
+        match self {
+            Self::Admin => true,
+            Self::Reader => matches!(need, Need::Look | Need::Read),
+            Self::Checker => matches!(need, Need::Check | Need::Look),
+        }
     }
-    let not_valid = || ApiError::new(Code::Unauthenticated, "the API key is not valid");
-    let (Some(live), Ok(secret)) = (&shared.live, std::str::from_utf8(candidate)) else {
-        return Err(not_valid());
-    };
-    let key = live.catalog.key_by_secret(secret).await?.ok_or_else(not_valid)?;
-    // Whoever has the secret may know why it does not open anything any more.
-    if key.revoked_at.is_some() {
-        return Err(ApiError::new(Code::Unauthenticated, "the API key was revoked"));
+}
+
+/// Decides who may do what.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    admin_key: Option<AdminKey>,
+    /// Has the keys of the catalog, if there is one.
+    live: Option<Arc<Live>>,
+    /// Who may manage, by address; everybody when it is empty.
+    admin_allow: Vec<IpNet>,
+    /// Whether checks need a key as well.
+    require_key: bool,
+    /// The service is limited by its own engine, in this process.
+    own_limits: Limiter,
+}
+
+impl Gate {
+    pub(crate) fn new(config: &Config, live: Option<Arc<Live>>, admin_key: Option<AdminKey>) -> Self {
+        let plans = [
+            ("reads", config.management.reads_per_minute),
+            ("writes", config.management.writes_per_minute),
+            ("attempts", ATTEMPTS_PER_MINUTE),
+        ];
+        let builder = plans.into_iter().fold(Limiter::builder(), |builder, (name, quota)| {
+            // Bounded by the configuration, so that each is a limit.
+            builder.plan(name, Limit::per_minute(quota).ok())
+        });
+        Self {
+            admin_key,
+            live,
+            admin_allow: config.server.admin_allow.clone(),
+            require_key: config.server.require_key,
+            own_limits: builder.build().unwrap_or_default(),
+        }
     }
-    if key.expires_at.is_some_and(|expires_at| expires_at <= now()) {
-        return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
+
+    /// Whether a check may be made at all.
+    #[inline]
+    pub(crate) async fn admit_check(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+        need: Need,
+    ) -> Result<(), ApiError> {
+        if !self.require_key {
+            return Ok(());
+        }
+        self.authenticate(headers, peer, need).await.map(drop)
     }
-    if key.role != "admin" {
-        return Err(ApiError::new(Code::Forbidden, "this operation needs a key of the role admin"));
+
+    /// Whether something may be managed; says by whom.
+    pub(crate) async fn admit(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+        need: Need,
+    ) -> Result<String, ApiError> {
+        // The address first: whoever may not even ask learns nothing about keys.
+        let peer = peer.map(|address| address.to_canonical());
+        let allowed = |peer: IpAddr| self.admin_allow.iter().any(|network| network.contains(&peer));
+        if !self.admin_allow.is_empty() && !peer.is_some_and(allowed) {
+            return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
+        }
+        let key_id = self.authenticate(headers, peer, need).await?;
+        let plan = if need == Need::Write { "writes" } else { "reads" };
+        self.charge(&key_id, plan, "this key has used up its management requests")?;
+        Ok(key_id)
     }
-    Ok(key.key_id)
+
+    async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+        need: Need,
+    ) -> Result<String, ApiError> {
+        let Some(candidate) = presented(headers) else {
+            let message = "this operation needs an API key, as X-API-Key or Authorization: Bearer";
+            return Err(ApiError::new(Code::Unauthenticated, message));
+        };
+        let digest: [u8; 32] = Sha256::digest(candidate).into();
+        if self.admin_key.as_ref().is_some_and(|key| key.is(&digest)) {
+            return Ok(AdminKey::ID.to_owned());
+        }
+        let address = peer.map_or_else(|| "unknown".to_owned(), network_of);
+        let Some(Live { keys, .. }) = self.live.as_deref() else {
+            self.may_try(&address).await?;
+            return Err(self.failed(&address));
+        };
+        let known = match keys.known(&digest) {
+            Some(known) => known,
+            None => {
+                // Before the catalog is asked: guessing must cost the guesser, not the database. A key that was seen before is no guess.
+                if !keys.has_seen(&digest) {
+                    self.may_try(&address).await?;
+                }
+                keys.look_up(candidate, &digest).await?.ok_or_else(|| self.failed(&address))?
+            }
+        };
+        // Whoever has the secret may know why it does not open anything any more.
+        if known.revoked {
+            return Err(ApiError::new(Code::Unauthenticated, "the API key was revoked"));
+        }
+        if known.expires_at.is_some_and(|expires_at| expires_at <= now()) {
+            return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
+        }
+        if !known.role.may(need) {
+            let role = match need {
+                Need::Check => "checker or admin",
+                Need::Look => "checker, reader or admin",
+                Need::Read => "reader or admin",
+                Need::Write => "admin",
+            };
+            return Err(ApiError::new(
+                Code::Forbidden,
+                format!("this operation needs a key of the role {role}"),
+            ));
+        }
+        Ok(known.key_id.to_string())
+    }
+
+    /// Refuses addresses from which too many wrong keys came.
+    async fn may_try(&self, address: &str) -> Result<(), ApiError> {
+        match self.own_limits.peek(&Check::key(address).plan("attempts")).await {
+            Ok(decision) if !decision.allowed => {
+                Err(too_many(&decision, "too many keys that are not valid were tried from this address"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A wrong key was tried.
+    fn failed(&self, address: &str) -> ApiError {
+        // Those that come at the same moment as the last one that may are still answered the same way.
+        let _ = self.own_limits.check_now(&Check::key(address).plan("attempts"));
+        ApiError::new(Code::Unauthenticated, "the API key is not valid")
+    }
+
+    fn charge(&self, who: &str, plan: &str, message: &str) -> Result<(), ApiError> {
+        match self.own_limits.check_now(&Check::key(who).plan(plan)) {
+            Ok(decision) if !decision.allowed => Err(too_many(&decision, message)),
+            // The engine's own troubles do not lock operators out.
+            _ => Ok(()),
+        }
+    }
+}
+
+fn too_many(decision: &Decision, message: &str) -> ApiError {
+    let seconds = decision.retry_after().map_or(1, crate::headers::seconds_ceil);
+    ApiError::new(Code::RateLimited, message).retry_after(seconds)
+}
+
+/// Whoever has one IPv6 address has the whole network.
+fn network_of(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let segments = address.segments();
+            Ipv6Addr::new(segments[0], segments[1], segments[2], segments[3], 0, 0, 0, 0).to_string()
+        }
+    }
 }
 
 fn presented(headers: &HeaderMap) -> Option<&[u8]> {

@@ -21,6 +21,7 @@
 mod app;
 mod auth;
 mod headers;
+mod keys;
 mod live;
 mod profiles;
 mod request_id;

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use tollgate::{Config, InvalidRules, Limiter, LimiterBuilder, Rule, Stores};
 use tollgate_catalog::{Catalog, CatalogError, Revision, RuleList};
 
+use crate::keys::Keys;
 use crate::profiles::Profiles;
 
 /// How often the catalog is asked whether something changed; a node is behind by at most this and the time to load.
@@ -19,6 +20,7 @@ pub struct Live {
     pub(crate) limiter: Limiter,
     pub(crate) catalog: Catalog,
     pub(crate) profiles: Profiles,
+    pub(crate) keys: Keys,
     /// Held while rules are changed, so that an older set never replaces a newer one.
     current: Mutex<Current>,
     /// What can be looked up without waiting for a change.
@@ -43,6 +45,7 @@ impl Live {
         Ok(Arc::new(Self {
             limiter,
             profiles: Profiles::new(catalog.clone(), current.catalog.revision),
+            keys: Keys::new(catalog.clone(), current.catalog.revision),
             catalog,
             shown: arc_swap::ArcSwap::from_pointee(current.clone()),
             current: Mutex::new(current),
@@ -62,6 +65,7 @@ impl Live {
         let mut current = self.current.lock().await;
         let revision = self.catalog.revision().await?;
         self.profiles.advance(revision);
+        self.keys.advance(revision);
         if revision.rules == current.catalog.revision.rules {
             return Ok(false);
         }

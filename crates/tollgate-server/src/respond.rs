@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 use tollgate::{CheckError, InvalidLimit};
 
@@ -16,6 +16,8 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// Which field, and why.
     pub(crate) details: Option<(String, String)>,
+    /// In how many seconds a retry helps, where that is known.
+    pub(crate) retry_after: Option<u64>,
 }
 
 /// The codes of the error model.
@@ -34,6 +36,7 @@ pub(crate) enum Code {
     Conflict,
     PreconditionFailed,
     IdempotencyMismatch,
+    RateLimited,
     InternalError,
     ServiceUnavailable,
 }
@@ -54,6 +57,7 @@ impl Code {
             Self::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
             Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED"),
             Self::IdempotencyMismatch => (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH"),
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED"),
             Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
             Self::ServiceUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"),
         }
@@ -66,13 +70,20 @@ impl Code {
 
 impl ApiError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: None }
+        Self { code, message: message.into(), details: None, retry_after: None }
     }
 
     /// A field of the request is wrong.
     pub(crate) fn field(code: Code, field: &str, reason: impl Into<String>) -> Self {
         let reason = reason.into();
-        Self { code, message: format!("{field}: {reason}"), details: Some((field.to_owned(), reason)) }
+        let message = format!("{field}: {reason}");
+        Self { code, message, details: Some((field.to_owned(), reason)), retry_after: None }
+    }
+
+    /// The same error with the time after which a retry helps.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
     }
 
     /// A field of the input is wrong.
@@ -106,6 +117,9 @@ impl ApiError {
         let mut response = Response::new(body.into());
         *response.status_mut() = self.code.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         if self.code == Code::Unauthenticated {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

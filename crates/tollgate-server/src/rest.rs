@@ -25,7 +25,7 @@ use tollgate::StoreHealth;
 use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::respond::{ApiError, Code};
-use manage::{admin, config, overrides, plans, policies, rules, users};
+use manage::{admin, audit, config, keys, overrides, plans, policies, rules, users};
 
 pub(crate) use check::check;
 pub(crate) use manage::rfc3339;
@@ -64,6 +64,9 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
             )
             .route(&format!("{prefix}/plans"), get(plans::list))
             .route(&format!("{prefix}/plans/{{name}}"), get(plans::get).put(plans::put).delete(plans::delete))
+            .route(&format!("{prefix}/keys"), get(keys::list).post(keys::create))
+            .route(&format!("{prefix}/keys/{{key_id}}"), delete(keys::revoke))
+            .route(&format!("{prefix}/audit"), get(audit::list))
             .route(&format!("{prefix}/users"), get(users::list))
             .route(&format!("{prefix}/users/{{user_id}}"), get(users::get))
             .route(&format!("{prefix}/users/{{user_id}}/limits"), get(users::limits))

@@ -85,7 +85,7 @@ async fn lists_page_through_the_file_and_the_catalog() {
         let made = client.admin(Method::POST, "/api/v1/rules", rule(&format!("r{number}"), 5)).await;
         assert_eq!(made.status, 201);
     }
-    for limit in 1..=11 {
+    for limit in (1..=11).chain([999, 1_000]) {
         let (mut names, mut cursor) = (Vec::new(), String::new());
         loop {
             let path = format!("/api/v1/rules?limit={limit}&cursor={cursor}");

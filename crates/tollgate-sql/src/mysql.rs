@@ -6,8 +6,10 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
 
 use crate::ledger::Change;
-use crate::session::{LOCK_TIMEOUT_MS, Locked, expires_minute};
+use crate::session::{Locked, expires_minute};
 
+/// Has MariaDB give up waiting for a lock before the callers do. To MySQL it is a comment: it knows whole seconds alone.
+const BRIEFLY: &str = "/*M! SET STATEMENT max_statement_time = 0.08 FOR */";
 const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 
 pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
@@ -21,19 +23,19 @@ pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnec
     Ok(connection)
 }
 
-/// Has the server give up statements, waiting for locks included; or not, for changes of the schema.
+/// Has the server give up statements when their callers have gone; or not, for changes of the schema.
 pub(crate) async fn limit_statements(
     connection: &mut MySqlConnection,
     limit: bool,
 ) -> Result<(), sqlx::Error> {
-    let milliseconds = if limit { LOCK_TIMEOUT_MS } else { 0 };
-    let mariadb = format!("SET SESSION max_statement_time = {}", milliseconds as f64 / 1e3);
-    match raw_sql(AssertSqlSafe(mariadb)).execute(&mut *connection).await {
+    let (mariadb, mysql) = if limit {
+        ("SET SESSION max_statement_time = 0.4", "SET SESSION max_execution_time = 400")
+    } else {
+        ("SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0")
+    };
+    match raw_sql(mariadb).execute(&mut *connection).await {
         // MySQL has another name for it.
-        Err(sqlx::Error::Database(_)) => {
-            let mysql = format!("SET SESSION max_execution_time = {milliseconds}");
-            raw_sql(AssertSqlSafe(mysql)).execute(connection).await.map(drop)
-        }
+        Err(sqlx::Error::Database(_)) => raw_sql(mysql).execute(connection).await.map(drop),
         done => done.map(drop),
     }
 }
@@ -46,7 +48,7 @@ pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Res
         let count = padded(keys.len());
         // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
         let sql = format!(
-            "INSERT INTO tollgate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
+            "{BRIEFLY} INSERT INTO tollgate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
             list("(?, '', 0)", count)
         );
         let mut create = query(AssertSqlSafe(sql));
@@ -102,8 +104,9 @@ async fn lock_once(
         return Ok(locked);
     }
     let count = padded(keys.len());
+    let briefly = if skip.is_empty() { BRIEFLY } else { "" };
     let sql = format!(
-        "SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM tollgate_state WHERE k IN ({}) ORDER BY k FOR UPDATE{skip}",
+        "{briefly} SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM tollgate_state WHERE k IN ({}) ORDER BY k FOR UPDATE{skip}",
         list("?", count)
     );
     let mut select = query(AssertSqlSafe(sql));

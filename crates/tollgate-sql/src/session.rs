@@ -11,7 +11,7 @@ use crate::ledger::Change;
 use crate::{mysql, postgres};
 
 /// How long a row may stay locked by others, in milliseconds, before the server gives up.
-pub(crate) const LOCK_TIMEOUT_MS: u64 = 80;
+const LOCK_TIMEOUT_MS: u64 = 80;
 const MINUTE: u64 = 60_000_000;
 
 /// Where the database is.

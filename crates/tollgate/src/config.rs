@@ -34,6 +34,8 @@ const ENVIRONMENT_OTHER: [&str; 1] = ["TOLLGATE_ADMIN_KEY"];
 pub struct Config {
     /// How the service listens.
     pub server: ServerConfig,
+    /// How often the service can be managed.
+    pub management: ManagementConfig,
     /// Where counters are kept; the first is the default one.
     pub stores: Vec<StoreConfig>,
     /// Where rules, users and the audit trail are kept: `sqlite://`, `postgres://` or `mysql://`. It may hold a password.
@@ -63,12 +65,23 @@ pub struct ServerConfig {
     pub http: SocketAddr,
     /// Who may use admin operations, by address; nobody is excluded when it is empty.
     pub admin_allow: Vec<IpNet>,
+    /// Whether checks need an API key too.
+    pub require_key: bool,
     /// How many connections are served at once; more wait in the operating system's queue.
     pub max_connections: usize,
     /// How long a client may take to send a request's head, or to stay idle.
     pub idle_timeout: Duration,
     /// How long a client may take to send a body, and the service to answer.
     pub request_timeout: Duration,
+}
+
+/// How often each key may use the management API; the service limits itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagementConfig {
+    /// Requests that change nothing.
+    pub reads_per_minute: u64,
+    /// Requests that change something.
+    pub writes_per_minute: u64,
 }
 
 /// A store that rules can name.
@@ -189,10 +202,12 @@ impl Default for Config {
             server: ServerConfig {
                 http: SocketAddr::from(([127, 0, 0, 1], 8080)),
                 admin_allow: Vec::new(),
+                require_key: false,
                 max_connections: 10_000,
                 idle_timeout: Duration::from_secs(30),
                 request_timeout: Duration::from_secs(10),
             },
+            management: ManagementConfig { reads_per_minute: 1_000, writes_per_minute: 100 },
             stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
             catalog_url: "sqlite://tollgate.db".into(),
             failure_mode: FailureMode::default(),

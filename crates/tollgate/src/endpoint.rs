@@ -263,7 +263,7 @@ pub enum InvalidPattern {
 }
 
 /// Patterns with a value each; all that cover an endpoint are found in one walk along its segments.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Trie<T> {
     root: Node<T>,
 }
@@ -283,10 +283,6 @@ impl<T> Default for Node<T> {
 }
 
 impl<T: Default> Trie<T> {
-    pub(crate) fn new() -> Self {
-        Self { root: Node::default() }
-    }
-
     /// The value of `pattern`, made if it is not there yet.
     pub(crate) fn entry(&mut self, pattern: &Pattern) -> &mut T {
         let mut node = &mut self.root;
@@ -431,7 +427,7 @@ mod tests {
         for (pattern, endpoint, expected) in rows {
             let pattern = Pattern::parse(pattern).unwrap();
             assert_eq!(pattern.matches(endpoint), expected, "{pattern} {endpoint}");
-            let mut trie = Trie::<usize>::new();
+            let mut trie = Trie::<usize>::default();
             *trie.entry(&pattern) += 1;
             let mut found = 0;
             trie.for_each(endpoint, |value| found += value);

@@ -53,7 +53,8 @@ struct Readme;
 
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{
-    Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ServerConfig, StoreConfig, StoreTls,
+    Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ManagementConfig, ServerConfig, StoreConfig,
+    StoreTls,
 };
 pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};

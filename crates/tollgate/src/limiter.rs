@@ -143,6 +143,17 @@ impl LimiterBuilder {
     }
 }
 
+impl Default for Limiter {
+    /// Without any limits, counting in memory.
+    fn default() -> Self {
+        Self {
+            rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
+            ad_hoc: Arc::default(),
+            stores: Stores::default(),
+        }
+    }
+}
+
 impl Limiter {
     /// Starts to put a limiter together.
     pub fn builder() -> LimiterBuilder {

@@ -21,7 +21,7 @@ type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
 
 /// Rules, plans and the default limit, ready to be asked.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RuleSet {
     by_endpoint: Trie<Vec<ByDimension>>,
     /// In the order they were given.
@@ -37,8 +37,10 @@ pub(crate) struct RuleSet {
 /// The rules of one endpoint pattern and dimension.
 #[derive(Debug)]
 struct ByDimension {
-    dimension: Box<str>,
-    anyone: Vec<Arc<CompiledRule>>,
+    /// The same piece of memory for all that have it, which is therefore in the caches.
+    dimension: Arc<str>,
+    /// Most patterns have one.
+    anyone: SmallVec<[Arc<CompiledRule>; 1]>,
     tiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
     identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
 }
@@ -65,7 +67,11 @@ impl CompiledRule {
 
     /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
     pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
-        let Some(profile) = profile.filter(|_| self.limit.dimension() == USER_DIMENSION) else {
+        // Most users have neither, which is the cheaper thing to find out.
+        let has_numbers =
+            |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
+        let Some(profile) = profile.filter(has_numbers).filter(|_| self.limit.dimension() == USER_DIMENSION)
+        else {
             return self.limit.clone();
         };
         let replaced = |numbers: &[(String, Numbers)], why| {
@@ -94,9 +100,10 @@ impl RuleSet {
             return Err(InvalidRules::TooMany { rules: rules.len(), max: Self::RULES_MAX });
         }
         let mut variants = HashSet::new();
-        let mut by_endpoint = Trie::<Vec<ByDimension>>::new();
+        let mut by_endpoint = Trie::<Vec<ByDimension>>::default();
         let mut all = Vec::with_capacity(rules.len());
         let mut dimensions = vec!["user", "ip", "apikey", KEY_DIMENSION];
+        let mut shared: Map<&str, Arc<str>> = Map::default();
         for (place, rule) in rules.iter().enumerate() {
             if !variants.insert(rule.variant()) {
                 return Err(InvalidRules::DuplicateRule { place, name: rule.name.clone() });
@@ -124,7 +131,8 @@ impl RuleSet {
                 place,
             });
             all.push(compiled.clone());
-            let list = ByDimension::of(by_endpoint.entry(&rule.endpoint), &rule.dimension);
+            let dimension = shared.entry(&rule.dimension).or_insert_with(|| rule.dimension.as_str().into());
+            let list = ByDimension::of(by_endpoint.entry(&rule.endpoint), dimension);
             match (&rule.identifier, &rule.tier) {
                 (None, None) => list.anyone.push(compiled),
                 (None, Some(tier)) => list.tiers.entry(tier.as_str().into()).or_default().push(compiled),
@@ -287,11 +295,11 @@ fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
 }
 
 impl ByDimension {
-    fn of<'a>(lists: &'a mut Vec<Self>, dimension: &str) -> &'a mut Self {
-        let place = lists.iter().position(|list| *list.dimension == *dimension).unwrap_or_else(|| {
+    fn of<'a>(lists: &'a mut Vec<Self>, dimension: &Arc<str>) -> &'a mut Self {
+        let place = lists.iter().position(|list| list.dimension == *dimension).unwrap_or_else(|| {
             lists.push(Self {
-                dimension: dimension.into(),
-                anyone: Vec::new(),
+                dimension: dimension.clone(),
+                anyone: SmallVec::new(),
                 tiers: Map::default(),
                 identifiers: Map::default(),
             });

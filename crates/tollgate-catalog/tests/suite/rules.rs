@@ -28,7 +28,7 @@ fn full() -> Rule {
 pub(crate) async fn a_rule_comes_back_as_it_was_given(place: &Place) {
     let catalog = place.open().await;
     assert_eq!(catalog.rules().await.unwrap(), tollgate_catalog::RuleList::default());
-    let policy = Some(PolicyDetail { refill_rate: 5, window_seconds: 60 });
+    let policy = Some(PolicyDetail { refill_rate: u64::MAX, window_seconds: 60 });
     let mut stored = vec![catalog.create_rule(&actor(), &full(), policy).await.unwrap()];
     for algorithm in Algorithm::ALL {
         let limit = Limit::try_new(algorithm, 10, Duration::from_millis(1)).unwrap();
@@ -136,7 +136,10 @@ pub(crate) async fn pages_have_every_rule_once(place: &Place) {
     // A page that would be empty without its unreadable rows is not the end.
     let broken: Vec<String> = all[10..14].iter().map(|rule| format!("'{}'", rule.rule_id)).collect();
     place
-        .tamper(&format!("UPDATE tollgate_rules SET quota = 0 WHERE rule_id IN ({})", broken.join(", ")))
+        .tamper(&format!(
+            "UPDATE tollgate_rules SET definition_json = '' WHERE rule_id IN ({})",
+            broken.join(", ")
+        ))
         .await;
 
     let mut seen = Vec::new();
@@ -161,26 +164,40 @@ pub(crate) async fn pages_have_every_rule_once(place: &Place) {
 pub(crate) async fn a_row_that_somebody_edited_is_left_out(place: &Place) {
     let catalog = place.open().await;
     let edits = [
-        "quota = 0",
-        "window_micros = -1",
-        "algorithm = 'guess'",
-        "endpoint_pattern = '/{'",
-        "mode = 'maybe'",
-        "scope = ''",
-        "on_store_error = 'panic'",
-        "name = ''",
-        "created_at = -5",
+        (r#""quota":1,"#, r#""quota":0,"#),
+        (r#""quota":1,"#, r#""quota":"1","#),
+        (r#""window_micros":6"#, r#""window_micros":-6"#),
+        (r#""algorithm":"token"#, r#""algorithm":"guess"#),
+        (r#""endpoint":"*""#, r#""endpoint":"/{""#),
+        (r#""mode":"enforce""#, r#""mode":"maybe""#),
+        (r#""counter":"pattern""#, r#""counter":"""#),
+        (r#""burst":1"#, r#""burst":1,"on_store_error":"panic""#),
+        (r#""burst":1"#, r#""burst":1,"unknown":"field""#),
+        (r#""dimension":"user""#, r#""dimension":"""#),
+        ("{", ""),
     ];
     let good = catalog.create_rule(&actor(), &rule("good", 1), None).await.unwrap();
-    for (number, edit) in edits.iter().enumerate() {
+    for (number, (right, wrong)) in edits.iter().enumerate() {
         let made = catalog.create_rule(&actor(), &rule(&format!("bad {number}"), 1), None).await.unwrap();
-        place.tamper(&format!("UPDATE tollgate_rules SET {edit} WHERE rule_id = '{}'", made.rule_id)).await;
+        let set = format!("SET definition_json = REPLACE(definition_json, '{right}', '{wrong}')");
+        place.tamper(&format!("UPDATE tollgate_rules {set} WHERE rule_id = '{}'", made.rule_id)).await;
         let error = catalog.rule(&made.rule_id).await.unwrap_err();
-        assert!(error.is_permanent() && error.to_string().contains(&made.rule_id), "{edit}: {error}");
+        assert!(error.is_permanent() && error.to_string().contains(&made.rule_id), "{wrong}: {error}");
         let list = catalog.rules().await.unwrap();
-        assert_eq!((list.rules.len(), list.unreadable.len()), (1, number + 1), "{edit}");
-        assert!(list.unreadable[number].contains(&made.rule_id), "{edit}: {:?}", list.unreadable);
+        assert_eq!((list.rules.len(), list.unreadable.len()), (1, number + 1), "{wrong}");
+        assert!(list.unreadable[number].contains(&made.rule_id), "{wrong}: {:?}", list.unreadable);
     }
+    place
+        .tamper(&format!("UPDATE tollgate_rules SET created_at = -5 WHERE rule_id = '{}'", good.rule_id))
+        .await;
+    assert_eq!(catalog.rules().await.unwrap().unreadable.len(), edits.len() + 1);
+    let micros = good.created_at.as_micros();
+    place
+        .tamper(&format!(
+            "UPDATE tollgate_rules SET created_at = {micros} WHERE rule_id = '{}'",
+            good.rule_id
+        ))
+        .await;
     assert_eq!(catalog.rules().await.unwrap().rules, [good]);
 }
 
@@ -240,9 +257,6 @@ pub(crate) async fn rules_that_cannot_be_kept(place: &Place) {
             assert!(error.is_invalid() && error.field() == Some(field), "{rule:?}: {error}");
         }
     }
-    let policy = Some(PolicyDetail { refill_rate: u64::MAX, window_seconds: 1 });
-    let error = catalog.create_rule(&actor(), &rule("a", 1), policy).await.unwrap_err();
-    assert!(error.is_invalid() && error.field() == Some("refillRate"), "{error}");
     assert_eq!(catalog.revision().await.unwrap().all, 0);
     let longest = Rule { identifier: Some("ü".repeat(512)), name: "n".repeat(128), ..rule("a", 1) };
     let made = catalog.create_rule(&actor(), &longest, None).await.unwrap();

@@ -68,7 +68,7 @@ pub(crate) async fn overrides_hold_until_they_expire(place: &Place) {
 
     let last = tollgate::Timestamp::from_micros(short.expires_at.as_micros() - 1);
     assert_eq!(catalog.overrides("u1", last).await.unwrap().len(), 2);
-    assert_eq!(catalog.overrides("u1", short.expires_at).await.unwrap(), [long.clone()]);
+    assert_eq!(catalog.overrides("u1", short.expires_at).await.unwrap(), std::slice::from_ref(&long));
     let (profile, expires) = catalog.profile("u1", short.expires_at).await.unwrap();
     assert_eq!((profile.overrides.len(), expires), (1, Some(long.expires_at)));
     assert_eq!(catalog.profile("u1", long.expires_at).await.unwrap(), (Profile::default(), None));

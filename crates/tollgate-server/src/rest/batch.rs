@@ -15,7 +15,8 @@ use tollgate::{Check, CheckError, Decision};
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
 use super::{json, read_json};
-use crate::app::Shared;
+use crate::app::{Shared, peer};
+use crate::auth::Need;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Envelope};
 
@@ -57,6 +58,7 @@ pub(super) async fn batch_check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
+    shared.gate.admit_check(request.headers(), peer(&request), Need::Check).await?;
     let (headers, body) = read_json(request).await?;
     let request_id = headers.get(&REQUEST_ID).map(as_text).unwrap_or_default();
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;

@@ -12,7 +12,8 @@ use tollgate::{Decision, Reason};
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, idempotency_key};
 use super::{json, read_json};
-use crate::app::Shared;
+use crate::app::{Shared, peer};
+use crate::auth::Need;
 use crate::headers::write_retry_after;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
@@ -24,6 +25,7 @@ pub(crate) async fn check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
+    shared.gate.admit_check(request.headers(), peer(&request), Need::Check).await?;
     let (headers, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;

@@ -1,7 +1,9 @@
 //! The management API: rules, users, overrides, plans, and the same things in the forms of the source systems. What they share is here.
 
 pub(super) mod admin;
+pub(super) mod audit;
 pub(super) mod config;
+pub(super) mod keys;
 pub(super) mod overrides;
 pub(super) mod plans;
 pub(super) mod policies;
@@ -26,7 +28,7 @@ use tollgate_catalog::{Actor, CatalogError};
 
 use super::read_json;
 use crate::app::{Peer, Shared};
-use crate::auth::authorise;
+use crate::auth::Need;
 use crate::live::Live;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
@@ -64,7 +66,8 @@ impl Managed {
 
     async fn of(shared: &Shared, parts: Parts) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<Peer>().map(|Peer(peer)| peer.ip());
-        let key_id = authorise(shared, &parts.headers, peer).await?;
+        let need = if parts.method.is_safe() { Need::Read } else { Need::Write };
+        let key_id = shared.gate.admit(&parts.headers, peer, need).await?;
         let actor = Actor {
             key_id,
             address: peer.map(|address| address.to_canonical().to_string()),
@@ -100,21 +103,23 @@ impl Managed {
         Ok(parameters)
     }
 
-    /// `limit` and `cursor`.
-    pub(super) fn page(&self) -> Result<(usize, Option<String>), ApiError> {
-        let (mut limit, mut cursor) = (PAGE_DEFAULT, None);
-        for (name, value) in self.parameters(&["limit", "cursor"])? {
+    /// `limit`, `cursor` and the filters that a list has.
+    pub(super) fn page(&self, filters: &[&str]) -> Result<Page, ApiError> {
+        let known = [&["limit", "cursor"], filters].concat();
+        let mut page = Page { limit: PAGE_DEFAULT, cursor: None, filters: Vec::new() };
+        for (name, value) in self.parameters(&known)? {
             match &*name {
                 "limit" => {
                     let number = value.parse().ok().filter(|number| (1..=PAGE_MAX).contains(number));
-                    limit = number.ok_or_else(|| {
+                    page.limit = number.ok_or_else(|| {
                         ApiError::input("limit", format!("must be a whole number between 1 and {PAGE_MAX}"))
                     })?;
                 }
-                _ => cursor = Some(value.into_owned()).filter(|cursor| !cursor.is_empty()),
+                "cursor" => page.cursor = Some(value.into_owned()).filter(|cursor| !cursor.is_empty()),
+                _ => page.filters.push((name.into_owned(), value.into_owned())),
             }
         }
-        Ok((limit, cursor))
+        Ok(page)
     }
 
     /// The version that `If-Match` demands; `None` when any will do.
@@ -141,6 +146,38 @@ impl Managed {
         let etag = format!("\"{version}\"");
         let known = self.headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or_default();
         known == "*" || known.split(',').any(|known| known.trim().trim_start_matches("W/") == etag)
+    }
+}
+
+/// Which part of a list is wanted.
+pub(super) struct Page {
+    pub(super) limit: usize,
+    pub(super) cursor: Option<String>,
+    filters: Vec<(String, String)>,
+}
+
+impl Page {
+    /// The cursor of lists that are ordered by a number.
+    pub(super) fn number_cursor(&self) -> Result<Option<i64>, ApiError> {
+        let number = self.cursor.as_deref().map(str::parse).transpose();
+        number.map_err(|_| ApiError::input("cursor", "is not one that this list gave out"))
+    }
+
+    /// A filter as it was given, unless it is empty.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        let found = self.filters.iter().rfind(|(own, _)| own == name);
+        found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
+    }
+
+    /// A filter that is a time: RFC 3339, or seconds since the epoch.
+    pub(super) fn time(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let micros = match text.parse::<u64>() {
+            Ok(seconds) => seconds.checked_mul(1_000_000),
+            Err(_) => text.parse::<Time>().ok().and_then(|time| u64::try_from(time.as_microsecond()).ok()),
+        };
+        let reason = "must be a time like 2030-01-31T12:00:00Z, or seconds since 1970";
+        micros.map(|micros| Some(Timestamp::from_micros(micros))).ok_or_else(|| ApiError::input(name, reason))
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::wire::CheckRequest;
 use super::{json, read_json, rfc3339};
 use crate::app::{Peer, Shared};
-use crate::auth::authorise;
+use crate::auth::Need;
 use crate::respond::ApiError;
 
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ pub(super) async fn reset(
     Extension(Peer(peer)): Extension<Peer>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    authorise(&shared, request.headers(), Some(peer.ip())).await?;
+    shared.gate.admit(request.headers(), Some(peer.ip()), Need::Write).await?;
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let profile = shared.profile(request.user()).await;

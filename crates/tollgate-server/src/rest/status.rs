@@ -3,23 +3,28 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use hyper::StatusCode;
+use hyper::{Request, StatusCode};
 use tollgate::{CheckError, normalise_endpoint};
 
 use super::answer::CheckResponse;
 use super::check::answer;
 use super::wire::CheckRequest;
-use crate::app::Shared;
+use crate::app::{Shared, peer};
+use crate::auth::Need;
 use crate::respond::{ApiError, Code};
 
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
     path: Result<Path<Vec<String>>, PathRejection>,
     RawQuery(query): RawQuery,
+    request: Request<Body>,
 ) -> Result<Response, ApiError> {
+    shared.gate.admit_check(request.headers(), peer(&request), Need::Look).await?;
+    drop(request);
     let Path(path) = path.map_err(|_| ApiError::input("endpoint", "is not valid UTF-8"))?;
     // With nothing behind the user's slash, the endpoint is that slash.
     let (user_id, endpoint) =

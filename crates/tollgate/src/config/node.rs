@@ -24,7 +24,7 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Null,
-    Bool,
+    Bool(bool),
     Integer(i128),
     Float,
     Text(String),
@@ -37,7 +37,7 @@ impl Value {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
-            Self::Bool => "true or false",
+            Self::Bool(_) => "true or false",
             Self::Integer(_) => "a whole number",
             Self::Float => "a number with a fraction",
             Self::Text(_) => "text",
@@ -125,8 +125,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Value::deserialize(deserializer)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
-        Ok(Value::Bool)
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Value, E> {

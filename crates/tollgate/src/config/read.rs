@@ -8,7 +8,7 @@ use tollgate_core::{Algorithm, Limit};
 use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
 use super::stores::{FAILURE_MODES, read_failure, read_stores};
-use super::{Config, HeaderFamily, LogFormat, ServerConfig};
+use super::{Config, HeaderFamily, LogFormat, ManagementConfig, ServerConfig};
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
@@ -20,6 +20,9 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     };
     if let Some(field) = fields.take("server") {
         read_server(field, &mut config.server, mistakes);
+    }
+    if let Some(field) = fields.take("management") {
+        read_management(field, &mut config.management, mistakes);
     }
     if let Some(field) = fields.take("stores") {
         read_stores(field, &mut config.stores, mistakes);
@@ -81,6 +84,9 @@ fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes)
     if let Some(field) = fields.take("admin_allow") {
         server.admin_allow = field.list(mistakes).iter().filter_map(|item| item.parsed(mistakes)).collect();
     }
+    if let Some(required) = fields.take("require_key").and_then(|field| field.flag(mistakes)) {
+        server.require_key = required;
+    }
     if let Some(field) = fields.take("max_connections")
         && let Some(number) = bounded(&field, 1, 1_000_000, mistakes)
     {
@@ -96,6 +102,21 @@ fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes)
                 mistakes.add(&field.node.place, &field.path, "must be between 100ms and 1h");
             }
             *target = duration;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    for (name, target) in [
+        ("reads_per_minute", &mut management.reads_per_minute),
+        ("writes_per_minute", &mut management.writes_per_minute),
+    ] {
+        if let Some(field) = fields.take(name)
+            && let Some(number) = bounded(&field, 1, 1_000_000_000, mistakes)
+        {
+            *target = number as u64;
         }
     }
     fields.finish(mistakes);

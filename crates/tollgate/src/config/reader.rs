@@ -120,6 +120,13 @@ impl Field {
         }
     }
 
+    pub(crate) fn flag(&self, mistakes: &mut Mistakes) -> Option<bool> {
+        match &self.node.value {
+            Value::Bool(flag) => Some(*flag),
+            other => self.refuse(mistakes, format!("must be true or false, not {}", other.kind())),
+        }
+    }
+
     pub(crate) fn number(&self, mistakes: &mut Mistakes) -> Option<u64> {
         match &self.node.value {
             Value::Integer(number) => match u64::try_from(*number) {

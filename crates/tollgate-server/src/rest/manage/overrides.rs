@@ -128,8 +128,8 @@ pub(crate) async fn delete(
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
-/// When an override ends, which must be ahead and not too far.
-fn expiry(seconds: Option<u64>, at: Option<&str>) -> Result<Timestamp, ApiError> {
+/// When an override or a key ends, which must be ahead and not too far.
+pub(super) fn expiry(seconds: Option<u64>, at: Option<&str>) -> Result<Timestamp, ApiError> {
     let now = now();
     let (field, at) = match (seconds, at) {
         (Some(seconds), None) => ("expires_in_seconds", now.saturating_add(Duration::from_secs(seconds))),

@@ -182,13 +182,12 @@ pub(super) fn page<'a>(
     managed: &Managed,
     rules: &'a [StoredRule],
 ) -> Result<(Vec<&'a StoredRule>, Option<i64>), ApiError> {
-    let (limit, cursor) = managed.page()?;
-    let after = cursor.map(|cursor| cursor.parse::<i64>()).transpose();
-    let after = after.map_err(|_| ApiError::input("cursor", "is not one that this list gave out"))?;
+    let page = managed.page(&[])?;
+    let after = page.number_cursor()?;
     let mut found = rules
         .iter()
         .filter(|stored| after.is_none_or(|after| stored.number > after) && is_policy(&stored.rule));
-    let policies: Vec<&StoredRule> = found.by_ref().take(limit).collect();
+    let policies: Vec<&StoredRule> = found.by_ref().take(page.limit).collect();
     let next = found.next().and(policies.last()).map(|last| last.number);
     Ok((policies, next))
 }

@@ -12,7 +12,7 @@ use tollgate::Rule;
 use tollgate_catalog::StoredRule;
 
 use super::rule_wire::{RuleRequest, RuleResponse};
-use super::{Managed, PathParts, empty, path_part, with_etag};
+use super::{Managed, PAGE_MAX, PathParts, empty, path_part, with_etag};
 use crate::app::Shared;
 use crate::live::Current;
 use crate::respond::{ApiError, Code};
@@ -32,7 +32,8 @@ pub(crate) async fn list(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    let (limit, cursor) = managed.page()?;
+    let page = managed.page(&[])?;
+    let (limit, cursor) = (page.limit, page.cursor);
     let invalid = || ApiError::input("cursor", "is not one that this list gave out");
     let current = managed.live.current();
     let of_file = &current.file.rules;
@@ -46,9 +47,10 @@ pub(crate) async fn list(
     let mut rules: Vec<RuleResponse<'_>> =
         of_file[from_file..].iter().take(limit).map(RuleResponse::file).collect();
     let (rest, shown) = (limit - rules.len(), from_file + rules.len());
-    // One more than asked for tells whether there is a next page.
-    let stored = managed.live.catalog.rule_page(after, rest + 1).await?;
-    let more = stored.len() > rest;
+    // One more than asked for tells whether there is a next page; of the longest pages a full one may have one.
+    let asked = (rest + 1).min(PAGE_MAX);
+    let stored = managed.live.catalog.rule_page(after, asked).await?;
+    let more = stored.len() > rest || (asked == rest && stored.len() == rest);
     let stored = &stored[..stored.len().min(rest)];
     rules.extend(stored.iter().map(RuleResponse::stored));
     let next_cursor = match (shown < of_file.len(), more, stored.last()) {

@@ -126,8 +126,8 @@ pub(crate) async fn list(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    let (limit, cursor) = managed.page()?;
-    let (users, next_cursor) = managed.live.catalog.user_page(cursor, limit).await?;
+    let page = managed.page(&[])?;
+    let (users, next_cursor) = managed.live.catalog.user_page(page.cursor, page.limit).await?;
     let users = users.iter().map(UserResponse::new).collect();
     Ok(json(StatusCode::OK, &UserListResponse { users, next_cursor }))
 }

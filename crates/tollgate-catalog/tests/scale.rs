@@ -1,0 +1,101 @@
+//! How long the catalog takes when it is full. Ignored, because it takes minutes and says something in release only:
+//! `cargo test --release -p tollgate-catalog --test scale -- --ignored --nocapture --test-threads 1`
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and this one measures and reports"
+)]
+
+use std::time::{Duration, Instant};
+
+use sqlx::any::install_default_drivers;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, raw_sql};
+use tollgate::{Limit, Rule, Timestamp};
+use tollgate_catalog::{Actor, Catalog, RULES_MAX};
+use tollgate_testkit::server::{MariaDb, Postgres};
+
+/// As the service has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const USERS: usize = 1_000_000;
+const RULES_LOAD_MAX: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+async fn sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    measure("SQLite", &format!("sqlite://{}", directory.path().join("catalog.db").display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+async fn mariadb() {
+    let server = MariaDb::start();
+    measure("MariaDB", &server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+async fn postgres() {
+    let server = Postgres::start();
+    measure("PostgreSQL", &server.url()).await;
+}
+
+async fn measure(name: &str, url: &str) {
+    let catalog = Catalog::open(url).await.unwrap();
+    fill(url).await;
+    let actor = Actor { key_id: "somebody".into(), ..Actor::default() };
+    for _ in 0..3 {
+        let start = Instant::now();
+        let list = catalog.rules().await.unwrap();
+        let took = start.elapsed();
+        assert_eq!((list.rules.len(), list.unreadable.len()), (RULES_MAX - 1, 0));
+        println!("{name}: {} rules loaded in {took:?}", list.rules.len());
+        assert!(took < RULES_LOAD_MAX);
+    }
+    let start = Instant::now();
+    let rule = Rule::new("one more", "user", Limit::per_minute(1).unwrap());
+    catalog.create_rule(&actor, &rule, None).await.unwrap();
+    println!("{name}: one more rule made in {:?}", start.elapsed());
+
+    let start = Instant::now();
+    let users = (0..USERS).map(|number| (format!("user-{number}"), Some("premium".to_owned())));
+    catalog.import_users(&actor, users).await.unwrap();
+    println!("{name}: {USERS} users imported in {:?}", start.elapsed());
+    let start = Instant::now();
+    let lookups = 2_000;
+    for number in 0..lookups {
+        let user = format!("user-{}", number * 499);
+        let (profile, _) = catalog.profile(&user, Timestamp::default()).await.unwrap();
+        assert_eq!(profile.tier.as_deref(), Some("premium"));
+    }
+    println!("{name}: a profile among {USERS} read in {:?}", start.elapsed() / lookups);
+}
+
+/// Through the catalog it would be one transaction each.
+async fn fill(url: &str) {
+    install_default_drivers();
+    let mut connection = AnyConnection::connect(url).await.unwrap();
+    let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
+    let row = |number: usize| {
+        let definition = format!(
+            r#"{{"name":"per-user-minute","dimension":"user","identifier":"user-{number}","tier":"premium","endpoint":"/api/v1/orders/{{id}}/items","#
+        ) + r#""method":"POST","algorithm":"token_bucket","quota":1000,"window_micros":60000000,"burst":5000,"mode":"enforce","counter":"pattern","store":"hot"}"#;
+        format!(
+            "({number}, '{number:064x}', '{number:064x}', '{definition}', 1, 1790000000000000, 1790000000000000)"
+        )
+    };
+    let mut transaction = connection.begin().await.unwrap();
+    for first in (1..RULES_MAX).step_by(1_000) {
+        let rows: Vec<String> = (first..(first + 1_000).min(RULES_MAX)).map(row).collect();
+        let sql = format!("INSERT INTO tollgate_rules ({columns}) VALUES {}", rows.join(", "));
+        raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await.unwrap();
+    }
+    let state = format!("UPDATE tollgate_catalog_state SET revision = {RULES_MAX}");
+    raw_sql(AssertSqlSafe(state)).execute(&mut *transaction).await.unwrap();
+    transaction.commit().await.unwrap();
+}
