@@ -224,6 +224,9 @@ mod tests {
         for relief in ["PRAGMA query_only = 0", "PRAGMA max_page_count = 1000000"] {
             everywhere(&catalog, relief).await;
         }
-        catalog.create_rule(&actor, &rule("later"), None).await.unwrap();
+        // Whichever connection it is.
+        for number in 0..8 {
+            catalog.create_rule(&actor, &rule(&format!("later {number}")), None).await.unwrap();
+        }
     }
 }

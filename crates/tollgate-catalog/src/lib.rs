@@ -35,6 +35,7 @@ mod bounds;
 mod catalog;
 mod change;
 mod database;
+mod decisions;
 mod digest;
 mod error;
 mod json;
@@ -42,14 +43,17 @@ mod keys;
 mod overrides;
 mod plans;
 mod record;
+mod retention;
 mod rule_row;
 mod rules;
 mod schema;
 mod statement;
+mod usage;
 mod users;
 
 pub use bounds::{LIMITS_MAX, NAME_LENGTH_MAX, PAGE_MAX, REASON_LENGTH_MAX, USER_ID_LENGTH_MAX};
 pub use catalog::Catalog;
+pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord};
 pub use error::CatalogError;
 pub use overrides::OVERRIDES_MAX;
 pub use plans::PLANS_MAX;
@@ -57,4 +61,6 @@ pub use record::{
     Actor, AuditCheck, AuditFilter, AuditRecord, NewOverride, Override, PolicyDetail, Revision, RuleList,
     StoredKey, StoredPlan, StoredRule, User,
 };
+pub use retention::{Removed, Retention};
 pub use rules::RULES_MAX;
+pub use usage::{Period, UsageFilter, UsageRecord};

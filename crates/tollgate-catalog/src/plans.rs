@@ -17,7 +17,7 @@ use crate::statement::{Statement, column, time};
 /// How many plans there may be.
 pub const PLANS_MAX: usize = 10_000;
 
-const SELECT: &str = "SELECT name, limits_json, version, updated_at FROM tollgate_plans";
+const SELECT: &str = "SELECT name, limits_json, version, updated_at, name_key FROM tollgate_plans";
 
 pub(crate) fn select_all<'q>(kind: Kind) -> Statement<'q> {
     Statement::new(kind, SELECT).patient()
@@ -127,9 +127,19 @@ async fn find(change: &mut Change<'_>, name: &str) -> Result<Option<StoredPlan>,
     statement.row(change.connection).await?.as_ref().map(read).transpose()
 }
 
+/// An error names the plan: somebody edited the table.
 pub(crate) fn read(row: &AnyRow) -> Result<StoredPlan, CatalogError> {
     let name: String = column(row, 0)?;
-    let limits = json::read_limits(column(row, 1)?)
-        .map_err(|error| CatalogError::permanent(format!("plan `{name}` cannot be read: {error}")))?;
-    Ok(StoredPlan { name, limits, version: column(row, 2)?, updated_at: time(row, 3)? })
+    fields(row, &name)
+        .map_err(|error| CatalogError::permanent(format!("plan `{name}` cannot be read: {error}")))
+}
+
+fn fields(row: &AnyRow, name: &str) -> Result<StoredPlan, CatalogError> {
+    let limits = json::read_limits(column(row, 1)?)?;
+    check_plan(&limits)?;
+    // Two plans of one name would make the whole set invalid, not only themselves.
+    if column::<&str>(row, 4)? != key_of(name) {
+        return Err(json::unreadable("it is not the name that it was made with"));
+    }
+    Ok(StoredPlan { name: name.to_owned(), limits, version: column(row, 2)?, updated_at: time(row, 3)? })
 }

@@ -14,8 +14,7 @@ use crate::record::{PolicyDetail, StoredRule};
 use crate::statement::{column, time};
 
 /// In the order in which [`read`] reads them.
-pub(crate) const SELECT: &str =
-    "SELECT number, rule_id, definition_json, version, created_at, updated_at FROM tollgate_rules";
+pub(crate) const SELECT: &str = "SELECT number, rule_id, definition_json, version, created_at, updated_at, variant_key FROM tollgate_rules";
 
 const MODES: [Mode; 2] = [Mode::Enforce, Mode::Shadow];
 const SCOPES: [Scope; 2] = [Scope::Pattern, Scope::Endpoint];
@@ -119,6 +118,10 @@ fn fields(row: &AnyRow, rule_id: &str) -> Result<StoredRule, CatalogError> {
         on_store_error,
     };
     check_rule(&rule)?;
+    // Two rules of one variant would make the whole set invalid, not only themselves.
+    if column::<&str>(row, 6)? != variant_key(&rule) {
+        return Err(unreadable("it is not the variant that it was made as"));
+    }
     let detail = |Policy { refill_rate, window_seconds }| PolicyDetail { refill_rate, window_seconds };
     Ok(StoredRule {
         number: column(row, 0)?,

@@ -38,7 +38,7 @@ impl Catalog {
         while let Some(number) = after {
             let page = self.statement(&sql).bind(number).bind(LOAD_PAGE).patient();
             let rows = page.rows(&mut snapshot).await?;
-            after = rows.last().map(|last| column(last, 0)).transpose()?;
+            after = rows.last().and_then(|last| column(last, 0).ok());
             if let Some(read) = reading.replace(spawn_blocking(move || read_all(&rows))) {
                 take_in(&mut list, read).await?;
             }

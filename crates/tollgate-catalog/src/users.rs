@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 use tollgate::{Numbers, Profile, Timestamp};
 
@@ -172,35 +173,20 @@ async fn put(
 
 async fn delete(change: &mut Change<'_>, user_id: &str) -> Result<(), CatalogError> {
     let before = find(change, user_id).await?;
-    let live =
-        overrides::select_live(change.kind, user_id, Timestamp::default()).rows(change.connection).await?;
-    let removed: Vec<_> = live
-        .iter()
-        .map(overrides::read)
-        .map(|of| of.map(|of| json::of_override(&of)))
-        .collect::<Result<_, _>>()?;
-    if before.is_none() && removed.is_empty() {
+    let overrides = overrides::select_live(change.kind, user_id, Timestamp::default());
+    let overrides = overrides.rows(change.connection).await?;
+    if before.is_none() && overrides.is_empty() {
         return Err(CatalogError::not_found("nothing is known about that user"));
     }
-    for sql in
-        ["DELETE FROM tollgate_users WHERE user_key = ?", "DELETE FROM tollgate_overrides WHERE user_key = ?"]
-    {
-        change.statement(sql).bind(key_of(user_id)).run(change.connection).await?;
+    let overrides: Vec<Override> = overrides.iter().map(overrides::read).collect::<Result<_, _>>()?;
+    for table in ["tollgate_users", "tollgate_overrides"] {
+        let delete = change.statement(&format!("DELETE FROM {table} WHERE user_key = ?"));
+        delete.bind(key_of(user_id)).run(change.connection).await?;
     }
-    let mut value = before.as_ref().map_or_else(|| serde_json::json!({ "user_id": user_id }), json::user);
-    if let serde_json::Value::Object(fields) = &mut value {
-        fields.insert("overrides".to_owned(), removed.into());
-    }
-    let user = Some(user_id);
-    change
-        .record(Entry {
-            action: "user.delete",
-            subject: user_id,
-            user_id: user,
-            before: Some(value),
-            after: None,
-        })
-        .await
+    let overrides: Vec<Value> = overrides.iter().map(json::of_override).collect();
+    let before = Some(json!({ "user": before.as_ref().map(json::user), "overrides": overrides }));
+    let (action, user) = ("user.delete", Some(user_id));
+    change.record(Entry { action, subject: user_id, user_id: user, before, after: None }).await
 }
 
 async fn import(
@@ -218,7 +204,7 @@ async fn import(
         statement = row.time(change.now);
     }
     statement.run(change.connection).await?;
-    let after = Some(serde_json::json!({ "users": batch.len() }));
+    let after = Some(json!({ "users": batch.len() }));
     change.record(Entry { action: "user.import", subject: "users", user_id: None, before: None, after }).await
 }
 

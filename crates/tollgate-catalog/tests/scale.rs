@@ -11,6 +11,7 @@
 
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
 use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, raw_sql};
 use tollgate::{Limit, Rule, Timestamp};
@@ -82,12 +83,12 @@ async fn fill(url: &str) {
     let mut connection = AnyConnection::connect(url).await.unwrap();
     let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
     let row = |number: usize| {
-        let definition = format!(
-            r#"{{"name":"per-user-minute","dimension":"user","identifier":"user-{number}","tier":"premium","endpoint":"/api/v1/orders/{{id}}/items","#
-        ) + r#""method":"POST","algorithm":"token_bucket","quota":1000,"window_micros":60000000,"burst":5000,"mode":"enforce","counter":"pattern","store":"hot"}"#;
-        format!(
-            "({number}, '{number:064x}', '{number:064x}', '{definition}', 1, 1790000000000000, 1790000000000000)"
-        )
+        let user = format!("user-{number}");
+        let who = format!(r#""name":"per-user","dimension":"user","identifier":"{user}","tier":"premium""#);
+        let place = r#""endpoint":"/api/v1/orders/{id}/items","method":"POST","store":"hot","mode":"enforce","counter":"pattern""#;
+        let limit = r#""algorithm":"token_bucket","quota":1000,"window_micros":60000000,"burst":5000"#;
+        let variant = variant_key(&["per-user", "user", &user, "premium", "/api/v1/orders/{}/items", "POST"]);
+        format!("({number}, '{number:032x}', '{variant}', '{{{who},{place},{limit}}}', 1, 0, 0)")
     };
     let mut transaction = connection.begin().await.unwrap();
     for first in (1..RULES_MAX).step_by(1_000) {
@@ -98,4 +99,15 @@ async fn fill(url: &str) {
     let state = format!("UPDATE tollgate_catalog_state SET revision = {RULES_MAX}");
     raw_sql(AssertSqlSafe(state)).execute(&mut *transaction).await.unwrap();
     transaction.commit().await.unwrap();
+}
+
+/// As the catalog computes it: each field is there, and has a length.
+fn variant_key(fields: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for field in fields {
+        hash.update([1]);
+        hash.update((field.len() as u64).to_be_bytes());
+        hash.update(field);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod concurrency;
 pub(crate) mod keys;
+pub(crate) mod logs;
 pub(crate) mod plans;
 pub(crate) mod rules;
 pub(crate) mod start;
@@ -92,6 +93,11 @@ macro_rules! catalog_suite {
             revoked_and_expired_keys_say_so,
             a_chosen_secret_is_kept_once,
             keys_that_cannot_be_made,
+        ]);
+        $crate::catalog_suite!($place, logs: [
+            decisions_are_kept_and_filtered,
+            usage_adds_up,
+            what_is_too_old_is_removed_and_the_trail_stays_verifiable,
         ]);
         $crate::catalog_suite!($place, plans: [
             plans_are_made_replaced_and_removed,

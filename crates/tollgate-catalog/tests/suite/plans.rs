@@ -37,6 +37,8 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     assert_eq!((list.plans.len(), list.unreadable.len()), (1, 1));
     assert!(list.unreadable[0].contains("Gold"));
     assert!(catalog.plan("Gold").await.unwrap_err().is_permanent());
+    place.tamper("UPDATE tollgate_plans SET name = 'Gold' WHERE name = 'a plan'").await;
+    assert_eq!(catalog.rules().await.unwrap().unreadable.len(), 2);
 }
 
 pub(crate) async fn plans_that_cannot_be_kept(place: &Place) {

@@ -174,6 +174,7 @@ pub(crate) async fn a_row_that_somebody_edited_is_left_out(place: &Place) {
         (r#""burst":1"#, r#""burst":1,"on_store_error":"panic""#),
         (r#""burst":1"#, r#""burst":1,"unknown":"field""#),
         (r#""dimension":"user""#, r#""dimension":"""#),
+        (r#""name":"bad 10""#, r#""name":"good""#),
         ("{", ""),
     ];
     let good = catalog.create_rule(&actor(), &rule("good", 1), None).await.unwrap();
