@@ -89,6 +89,9 @@ fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("failure.timeout", started.store_timeout != now.store_timeout),
         ("log", (started.log_format, started.log_level) != (now.log_format, now.log_level)),
         ("headers", started.headers != now.headers),
+        ("management", started.management != now.management),
+        ("decision_log", started.decision_log != now.decision_log),
+        ("retention", started.retention != now.retention),
     ];
     parts.into_iter().filter(|(_, changed)| *changed).map(|(part, _)| part).collect()
 }

@@ -106,8 +106,9 @@ async fn serve(
     }
     let mut background = JoinSet::new();
     background.spawn(live.clone().follow());
+    background.spawn(live.clone().keep_logs());
     if let Some((path, started)) = followed {
-        background.spawn(reload::follow(path, started, live));
+        background.spawn(reload::follow(path, started, live.clone()));
     }
     tracing::info!(%address, rules = config.rules.len(), plans = config.plans.len(), "ready");
     tollgate_server::run(listener, app, &config.server, async {
@@ -117,6 +118,7 @@ async fn serve(
         }
     })
     .await;
+    live.finish_logs().await;
     tracing::info!("stopped");
     Ok(())
 }

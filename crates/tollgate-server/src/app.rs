@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::ALLOW;
 use hyper::{Method, Request, Uri};
-use tollgate::{Config, Limiter, Profile};
+use tollgate::{Config, Decision, Limiter, Profile};
 use tower::ServiceExt;
 
 use crate::auth::{AdminKey, Gate};
@@ -24,7 +24,7 @@ use crate::headers::Families;
 use crate::live::Live;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text};
 use crate::respond::{ApiError, Code, Rendering};
-use crate::rest;
+use crate::rest::{self, CheckRequest};
 use crate::transitions::Transitions;
 
 /// The service without its sockets: one request in, one response out.
@@ -140,6 +140,15 @@ impl App {
 }
 
 impl Shared {
+    /// Takes note of what a check decided.
+    #[inline]
+    pub(crate) fn observe(&self, request: &CheckRequest<'_>, request_id: &str, decision: &Decision) {
+        self.transitions.observe(decision);
+        if let Some(live) = &self.live {
+            live.journal.note(request, request_id, decision);
+        }
+    }
+
     /// What is known about the user of a request, if it has one.
     pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
         self.live.as_ref()?.profiles.get(user_id?).await

@@ -21,14 +21,17 @@
 mod app;
 mod auth;
 mod headers;
+mod journal;
 mod keys;
 mod live;
+mod openapi;
 mod profiles;
 mod request_id;
 mod respond;
 mod rest;
 mod run;
 mod transitions;
+mod usage;
 
 pub use app::App;
 pub use auth::AdminKey;

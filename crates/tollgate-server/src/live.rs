@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use tollgate::{Config, InvalidRules, Limiter, LimiterBuilder, Rule, Stores};
 use tollgate_catalog::{Catalog, CatalogError, Revision, RuleList};
 
+use crate::journal::Journal;
 use crate::keys::Keys;
 use crate::profiles::Profiles;
 
@@ -21,6 +22,7 @@ pub struct Live {
     pub(crate) catalog: Catalog,
     pub(crate) profiles: Profiles,
     pub(crate) keys: Keys,
+    pub(crate) journal: Journal,
     /// Held while rules are changed, so that an older set never replaces a newer one.
     current: Mutex<Current>,
     /// What can be looked up without waiting for a change.
@@ -46,6 +48,7 @@ impl Live {
             limiter,
             profiles: Profiles::new(catalog.clone(), current.catalog.revision),
             keys: Keys::new(catalog.clone(), current.catalog.revision),
+            journal: Journal::new(&current.file, catalog.clone()),
             catalog,
             shown: arc_swap::ArcSwap::from_pointee(current.clone()),
             current: Mutex::new(current),
@@ -107,6 +110,16 @@ impl Live {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Writes decisions and usage to the catalog, and removes what is too old, until the task is aborted.
+    pub async fn keep_logs(self: Arc<Self>) {
+        self.journal.write().await;
+    }
+
+    /// Writes the decisions and the usage that have gathered, before the service ends.
+    pub async fn finish_logs(&self) {
+        self.journal.finish().await;
     }
 
     fn put(&self, current: &mut Current, next: Current) -> Result<(), LiveError> {

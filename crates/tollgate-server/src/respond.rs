@@ -5,7 +5,9 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 use tollgate::{CheckError, InvalidLimit};
+use utoipa::ToSchema;
 
+use crate::openapi::vocabulary::Time;
 use crate::profiles::now;
 use crate::rest::rfc3339;
 
@@ -21,7 +23,8 @@ pub(crate) struct ApiError {
 }
 
 /// The codes of the error model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(as = ErrorCode, rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum Code {
     InvalidInput,
     InvalidLimit,
@@ -142,11 +145,16 @@ impl Rendering {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Flat<'a> {
+/// The body of every error under `/admin`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AdminError)]
+pub(crate) struct Flat<'a> {
+    /// The status of the answer.
     status: u16,
+    /// What that status is called.
     error: &'static str,
     message: &'a str,
+    #[schema(value_type = Time)]
     timestamp: String,
 }
 
@@ -161,25 +169,32 @@ impl IntoResponse for ApiError {
 }
 
 /// The body of every error.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Error)]
 pub(crate) struct Envelope<'a> {
     pub(crate) error: ErrorBody<'a>,
 }
 
 /// What went wrong, for the client.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorBody<'a> {
+    #[schema(value_type = Code)]
     code: &'static str,
     message: &'a str,
     details: Details<'a>,
+    /// As in the header `X-Request-Id`.
     request_id: &'a str,
 }
 
-#[derive(Debug, Serialize)]
+/// Which field is wrong, and why; empty when it is none.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ErrorDetails)]
 struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     field: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reason: Option<&'a str>,
 }
 

@@ -25,10 +25,11 @@ use tollgate::StoreHealth;
 use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::respond::{ApiError, Code};
-use manage::{admin, audit, config, keys, overrides, plans, policies, rules, users};
+use manage::{admin, audit, config, keys, logs, overrides, plans, policies, rules, users};
 
 pub(crate) use check::check;
 pub(crate) use manage::rfc3339;
+pub(crate) use wire::CheckRequest;
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 
@@ -67,6 +68,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
             .route(&format!("{prefix}/keys"), get(keys::list).post(keys::create))
             .route(&format!("{prefix}/keys/{{key_id}}"), delete(keys::revoke))
             .route(&format!("{prefix}/audit"), get(audit::list))
+            .route(&format!("{prefix}/logs"), get(logs::list))
+            .route(&format!("{prefix}/usage"), get(logs::usage))
             .route(&format!("{prefix}/users"), get(users::list))
             .route(&format!("{prefix}/users/{{user_id}}"), get(users::get))
             .route(&format!("{prefix}/users/{{user_id}}/limits"), get(users::limits))

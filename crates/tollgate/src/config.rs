@@ -29,6 +29,8 @@ const ENVIRONMENT_PREFIX: &str = "TOLLGATE_";
 /// Read elsewhere, or not a value of the file.
 const ENVIRONMENT_OTHER: [&str; 1] = ["TOLLGATE_ADMIN_KEY"];
 
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -40,6 +42,10 @@ pub struct Config {
     pub stores: Vec<StoreConfig>,
     /// Where rules, users and the audit trail are kept: `sqlite://`, `postgres://` or `mysql://`. It may hold a password.
     pub catalog_url: String,
+    /// Which decisions are kept in the catalog.
+    pub decision_log: DecisionLogConfig,
+    /// How long the catalog keeps what is not configuration.
+    pub retention: RetentionConfig,
     /// What happens while a store fails, for rules that do not say.
     pub failure_mode: FailureMode,
     /// How long a store may take before it counts as failed.
@@ -82,6 +88,32 @@ pub struct ManagementConfig {
     pub reads_per_minute: u64,
     /// Requests that change something.
     pub writes_per_minute: u64,
+}
+
+/// Which decisions are kept in the catalog.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecisionLogConfig {
+    /// Which share of the requests that passed, from 0 to 1.
+    pub allowed: f64,
+    /// Which share of those that did not.
+    pub denied: f64,
+    /// No node keeps more than this; the others are counted as dropped.
+    pub rows_per_second: u64,
+    /// How many wait to be written; beyond that they are dropped.
+    pub queue: usize,
+}
+
+/// How long the catalog keeps what is not configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// The audit trail.
+    pub audit: Duration,
+    /// The decision log.
+    pub decisions: Duration,
+    /// Usage by the minute.
+    pub usage_minutes: Duration,
+    /// Usage by the hour.
+    pub usage_hours: Duration,
 }
 
 /// A store that rules can name.
@@ -210,6 +242,13 @@ impl Default for Config {
             management: ManagementConfig { reads_per_minute: 1_000, writes_per_minute: 100 },
             stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
             catalog_url: "sqlite://tollgate.db".into(),
+            decision_log: DecisionLogConfig { allowed: 1.0, denied: 1.0, rows_per_second: 10, queue: 10_000 },
+            retention: RetentionConfig {
+                audit: DAY * 90,
+                decisions: DAY * 90,
+                usage_minutes: DAY * 30,
+                usage_hours: DAY * 365,
+            },
             failure_mode: FailureMode::default(),
             store_timeout: GuardedStore::DEADLINE,
             default_limit: default_limit.ok(),

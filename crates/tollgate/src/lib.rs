@@ -53,8 +53,8 @@ struct Readme;
 
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{
-    Config, ConfigError, ConfigErrors, HeaderFamily, LogFormat, ManagementConfig, ServerConfig, StoreConfig,
-    StoreTls,
+    Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig,
+    RetentionConfig, ServerConfig, StoreConfig, StoreTls,
 };
 pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};

@@ -4,42 +4,75 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tollgate::{Answer, Decision, NamedLimit};
+use utoipa::ToSchema;
 
 use crate::headers::seconds_ceil;
+use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window};
 use crate::respond::ErrorBody;
 
-/// The answer to a check, and to each item of a batch.
-#[derive(Debug, Serialize)]
+/// The answer to a check, and to each item of a batch. The fields at the top are those of the limit that binds; they are null when no limit applies.
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CheckResponse<'a> {
+    /// In batches and statuses.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) user_id: Option<&'a str>,
+    /// In batches and statuses.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) endpoint: Option<&'a str>,
     allowed: bool,
+    /// How much can be taken at once.
+    #[schema(required = true)]
     limit: Option<u32>,
+    /// How much is left; null when a store that fails could not say.
+    #[schema(required = true)]
     remaining: Option<u32>,
+    /// When all of it is there again, in seconds since the epoch.
+    #[schema(required = true)]
     reset_at: Option<u64>,
+    #[schema(required = true, value_type = Option<AlgorithmName>)]
     strategy: Option<&'static str>,
+    /// How much is in use.
+    #[schema(required = true)]
     current_count: Option<u32>,
+    #[schema(value_type = StandingName)]
     state: &'static str,
+    /// The name of the rule or plan that binds; `default` or `ad-hoc` for limits without one.
+    #[schema(required = true)]
     rule: Option<&'a str>,
+    #[schema(required = true, value_type = Option<ReasonName>)]
     reason: Option<&'static str>,
+    /// Whether a store failed and the answer was made without it.
     degraded: bool,
+    /// In whole seconds, rounded up, when denied and waiting helps.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     retry_after: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
+    /// How long to wait before going on, for a leaky bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     delay_ms: Option<u64>,
+    /// The place in a leaky bucket's queue.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     queue_position: Option<u32>,
+    /// The first answer to this idempotency key, again; nothing was charged.
     #[serde(skip_serializing_if = "is_false")]
     replayed: bool,
+    /// In statuses.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 100)]
     pub(crate) usage_percentage: Option<f64>,
+    /// Every limit's own answer.
+    #[schema(value_type = Vec<LimitResponse<'a>>)]
     limits: Limits<'a>,
     /// Beside the answer when it is an error as well, as a denial by a store that fails is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = ErrorBody<'a>)]
     pub(crate) error: Option<ErrorBody<'a>>,
 }
 
@@ -48,22 +81,31 @@ pub(crate) struct CheckResponse<'a> {
 struct Limits<'a>(&'a Decision);
 
 /// What one limit says.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LimitAnswer)]
 struct LimitResponse<'a> {
     rule: &'a str,
     dimension: &'a str,
     allowed: bool,
     limit: u32,
+    #[schema(required = true)]
     remaining: Option<u32>,
+    #[schema(required = true)]
     reset_at: Option<u64>,
+    #[schema(value_type = AlgorithmName)]
     strategy: &'static str,
     quota: u32,
     #[serde(serialize_with = "seconds")]
+    #[schema(value_type = Window)]
     window_seconds: Duration,
+    #[schema(value_type = StandingName)]
     state: &'static str,
+    #[schema(required = true, value_type = Option<ReasonName>)]
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
+    /// Watches only, and never denies.
     #[serde(skip_serializing_if = "is_false")]
     shadow: bool,
     #[serde(skip_serializing_if = "is_false")]

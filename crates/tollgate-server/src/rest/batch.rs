@@ -126,7 +126,9 @@ pub(super) async fn batch_check(
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         match result {
             Ok(decision) => {
-                shared.transitions.observe(decision);
+                if let Some(request) = request {
+                    shared.observe(request, request_id, decision);
+                }
                 let mut body = CheckResponse::new(decision);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))

@@ -36,7 +36,7 @@ pub(crate) async fn check(
         check = check.idempotency(caller, key);
     }
     let decision = shared.limiter.check(&check).await.map_err(|error| request.explain(error))?;
-    shared.transitions.observe(&decision);
+    shared.observe(&request, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
     let mut body = CheckResponse::new(&decision);
     if decision.allowed {
         return Ok(answer(&shared, StatusCode::OK, &decision, &body));

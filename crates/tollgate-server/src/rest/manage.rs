@@ -4,6 +4,7 @@ pub(super) mod admin;
 pub(super) mod audit;
 pub(super) mod config;
 pub(super) mod keys;
+pub(super) mod logs;
 pub(super) mod overrides;
 pub(super) mod plans;
 pub(super) mod policies;

@@ -8,7 +8,12 @@ use hyper::HeaderMap;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tollgate::{Algorithm, Check, CheckError, Cost, Limit, Limiter};
+use utoipa::ToSchema;
 
+use crate::openapi::vocabulary::{
+    AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name, Quota,
+    UserId, WholeWindow,
+};
 use crate::respond::{ApiError, Code, invalid_limit};
 
 /// How many identities one check can have.
@@ -19,35 +24,55 @@ const METHOD_LENGTH_MAX: usize = 32;
 
 type Text<'a> = Cow<'a, str>;
 
-/// The body of a check, of a reset, and of each item of a batch.
-#[derive(Debug, Default, Deserialize)]
+/// The body of a check, of a reset, and of each item of a batch. Who is checked is said by `user_id`, by `dimension` and `identifier`, or by `keys`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CheckRequest<'a> {
     #[serde(borrow, default)]
+    #[schema(value_type = Option<UserId>)]
     pub(crate) user_id: Option<Text<'a>>,
     #[serde(borrow, default)]
+    #[schema(value_type = Endpoint, required = true)]
     pub(crate) endpoint: Option<Text<'a>>,
     #[serde(borrow, default)]
+    #[schema(value_type = Option<Dimension>)]
     dimension: Option<Text<'a>>,
     #[serde(borrow, default)]
+    #[schema(value_type = Option<Identifier>)]
     identifier: Option<Text<'a>>,
+    /// Several at once, by dimension: `{"user": "u1", "ip": "10.0.0.1"}`, at most 16.
     #[serde(borrow, default)]
+    #[schema(value_type = Option<std::collections::BTreeMap<Dimension, Identifier>>)]
     keys: Option<Keys<'a>>,
+    /// 1 unless given.
     #[serde(default)]
+    #[schema(value_type = Option<CostNumber>)]
     cost: Option<u64>,
     #[serde(borrow, default)]
+    #[schema(value_type = Option<MethodName>)]
     pub(crate) method: Option<Text<'a>>,
+    /// The algorithm of the request's own limit; without `limit`, of the default limit's numbers.
     #[serde(borrow, default)]
+    #[schema(value_type = Option<AlgorithmChoice>)]
     pub(crate) strategy: Option<Text<'a>>,
+    /// A limit of the request's own, beside the rules; goes with `window_seconds`.
     #[serde(default)]
+    #[schema(value_type = Option<Quota>)]
     pub(crate) limit: Option<u64>,
     #[serde(default)]
+    #[schema(value_type = Option<WholeWindow>)]
     pub(crate) window_seconds: Option<u64>,
+    /// For token buckets, leaky buckets and GCRA.
     #[serde(default)]
+    #[schema(value_type = Option<Burst>)]
     pub(crate) burst_capacity: Option<u64>,
+    /// Plans whose limits apply as well.
     #[serde(borrow, default)]
+    #[schema(value_type = Option<Vec<Name>>, max_items = 16)]
     plans: Option<Vec<Text<'a>>>,
+    /// As the header `X-Idempotency-Key`.
     #[serde(borrow, default)]
+    #[schema(value_type = Option<IdempotencyKey>)]
     pub(crate) idempotency_key: Option<Text<'a>>,
     /// The client's clock, in milliseconds. It is accepted so that its skew can be measured, and never trusted.
     #[serde(default, rename = "timestamp")]
@@ -133,6 +158,24 @@ impl<'a> CheckRequest<'a> {
         let mut of_keys =
             keys.filter(|(dimension, _)| dimension == "user").map(|(_, identifier)| &**identifier);
         self.user_id.as_deref().or(named).or_else(|| of_keys.next())
+    }
+
+    /// Everyone it names, with their dimensions.
+    pub(crate) fn for_each_identity(&self, mut each: impl FnMut(&str, &str)) {
+        if let Some(user_id) = &self.user_id {
+            each("user", user_id);
+        }
+        if let (Some(dimension), Some(identifier)) = (&self.dimension, &self.identifier) {
+            each(dimension, identifier);
+        }
+        for (dimension, identifier) in self.keys.iter().flat_map(|Keys(keys)| keys) {
+            each(dimension, identifier);
+        }
+    }
+
+    /// How much it takes.
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost.unwrap_or(1)
     }
 
     fn identities(&'a self) -> Result<Check<'a>, ApiError> {

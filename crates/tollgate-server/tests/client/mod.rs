@@ -29,6 +29,7 @@ rules:
 /// A client of a service on simulated time.
 pub struct Client {
     pub clock: Arc<SimulatedClock>,
+    live: Option<Arc<Live>>,
     app: App,
 }
 
@@ -58,13 +59,13 @@ impl Client {
         let config = Config::parse(yaml).unwrap();
         let clock = Arc::new(SimulatedClock::default());
         let store = Arc::new(MemoryStore::with_clock(config.stores[0].memory, clock.clone()));
-        Self { app: app(&config, Stores::memory(store)), clock }
+        Self { app: app(&config, Stores::memory(store)), live: None, clock }
     }
 
     /// As [`new`](Self::new), with stores of the test's own.
     pub fn with_stores(yaml: &str, stores: Stores) -> Self {
         let clock = Arc::new(SimulatedClock::default());
-        Self { app: app(&Config::parse(yaml).unwrap(), stores), clock }
+        Self { app: app(&Config::parse(yaml).unwrap(), stores), live: None, clock }
     }
 
     /// As [`new`](Self::new), with a catalog of its own in memory.
@@ -77,7 +78,13 @@ impl Client {
         let clock = Arc::new(SimulatedClock::default());
         let store = Arc::new(MemoryStore::with_clock(config.stores[0].memory, clock.clone()));
         let live = Live::start(config.clone(), Stores::memory(store), catalog).await.unwrap();
-        Self { app: App::managed(&config, live, Some(AdminKey::new("secret"))), clock }
+        let app = App::managed(&config, live.clone(), Some(AdminKey::new("secret")));
+        Self { app, live: Some(live), clock }
+    }
+
+    /// What the service of [`managed`](Self::managed) works with.
+    pub fn live(&self) -> &Live {
+        self.live.as_ref().unwrap()
     }
 
     /// As the admin.

@@ -26,7 +26,7 @@ pub(crate) enum Value {
     Null,
     Bool(bool),
     Integer(i128),
-    Float,
+    Float(f64),
     Text(String),
     List(Vec<Node>),
     Map(Vec<(String, Node)>),
@@ -39,7 +39,7 @@ impl Value {
             Self::Null => "nothing",
             Self::Bool(_) => "true or false",
             Self::Integer(_) => "a whole number",
-            Self::Float => "a number with a fraction",
+            Self::Float(_) => "a number with a fraction",
             Self::Text(_) => "text",
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
@@ -141,8 +141,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::Integer(value))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Float)
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {

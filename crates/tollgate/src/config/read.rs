@@ -8,7 +8,9 @@ use tollgate_core::{Algorithm, Limit};
 use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
 use super::stores::{FAILURE_MODES, read_failure, read_stores};
-use super::{Config, HeaderFamily, LogFormat, ManagementConfig, ServerConfig};
+use super::{
+    Config, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig, RetentionConfig, ServerConfig,
+};
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
@@ -34,6 +36,12 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             config.catalog_url = url;
         }
         fields.finish(mistakes);
+    }
+    if let Some(field) = fields.take("decision_log") {
+        read_decision_log(field, &mut config.decision_log, mistakes);
+    }
+    if let Some(field) = fields.take("retention") {
+        read_retention(field, &mut config.retention, mistakes);
     }
     if let Some(field) = fields.take("failure") {
         read_failure(field, &mut config, mistakes);
@@ -117,6 +125,46 @@ fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &m
             && let Some(number) = bounded(&field, 1, 1_000_000_000, mistakes)
         {
             *target = number as u64;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_decision_log(field: Field, log: &mut DecisionLogConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    for (name, target) in [("allowed", &mut log.allowed), ("denied", &mut log.denied)] {
+        if let Some(share) = fields.take(name).and_then(|field| field.share(mistakes)) {
+            *target = share;
+        }
+    }
+    if let Some(field) = fields.take("rows_per_second")
+        && let Some(number) = bounded(&field, 0, 1_000_000, mistakes)
+    {
+        log.rows_per_second = number as u64;
+    }
+    if let Some(field) = fields.take("queue")
+        && let Some(number) = bounded(&field, 1, 1_000_000, mistakes)
+    {
+        log.queue = number;
+    }
+    fields.finish(mistakes);
+}
+
+fn read_retention(field: Field, retention: &mut RetentionConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    for (name, target) in [
+        ("audit", &mut retention.audit),
+        ("decisions", &mut retention.decisions),
+        ("usage_minutes", &mut retention.usage_minutes),
+        ("usage_hours", &mut retention.usage_hours),
+    ] {
+        if let Some(field) = fields.take(name)
+            && let Some(duration) = field.duration(mistakes)
+        {
+            if duration < Duration::from_secs(3_600) {
+                mistakes.add(&field.node.place, &field.path, "must be at least 1h");
+            }
+            *target = duration;
         }
     }
     fields.finish(mistakes);

@@ -120,6 +120,17 @@ impl Field {
         }
     }
 
+    /// From 0 to 1.
+    pub(crate) fn share(&self, mistakes: &mut Mistakes) -> Option<f64> {
+        let share = match &self.node.value {
+            Value::Integer(0) => Some(0.0),
+            Value::Integer(1) => Some(1.0),
+            Value::Float(share) if (0.0..=1.0).contains(share) => Some(*share),
+            _ => None,
+        };
+        share.or_else(|| self.refuse(mistakes, "must be a number from 0 to 1".to_owned()))
+    }
+
     pub(crate) fn flag(&self, mistakes: &mut Mistakes) -> Option<bool> {
         match &self.node.value {
             Value::Bool(flag) => Some(*flag),

@@ -28,6 +28,7 @@ struct StatusResponse<'a> {
     rules: usize,
     rules_revision: i64,
     state_transitions: Transitions,
+    log_dropped: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,6 +71,7 @@ pub(crate) async fn status(
         rules: current.rules().count(),
         rules_revision: current.catalog.revision.rules,
         state_transitions: Transitions { normal, warning, throttled },
+        log_dropped: managed.live.journal.dropped(),
     };
     Ok(json(StatusCode::OK, &body))
 }
