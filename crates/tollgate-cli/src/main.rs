@@ -4,8 +4,11 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to its terminal")]
 
+mod audit;
+mod catalog;
 mod check;
 mod config;
+mod keys;
 mod reload;
 mod serve;
 mod stores;
@@ -33,6 +36,10 @@ enum Command {
     Check(check::Check),
     /// Works with configuration files.
     Config(config::Config),
+    /// Works with API keys.
+    Keys(keys::Keys),
+    /// Works with the audit trail.
+    Audit(audit::Audit),
 }
 
 /// Why a command did not succeed, by the exit code it ends with.
@@ -57,6 +64,8 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Check(check) => check.run(),
         Command::Config(config) => config.run(),
+        Command::Keys(keys) => keys.run(),
+        Command::Audit(audit) => audit.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
