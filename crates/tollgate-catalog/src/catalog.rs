@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tollgate::{Clock, SystemClock};
 
 use crate::database::{Kind, Location};
+use crate::digest::random_hexadecimal;
 use crate::error::CatalogError;
 use crate::record::Revision;
 use crate::schema;
@@ -28,6 +29,8 @@ pub struct Catalog {
     is_memory: bool,
     pub(crate) pool: AnyPool,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What the hashes of secrets are keyed with.
+    pub(crate) pepper: Arc<str>,
     /// Changes of this node wait here, and not each with a connection for the row that all of them lock first.
     pub(crate) turn: Arc<Mutex<()>>,
 }
@@ -60,13 +63,30 @@ impl Catalog {
                 sleep(OPEN_PAUSE).await;
             }
         }
-        let catalog = Self { kind, is_memory, pool: location.pool(), clock, turn: Arc::default() };
+        let pool = location.pool();
+        let mut catalog = Self { kind, is_memory, pool, clock, pepper: Arc::default(), turn: Arc::default() };
         if is_memory {
             let mut lease = catalog.lease().await?;
             schema::migrate(lease.connection(), kind).await?;
             lease.settle();
         }
+        catalog.pepper = catalog.load_pepper().await?;
         Ok(catalog)
+    }
+
+    /// The catalog's own, made by whichever node comes first.
+    async fn load_pepper(&self) -> Result<Arc<str>, CatalogError> {
+        let mut lease = self.lease().await?;
+        let sql = "SELECT key_pepper FROM tollgate_catalog_state WHERE key_pepper <> ''";
+        let mut row = self.statement(sql).row(lease.connection()).await?;
+        if row.is_none() {
+            let make = "UPDATE tollgate_catalog_state SET key_pepper = ? WHERE key_pepper = ''";
+            self.statement(make).bind(random_hexadecimal::<32>()?).run(lease.connection()).await?;
+            row = self.statement(sql).row(lease.connection()).await?;
+        }
+        lease.settle();
+        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+        Ok(column::<String>(&row, 0)?.into())
     }
 
     /// How far the catalog has been changed: a cheap question, to be asked often.

@@ -81,7 +81,7 @@ impl Catalog {
                     .bind(decision.identifier.clone())
                     .bind(decision.endpoint.clone())
                     .bind(decision.method.clone())
-                    .bind(i32::from(decision.allowed))
+                    .bind(i64::from(decision.allowed))
                     .bind(decision.rule.clone())
                     .bind(decision.reason.clone())
                     .bind(signed(decision.cost))
@@ -127,7 +127,7 @@ impl Catalog {
             statement = statement.time(since);
         }
         if let Some(allowed) = filter.allowed {
-            statement = statement.bind(i32::from(allowed));
+            statement = statement.bind(i64::from(allowed));
         }
         self.rows(statement.bind(limit)).await?.iter().map(read).collect()
     }

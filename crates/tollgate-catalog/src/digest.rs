@@ -1,16 +1,39 @@
 //! SHA-256 in hexadecimal: what texts are looked up by, and what chains the audit trail.
 
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest as _, Sha256};
+
+use crate::error::CatalogError;
 
 /// Columns are looked up by the hash of a text, because MySQL folds, pads and bounds the texts that it indexes.
 pub(crate) fn key_of(text: &str) -> String {
     hexadecimal(&Sha256::digest(text))
 }
 
+/// The hash of a secret with a key.
+pub(crate) fn keyed(key: &str, secret: &str) -> String {
+    // A key of any length will do.
+    let mut hasher =
+        Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap_or_else(|_| Hmac::new(&Default::default()));
+    hasher.update(secret.as_bytes());
+    hexadecimal(&hasher.finalize().into_bytes())
+}
+
+pub(crate) fn random_hexadecimal<const BYTES: usize>() -> Result<String, CatalogError> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CatalogError::unavailable(format!("the system has no randomness: {error}")))?;
+    Ok(hexadecimal(&bytes))
+}
+
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
 }
 
 /// A hash over several fields, each with its length, so that no two lists of fields are the same bytes.

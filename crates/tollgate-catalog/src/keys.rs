@@ -8,7 +8,7 @@ use crate::audit::Entry;
 use crate::bounds::{NAME_LENGTH_MAX, check_text, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
-use crate::digest::{hexadecimal, key_of};
+use crate::digest::{keyed, random_hexadecimal};
 use crate::error::CatalogError;
 use crate::json;
 use crate::record::{Actor, StoredKey};
@@ -78,9 +78,19 @@ impl Catalog {
             return Err(CatalogError::invalid("role", "role must be admin, reader or checker"));
         }
         check_text("name", name, NAME_LENGTH_MAX)?;
-        let new =
-            NewKey { key_id, role: role.to_owned(), name: name.to_owned(), expires_at, hash: key_of(secret) };
+        let new = NewKey {
+            key_id,
+            role: role.to_owned(),
+            name: name.to_owned(),
+            expires_at,
+            hash: self.hash_of(secret),
+        };
         self.change(actor, Part::Keys, new, |change, new| Box::pin(make(change, new))).await
+    }
+
+    /// What is kept of a secret: without the catalog's pepper nobody can tell from a table which of two catalogs know the same key.
+    fn hash_of(&self, secret: &str) -> String {
+        keyed(&self.pepper, secret)
     }
 
     /// All keys by their age, the revoked and expired ones included.
@@ -97,7 +107,7 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the database does not answer.
     pub async fn key_by_secret(&self, secret: &str) -> Result<Option<StoredKey>, CatalogError> {
-        let hash = key_of(secret);
+        let hash = self.hash_of(secret);
         let statement = self.statement(&format!("{SELECT} WHERE hash = ?")).bind(hash.clone());
         let Some(row) = self.row(statement).await? else { return Ok(None) };
         let kept: &str = column(&row, 7)?;
@@ -200,11 +210,4 @@ fn read(row: &AnyRow) -> Result<StoredKey, CatalogError> {
         revoked_at: optional_time(row, 5)?,
         last_used_at: optional_time(row, 6)?,
     })
-}
-
-fn random_hexadecimal<const BYTES: usize>() -> Result<String, CatalogError> {
-    let mut bytes = [0; BYTES];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| CatalogError::unavailable(format!("the system has no randomness: {error}")))?;
-    Ok(hexadecimal(&bytes))
 }

@@ -33,7 +33,7 @@ impl Catalog {
         let mut list = RuleList { revision, ..RuleList::default() };
         // Page by page, because rows take far more room than the rules in them; one page is read while the next one comes.
         let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);
-        let mut after = Some(-1);
+        let mut after: Option<i64> = Some(-1);
         let mut reading = None;
         while let Some(number) = after {
             let page = self.statement(&sql).bind(number).bind(LOAD_PAGE).patient();

@@ -28,7 +28,7 @@ impl<'q> Statement<'q> {
         Self { query: sqlx::query(AssertSqlSafe(kind.placeholders(sql))), within: STATEMENT_TIMEOUT }
     }
 
-    pub(crate) fn bind<T: Encode<'q, Any> + Type<Any> + Send + 'q>(mut self, value: T) -> Self {
+    pub(crate) fn bind<T: Value<'q>>(mut self, value: T) -> Self {
         self.query = self.query.bind(value);
         self
     }
@@ -58,6 +58,15 @@ impl<'q> Statement<'q> {
         Ok(bounded(within, self.query.execute(connection)).await?.rows_affected())
     }
 }
+
+/// What can be bound. One type for all integers: drivers remember a statement with the types that it was first sent with, and PostgreSQL refuses others.
+pub(crate) trait Value<'q>: Encode<'q, Any> + Type<Any> + Send + 'q {}
+
+impl Value<'_> for i64 {}
+impl Value<'_> for Option<i64> {}
+impl Value<'_> for String {}
+impl Value<'_> for Option<String> {}
+impl Value<'static> for &'static str {}
 
 /// What a database does before a commit, as long as it answers in time.
 pub(crate) async fn bounded<T>(

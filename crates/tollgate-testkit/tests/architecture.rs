@@ -75,6 +75,7 @@ fn inner_crates_do_not_know_outer_ones() {
             &[
                 "tollgate",
                 "getrandom",
+                "hmac",
                 "serde",
                 "serde_json",
                 "sha2",

@@ -11,12 +11,14 @@ CREATE TABLE IF NOT EXISTS tollgate_catalog_state (
     audit_sequence BIGINT NOT NULL,
     audit_hash VARCHAR(64) NOT NULL,
     audit_removed_sequence BIGINT NOT NULL,
-    audit_removed_hash VARCHAR(64) NOT NULL
+    audit_removed_hash VARCHAR(64) NOT NULL,
+    -- What the hashes of secrets are keyed with: random, and made at the first start.
+    key_pepper VARCHAR(64) NOT NULL
 ){table};
 
 INSERT INTO tollgate_catalog_state
-    (id, revision, rules_revision, users_revision, audit_sequence, audit_hash, audit_removed_sequence, audit_removed_hash)
-    SELECT id, 0, 0, 0, 0, '', 0, '' FROM (SELECT 1 AS id) AS one
+    (id, revision, rules_revision, users_revision, audit_sequence, audit_hash, audit_removed_sequence, audit_removed_hash, key_pepper)
+    SELECT id, 0, 0, 0, 0, '', 0, '', '' FROM (SELECT 1 AS id) AS one
     WHERE NOT EXISTS (SELECT 1 FROM tollgate_catalog_state);
 
 CREATE TABLE IF NOT EXISTS tollgate_rules (

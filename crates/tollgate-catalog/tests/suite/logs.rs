@@ -14,14 +14,14 @@ fn decision(place: &Place, number: u64) -> DecisionRecord {
         user_id: Some(format!("u{}", number % 3)),
         dimension: "user".into(),
         identifier: format!("u{}", number % 3),
-        endpoint: if number % 2 == 0 { "/even" } else { "/odd ' \" 🦀" }.into(),
-        method: (number % 4 == 0).then(|| "GET".into()),
-        allowed: number % 5 != 0,
+        endpoint: if number.is_multiple_of(2) { "/even" } else { "/odd ' \" 🦀" }.into(),
+        method: number.is_multiple_of(4).then(|| "GET".into()),
+        allowed: !number.is_multiple_of(5),
         rule: Some("per-user".into()),
-        reason: (number % 5 == 0).then(|| "LIMIT_EXCEEDED".into()),
+        reason: number.is_multiple_of(5).then(|| "LIMIT_EXCEEDED".into()),
         cost: number + 1,
         capacity: Some(100),
-        remaining: (number % 7 != 0).then_some(number),
+        remaining: (!number.is_multiple_of(7)).then_some(number),
     }
 }
 
