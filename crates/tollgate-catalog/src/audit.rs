@@ -20,6 +20,15 @@ pub(crate) struct Tail {
     pub(crate) hash: String,
 }
 
+/// Where the trail begins and ends.
+struct AuditState {
+    /// The oldest record that was not removed because of its age.
+    first: i64,
+    /// Of the record before it.
+    previous_hash: String,
+    tail: Tail,
+}
+
 /// What a change did.
 pub(crate) struct Entry<'e> {
     pub(crate) action: &'static str,
@@ -127,28 +136,43 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the database does not answer.
     pub async fn audit_verify(&self) -> Result<AuditCheck, CatalogError> {
+        loop {
+            let (check, first) = self.walk_along_trail().await?;
+            // Records that were removed meanwhile because of their age are not missing.
+            if check.first_broken.is_none() || self.audit_state().await?.first == first {
+                return Ok(check);
+            }
+        }
+    }
+
+    async fn audit_state(&self) -> Result<AuditState, CatalogError> {
         let sql = "SELECT audit_removed_sequence, audit_removed_hash, audit_sequence, audit_hash FROM tollgate_catalog_state";
-        let state = self.row(self.statement(sql)).await?;
-        let state = state.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
-        let first = column::<i64>(&state, 0)? + 1;
-        let mut hash: String = column(&state, 1)?;
-        let last: i64 = column(&state, 2)?;
+        let row = self.row(self.statement(sql)).await?;
+        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+        let first = column::<i64>(&row, 0)? + 1;
+        let tail = Tail { sequence: column(&row, 2)?, hash: column(&row, 3)? };
+        Ok(AuditState { first, previous_hash: column(&row, 1)?, tail })
+    }
+
+    /// What is found, and which record was the first one then.
+    async fn walk_along_trail(&self) -> Result<(AuditCheck, i64), CatalogError> {
+        let AuditState { first, previous_hash: mut hash, tail } = self.audit_state().await?;
         let mut sequence = first;
         // What is added meanwhile is none of this walk's business.
-        while sequence <= last {
+        while sequence <= tail.sequence {
             let sql = format!("{COLUMNS} WHERE sequence >= ? AND sequence <= ? ORDER BY sequence LIMIT ?");
             let page = i64::try_from(PAGE_MAX).map_err(unreadable)?;
-            let rows = self.rows(self.statement(&sql).bind(sequence).bind(last).bind(page)).await?;
+            let rows = self.rows(self.statement(&sql).bind(sequence).bind(tail.sequence).bind(page)).await?;
             let next = follow(&rows, sequence, &mut hash);
             // A page that ends before its last record ends at a broken one.
             if next == sequence || next - sequence < i64::try_from(rows.len()).map_err(unreadable)? {
-                return Ok(check(first, next, Some(next)));
+                return Ok((check(first, next, Some(next)), first));
             }
             sequence = next;
         }
         // The newest ones may be cut off; the state remembers the last.
-        let broken = (hash != column::<String>(&state, 3)?).then_some(last);
-        Ok(check(first, broken.unwrap_or(sequence), broken))
+        let broken = (hash != tail.hash).then_some(tail.sequence);
+        Ok((check(first, broken.unwrap_or(sequence), broken), first))
     }
 }
 

@@ -6,10 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::Limit;
-use tollgate_catalog::AuditFilter;
+use tollgate::{Limit, Timestamp};
+use tollgate_catalog::{AuditFilter, Retention};
 
 use super::{Place, actor, rule};
 
@@ -111,4 +112,39 @@ pub(crate) async fn keys_with_one_secret_are_made_once(place: &Place) {
     assert_eq!(made.iter().filter(|(_, created)| *created).count(), 1);
     assert!(made.iter().all(|(key, _)| key.key_id == made[0].0.key_id));
     assert_eq!(nodes[0].revision().await.unwrap().all, 1);
+}
+
+pub(crate) async fn the_trail_is_whole_while_old_records_go(place: &Place) {
+    let catalog = place.open().await;
+    let count = 60;
+    for _ in 0..count {
+        catalog.put_user(&actor(), "u", None, &[]).await.unwrap();
+        place.clock.advance(Duration::from_secs(1));
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let mut watchers = JoinSet::new();
+    for _ in 0..2 {
+        let (node, done) = (place.open().await, done.clone());
+        watchers.spawn(async move {
+            while !done.load(Ordering::SeqCst) {
+                assert_eq!(node.audit_verify().await.unwrap().first_broken, None);
+            }
+        });
+    }
+    for seconds in (0..count).rev() {
+        let before = Timestamp::from_micros(place.now().as_micros() - seconds * 1_000_000);
+        let nothing = Timestamp::default();
+        let retention = Retention {
+            audit: before,
+            decisions: nothing,
+            minutes: nothing,
+            hours: nothing,
+            overrides: nothing,
+        };
+        catalog.remove_old(retention).await.unwrap();
+    }
+    done.store(true, Ordering::SeqCst);
+    watchers.join_all().await;
+    assert_eq!(place.number("SELECT COUNT(*) FROM tollgate_audit_log").await, 0);
+    assert_eq!(catalog.audit_verify().await.unwrap().records, 0);
 }

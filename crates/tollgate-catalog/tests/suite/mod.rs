@@ -87,6 +87,7 @@ macro_rules! catalog_suite {
             lists_belong_to_their_revision,
             a_change_outlives_its_caller,
             keys_with_one_secret_are_made_once,
+            the_trail_is_whole_while_old_records_go,
         ]);
         $crate::catalog_suite!($place, keys: [
             only_the_hash_of_a_secret_is_kept,
