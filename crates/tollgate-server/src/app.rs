@@ -4,9 +4,9 @@ use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -16,10 +16,12 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::ALLOW;
 use hyper::{Method, Request, Uri};
+use tokio::time::Instant;
 use tollgate::{Config, Decision, Limiter, Profile};
 use tower::ServiceExt;
 
 use crate::auth::{AdminKey, Gate};
+use crate::deprecation::{self, Deprecation, deprecations};
 use crate::headers::Families;
 use crate::live::Live;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text};
@@ -44,6 +46,9 @@ pub(crate) struct Shared {
     pub(crate) families: Families,
     pub(crate) transitions: Transitions,
     pub(crate) started: Instant,
+    pub(crate) deprecations: Vec<Deprecation>,
+    /// The document, once somebody wanted it.
+    pub(crate) openapi: OnceLock<Result<Bytes, String>>,
     request_ids: RequestIds,
     request_timeout: Duration,
     draining: AtomicBool,
@@ -61,15 +66,21 @@ pub(crate) fn peer<B>(request: &Request<B>) -> Option<IpAddr> {
 impl App {
     /// The service over `limiter`, without a catalog: rules cannot be changed. `key` opens its admin operations.
     pub fn new(config: &Config, limiter: Limiter, key: AdminKey) -> Self {
-        Self::build(config, limiter, None, Some(key))
+        Self::build(config, limiter, None, Some(key), deprecations())
     }
 
     /// The service over rules that can be changed. `key` opens its admin operations, beside the keys in the catalog.
     pub fn managed(config: &Config, live: Arc<Live>, key: Option<AdminKey>) -> Self {
-        Self::build(config, live.limiter.clone(), Some(live), key)
+        Self::build(config, live.limiter.clone(), Some(live), key, deprecations())
     }
 
-    fn build(config: &Config, limiter: Limiter, live: Option<Arc<Live>>, key: Option<AdminKey>) -> Self {
+    pub(crate) fn build(
+        config: &Config,
+        limiter: Limiter,
+        live: Option<Arc<Live>>,
+        key: Option<AdminKey>,
+        deprecations: Vec<Deprecation>,
+    ) -> Self {
         let shared = Arc::new(Shared {
             limiter,
             gate: Gate::new(config, live.clone(), key),
@@ -77,11 +88,13 @@ impl App {
             families: Families::new(&config.headers),
             transitions: Transitions::default(),
             started: Instant::now(),
+            deprecations,
+            openapi: OnceLock::new(),
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
             draining: AtomicBool::new(false),
         });
-        let router = rest::router(shared.clone());
+        let router = rest::router(shared.clone(), &shared.deprecations);
         Self { shared, router }
     }
 
@@ -114,11 +127,12 @@ impl App {
             }
         };
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-            let allow = response.headers_mut().remove(ALLOW);
-            response = error.render(as_text(&id), rendering);
-            if let Some(allow) = allow {
-                response.headers_mut().insert(ALLOW, allow);
+            let mut rendered = error.render(as_text(&id), rendering);
+            if let Some(allow) = response.headers_mut().remove(ALLOW) {
+                rendered.headers_mut().insert(ALLOW, allow);
             }
+            deprecation::carry(&response, &mut rendered);
+            response = rendered;
         }
         response.headers_mut().insert(REQUEST_ID, id);
         response

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quick_cache::sync::Cache;
+use tokio::time::Instant;
 use tollgate::Timestamp;
 use tollgate_catalog::{Catalog, Revision, StoredKey};
 

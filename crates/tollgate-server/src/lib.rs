@@ -20,6 +20,7 @@
 
 mod app;
 mod auth;
+mod deprecation;
 mod headers;
 mod journal;
 mod keys;
@@ -36,6 +37,7 @@ mod usage;
 pub use app::App;
 pub use auth::AdminKey;
 pub use live::{Live, LiveError};
+pub use openapi::openapi;
 pub use run::run;
 
 /// The largest request body, in bytes.

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
-use tollgate::{Profile, Timestamp};
+use tokio::time::{Instant, timeout};
+use tollgate::{Clock, Profile, SystemClock, Timestamp};
 use tollgate_catalog::{Catalog, Revision};
 
 /// How many users are kept.
@@ -129,6 +129,6 @@ impl fmt::Debug for Profiles {
 
 /// The time of this machine, for what people say in hours and days.
 pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+    CLOCK.now()
 }

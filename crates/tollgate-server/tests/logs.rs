@@ -63,7 +63,7 @@ async fn decisions_are_logged_and_found() {
         }
     }
     assert_eq!(seen, 5);
-    for bad in ["since=yesterday", "allowed=maybe", "limit=100000", "cursor=x", "nonsense=1"] {
+    for bad in ["since=yesterday", "allowed=maybe", "allowed=", "limit=100000", "cursor=x", "nonsense=1"] {
         let answer = client.admin(Method::GET, &format!("/api/v1/logs?{bad}"), Value::Null).await;
         assert_eq!(answer.error(), ("INVALID_INPUT", bad.split('=').next().unwrap()));
     }

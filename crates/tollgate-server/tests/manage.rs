@@ -297,6 +297,8 @@ async fn a_user_has_a_tier_limits_of_their_own_and_overrides() {
     assert_eq!((&check.body["limit"], &check.body["remaining"]), (&json!(7), &json!(4)));
     let list = client.admin(Method::GET, override_path, NOTHING).await;
     assert_eq!(list.body["overrides"], json!([made.body]));
+    let nobody = format!("/api/v1/users/{}/override", "x".repeat(1_025));
+    assert_eq!(client.admin(Method::GET, &nobody, NOTHING).await.error(), ("INVALID_INPUT", "user_id"));
     let id = made.body["id"].as_str().unwrap();
     assert_eq!(client.admin(Method::DELETE, &format!("{override_path}/{id}"), NOTHING).await.status, 204);
     assert_eq!(client.admin(Method::DELETE, &format!("{override_path}/{id}"), NOTHING).await.status, 404);

@@ -167,6 +167,9 @@ async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
         assert_eq!(answer.body["remaining"], 75);
         assert_eq!(answer.body["usage_percentage"], 25.0);
     }
+    let query = "?strategy=fixed%5Fwindow&limit=1%30&window_seconds=60";
+    let encoded = client.get(&format!("/v1/rate-limit/status/u/login{query}")).await;
+    assert_eq!((&encoded.body["strategy"], &encoded.body["limit"]), (&json!("fixed_window"), &json!(10)));
     let root = client.send(Method::GET, "/v1/rate-limit/status/u/", &[], Body::empty()).await;
     assert_eq!(root.body["endpoint"], "/");
     let query = "/v1/rate-limit/status/u/x?strategy=sliding_window&limit=7&window_seconds=9";

@@ -50,8 +50,10 @@ vocabulary! {
     EndpointPattern => text(ENDPOINT_LENGTH_MAX, CLEAN);
     /// A method of HTTP, in either case.
     MethodName => text(32, "^[A-Za-z]+$");
-    /// The name of a rule, plan, key or store: printable ASCII without quotes and backslashes.
+    /// The name of a rule, plan or store: printable ASCII without quotes and backslashes.
     Name => text(NAME_LENGTH_MAX, PRINTABLE);
+    /// The name of a key.
+    KeyName => text(NAME_LENGTH_MAX, CLEAN);
     /// The name of a tier.
     TierName => text(NAME_LENGTH_MAX, CLEAN);
     /// Makes a repeated request harmless for five minutes.
@@ -95,8 +97,16 @@ vocabulary! {
     SourceName => words(["file", "catalog"]);
     /// What a key is for.
     RoleName => words(["admin", "reader", "checker"]);
+    /// Whether a key still opens anything.
+    KeyState => words(["active", "revoked", "expired"]);
     /// Why a limit is in force for a user, the most specific reason first.
     WhyName => words(["override", "identifier", "custom", "tier", "anyone", "plan", "ad_hoc", "default"]);
+    /// Alive, or ready for traffic.
+    HealthName => words(["ok", "ready"]);
+    /// Whether a part works.
+    Condition => words(["UP", "DOWN"]);
+    /// How a key stands; `UNKNOWN` while its store fails.
+    KeyCondition => words(["OK", "WARNING", "THROTTLED", "UNKNOWN"]);
     /// ThrottleX's names of the algorithms.
     PolicyType => words(
         ["TOKEN_BUCKET", "LEAKY_BUCKET", "GCRA", "SLIDING_WINDOW", "FIXED_WINDOW", "SLIDING_COUNTER"]

@@ -11,49 +11,76 @@ use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Check, CheckError, Decision};
+use utoipa::ToSchema;
 
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
 use super::{json, read_json};
 use crate::app::{Shared, peer};
 use crate::auth::Need;
+use crate::openapi::vocabulary::IdempotencyKey;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Envelope};
 
 /// How many checks one batch can have.
 const CHECKS_MAX: usize = 1_000;
 
-#[derive(Debug, Deserialize)]
+/// Many checks, each decided on its own.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BatchRequest<'a> {
     /// Read one by one, so that a bad one spoils only its own answer.
     #[serde(borrow)]
+    #[schema(value_type = Vec<Object>, min_items = 1, max_items = 1000)]
     checks: Vec<&'a RawValue>,
+    /// For the whole batch.
     #[serde(borrow, default)]
+    #[schema(value_type = Option<IdempotencyKey>)]
     idempotency_key: Option<Cow<'a, str>>,
 }
 
 const FIELDS: [(&str, Kind); 2] = [("checks", Kind::List), ("idempotency_key", Kind::Text)];
 
-#[derive(Debug, Serialize)]
+/// The answers, in the order of the checks.
+#[derive(Debug, Serialize, ToSchema)]
 struct BatchResponse<'a> {
     results: Vec<ItemResponse<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+/// The answer to one check of a batch, or what is wrong with it.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = BatchItem)]
 enum ItemResponse<'a> {
     Decided(Box<CheckResponse<'a>>),
     Failed {
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
         user_id: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
         endpoint: Option<&'a str>,
         #[serde(flatten)]
         error: Envelope<'a>,
     },
 }
 
+/// Many checks in one request
+///
+/// Each is decided on its own; a bad one is an error in its place, and the rest are answered.
+#[utoipa::path(
+    post,
+    path = "/v1/rate-limit/batch-check",
+    operation_id = "batch_check",
+    tag = "Checks",
+    security((), ("api_key" = []), ("bearer" = [])),
+    params(("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree")),
+    request_body = BatchRequest,
+    responses(
+        (status = 200, description = "An answer for each check, in their order.", body = BatchResponse),
+        (status = 422, description = "The idempotency key came with another batch."),
+    )
+)]
 pub(super) async fn batch_check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,

@@ -15,12 +15,31 @@ use super::{json, read_json};
 use crate::app::{Shared, peer};
 use crate::auth::Need;
 use crate::headers::write_retry_after;
+use crate::openapi::vocabulary::IdempotencyKey;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
 
 /// A store that fails is looked at at least this often, in seconds.
 const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
+/// May this request pass?
+///
+/// Finds every limit that applies and charges all of them or none.
+#[utoipa::path(
+    post,
+    path = "/v1/rate-limit/check",
+    operation_id = "check",
+    tag = "Checks",
+    security((), ("api_key" = []), ("bearer" = [])),
+    params(("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree")),
+    request_body = CheckRequest,
+    responses(
+        (status = 200, description = "Allowed, and charged.", body = CheckResponse),
+        (status = 422, description = "The idempotency key came with another request."),
+        (status = 429, description = "Denied, and nothing charged.", body = CheckResponse),
+        (status = 503, description = "Denied, because the store of a limit fails and that limit denies then.", body = CheckResponse),
+    )
+)]
 pub(crate) async fn check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,

@@ -24,7 +24,7 @@ use hyper::header::{ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, StatusCode};
 use jiff::Timestamp as Time;
-use tollgate::Timestamp;
+use tollgate::{IDENTIFIER_LENGTH_MAX, Timestamp};
 use tollgate_catalog::{Actor, CatalogError};
 
 use super::read_json;
@@ -37,6 +37,9 @@ use crate::respond::{ApiError, Code};
 /// How many entries a page has unless the request says otherwise, and at most.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
+
+/// Names and values of a query, decoded.
+type Parameters<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// A request by somebody who may manage, and the rules it is about.
 pub(super) struct Managed {
@@ -89,7 +92,7 @@ impl Managed {
     }
 
     /// The parameters of the query, which must all be known.
-    pub(super) fn parameters(&self, known: &[&str]) -> Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, ApiError> {
+    pub(super) fn parameters(&self, known: &[&str]) -> Result<Parameters<'_>, ApiError> {
         let query = self.query.as_deref().unwrap_or_default();
         let parameters: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         if let Some((name, _)) = parameters.iter().find(|(name, _)| !known.contains(&&**name)) {
@@ -170,6 +173,13 @@ impl Page {
         found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
     }
 
+    /// A filter that is yes or no.
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        let found = self.filters.iter().rfind(|(own, _)| own == name);
+        let flag = found.map(|(_, value)| value.parse::<bool>()).transpose();
+        flag.map_err(|_| ApiError::input(name, "must be true or false"))
+    }
+
     /// A filter that is a time: RFC 3339, or seconds since the epoch.
     pub(super) fn time(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
         let Some(text) = self.text(name) else { return Ok(None) };
@@ -193,6 +203,15 @@ pub(super) fn path_parts(path: PathParts) -> Result<Vec<String>, ApiError> {
 /// The only variable part of the path.
 pub(super) fn path_part(path: PathParts) -> Result<String, ApiError> {
     Ok(path_parts(path)?.into_iter().next().unwrap_or_default())
+}
+
+/// The user that the path names, if somebody can be called that.
+pub(super) fn path_user(path: PathParts) -> Result<String, ApiError> {
+    let user_id = path_part(path)?;
+    let usable = (1..=IDENTIFIER_LENGTH_MAX).contains(&user_id.len())
+        && !user_id.bytes().any(|byte| byte.is_ascii_control());
+    let reason = "must be 1 to 1024 bytes long without control characters";
+    if usable { Ok(user_id) } else { Err(ApiError::input("user_id", reason)) }
 }
 
 /// Adds the version as an ETag.

@@ -8,21 +8,36 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::wire::CheckRequest;
 use super::{json, read_json, rfc3339};
 use crate::app::{Peer, Shared};
 use crate::auth::Need;
+use crate::openapi::vocabulary::Time;
 use crate::respond::ApiError;
 
-#[derive(Debug, Serialize)]
+/// What was forgotten, and when.
+#[derive(Debug, Serialize, ToSchema)]
 struct ResetResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     user_id: Option<&'a str>,
+    #[schema(required = true)]
     endpoint: Option<&'a str>,
+    #[schema(value_type = Time)]
     reset_at: String,
 }
 
+/// Forgets the counters of a user at an endpoint
+#[utoipa::path(
+    post,
+    path = "/v1/rate-limit/reset",
+    operation_id = "reset",
+    tag = "Checks",
+    request_body = CheckRequest,
+    responses((status = 200, description = "They start anew.", body = ResetResponse)),
+)]
 pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,
     Extension(Peer(peer)): Extension<Peer>,

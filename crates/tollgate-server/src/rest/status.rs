@@ -15,8 +15,27 @@ use super::check::answer;
 use super::wire::CheckRequest;
 use crate::app::{Shared, peer};
 use crate::auth::Need;
+use crate::openapi::vocabulary::{AlgorithmChoice, Burst, Endpoint, MethodName, Quota, UserId, WholeWindow};
 use crate::respond::{ApiError, Code};
 
+/// How a user stands, without consuming anything
+#[utoipa::path(
+    get,
+    path = "/v1/rate-limit/status/{user_id}/{endpoint}",
+    operation_id = "status",
+    tag = "Checks",
+    security((), ("api_key" = []), ("bearer" = [])),
+    params(
+        ("user_id" = UserId, Path, description = "whom it is about"),
+        ("endpoint" = Endpoint, Path, description = "the endpoint, percent-encoded or as raw path segments"),
+        ("strategy" = Option<AlgorithmChoice>, Query, description = "as in a check"),
+        ("method" = Option<MethodName>, Query, description = "as in a check"),
+        ("limit" = Option<Quota>, Query, description = "as in a check; goes with window_seconds"),
+        ("window_seconds" = Option<WholeWindow>, Query, description = "as in a check; goes with limit"),
+        ("burst_capacity" = Option<Burst>, Query, description = "as in a check"),
+    ),
+    responses((status = 200, description = "What a check of cost 1 would be answered now.", body = CheckResponse)),
+)]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
     path: Result<Path<Vec<String>>, PathRejection>,
@@ -32,14 +51,13 @@ pub(super) async fn status(
     let mut request = CheckRequest::default();
     request.user_id = Some(Cow::Borrowed(&user_id));
     request.endpoint = Some(Cow::Borrowed(endpoint));
-    for pair in query.iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        match name {
-            "strategy" => request.strategy = Some(value.into()),
+    for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
+        match &*name {
+            "strategy" => request.strategy = Some(value.into_owned().into()),
             "method" => request.method = Some(value.to_ascii_uppercase().into()),
-            "limit" => request.limit = Some(number("limit", value)?),
-            "window_seconds" => request.window_seconds = Some(number("window_seconds", value)?),
-            "burst_capacity" => request.burst_capacity = Some(number("burst_capacity", value)?),
+            "limit" => request.limit = Some(number("limit", &value)?),
+            "window_seconds" => request.window_seconds = Some(number("window_seconds", &value)?),
+            "burst_capacity" => request.burst_capacity = Some(number("burst_capacity", &value)?),
             _ => {
                 let name: String = name.chars().take(64).collect();
                 let reason =

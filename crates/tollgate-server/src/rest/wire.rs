@@ -11,8 +11,8 @@ use tollgate::{Algorithm, Check, CheckError, Cost, Limit, Limiter};
 use utoipa::ToSchema;
 
 use crate::openapi::vocabulary::{
-    AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name, Quota,
-    UserId, WholeWindow,
+    AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
+    Quota, UserId, WholeWindow,
 };
 use crate::respond::{ApiError, Code, invalid_limit};
 

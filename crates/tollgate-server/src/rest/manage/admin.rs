@@ -9,17 +9,23 @@ use hyper::{Request, StatusCode};
 use serde::Serialize;
 use tollgate::{Check, Decision, Standing, StoreHealth};
 use tollgate_catalog::StoredRule;
+use utoipa::ToSchema;
 
 use super::policies::{DIMENSION, is_policy, kind, page, window_seconds, with_next};
 use super::{Managed, PathParts, path_part, rfc3339};
 use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::rest::json;
 
-#[derive(Debug, Serialize)]
+/// How the service is.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ServiceStatus)]
 struct StatusResponse<'a> {
+    #[schema(value_type = value::Condition)]
     status: &'static str,
     version: &'static str,
     uptime_seconds: u64,
@@ -31,20 +37,31 @@ struct StatusResponse<'a> {
     log_dropped: u64,
 }
 
-#[derive(Debug, Serialize)]
+/// How a store or the catalog is.
+#[derive(Debug, Serialize, ToSchema)]
 struct PartStatus<'a> {
     name: &'a str,
+    #[schema(value_type = value::Condition)]
     status: &'static str,
 }
 
 /// How often keys of this node changed their state.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StateTransitions)]
 struct Transitions {
     normal: u64,
     warning: u64,
     throttled: u64,
 }
 
+/// How the service, its stores and its catalog are
+#[utoipa::path(
+    get,
+    path = "/admin/status",
+    operation_id = "admin_status",
+    tag = "ThrottleX",
+    responses((status = 200, description = "Up or down, part by part.", body = StatusResponse)),
+)]
 pub(crate) async fn status(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -77,15 +94,23 @@ pub(crate) async fn status(
 }
 
 /// The use of one key.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = KeyMetrics)]
 struct MetricsResponse {
     key: String,
+    /// Null, as the numbers, when no limit applies.
+    #[schema(required = true, value_type = Option<value::PolicyType>)]
     algorithm: Option<String>,
+    #[schema(required = true)]
     current_tokens: Option<u32>,
+    #[schema(required = true)]
     capacity: Option<u32>,
+    #[schema(required = true)]
     window_request_count: Option<u32>,
+    #[schema(required = true)]
     window_seconds: Option<u64>,
+    #[schema(value_type = value::KeyCondition)]
     status: &'static str,
 }
 
@@ -112,7 +137,17 @@ impl MetricsResponse {
     }
 }
 
-/// Every key that has a policy, with its current use.
+/// The use of every key that has a policy
+#[utoipa::path(
+    get,
+    path = "/admin/metrics",
+    operation_id = "admin_metrics",
+    tag = "ThrottleX",
+    params(PageParameters),
+    responses((status = 200, description = "One page of them.", body = Vec<MetricsResponse>, headers(
+        ("Link" = String, description = "the next page, as `rel=\"next\"`"),
+    ))),
+)]
 pub(crate) async fn metrics(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -128,6 +163,15 @@ pub(crate) async fn metrics(
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", next))
 }
 
+/// The use of one key
+#[utoipa::path(
+    get,
+    path = "/admin/metrics/{key}",
+    operation_id = "admin_metrics_of",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy")),
+    responses((status = 200, description = "What it has used.", body = MetricsResponse)),
+)]
 pub(crate) async fn metrics_of(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -143,13 +187,26 @@ pub(crate) async fn metrics_of(
     Ok(json(StatusCode::OK, &MetricsResponse::new(&key, policy, &decision)))
 }
 
-#[derive(Debug, Serialize)]
+/// What was forgotten, and when.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = KeyReset)]
 struct ResetResponse<'a> {
     key: &'a str,
+    /// Always `RESET`.
     status: &'static str,
+    #[schema(value_type = value::Time)]
     timestamp: String,
 }
 
+/// Forgets the counters of one key
+#[utoipa::path(
+    post,
+    path = "/admin/reset/{key}",
+    operation_id = "admin_reset",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy")),
+    responses((status = 200, description = "They start anew.", body = ResetResponse)),
+)]
 pub(crate) async fn reset(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

@@ -9,24 +9,39 @@ use hyper::{Request, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tollgate_catalog::{AuditFilter, AuditRecord};
+use utoipa::ToSchema;
 
 use super::{Managed, rfc3339};
 use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
 use crate::respond::ApiError;
 use crate::rest::json;
 
-#[derive(Debug, Serialize)]
+/// One change.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AuditRecord)]
 struct AuditResponse<'a> {
     sequence: i64,
+    #[schema(value_type = value::Time)]
     at: String,
+    /// The id of the key; `configured` for the one in `TOLLGATE_ADMIN_KEY`.
     actor: &'a str,
+    #[schema(required = true)]
     address: Option<&'a str>,
+    #[schema(required = true)]
     request_id: Option<&'a str>,
     action: &'a str,
     subject: &'a str,
+    #[schema(required = true)]
     user_id: Option<&'a str>,
+    /// Null for what was not there.
+    #[schema(required = true, value_type = Option<Object>)]
     before: Option<&'a RawValue>,
+    /// Null for what is gone.
+    #[schema(required = true, value_type = Option<Object>)]
     after: Option<&'a RawValue>,
+    /// Of this record and the one before, so that none can be changed unseen.
     hash: &'a str,
 }
 
@@ -51,12 +66,30 @@ impl<'a> AuditResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// Who changed what.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AuditList)]
 struct AuditListResponse<'a> {
     records: Vec<AuditResponse<'a>>,
+    /// Null on the last page.
+    #[schema(required = true)]
     next_cursor: Option<String>,
 }
 
+/// Who changed what, before and after
+#[utoipa::path(
+    get,
+    path = "/api/v1/audit",
+    operation_id = "list_audit",
+    tag = "Logs",
+    params(
+        PageParameters,
+        ("user" = Option<String>, Query, description = "changes about this user only"),
+        ("actor" = Option<String>, Query, description = "changes made with this key only, by its id"),
+        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
+    ),
+    responses((status = 200, description = "One page of changes.", body = AuditListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,

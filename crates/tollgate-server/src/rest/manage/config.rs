@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tollgate::{Pattern, Rule};
 use tollgate_catalog::StoredRule;
+use utoipa::ToSchema;
 
 use super::rule_wire::read_limit;
 use super::rules::not_in_file;
 use super::{Managed, PathParts, empty, path_parts, rfc3339, with_etag};
 use crate::app::Shared;
+use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
@@ -23,14 +25,21 @@ use crate::rest::wire::{Kind, parse_strategy, read_object};
 const RULE_NAME: &str = "config";
 const DIMENSION: &str = "user";
 
-#[derive(Debug, Deserialize)]
+/// The limit of a user at an endpoint.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ConfigRequest {
+    #[schema(value_type = value::UserId, required = true)]
     user_id: Option<String>,
+    #[schema(value_type = value::EndpointPattern, required = true)]
     endpoint: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
     limit: Option<u64>,
+    #[schema(value_type = value::Window, required = true)]
     window_seconds: Option<Number>,
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
     strategy: Option<String>,
+    #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
 }
 
@@ -43,19 +52,37 @@ const FIELDS: [(&str, Kind); 6] = [
     ("burst_capacity", Kind::Count),
 ];
 
-#[derive(Debug, Serialize)]
+/// The limit of a user at an endpoint, as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
 struct ConfigResponse<'a> {
     user_id: &'a str,
     endpoint: &'a str,
     limit: u32,
     #[serde(serialize_with = "crate::rest::answer::seconds")]
+    #[schema(value_type = value::Window)]
     window_seconds: std::time::Duration,
+    #[schema(value_type = value::AlgorithmName)]
     strategy: &'static str,
     burst_capacity: u32,
     rule_id: &'a str,
+    #[schema(value_type = value::Time)]
     updated_at: String,
 }
 
+/// Sets the limit of a user at an endpoint
+///
+/// It makes or replaces the rule named `config` for that user and endpoint.
+#[utoipa::path(
+    put,
+    path = "/v1/rate-limit/config",
+    operation_id = "put_config",
+    tag = "Rules",
+    request_body = ConfigRequest,
+    responses(
+        (status = 200, description = "It is set.", body = ConfigResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 409, description = "The configuration file has that rule."),
+    )
+)]
 pub(crate) async fn put(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -77,6 +104,21 @@ pub(crate) async fn put(
     Ok(shown(&stored))
 }
 
+/// The limit of a user at an endpoint
+#[utoipa::path(
+    get,
+    path = "/v1/rate-limit/config/{user_id}/{endpoint}",
+    operation_id = "get_config",
+    tag = "Rules",
+    params(
+        ("user_id" = value::UserId, Path, description = "whose limit it is"),
+        ("endpoint" = value::EndpointPattern, Path, description = "the endpoint, percent-encoded or as raw path segments"),
+    ),
+    responses(
+        (status = 200, description = "It is this.", body = ConfigResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "None was set."),
+    )
+)]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -87,6 +129,23 @@ pub(crate) async fn get(
     Ok(shown(&find(&managed, path).await?))
 }
 
+/// Removes the limit of a user at an endpoint
+#[utoipa::path(
+    delete,
+    path = "/v1/rate-limit/config/{user_id}/{endpoint}",
+    operation_id = "delete_config",
+    tag = "Rules",
+    params(
+        ("user_id" = value::UserId, Path, description = "whose limit it is"),
+        ("endpoint" = value::EndpointPattern, Path, description = "the endpoint, percent-encoded or as raw path segments"),
+        ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster"),
+    ),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "None was set."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
 pub(crate) async fn delete(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

@@ -8,21 +8,29 @@ use axum::response::Response;
 use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use tollgate_catalog::StoredKey;
+use utoipa::ToSchema;
 
 use super::overrides::expiry;
 use super::{Managed, PathParts, empty, path_part, rfc3339};
 use crate::app::Shared;
+use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::rest::json;
 use crate::rest::wire::{Kind, read_object};
 
-#[derive(Debug, Deserialize)]
+/// A key to be made. It never ends unless `expires_in_seconds` or `expires_at` is given, at most 366 days away.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct KeyRequest {
+    #[schema(value_type = value::RoleName, required = true)]
     role: Option<String>,
+    /// The role's unless given.
+    #[schema(value_type = Option<value::KeyName>)]
     name: Option<String>,
+    #[schema(value_type = Option<value::Lifetime>)]
     expires_in_seconds: Option<u64>,
+    #[schema(value_type = Option<value::Time>)]
     expires_at: Option<String>,
 }
 
@@ -33,18 +41,27 @@ const FIELDS: [(&str, Kind); 4] = [
     ("expires_at", Kind::Text),
 ];
 
-#[derive(Debug, Serialize)]
+/// A key as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Key)]
 struct KeyResponse<'a> {
     key_id: &'a str,
     /// Only in the answer that made the key.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     secret: Option<&'a str>,
     name: &'a str,
+    #[schema(value_type = value::RoleName)]
     role: &'a str,
+    #[schema(value_type = value::KeyState)]
     state: &'static str,
+    #[schema(value_type = value::Time)]
     created_at: String,
+    #[schema(required = true, value_type = Option<value::Time>)]
     expires_at: Option<String>,
+    #[schema(required = true, value_type = Option<value::Time>)]
     revoked_at: Option<String>,
+    #[schema(required = true, value_type = Option<value::Time>)]
     last_used_at: Option<String>,
 }
 
@@ -69,11 +86,21 @@ impl<'a> KeyResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// All keys, without their secrets.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = KeyList)]
 struct KeyListResponse<'a> {
     keys: Vec<KeyResponse<'a>>,
 }
 
+/// All API keys, without their secrets
+#[utoipa::path(
+    get,
+    path = "/api/v1/keys",
+    operation_id = "list_keys",
+    tag = "Keys",
+    responses((status = 200, description = "All of them.", body = KeyListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -84,6 +111,17 @@ pub(crate) async fn list(
     Ok(json(StatusCode::OK, &KeyListResponse { keys: keys.iter().map(KeyResponse::new).collect() }))
 }
 
+/// Makes an API key
+///
+/// Its secret is in this answer and never again.
+#[utoipa::path(
+    post,
+    path = "/api/v1/keys",
+    operation_id = "create_key",
+    tag = "Keys",
+    request_body = KeyRequest,
+    responses((status = 201, description = "It is made.", body = KeyResponse)),
+)]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -102,6 +140,18 @@ pub(crate) async fn create(
     Ok(json(StatusCode::CREATED, &body))
 }
 
+/// Revokes an API key
+#[utoipa::path(
+    delete,
+    path = "/api/v1/keys/{key_id}",
+    operation_id = "revoke_key",
+    tag = "Keys",
+    params(("key_id" = String, Path, description = "the id of a key")),
+    responses(
+        (status = 204, description = "It opens nothing any more."),
+        (status = 404, description = "There is no such key."),
+    )
+)]
 pub(crate) async fn revoke(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

@@ -10,27 +10,40 @@ use hyper::{Request, StatusCode};
 use serde::Serialize;
 use tollgate::Timestamp;
 use tollgate_catalog::{DecisionFilter, DecisionRecord, Period, UsageFilter, UsageRecord};
+use utoipa::ToSchema;
 
 use super::{Managed, rfc3339};
 use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::rest::json;
 
-#[derive(Debug, Serialize)]
+/// One decision.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DecisionRecord)]
 struct DecisionResponse<'a> {
+    #[schema(value_type = value::Time)]
     at: String,
+    #[schema(required = true)]
     request_id: Option<&'a str>,
+    #[schema(required = true)]
     user_id: Option<&'a str>,
     dimension: &'a str,
     identifier: &'a str,
     endpoint: &'a str,
+    #[schema(required = true)]
     method: Option<&'a str>,
     allowed: bool,
+    #[schema(required = true)]
     rule: Option<&'a str>,
+    #[schema(required = true, value_type = Option<value::ReasonName>)]
     reason: Option<&'a str>,
     cost: u64,
+    #[schema(required = true)]
     limit: Option<u64>,
+    #[schema(required = true)]
     remaining: Option<u64>,
 }
 
@@ -54,12 +67,31 @@ impl<'a> DecisionResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// What was decided, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DecisionList)]
 struct DecisionListResponse<'a> {
     decisions: Vec<DecisionResponse<'a>>,
+    /// Null on the last page.
+    #[schema(required = true)]
     next_cursor: Option<String>,
 }
 
+/// What was decided
+#[utoipa::path(
+    get,
+    path = "/api/v1/logs",
+    operation_id = "list_decisions",
+    tag = "Logs",
+    params(
+        PageParameters,
+        ("user_id" = Option<String>, Query, description = "decisions about this user only"),
+        ("endpoint" = Option<String>, Query, description = "decisions at this endpoint only"),
+        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
+        ("allowed" = Option<bool>, Query, description = "only those allowed, or only those denied"),
+    ),
+    responses((status = 200, description = "One page of decisions.", body = DecisionListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -67,17 +99,11 @@ pub(crate) async fn list(
     let managed = Managed::new(&shared, request).await?;
     let page = managed.page(&["user_id", "endpoint", "since", "allowed"])?;
     let after = page.number_cursor()?;
-    let allowed = match page.text("allowed").as_deref() {
-        None => None,
-        Some("true") => Some(true),
-        Some("false") => Some(false),
-        Some(_) => return Err(ApiError::input("allowed", "must be true or false")),
-    };
     let filter = DecisionFilter {
         user_id: page.text("user_id"),
         endpoint: page.text("endpoint"),
         since: page.time("since")?,
-        allowed,
+        allowed: page.flag("allowed")?,
     };
     let found = managed.live.catalog.decision_page(filter, after, page.limit).await?;
     let full = found.len() == page.limit;
@@ -86,12 +112,15 @@ pub(crate) async fn list(
     Ok(json(StatusCode::OK, &DecisionListResponse { decisions, next_cursor }))
 }
 
-#[derive(Debug, Serialize)]
+/// How often an identifier was allowed and denied.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UsageRecord)]
 struct UsageResponse<'a> {
     dimension: &'a str,
     identifier: &'a str,
     allowed: u64,
     blocked: u64,
+    #[schema(value_type = value::Time)]
     last_seen: String,
 }
 
@@ -107,13 +136,31 @@ impl<'a> UsageResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// Who asked most.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UsageList)]
 struct UsageListResponse<'a> {
+    #[schema(value_type = value::Time)]
     since: String,
     usage: Vec<UsageResponse<'a>>,
 }
 
-/// The heaviest identifiers since a time; of the last hour unless it is given.
+/// The heaviest identifiers since a time
+///
+/// Of the last hour unless `since` is given.
+#[utoipa::path(
+    get,
+    path = "/api/v1/usage",
+    operation_id = "list_usage",
+    tag = "Logs",
+    params(
+        ("limit" = Option<u16>, Query, minimum = 1, maximum = 1000, description = "how many entries at most; 100 unless given"),
+        ("dimension" = Option<String>, Query, description = "identifiers of this dimension only"),
+        ("identifier" = Option<String>, Query, description = "this identifier only"),
+        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
+    ),
+    responses((status = 200, description = "The heaviest first.", body = UsageListResponse)),
+)]
 pub(crate) async fn usage(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,

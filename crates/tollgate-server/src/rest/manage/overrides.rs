@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tollgate::Timestamp;
 use tollgate_catalog::{NewOverride, Override};
+use utoipa::ToSchema;
 
 use super::users::NumbersWire;
-use super::{Managed, PathParts, empty, path_part, path_parts, rfc3339};
+use super::{Managed, PathParts, empty, path_part, path_parts, path_user, rfc3339};
 use crate::app::Shared;
+use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::rest::json;
@@ -24,15 +26,25 @@ use crate::rest::wire::{Kind, read_object};
 /// What is meant to last is a rule.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-#[derive(Debug, Deserialize)]
+/// A temporary limit. When it ends is said by `expires_in_seconds` or by `expires_at`, at most 366 days away.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct OverrideRequest {
+    /// The name of a rule in the dimension `user`.
+    #[schema(value_type = value::Name, required = true)]
     rule: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
     limit: Option<u64>,
+    /// The rule's own unless given.
+    #[schema(value_type = Option<value::Window>)]
     window_seconds: Option<Number>,
+    #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
+    #[schema(value_type = Option<value::Lifetime>)]
     expires_in_seconds: Option<u64>,
+    #[schema(value_type = Option<value::Time>)]
     expires_at: Option<String>,
+    #[schema(max_length = 1024)]
     reason: Option<String>,
 }
 
@@ -46,25 +58,39 @@ const FIELDS: [(&str, Kind); 7] = [
     ("reason", Kind::Text),
 ];
 
-#[derive(Debug, Serialize)]
+/// An override as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Override)]
 struct OverrideResponse<'a> {
     id: &'a str,
     user_id: &'a str,
     rule: &'a str,
-    #[serde(flatten)]
-    numbers: NumbersWire,
+    #[schema(value_type = value::Quota, required = true)]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = value::Window, required = false)]
+    window_seconds: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = value::Burst, required = false)]
+    burst_capacity: Option<u64>,
+    #[schema(value_type = value::Time)]
     expires_at: String,
+    #[schema(required = true)]
     reason: Option<&'a str>,
+    #[schema(value_type = value::Time)]
     created_at: String,
 }
 
 impl<'a> OverrideResponse<'a> {
     fn new(stored: &'a Override) -> Self {
+        let NumbersWire { limit, window_seconds, burst_capacity } = NumbersWire::of(&stored.numbers);
         Self {
             id: &stored.override_id,
             user_id: &stored.user_id,
             rule: &stored.rule,
-            numbers: NumbersWire::of(&stored.numbers),
+            limit,
+            window_seconds,
+            burst_capacity,
             expires_at: rfc3339(stored.expires_at),
             reason: stored.reason.as_deref(),
             created_at: rfc3339(stored.created_at),
@@ -72,11 +98,25 @@ impl<'a> OverrideResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// The overrides that hold now.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OverrideList)]
 struct OverrideListResponse<'a> {
     overrides: Vec<OverrideResponse<'a>>,
 }
 
+/// Makes a temporary override
+///
+/// It replaces the numbers of a rule for one user, until it ends.
+#[utoipa::path(
+    post,
+    path = "/api/v1/users/{user_id}/override",
+    operation_id = "create_override",
+    tag = "Users",
+    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    request_body = OverrideRequest,
+    responses((status = 201, description = "It is made.", body = OverrideResponse)),
+)]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -100,6 +140,15 @@ pub(crate) async fn create(
     Ok(json(StatusCode::CREATED, &OverrideResponse::new(&stored)))
 }
 
+/// The overrides of a user that hold now
+#[utoipa::path(
+    get,
+    path = "/api/v1/users/{user_id}/override",
+    operation_id = "list_overrides",
+    tag = "Users",
+    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    responses((status = 200, description = "All of them.", body = OverrideListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -107,11 +156,23 @@ pub(crate) async fn list(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     managed.parameters(&[])?;
-    let stored = managed.live.catalog.overrides(&path_part(path)?, now()).await?;
+    let stored = managed.live.catalog.overrides(&path_user(path)?, now()).await?;
     let overrides = stored.iter().map(OverrideResponse::new).collect();
     Ok(json(StatusCode::OK, &OverrideListResponse { overrides }))
 }
 
+/// Ends an override
+#[utoipa::path(
+    delete,
+    path = "/api/v1/users/{user_id}/override/{id}",
+    operation_id = "delete_override",
+    tag = "Users",
+    params(("user_id" = value::UserId, Path, description = "whom it is about"), ("id" = String, Path, description = "the id of an override")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "The user has no such override."),
+    )
+)]
 pub(crate) async fn delete(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

@@ -9,11 +9,13 @@ use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tollgate::Limit;
+use utoipa::ToSchema;
 
 use super::rule_wire::read_limit;
 use super::{Managed, PathParts, empty, path_part, rfc3339, with_etag};
 use crate::app::Shared;
 use crate::live::Current;
+use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
@@ -21,18 +23,25 @@ use crate::rest::wire::{Kind, parse_strategy, read_object};
 /// How many limits a plan can have.
 const LIMITS_MAX: usize = 16;
 
-#[derive(Debug, Deserialize)]
+/// The limits of a plan, each of another algorithm or window.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct PlanRequest {
+    #[schema(value_type = Vec<LimitRequest>, min_items = 1, max_items = 16)]
     limits: Vec<serde_json::Value>,
 }
 
-#[derive(Debug, Deserialize)]
+/// One limit.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct LimitRequest {
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
     algorithm: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
     limit: Option<u64>,
+    #[schema(value_type = value::Window, required = true)]
     window_seconds: Option<Number>,
+    #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
 }
 
@@ -44,20 +53,29 @@ const LIMIT_FIELDS: [(&str, Kind); 4] = [
     ("burst_capacity", Kind::Count),
 ];
 
-#[derive(Debug, Serialize)]
+/// A plan as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Plan)]
 struct PlanResponse<'a> {
     name: &'a str,
     limits: Vec<LimitResponse>,
+    #[schema(value_type = value::SourceName)]
     source: &'static str,
     version: i64,
+    /// Null for plans of the configuration file.
+    #[schema(required = true, value_type = Option<value::Time>)]
     updated_at: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// A limit of a plan.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlanLimit)]
 struct LimitResponse {
+    #[schema(value_type = value::AlgorithmName)]
     algorithm: &'static str,
     limit: u32,
     #[serde(serialize_with = "crate::rest::answer::seconds")]
+    #[schema(value_type = value::Window)]
     window_seconds: std::time::Duration,
     burst_capacity: u32,
 }
@@ -79,11 +97,21 @@ impl<'a> PlanResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// The file's plans, then the catalog's.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlanList)]
 struct PlanListResponse<'a> {
     plans: Vec<PlanResponse<'a>>,
 }
 
+/// All plans
+#[utoipa::path(
+    get,
+    path = "/api/v1/plans",
+    operation_id = "list_plans",
+    tag = "Plans",
+    responses((status = 200, description = "The file's, then the catalog's.", body = PlanListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -96,6 +124,18 @@ pub(crate) async fn list(
     Ok(json(StatusCode::OK, &PlanListResponse { plans }))
 }
 
+/// One plan
+#[utoipa::path(
+    get,
+    path = "/api/v1/plans/{name}",
+    operation_id = "get_plan",
+    tag = "Plans",
+    params(("name" = value::Name, Path, description = "the name of a plan")),
+    responses(
+        (status = 200, description = "It is this.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "There is no such plan."),
+    )
+)]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -112,6 +152,21 @@ pub(crate) async fn get(
     Ok(with_etag(json(StatusCode::OK, &PlanResponse::stored(&plan)), plan.version))
 }
 
+/// Makes or replaces a plan
+#[utoipa::path(
+    put,
+    path = "/api/v1/plans/{name}",
+    operation_id = "put_plan",
+    tag = "Plans",
+    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    request_body = PlanRequest,
+    responses(
+        (status = 200, description = "It is replaced.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 201, description = "It is made.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 409, description = "The plan is from the configuration file."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
 pub(crate) async fn put(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -141,6 +196,19 @@ pub(crate) async fn put(
     Ok(with_etag(json(status, &PlanResponse::stored(&plan)), plan.version))
 }
 
+/// Removes a plan
+#[utoipa::path(
+    delete,
+    path = "/api/v1/plans/{name}",
+    operation_id = "delete_plan",
+    tag = "Plans",
+    params(("name" = value::Name, Path, description = "the name of a plan")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "There is no such plan."),
+        (status = 409, description = "The plan is from the configuration file."),
+    )
+)]
 pub(crate) async fn delete(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

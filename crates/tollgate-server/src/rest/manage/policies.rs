@@ -11,10 +11,13 @@ use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use tollgate::{Algorithm, Limit, Rule};
 use tollgate_catalog::{PolicyDetail, StoredRule};
+use utoipa::ToSchema;
 
 use super::rules::not_in_file;
 use super::{Managed, PathParts, empty, path_part, with_etag};
 use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
@@ -27,15 +30,25 @@ pub(super) const DIMENSION: &str = "key";
 const REFILL_RATE: u64 = 10;
 const WINDOW_SECONDS: u64 = 60;
 
-#[derive(Debug, Deserialize)]
+/// A policy to be made. Its key is said by `key` or `policyKey`, or by the path.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct PolicyRequest {
+    #[schema(value_type = Option<value::Identifier>)]
     key: Option<String>,
+    #[schema(value_type = Option<value::Identifier>)]
     policy_key: Option<String>,
     #[serde(rename = "type")]
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
     kind: Option<String>,
+    /// How much a bucket holds, or how much a window allows.
+    #[schema(value_type = value::Quota, required = true)]
     capacity: Option<u64>,
+    /// How much a bucket gets back a second; 10 unless given.
+    #[schema(value_type = Option<u64>)]
     refill_rate: Option<u64>,
+    /// 60 unless given.
+    #[schema(value_type = Option<u64>)]
     window_seconds: Option<u64>,
     /// As in answers; only the service sets it.
     #[serde(rename = "id")]
@@ -53,13 +66,15 @@ const FIELDS: [(&str, Kind); 7] = [
 ];
 
 /// A policy as it is shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Policy)]
 pub(super) struct PolicyResponse<'a> {
     id: i64,
     key: &'a str,
     policy_key: &'a str,
     #[serde(rename = "type")]
+    #[schema(value_type = value::PolicyType)]
     kind: String,
     capacity: u32,
     refill_rate: u64,
@@ -166,6 +181,17 @@ pub(super) fn is_policy(rule: &Rule) -> bool {
         && rule.endpoint.as_str() == "*"
 }
 
+/// All policies
+#[utoipa::path(
+    get,
+    path = "/admin/policies",
+    operation_id = "list_policies",
+    tag = "ThrottleX",
+    params(PageParameters),
+    responses((status = 200, description = "One page of them.", body = Vec<PolicyResponse>, headers(
+        ("Link" = String, description = "the next page, as `rel=\"next\"`"),
+    ))),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -202,6 +228,18 @@ pub(super) fn with_next(mut response: Response, path: &str, next: Option<i64>) -
     response
 }
 
+/// Makes a policy
+#[utoipa::path(
+    post,
+    path = "/admin/policies",
+    operation_id = "create_policy",
+    tag = "ThrottleX",
+    request_body = PolicyRequest,
+    responses(
+        (status = 201, description = "It is made.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 409, description = "The key has a policy."),
+    )
+)]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -214,6 +252,18 @@ pub(crate) async fn create(
     Ok(shown(StatusCode::CREATED, &stored))
 }
 
+/// One policy
+#[utoipa::path(
+    get,
+    path = "/admin/policies/{key}",
+    operation_id = "get_policy",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy")),
+    responses(
+        (status = 200, description = "It is this.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "The key has no policy."),
+    )
+)]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -224,6 +274,20 @@ pub(crate) async fn get(
     Ok(shown(StatusCode::OK, &find(&managed, &path_part(path)?).await?))
 }
 
+/// Replaces a policy
+#[utoipa::path(
+    put,
+    path = "/admin/policies/{key}",
+    operation_id = "replace_policy",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    request_body = PolicyRequest,
+    responses(
+        (status = 200, description = "It is replaced.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "The key has no policy."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
 pub(crate) async fn replace(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -240,6 +304,19 @@ pub(crate) async fn replace(
     Ok(shown(StatusCode::OK, &stored))
 }
 
+/// Removes a policy
+#[utoipa::path(
+    delete,
+    path = "/admin/policies/{key}",
+    operation_id = "delete_policy",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "The key has no policy."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
 pub(crate) async fn delete(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

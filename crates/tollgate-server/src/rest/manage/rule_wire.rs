@@ -6,31 +6,54 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tollgate::{Algorithm, FailureMode, Limit, Mode, Pattern, Rule, Scope, Stores};
 use tollgate_catalog::StoredRule;
+use utoipa::ToSchema;
 
 use super::rfc3339;
 use crate::live::Current;
+use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::wire::{Kind, parse_strategy, read_object};
 
 /// The body that makes or replaces a rule. What only the service sets is taken, so that an answer can be edited and sent back.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleRequest {
+    /// Rules that share a name are variants of one limit.
+    #[schema(value_type = value::Name, required = true)]
     name: Option<String>,
+    #[schema(value_type = value::Dimension, required = true)]
     dimension: Option<String>,
+    /// For one identifier only.
+    #[schema(value_type = Option<value::Identifier>)]
     identifier: Option<String>,
+    /// For users of one tier only.
+    #[schema(value_type = Option<value::TierName>)]
     tier: Option<String>,
+    /// `*` unless given.
+    #[schema(value_type = Option<value::EndpointPattern>)]
     endpoint_pattern: Option<String>,
+    #[schema(value_type = Option<value::MethodName>)]
     method: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
     limit: Option<u64>,
+    #[schema(value_type = value::Window, required = true)]
     window_seconds: Option<Number>,
+    #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
     algorithm: Option<String>,
+    #[schema(value_type = Option<value::ModeName>)]
     mode: Option<String>,
+    #[schema(value_type = Option<value::CounterScope>)]
     counter: Option<String>,
+    /// One of the configuration's stores.
+    #[schema(value_type = Option<value::Name>)]
     store: Option<String>,
+    #[schema(value_type = Option<value::FailureModeName>)]
     on_store_error: Option<String>,
+    /// Must be the one in the path, if given.
     pub(super) rule_id: Option<String>,
+    /// As `If-Match`, if given.
     pub(super) version: Option<i64>,
     #[serde(rename = "source")]
     _source: Option<String>,
@@ -152,27 +175,41 @@ fn name_of<T: PartialEq>(value: &T, words: &[(&'static str, T)]) -> &'static str
 }
 
 /// A rule as it is shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Rule)]
 pub(super) struct RuleResponse<'a> {
     rule_id: String,
     name: &'a str,
     dimension: &'a str,
+    #[schema(required = true)]
     identifier: Option<&'a str>,
+    #[schema(required = true)]
     tier: Option<&'a str>,
     endpoint_pattern: &'a str,
+    #[schema(required = true)]
     method: Option<&'a str>,
+    #[schema(value_type = value::AlgorithmName)]
     algorithm: &'static str,
     limit: u32,
     #[serde(serialize_with = "crate::rest::answer::seconds")]
+    #[schema(value_type = value::Window)]
     window_seconds: Duration,
     burst_capacity: u32,
+    #[schema(value_type = value::ModeName)]
     mode: &'static str,
+    #[schema(value_type = value::CounterScope)]
     counter: &'static str,
+    #[schema(required = true)]
     store: Option<&'a str>,
+    #[schema(required = true, value_type = Option<value::FailureModeName>)]
     on_store_error: Option<&'static str>,
+    #[schema(value_type = value::SourceName)]
     source: &'static str,
     version: i64,
+    /// Null for rules of the configuration file.
+    #[schema(required = true, value_type = Option<value::Time>)]
     created_at: Option<String>,
+    #[schema(required = true, value_type = Option<value::Time>)]
     updated_at: Option<String>,
 }
 

@@ -10,23 +10,40 @@ use hyper::{Request, StatusCode};
 use serde::Serialize;
 use tollgate::Rule;
 use tollgate_catalog::StoredRule;
+use utoipa::ToSchema;
 
 use super::rule_wire::{RuleRequest, RuleResponse};
 use super::{Managed, PAGE_MAX, PathParts, empty, path_part, with_etag};
 use crate::app::Shared;
 use crate::live::Current;
+use crate::openapi::parameters::PageParameters;
 use crate::respond::{ApiError, Code};
 use crate::rest::json;
 
-#[derive(Debug, Serialize)]
+/// The file's rules, then the catalog's.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleList)]
 struct RuleListResponse<'a> {
     rules: Vec<RuleResponse<'a>>,
+    /// Null on the last page.
+    #[schema(required = true)]
     next_cursor: Option<String>,
 }
 
 /// The start of cursors within the file's rules, which come first.
 const FILE_CURSOR: &str = "file-";
 
+/// All rules
+///
+/// Those of the configuration file, then those of the catalog.
+#[utoipa::path(
+    get,
+    path = "/api/v1/rules",
+    operation_id = "list_rules",
+    tag = "Rules",
+    params(PageParameters),
+    responses((status = 200, description = "One page of them.", body = RuleListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -63,6 +80,23 @@ pub(crate) async fn list(
     Ok(json(StatusCode::OK, &RuleListResponse { rules, next_cursor }))
 }
 
+/// Makes a rule
+///
+/// It is in force at once on this node, and on the others half a second later.
+#[utoipa::path(
+    post,
+    path = "/api/v1/rules",
+    operation_id = "create_rule",
+    tag = "Rules",
+    request_body = RuleRequest,
+    responses(
+        (status = 201, description = "It is made.", body = RuleResponse, headers(
+            ("ETag" = String, description = "its version"),
+            ("Location" = String, description = "where it is"),
+        )),
+        (status = 409, description = "There is a rule of the same name, dimension, identifier, tier, endpoint and method."),
+    )
+)]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -80,6 +114,22 @@ pub(crate) async fn create(
     Ok(response)
 }
 
+/// One rule
+#[utoipa::path(
+    get,
+    path = "/api/v1/rules/{rule_id}",
+    operation_id = "get_rule",
+    tag = "Rules",
+    params(
+        ("rule_id" = String, Path, description = "the id of a rule"),
+        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has already"),
+    ),
+    responses(
+        (status = 200, description = "It is this.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 304, description = "It is what the client has.", headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "There is no such rule."),
+    )
+)]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -98,6 +148,21 @@ pub(crate) async fn get(
     Ok(shown(StatusCode::OK, &stored))
 }
 
+/// Replaces a rule
+#[utoipa::path(
+    put,
+    path = "/api/v1/rules/{rule_id}",
+    operation_id = "replace_rule",
+    tag = "Rules",
+    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    request_body = RuleRequest,
+    responses(
+        (status = 200, description = "It is replaced.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "There is no such rule."),
+        (status = 409, description = "The rule is from the configuration file, or another is the same variant."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
 pub(crate) async fn replace(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -120,6 +185,20 @@ pub(crate) async fn replace(
     Ok(shown(StatusCode::OK, &stored))
 }
 
+/// Removes a rule
+#[utoipa::path(
+    delete,
+    path = "/api/v1/rules/{rule_id}",
+    operation_id = "delete_rule",
+    tag = "Rules",
+    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "There is no such rule."),
+        (status = 409, description = "The rule is from the configuration file."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
 pub(crate) async fn delete(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

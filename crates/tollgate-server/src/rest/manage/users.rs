@@ -12,11 +12,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tollgate::{EffectiveLimit, Mode, Numbers};
 use tollgate_catalog::User;
+use utoipa::ToSchema;
 
 use super::rule_wire::read_window;
 use super::{Managed, PathParts, path_part, rfc3339, with_etag};
 use crate::app::Shared;
 use crate::live::Current;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::json;
@@ -26,13 +29,18 @@ use crate::rest::wire::{Kind, read_object};
 const CUSTOM_LIMITS_MAX: usize = 100;
 
 /// Numbers for one rule, in requests and answers.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Numbers)]
 pub(super) struct NumbersWire {
+    #[schema(value_type = value::Quota, required = true)]
     pub(super) limit: Option<u64>,
+    /// The rule's own unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<value::Window>)]
     pub(super) window_seconds: Option<Number>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<value::Burst>)]
     pub(super) burst_capacity: Option<u64>,
 }
 
@@ -74,13 +82,18 @@ impl NumbersWire {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// The tier and the limits of a user's own.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(min_properties = 1)]
 struct TierRequest {
     /// Missing: stays as it is. `null`: none.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<value::TierName>)]
     tier: Option<Option<String>>,
+    /// By the names of rules, at most 100. Missing: stay as they are. `null`: none.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<BTreeMap<String, NumbersWire>>)]
     custom_limits: Option<Option<BTreeMap<String, NumbersWire>>>,
 }
 
@@ -93,12 +106,18 @@ fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
 
 const FIELDS: [(&str, Kind); 2] = [("tier", Kind::Text), ("custom_limits", Kind::Limits)];
 
-#[derive(Debug, Serialize)]
+/// What a user has.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = User)]
 struct UserResponse<'a> {
     user_id: &'a str,
+    #[schema(required = true)]
     tier: Option<&'a str>,
+    /// By the names of rules.
+    #[schema(value_type = BTreeMap<String, NumbersWire>)]
     custom_limits: BTreeMap<&'a str, NumbersWire>,
     version: i64,
+    #[schema(value_type = value::Time)]
     updated_at: String,
 }
 
@@ -115,12 +134,25 @@ impl<'a> UserResponse<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+/// Users that have a tier or limits of their own.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UserList)]
 struct UserListResponse<'a> {
     users: Vec<UserResponse<'a>>,
+    /// Null on the last page.
+    #[schema(required = true)]
     next_cursor: Option<String>,
 }
 
+/// All users that have a tier or limits of their own
+#[utoipa::path(
+    get,
+    path = "/api/v1/users",
+    operation_id = "list_users",
+    tag = "Users",
+    params(PageParameters),
+    responses((status = 200, description = "One page of them.", body = UserListResponse)),
+)]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
@@ -132,6 +164,18 @@ pub(crate) async fn list(
     Ok(json(StatusCode::OK, &UserListResponse { users, next_cursor }))
 }
 
+/// One user
+#[utoipa::path(
+    get,
+    path = "/api/v1/users/{user_id}",
+    operation_id = "get_user",
+    tag = "Users",
+    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    responses(
+        (status = 200, description = "What the user has.", body = UserResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "The user has neither a tier nor limits of their own."),
+    )
+)]
 pub(crate) async fn get(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -145,6 +189,18 @@ pub(crate) async fn get(
     Ok(with_etag(json(StatusCode::OK, &UserResponse::new(&user)), user.version))
 }
 
+/// Sets a user's tier and limits of their own
+///
+/// What is left out stays, `null` removes it.
+#[utoipa::path(
+    put,
+    path = "/api/v1/users/{user_id}/tier",
+    operation_id = "put_tier",
+    tag = "Users",
+    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    request_body = TierRequest,
+    responses((status = 200, description = "What the user has now.", body = UserResponse, headers(("ETag" = String, description = "its version")))),
+)]
 pub(crate) async fn put_tier(
     State(shared): State<Arc<Shared>>,
     path: PathParts,
@@ -182,30 +238,45 @@ pub(crate) async fn put_tier(
     Ok(with_etag(json(StatusCode::OK, &UserResponse::new(&user)), user.version))
 }
 
-#[derive(Debug, Serialize)]
+/// The limits in force for a user.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UserLimits)]
 struct LimitsResponse<'a> {
     user_id: &'a str,
+    #[schema(required = true)]
     tier: Option<&'a str>,
     limits: Vec<EffectiveResponse<'a>>,
 }
 
 /// A limit in force, why, and how much of it is used.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UserLimit)]
 struct EffectiveResponse<'a> {
     rule: &'a str,
+    #[schema(value_type = value::WhyName)]
     why: &'static str,
     endpoint_pattern: &'a str,
+    #[schema(required = true)]
     method: Option<&'a str>,
+    #[schema(value_type = value::AlgorithmName)]
     algorithm: &'static str,
     limit: u32,
     #[serde(serialize_with = "crate::rest::answer::seconds")]
+    #[schema(value_type = value::Window)]
     window_seconds: Duration,
     burst_capacity: u32,
+    #[schema(value_type = value::ModeName)]
     mode: &'static str,
+    /// Null, as what follows, where every endpoint has its own counter.
+    #[schema(required = true)]
     remaining: Option<u32>,
+    #[schema(required = true)]
     current_count: Option<u32>,
+    #[schema(required = true, minimum = 0, maximum = 100)]
     usage_percentage: Option<f64>,
+    #[schema(required = true)]
     reset_at: Option<u64>,
+    #[schema(required = true, value_type = Option<value::StandingName>)]
     state: Option<&'static str>,
     degraded: bool,
 }
@@ -235,6 +306,15 @@ impl<'a> EffectiveResponse<'a> {
     }
 }
 
+/// The limits in force for a user, why, and how much is used
+#[utoipa::path(
+    get,
+    path = "/api/v1/users/{user_id}/limits",
+    operation_id = "user_limits",
+    tag = "Users",
+    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    responses((status = 200, description = "All of them.", body = LimitsResponse)),
+)]
 pub(crate) async fn limits(
     State(shared): State<Arc<Shared>>,
     path: PathParts,

@@ -1,0 +1,113 @@
+//! Every route, once: the router and the OpenAPI document are both made from this list.
+
+use std::sync::Arc;
+
+use axum::Router;
+use utoipa_axum::router::UtoipaMethodRouter;
+use utoipa_axum::routes;
+
+use super::manage::{admin, audit, config, keys, logs, overrides, plans, policies, rules, users};
+use super::{batch, check, health, reset, status};
+use crate::app::{Shared, method_not_allowed, not_found};
+use crate::deprecation::{Deprecation, marked};
+use crate::openapi;
+
+/// The methods at one path, with what the document says about them.
+pub(crate) type Route = UtoipaMethodRouter<Arc<Shared>>;
+
+/// All routes, in the order of the document. Path and method stand at each handler.
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        routes!(check::check),
+        routes!(batch::batch_check),
+        routes!(status::status),
+        routes!(reset::reset),
+        routes!(rules::list, rules::create),
+        routes!(rules::get, rules::replace, rules::delete),
+        routes!(config::put),
+        routes!(config::get, config::delete),
+        routes!(plans::list),
+        routes!(plans::get, plans::put, plans::delete),
+        routes!(users::list),
+        routes!(users::get),
+        routes!(users::limits),
+        routes!(users::put_tier),
+        routes!(overrides::list, overrides::create),
+        routes!(overrides::delete),
+        routes!(keys::list, keys::create),
+        routes!(keys::revoke),
+        routes!(audit::list),
+        routes!(logs::list),
+        routes!(logs::usage),
+        routes!(admin::status),
+        routes!(admin::metrics),
+        routes!(admin::metrics_of),
+        routes!(admin::reset),
+        routes!(policies::list, policies::create),
+        routes!(policies::get, policies::replace, policies::delete),
+        routes!(health::alive),
+        routes!(health::ready),
+        routes!(openapi::document_json),
+        routes!(openapi::page::page),
+    ]
+}
+
+/// The router over all routes, with those in `deprecations` saying so.
+pub(crate) fn router(shared: Arc<Shared>, deprecations: &[Deprecation]) -> Router {
+    let mut router = Router::new();
+    for (_, paths, methods) in routes() {
+        for path in paths.paths.keys() {
+            let methods = marked(methods.clone(), path, deprecations);
+            for address in addresses(path) {
+                router = router.route(&address, methods.clone());
+            }
+        }
+    }
+    router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
+}
+
+/// Where a path of the document answers: with and without `/api` if it has a version, and with an endpoint as any number of segments.
+pub(super) fn addresses(path: &str) -> Vec<String> {
+    let versioned = path.strip_prefix("/api").unwrap_or(path);
+    let paths = if versioned.starts_with("/v1/") {
+        vec![versioned.to_owned(), format!("/api{versioned}")]
+    } else {
+        vec![path.to_owned()]
+    };
+    let spread = |path: String| match path.strip_suffix("{endpoint}") {
+        // With nothing behind the slash, the endpoint is that slash.
+        Some(start) => vec![start.to_owned(), format!("{start}{{*endpoint}}")],
+        None => vec![path],
+    };
+    paths.into_iter().flat_map(spread).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versioned_paths_answer_with_and_without_api() {
+        assert_eq!(addresses("/api/v1/rules"), ["/v1/rules", "/api/v1/rules"]);
+        assert_eq!(addresses("/v1/rate-limit/reset"), ["/v1/rate-limit/reset", "/api/v1/rate-limit/reset"]);
+        assert_eq!(addresses("/admin/status"), ["/admin/status"]);
+        assert_eq!(
+            addresses("/v1/rate-limit/status/{user_id}/{endpoint}"),
+            [
+                "/v1/rate-limit/status/{user_id}/",
+                "/v1/rate-limit/status/{user_id}/{*endpoint}",
+                "/api/v1/rate-limit/status/{user_id}/",
+                "/api/v1/rate-limit/status/{user_id}/{*endpoint}",
+            ]
+        );
+    }
+
+    /// Checks skip the router; they must do so at exactly the addresses that the router has for them.
+    #[test]
+    fn the_short_way_of_checks_is_their_route() {
+        let (_, paths, _) = &routes()[0];
+        let check: Vec<String> = paths.paths.keys().flat_map(|path| addresses(path)).collect();
+        assert_eq!(check, super::super::CHECK_PATHS);
+        assert!(check.iter().all(|path| super::super::is_check(path)));
+    }
+}
