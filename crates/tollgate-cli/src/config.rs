@@ -34,7 +34,11 @@ impl Config {
             }
             Ok(config) => {
                 let (rules, plans) = (config.rules.len(), config.plans.len());
-                println!("{} is valid: {rules} rules, {plans} plans", file.display());
+                let descriptors = match config.descriptors.len() {
+                    0 => String::new(),
+                    count => format!(", {count} descriptors"),
+                };
+                println!("{} is valid: {rules} rules, {plans} plans{descriptors}", file.display());
                 Ok(())
             }
             Err(errors) => {

@@ -1,10 +1,8 @@
 //! `tollgate keys`: API keys in the catalog.
 
-use std::time::{Duration, SystemTime};
-
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use tollgate::Timestamp;
+use tollgate::{Clock, SystemClock, Timestamp};
 use tollgate_catalog::{Catalog, StoredKey};
 
 use crate::catalog::CatalogLocation;
@@ -126,6 +124,5 @@ fn state(key: &StoredKey) -> &'static str {
 }
 
 fn now() -> Timestamp {
-    let since: Duration = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    SystemClock::new().now()
 }

@@ -8,7 +8,9 @@ mod audit;
 mod catalog;
 mod check;
 mod config;
+mod import;
 mod keys;
+mod openapi;
 mod reload;
 mod serve;
 mod stores;
@@ -36,6 +38,10 @@ enum Command {
     Check(check::Check),
     /// Works with configuration files.
     Config(config::Config),
+    /// Turns other products' limit files into one for Tollgate.
+    Import(import::Import),
+    /// Prints the OpenAPI 3.1 document of the REST API.
+    Openapi(openapi::OpenApi),
     /// Works with API keys.
     Keys(keys::Keys),
     /// Works with the audit trail.
@@ -64,6 +70,8 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Check(check) => check.run(),
         Command::Config(config) => config.run(),
+        Command::Import(import) => import.run(),
+        Command::Openapi(openapi) => openapi.run(),
         Command::Keys(keys) => keys.run(),
         Command::Audit(audit) => audit.run(),
     };

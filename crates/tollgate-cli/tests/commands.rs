@@ -6,6 +6,7 @@ mod process;
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 
 use process::{Service, file, run};
 
@@ -75,6 +76,29 @@ fn the_example_file_is_valid() {
     let (code, output, errors) = run(&["config", "check", example]);
     assert_eq!(code, 0, "{errors}");
     assert!(output.contains("5 rules, 2 plans"), "{output}");
+}
+
+#[test]
+fn openapi_prints_the_document_that_a_service_serves() {
+    let (code, output, errors) = run(&["openapi"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let printed: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(printed["openapi"], "3.1.0");
+    let service = Service::start(&[], &[]);
+    let (status, served) = service.ask("GET", "/openapi.json", "").unwrap();
+    assert_eq!((status, served), (200, printed));
+}
+
+#[test]
+fn openapi_stops_quietly_when_nobody_reads_on() {
+    let mut command =
+        process::tollgate().arg("openapi").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The document is larger than a pipe holds, so that it is still being written now.
+    let mut start = [0; 16];
+    command.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    let output = command.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
 }
 
 #[test]

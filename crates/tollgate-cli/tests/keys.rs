@@ -1,6 +1,11 @@
 //! `tollgate keys` and `tollgate audit` beside a running service.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and this one measures"
+)]
 
 mod process;
 

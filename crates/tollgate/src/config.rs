@@ -1,8 +1,9 @@
 //! The configuration file: YAML, every value overridable by the environment, all mistakes reported at once.
 
+mod descriptors;
 mod node;
 mod read;
-mod reader;
+pub(crate) mod reader;
 mod stores;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use tollgate_core::Limit;
 use tollgate_memory::{MemoryOptions, MemoryStore};
 use tollgate_store::{FailureMode, GuardedStore};
 
+use crate::descriptor::DescriptorRule;
 use crate::error::InvalidRules;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::rule::Rule;
@@ -62,6 +64,8 @@ pub struct Config {
     pub plans: Vec<(String, Vec<Limit>)>,
     /// Who is limited where.
     pub rules: Vec<Rule>,
+    /// What descriptors are limited to.
+    pub descriptors: Vec<DescriptorRule>,
 }
 
 /// How the service listens, and to whom.
@@ -257,6 +261,7 @@ impl Default for Config {
             headers: vec![HeaderFamily::XRateLimit, HeaderFamily::Ietf],
             plans: Vec::new(),
             rules: Vec::new(),
+            descriptors: Vec::new(),
         }
     }
 }
@@ -281,7 +286,7 @@ impl Config {
         let mut mistakes = Mistakes::default();
         let mut root = Node::parse(text).unwrap_or_else(|(line, message)| {
             mistakes.add(&Place::Line(line), "", message);
-            Node { place: Place::Line(1), value: node::Value::Null }
+            Node::new(Place::Line(1), node::Value::Null)
         });
         let mut overrides: Vec<(String, String)> = environment
             .filter(|(name, _)| {
@@ -293,7 +298,7 @@ impl Config {
             set_from_environment(&mut root, name, &value, &mut mistakes);
         }
         let config = read::read_config(root, &mut mistakes);
-        if mistakes.0.is_empty() { Ok(config) } else { Err(ConfigErrors(mistakes.0)) }
+        mistakes.finish().map(|()| config)
     }
 
     /// Reads a file, and the environment of this process.
@@ -345,6 +350,9 @@ impl Config {
         }
         for rule in &self.rules {
             builder = builder.rule(rule.clone());
+        }
+        for rule in &self.descriptors {
+            builder = builder.descriptor(rule.clone());
         }
         if let Some(limit) = self.default_limit {
             builder = builder.default_limit(limit);

@@ -95,6 +95,16 @@ pub enum InvalidRules {
         /// The store.
         store: String,
     },
+    /// A rule for descriptors cannot be what it is, or contradicts another one.
+    #[error("descriptors[{place}].{field}: {reason}")]
+    InvalidDescriptor {
+        /// Its place in the list.
+        place: usize,
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A store is not in this process, and nobody connected to it.
     #[error("store `{store}` is not in this process; connect to it and use `Config::limiter_with`")]
     NotConnected {

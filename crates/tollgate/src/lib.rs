@@ -37,6 +37,7 @@
 mod ad_hoc;
 mod check;
 mod config;
+mod descriptor;
 mod effective;
 mod endpoint;
 mod error;
@@ -45,6 +46,24 @@ mod profile;
 mod rule;
 mod ruleset;
 mod stores;
+
+/// Reads YAML with every mistake collected at its line: what the configuration is read with, for tools that read other files.
+///
+/// ```
+/// use tollgate::reading::{Field, Fields, Mistakes};
+///
+/// let mut mistakes = Mistakes::default();
+/// let document = Field::parse("limit: ten\nwindow: 1s\n", &mut mistakes);
+/// if let Some(mut fields) = document.and_then(|field| Fields::new(field, &mut mistakes)) {
+///     fields.require("limit", &mut mistakes).and_then(|field| field.number(&mut mistakes));
+///     fields.finish(&mut mistakes);
+/// }
+/// let errors = mistakes.finish().unwrap_err().to_string();
+/// assert_eq!(errors, "line 1: limit: must be a whole number, not text\nline 2: window: unknown field; known are limit");
+/// ```
+pub mod reading {
+    pub use crate::config::reader::{Field, Fields, Mistakes};
+}
 
 /// The README's example compiles and runs.
 #[cfg(doctest)]
@@ -56,6 +75,9 @@ pub use config::{
     Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig,
     RetentionConfig, ServerConfig, StoreConfig, StoreTls,
 };
+pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
+pub use descriptor::contradiction::Contradiction;
+pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest};
 pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
 pub use error::{CheckError, InvalidRules};

@@ -14,6 +14,7 @@ use tollgate_store::{
 
 use crate::ad_hoc::AdHocShapes;
 use crate::check::{Check, fingerprint, is_idempotency_key, is_identifier};
+use crate::descriptor::DescriptorRule;
 use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, NamedLimits, Rule};
@@ -28,6 +29,10 @@ pub struct Decision {
 }
 
 impl Decision {
+    pub(crate) fn of(decision: tollgate_core::Decision, limits: SmallVec<[Arc<NamedLimit>; 2]>) -> Self {
+        Self { decision, limits }
+    }
+
     /// The limits that applied, in the order of [`answers`](tollgate_core::Decision::answers).
     pub fn limits(&self) -> &[Arc<NamedLimit>] {
         &self.limits
@@ -74,6 +79,7 @@ pub struct Limiter {
 #[derive(Debug, Default)]
 pub struct LimiterBuilder {
     rules: Vec<Rule>,
+    descriptors: Vec<DescriptorRule>,
     plans: Vec<(String, Vec<Limit>)>,
     default_limit: Option<Limit>,
     stores: Stores,
@@ -92,6 +98,13 @@ impl LimiterBuilder {
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
+        self
+    }
+
+    /// Adds a limit on descriptors.
+    #[must_use]
+    pub fn descriptor(mut self, rule: DescriptorRule) -> Self {
+        self.descriptors.push(rule);
         self
     }
 
@@ -139,7 +152,8 @@ impl LimiterBuilder {
     }
 
     fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
-        RuleSet::compile(&self.rules, self.plans, self.default_limit, self.on_store_error, stores)
+        let Self { rules, descriptors, plans, default_limit, on_store_error, .. } = self;
+        RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, stores)
     }
 }
 
@@ -439,7 +453,7 @@ impl Resolved<'_> {
 
     fn decision(self, outcome: Outcome) -> Result<Decision, CheckError> {
         let limits = self.applied.into_iter().map(|(limit, _)| limit).collect();
-        decided(outcome).map(|decision| Decision { decision, limits })
+        decided(outcome).map(|decision| Decision::of(decision, limits))
     }
 }
 

@@ -154,6 +154,8 @@ pub enum Why {
     Tier,
     /// A rule for everyone.
     Anyone,
+    /// A rule for descriptors.
+    Descriptor,
     /// The check names the plan.
     Plan,
     /// The check brought the limit along.
@@ -171,6 +173,7 @@ impl Why {
             Self::Custom => "custom",
             Self::Tier => "tier",
             Self::Anyone => "anyone",
+            Self::Descriptor => "descriptor",
             Self::Plan => "plan",
             Self::AdHoc => "ad_hoc",
             Self::Default => "default",
@@ -276,7 +279,8 @@ fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit:
 /// No rule's scope: those have a pattern, which starts with a slash.
 const DEFAULT_SCOPE: &str = "default";
 
-fn distinction(limit: &Limit) -> String {
+/// What tells apart limits that cannot share a counter.
+pub(crate) fn distinction(limit: &Limit) -> String {
     format!("{}:{}", limit.algorithm(), limit.window().as_micros())
 }
 

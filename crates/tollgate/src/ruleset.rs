@@ -9,13 +9,15 @@ use tollgate_core::Limit;
 use tollgate_store::FailureMode;
 
 use crate::check::Check;
+use crate::descriptor::DescriptorRule;
+use crate::descriptor::set::DescriptorSet;
 use crate::endpoint::{Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
 use crate::profile::{Numbers, Profile, find};
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule, USER_DIMENSION, Why};
 use crate::stores::Stores;
 
-type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 
 /// The limits that apply to a request, with the identifier each one counts.
 pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
@@ -27,6 +29,7 @@ pub(crate) struct RuleSet {
     /// In the order they were given.
     all: Vec<Arc<CompiledRule>>,
     plans: Map<Box<str>, PlanLimits>,
+    descriptors: DescriptorSet,
     default_limit: Option<Limit>,
     /// The default limit for the dimensions that are likely; others are made as they come.
     defaults: Map<Box<str>, Arc<NamedLimit>>,
@@ -91,14 +94,17 @@ impl RuleSet {
 
     pub(crate) fn compile(
         rules: &[Rule],
+        descriptors: &[DescriptorRule],
         plans: Vec<(String, Vec<Limit>)>,
         default_limit: Option<Limit>,
         on_store_error: FailureMode,
         stores: &Stores,
     ) -> Result<Self, InvalidRules> {
-        if rules.len() > Self::RULES_MAX {
-            return Err(InvalidRules::TooMany { rules: rules.len(), max: Self::RULES_MAX });
+        let count = rules.len() + descriptors.len();
+        if count > Self::RULES_MAX {
+            return Err(InvalidRules::TooMany { rules: count, max: Self::RULES_MAX });
         }
+        let descriptors = DescriptorSet::compile(descriptors, on_store_error, stores)?;
         let mut variants = HashSet::new();
         let mut by_endpoint = Trie::<Vec<ByDimension>>::default();
         let mut all = Vec::with_capacity(rules.len());
@@ -162,7 +168,8 @@ impl RuleSet {
                 return Err(InvalidRules::DuplicatePlan { name });
             }
         }
-        Ok(Self { by_endpoint, all, plans: compiled_plans, default_limit, defaults, on_store_error })
+        let plans = compiled_plans;
+        Ok(Self { by_endpoint, all, plans, descriptors, default_limit, defaults, on_store_error })
     }
 
     /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
@@ -171,16 +178,10 @@ impl RuleSet {
         check: &Check<'a>,
         endpoint: Option<&str>,
     ) -> Result<Applied<'a>, CheckError> {
-        let mut applied = Applied::new();
-        if let Some(endpoint) = endpoint {
-            for &(dimension, identifier) in &check.identities {
-                let mut chosen = self.matching(check, dimension, identifier, endpoint);
-                chosen
-                    .retain(|rule| rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted)));
-                keep_most_specific(&mut chosen);
-                applied.extend(chosen.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
-            }
-        }
+        let mut applied = match endpoint {
+            Some(_) => self.resolve_rules(check, endpoint),
+            None => Applied::new(),
+        };
         for (place, name) in check.plans.iter().enumerate() {
             let plan = self.plan(name)?;
             if check.plans[..place].contains(name) {
@@ -201,6 +202,22 @@ impl RuleSet {
             self.defaults_for(check, &mut applied);
         }
         Ok(applied)
+    }
+
+    /// The limits of the rules alone. Without an endpoint, rules for some endpoints do not apply, only those for all.
+    #[inline]
+    pub(crate) fn resolve_rules<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
+        let mut applied = Applied::new();
+        for &(dimension, identifier) in &check.identities {
+            let mut chosen = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
+            chosen.retain(|rule| {
+                rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted))
+                    && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
+            });
+            keep_most_specific(&mut chosen);
+            applied.extend(chosen.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
+        }
+        applied
     }
 
     /// Every limit that may have a counter for `check`: its plans', those of all rules that match, the default one, and each of the `ad_hoc` ones.
@@ -242,6 +259,15 @@ impl RuleSet {
 
     pub(crate) fn plan(&self, name: &str) -> Result<&PlanLimits, CheckError> {
         self.plans.get(name).ok_or_else(|| CheckError::UnknownPlan { name: name.into() })
+    }
+
+    pub(crate) fn descriptors(&self) -> &DescriptorSet {
+        &self.descriptors
+    }
+
+    /// What happens while a store fails, for limits that do not say.
+    pub(crate) fn on_store_error(&self) -> FailureMode {
+        self.on_store_error
     }
 
     pub(crate) fn default_limit(&self) -> Option<Limit> {

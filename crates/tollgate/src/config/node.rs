@@ -1,6 +1,7 @@
 //! A YAML document as a tree that remembers the lines, so that every mistake in it can be reported at its place.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
@@ -11,6 +12,9 @@ use serde_saphyr::Spanned;
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
+    /// The text of a scalar that YAML takes for something else: `y` is a flag to it, and `007` a number.
+    pub(crate) written: Option<String>,
+    span: Range<usize>,
 }
 
 /// Where a value comes from.
@@ -57,12 +61,19 @@ impl fmt::Display for Place {
 }
 
 impl Node {
+    pub(crate) fn new(place: Place, value: Value) -> Self {
+        Self { place, value, written: None, span: 0..0 }
+    }
+
     /// Reads a document; an empty one is an empty map.
     pub(crate) fn parse(text: &str) -> Result<Self, (u64, String)> {
         let parsed: Result<Option<Self>, _> = serde_saphyr::from_str(text);
         match parsed {
-            Ok(Some(node)) => Ok(node),
-            Ok(None) => Ok(Self { place: Place::Line(1), value: Value::Map(Vec::new()) }),
+            Ok(Some(mut node)) => {
+                node.remember_text(text);
+                Ok(node)
+            }
+            Ok(None) => Ok(Self::new(Place::Line(1), Value::Map(Vec::new()))),
             Err(error) => {
                 let line = error.location().map_or(1, |location| location.line());
                 let message = error.without_snippet().to_string();
@@ -72,10 +83,21 @@ impl Node {
         }
     }
 
+    fn remember_text(&mut self, text: &str) {
+        match &mut self.value {
+            Value::Bool(_) | Value::Integer(_) | Value::Float(_) => {
+                self.written = text.get(self.span.clone()).map(str::to_owned);
+            }
+            Value::List(items) => items.iter_mut().for_each(|item| item.remember_text(text)),
+            Value::Map(entries) => entries.iter_mut().for_each(|(_, node)| node.remember_text(text)),
+            Value::Null | Value::Text(_) => {}
+        }
+    }
+
     /// Puts `value` at `path` below this node. Maps are made on the way; any other value in the way gives way to one.
     pub(crate) fn set<'a>(&mut self, mut path: impl Iterator<Item = &'a str>, value: Value, place: &Place) {
         let Some(key) = path.next() else {
-            *self = Self { place: place.clone(), value };
+            *self = Self::new(place.clone(), value);
             return;
         };
         let mut entries = match std::mem::replace(&mut self.value, Value::Null) {
@@ -83,7 +105,7 @@ impl Node {
             _ => Vec::new(),
         };
         let index = entries.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
-            entries.push((key.to_owned(), Self { place: place.clone(), value: Value::Null }));
+            entries.push((key.to_owned(), Self::new(place.clone(), Value::Null)));
             entries.len() - 1
         });
         entries[index].1.set(path, value, place);
@@ -94,7 +116,12 @@ impl Node {
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Value>::deserialize(deserializer)?;
-        Ok(Self { place: Place::Line(spanned.referenced.line()), value: spanned.value })
+        // What an alias stands for is written where it is defined.
+        let span = spanned.defined.span();
+        let index = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0);
+        let start = index(span.byte_offset());
+        let node = Self::new(Place::Line(spanned.referenced.line()), spanned.value);
+        Ok(Self { span: start..start + index(span.byte_len()), ..node })
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Algorithm, Limit};
 
+use super::descriptors::read_descriptors;
 use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
 use super::stores::{FAILURE_MODES, read_failure, read_stores};
@@ -14,6 +15,9 @@ use super::{
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
+
+/// What a rule can do when its limit is exceeded, by its name.
+pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
 
 pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     let mut config = Config::default();
@@ -79,6 +83,9 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     }
     if let Some(field) = fields.take("rules") {
         read_rules(field, &mut config, mistakes);
+    }
+    if let Some(field) = fields.take("descriptors") {
+        read_descriptors(field, &mut config, mistakes);
     }
     fields.finish(mistakes);
     config
@@ -200,7 +207,7 @@ fn read_limit_alone(field: Field, mistakes: &mut Mistakes) -> Option<Limit> {
 }
 
 /// `algorithm`, `limit`, `window` and `burst`, wherever they stand.
-fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Limit> {
+pub(super) fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Limit> {
     let algorithm = fields.require("algorithm", mistakes);
     let quota = fields.require("limit", mistakes);
     let window = fields.require("window", mistakes);
@@ -306,8 +313,7 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
             pattern.map_err(|error| mistakes.add(&field.node.place, &field.path, error.to_string())).ok()
         }),
     };
-    let modes = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
-    let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&modes, mistakes));
+    let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&MODES, mistakes));
     let scopes = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
     let scope = scope.map_or(Some(Scope::Pattern), |field| field.word(&scopes, mistakes));
     let store = store.and_then(|field| field.text(mistakes));
@@ -328,7 +334,7 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
     })
 }
 
-fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
+pub(super) fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
     let valid = is_name(name);
     if !valid {
         let message = "must be 1 to 128 printable ASCII characters without quotes and backslashes";

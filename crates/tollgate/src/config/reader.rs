@@ -3,21 +3,35 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::ConfigError;
 use super::node::{Node, Place, Value};
+use super::{ConfigError, ConfigErrors};
 
 /// The mistakes found so far.
-#[derive(Debug, Default)]
-pub(crate) struct Mistakes(pub(crate) Vec<ConfigError>);
+#[derive(Clone, Debug, Default)]
+pub struct Mistakes(pub(crate) Vec<ConfigError>);
 
 impl Mistakes {
+    /// Adds one.
+    pub fn push(&mut self, mistake: ConfigError) {
+        self.0.push(mistake);
+    }
+
+    /// Whether there were none.
+    ///
+    /// # Errors
+    /// All of them.
+    pub fn finish(self) -> Result<(), ConfigErrors> {
+        if self.0.is_empty() { Ok(()) } else { Err(ConfigErrors(self.0)) }
+    }
+
     pub(crate) fn add(&mut self, place: &Place, path: &str, message: impl Into<String>) {
         self.0.push(ConfigError { place: place.to_string(), path: path.to_owned(), message: message.into() });
     }
 }
 
 /// A map whose fields are taken one by one; what is left at the end is unknown.
-pub(crate) struct Fields {
+#[derive(Clone, Debug)]
+pub struct Fields {
     path: String,
     pub(crate) place: Place,
     entries: Vec<(String, Node)>,
@@ -25,14 +39,15 @@ pub(crate) struct Fields {
 }
 
 /// A value with its path, ready to be converted.
-pub(crate) struct Field {
+#[derive(Clone, Debug)]
+pub struct Field {
     pub(crate) path: String,
     pub(crate) node: Node,
 }
 
 impl Fields {
     /// `None`, with a mistake, when the node is not a map. Nothing at all counts as an empty map.
-    pub(crate) fn new(field: Field, mistakes: &mut Mistakes) -> Option<Self> {
+    pub fn new(field: Field, mistakes: &mut Mistakes) -> Option<Self> {
         let Field { path, node } = field;
         match node.value {
             Value::Map(entries) => Some(Self { path, place: node.place, entries, asked: Vec::new() }),
@@ -45,7 +60,7 @@ impl Fields {
     }
 
     /// The field `name`, unless it is absent or empty.
-    pub(crate) fn take(&mut self, name: &'static str) -> Option<Field> {
+    pub fn take(&mut self, name: &'static str) -> Option<Field> {
         self.asked.push(name);
         let index = self.entries.iter().position(|(key, _)| key == name)?;
         let (_, node) = self.entries.remove(index);
@@ -63,7 +78,7 @@ impl Fields {
     }
 
     /// The field `name`, with a mistake when it is absent.
-    pub(crate) fn require(&mut self, name: &'static str, mistakes: &mut Mistakes) -> Option<Field> {
+    pub fn require(&mut self, name: &'static str, mistakes: &mut Mistakes) -> Option<Field> {
         let field = self.take(name);
         if field.is_none() {
             mistakes.add(&self.place, &self.path_of(name), "is missing");
@@ -76,7 +91,7 @@ impl Fields {
     }
 
     /// Every field that nobody asked for is a mistake.
-    pub(crate) fn finish(self, mistakes: &mut Mistakes) {
+    pub fn finish(self, mistakes: &mut Mistakes) {
         for (name, node) in &self.entries {
             let message = format!("unknown field; known are {}", self.asked.join(", "));
             mistakes.add(&node.place, &self.path_of(name), message);
@@ -85,18 +100,52 @@ impl Fields {
 }
 
 impl Field {
-    fn refuse<T>(&self, mistakes: &mut Mistakes, message: impl Into<String>) -> Option<T> {
-        mistakes.add(&self.node.place, &self.path, message);
+    /// A whole document; `None`, with a mistake, when it is not YAML.
+    pub fn parse(text: &str, mistakes: &mut Mistakes) -> Option<Self> {
+        match Node::parse(text) {
+            Ok(node) => Some(Self { path: String::new(), node }),
+            Err((line, message)) => {
+                mistakes.add(&Place::Line(line), "", message);
+                None
+            }
+        }
+    }
+
+    /// Something to say about this value, at its place.
+    pub fn remark(&self, message: impl Into<String>) -> ConfigError {
+        let (place, path) = (self.node.place.to_string(), self.path.clone());
+        ConfigError { place, path, message: message.into() }
+    }
+
+    /// Adds a mistake about this value.
+    pub fn refuse<T>(&self, mistakes: &mut Mistakes, message: impl Into<String>) -> Option<T> {
+        mistakes.push(self.remark(message));
         None
     }
 
-    pub(crate) fn text(&self, mistakes: &mut Mistakes) -> Option<String> {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        match &self.node.value {
+            Value::Null => true,
+            Value::List(items) => items.is_empty(),
+            Value::Map(entries) => entries.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Text, or a whole number as text.
+    pub fn text(&self, mistakes: &mut Mistakes) -> Option<String> {
         match &self.node.value {
             Value::Text(text) => Some(text.clone()),
             // `identifier: 12345` means the text; YAML cannot know.
             Value::Integer(number) => Some(number.to_string()),
             other => self.refuse(mistakes, format!("must be text, not {}", other.kind())),
         }
+    }
+
+    /// Text as it is written, also where YAML takes it for a flag or a number: `y`, `007` and `1.10` are values like any other.
+    pub fn literal(&self, mistakes: &mut Mistakes) -> Option<String> {
+        self.node.written.clone().or_else(|| self.text(mistakes))
     }
 
     /// Text that is converted by `FromStr`.
@@ -131,14 +180,16 @@ impl Field {
         share.or_else(|| self.refuse(mistakes, "must be a number from 0 to 1".to_owned()))
     }
 
-    pub(crate) fn flag(&self, mistakes: &mut Mistakes) -> Option<bool> {
+    /// True or false.
+    pub fn flag(&self, mistakes: &mut Mistakes) -> Option<bool> {
         match &self.node.value {
             Value::Bool(flag) => Some(*flag),
             other => self.refuse(mistakes, format!("must be true or false, not {}", other.kind())),
         }
     }
 
-    pub(crate) fn number(&self, mistakes: &mut Mistakes) -> Option<u64> {
+    /// A whole number from 0.
+    pub fn number(&self, mistakes: &mut Mistakes) -> Option<u64> {
         match &self.node.value {
             Value::Integer(number) => match u64::try_from(*number) {
                 Ok(number) => Some(number),
@@ -165,7 +216,8 @@ impl Field {
         }
     }
 
-    pub(crate) fn list(self, mistakes: &mut Mistakes) -> Vec<Self> {
+    /// The items of a list; none, with a mistake, when it is something else.
+    pub fn list(self, mistakes: &mut Mistakes) -> Vec<Self> {
         match self.node.value {
             Value::List(items) => {
                 let path = self.path;
