@@ -31,7 +31,7 @@ use json::Json;
 /// What stands above everything else.
 const DESCRIPTION: &str = "Decides for every request of an API whether it may pass, under several limits at once. Every path with a version \
     answers with and without `/api` in front. Errors are `{\"error\": {…}}`, below `/admin` `{\"status\", \"error\", \"message\", \"timestamp\"}`. \
-    Fields and parameters that are not known are refused.";
+    Fields that are not known are refused.";
 
 /// The OpenAPI 3.1 document of the REST API, as indented JSON.
 ///

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tollgate::{Algorithm, ENDPOINT_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, Limit};
+use tollgate::{Algorithm, ENDPOINT_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, Limit, Reason, Standing};
 use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ObjectBuilder, RefOr};
 use utoipa::{PartialSchema, ToSchema};
@@ -82,11 +82,18 @@ vocabulary! {
     /// How requests are counted, in either case; `sliding_window` is `sliding_log`.
     AlgorithmChoice => words(algorithm_choices());
     /// How a limit stands: `warning` above 80 % used until below 70 %, `throttled` at its end.
-    StandingName => words(["normal", "warning", "throttled"]);
+    StandingName => words([Standing::Normal, Standing::Warning, Standing::Throttled].map(Standing::name));
     /// Why a limit denied, or how it was decided while its store failed.
-    ReasonName => words([
-        "LIMIT_EXCEEDED", "COST_EXCEEDS_LIMIT", "FAIL_OPEN", "FAIL_CLOSED", "LOCAL_FALLBACK",
-    ]);
+    ReasonName => words(
+        [
+            Reason::LimitExceeded,
+            Reason::CostExceedsLimit,
+            Reason::FailOpen,
+            Reason::FailClosed,
+            Reason::LocalFallback,
+        ]
+        .map(Reason::name)
+    );
     /// Whether a rule denies or only watches.
     ModeName => words(["enforce", "shadow"]);
     /// Whether a rule has one counter for all its endpoints or one for each.
