@@ -5,6 +5,7 @@ mod envoy;
 mod limitador;
 mod write;
 
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 use anyhow::anyhow;
@@ -62,8 +63,12 @@ impl Import {
                 for note in notes {
                     eprintln!("note: {note}");
                 }
-                print!("{yaml}");
-                Ok(())
+                match std::io::stdout().lock().write_all(yaml.as_bytes()) {
+                    // Whoever reads has seen enough, as `head` does.
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+                    Err(error) => Err(anyhow!(error).context("could not write the configuration").into()),
+                    Ok(()) => Ok(()),
+                }
             }
             Err(errors) => {
                 let count = match errors.0.len() {

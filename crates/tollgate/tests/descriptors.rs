@@ -455,7 +455,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn values_that_cannot_be_kept_are_counted_all_the_same() {
+async fn values_of_any_length_and_spelling_are_counted() {
     let (_, limiter) = limiter(
         r#"
 rules: [{name: user, dimension: user, algorithm: fixed_window, limit: 1, window: 1m}]
@@ -481,6 +481,8 @@ async fn parts_of_a_path_do_not_run_into_each_other() {
     for (domain, first, second) in [
         ("d", "x", "y"),
         ("d", "x;1:y", ""),
+        ("d", "x;b;y", ""),
+        ("d", "x", "y;b;"),
         ("d", "", "x"),
         ("d", "x", ""),
         ("d1:", "x", "y"),

@@ -7,8 +7,8 @@ use tollgate_core::{Answer, Answers, Cost, Timestamp};
 
 use super::Allowance;
 use super::counted::Tally;
-use super::set::{Allows, Match, hashed, limit_of_path, path_identifier};
-use crate::check::{Check, is_dimension, is_identifier};
+use super::set::{Allows, Match, limit_of_path, path_identifier};
+use crate::check::{Check, is_dimension};
 use crate::endpoint::normalise_endpoint;
 use crate::error::CheckError;
 use crate::limiter::{Decision, Limiter};
@@ -149,7 +149,7 @@ impl Limiter {
     /// later one is denied: no request is admitted too much, but one at the same moment may be denied for what is about to be given back.
     ///
     /// # Errors
-    /// [`CheckError::Store`] when a store could not decide. There are no others: a descriptor that cannot be counted as it is, is counted by its hash.
+    /// [`CheckError::Store`] when a store could not decide. There are no others: values may have any length and any characters.
     pub async fn check_descriptors(
         &self,
         domain: &str,
@@ -249,8 +249,7 @@ impl Found {
     fn add_ordinary(&mut self, rules: &RuleSet, descriptor: &Descriptor<'_>, tally: &mut Tally) {
         let mut endpoint = None;
         let mut method = None;
-        // Replaced by a hash where they cannot be counted as they are.
-        let mut identities: SmallVec<[(&str, String); 2]> = SmallVec::new();
+        let mut identities: SmallVec<[(&str, &str); 2]> = SmallVec::new();
         for &(key, value) in &descriptor.entries {
             match key {
                 "path" | "endpoint" => endpoint = normalise_endpoint(value).ok(),
@@ -258,14 +257,12 @@ impl Found {
                 // The first of a key that is there twice.
                 _ if identities.iter().any(|(other, _)| *other == key) => {}
                 _ if !is_dimension(key) || value.is_empty() => {}
-                _ => {
-                    let identifier = if is_identifier(value) { value.to_owned() } else { hashed(value) };
-                    identities.push((key, identifier));
-                }
+                // Whatever its length and characters: an error would let it pass, because Envoy allows on errors.
+                _ => identities.push((key, value)),
             }
         }
         let Some((first, others)) = identities.split_first() else { return };
-        let mut check = Check::new(first.0, &first.1).profile(descriptor.profile);
+        let mut check = Check::new(first.0, first.1).profile(descriptor.profile);
         check.method = method.as_deref();
         for (dimension, identifier) in others {
             check = check.and(dimension, identifier);

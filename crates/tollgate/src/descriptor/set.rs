@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tollgate_core::{Counter, Limit};
 use tollgate_store::FailureMode;
@@ -10,7 +9,6 @@ use tollgate_store::FailureMode;
 use super::conditions::Conditions;
 use super::tree::Tree;
 use super::{Allowance, DescriptorRule, Selector};
-use crate::check::is_identifier;
 use crate::error::InvalidRules;
 use crate::rule::{Mode, NamedLimit, Why, distinction};
 use crate::ruleset::Map;
@@ -220,16 +218,9 @@ fn path_counter<'a>(limit: &Limit, keys: impl Iterator<Item = &'a str>) -> Count
     Counter::new(PATHS, DIMENSION, &format!("path:{}:{keys}", distinction(limit)))
 }
 
-/// Texts as one that no other texts share. What is too long or unclean to be kept is replaced by a hash: an error would let it pass uncounted.
+/// Texts as one that no other texts share. They may have any length and any characters: keys take care of both.
 fn identifier<'a>(parts: impl Iterator<Item = &'a str>) -> String {
-    let text: String = parts.map(part).collect();
-    if is_identifier(&text) { text } else { hashed(&text) }
-}
-
-/// A strong hash, which no identifier can imitate that begins with a length.
-pub(super) fn hashed(text: &str) -> String {
-    let digits = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("sha256:{digits}")
+    parts.map(part).collect()
 }
 
 fn part(text: &str) -> String {
