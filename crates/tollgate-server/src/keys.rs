@@ -11,12 +11,16 @@ use tollgate::Timestamp;
 use tollgate_catalog::{Catalog, Revision, StoredKey};
 
 use crate::auth::Role;
+use crate::profiles::now;
 use crate::respond::ApiError;
 
 /// How many keys are kept. Only real ones are: guesses would push them out.
 const KEYS_MAX: usize = 10_000;
 /// For so long a key is believed even when something in the catalog was changed since.
 const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// A key in use is looked up this often at least, and its use noted.
+const NOTED_EVERY: Duration = Duration::from_secs(60);
 
 /// The keys this node has seen.
 pub(crate) struct Keys {
@@ -62,7 +66,8 @@ impl Keys {
     pub(crate) fn known(&self, digest: &[u8; 32]) -> Option<KnownKey> {
         let entry = self.entries.get(digest)?;
         let unchanged = entry.revision >= self.revision.load(Ordering::Relaxed);
-        (unchanged || entry.loaded.elapsed() < FRESH_FOR).then_some(entry.key)
+        let fresh_for = if unchanged { NOTED_EVERY } else { FRESH_FOR };
+        (entry.loaded.elapsed() < fresh_for).then_some(entry.key)
     }
 
     /// Whether there was a key with the secret of this hash.
@@ -81,6 +86,9 @@ impl Keys {
         match self.catalog.key_by_secret(secret).await {
             Ok(Some(stored)) => {
                 let key = KnownKey::of(&stored);
+                if let Some(key) = key.as_ref().filter(|key| !key.revoked) {
+                    self.note_use(key);
+                }
                 if let Some(key) = &key {
                     self.entries.insert(*digest, Entry { key: key.clone(), revision, loaded });
                 }
@@ -92,6 +100,18 @@ impl Keys {
                 None => Err(error.into()),
             },
         }
+    }
+}
+
+impl Keys {
+    /// Nobody waits for it, and it does not matter much if it is lost.
+    fn note_use(&self, key: &KnownKey) {
+        let (catalog, key_id) = (self.catalog.clone(), key.key_id.clone());
+        tokio::spawn(async move {
+            if let Err(error) = catalog.note_key_use(&key_id, now()).await {
+                tracing::debug!(%error, "the use of a key could not be noted");
+            }
+        });
     }
 }
 

@@ -125,6 +125,14 @@ async fn keys_expire_and_are_revoked() {
     let answer =
         client.send(Method::GET, "/api/v1/rules", &[("authorization", &bearer)], String::new()).await;
     assert_eq!(answer.status, 200);
+    let list = async || client.admin(Method::GET, "/api/v1/keys", Value::Null).await.body["keys"][0].clone();
+    // It is noted beside the request.
+    let mut looks = 0;
+    while list().await["last_used_at"].is_null() {
+        looks += 1;
+        assert!(looks < 1_000, "the use of a key is not noted");
+        tokio::task::yield_now().await;
+    }
     assert_eq!(client.admin(Method::DELETE, &format!("/api/v1/keys/{id}"), Value::Null).await.status, 204);
     assert_eq!(read(secret).await, (401, "the API key was revoked".to_owned()), "at once on this node");
     assert_eq!(client.admin(Method::DELETE, "/api/v1/keys/nonsense", Value::Null).await.status, 404);
