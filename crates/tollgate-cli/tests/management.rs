@@ -11,8 +11,8 @@
 mod process;
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use process::{Service, file};
@@ -39,13 +39,22 @@ fn wait_until(reached: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !reached() {
         assert!(start.elapsed() < Duration::from_secs(10), "not within ten seconds");
-        std::thread::yield_now();
+        // Whoever is waited for needs the processor too.
+        std::thread::sleep(Duration::from_millis(5));
     }
     start.elapsed()
 }
 
+/// Held by the tests that measure: they would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Two nodes on one catalog, and a third that starts late.
 fn changes_propagate(name: &str, catalog: &str) {
+    let _alone = alone();
     let start = || Service::start(&["--catalog", catalog], &[KEY]);
     let (here, there) = (start(), start());
     let (status, made) = here.ask("POST", "/api/v1/rules", &rule(1_000_000)).unwrap();
@@ -103,6 +112,7 @@ fn changes_propagate_on_postgres() {
 
 /// Kills the service while four clients change rules, and looks what is left.
 fn kills_lose_nothing(name: &str, catalog: &str) {
+    let _alone = alone();
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let acknowledged: Mutex<HashSet<String>> = Mutex::default();
@@ -183,6 +193,28 @@ fn kills_lose_nothing_on_mariadb() {
 fn kills_lose_nothing_on_postgres() {
     let database = Postgres::start();
     kills_lose_nothing("postgresql", &database.url());
+}
+
+#[test]
+fn a_lost_catalog_refuses_changes_and_keeps_checking() {
+    let mut database = Postgres::start();
+    let service = Service::start(&["--catalog", &database.url()], &[KEY]);
+    let (status, made) = service.ask("POST", "/api/v1/rules", &rule(1_000)).unwrap();
+    assert_eq!(status, 201, "{made}");
+    database.kill();
+    for _ in 0..20 {
+        assert_eq!(limit_at(&service), 1_000, "checks go on by the rules known last");
+    }
+    let path = format!("/api/v1/rules/{}", made["rule_id"].as_str().unwrap());
+    let (status, answer) = service.ask("PUT", &path, &rule(5)).unwrap();
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("SERVICE_UNAVAILABLE")), "{answer}");
+    assert_eq!(service.ask("GET", "/readyz", "").unwrap().0, 503);
+    assert_eq!(service.ask("GET", "/healthz", "").unwrap().0, 200);
+    database.restart();
+    wait_until(|| service.ask("GET", "/readyz", "").unwrap().0 == 200);
+    assert_eq!(limit_at(&service), 1_000, "nothing was half-applied");
+    assert_eq!(service.ask("PUT", &path, &rule(5)).unwrap().0, 200);
+    assert_eq!(limit_at(&service), 5);
 }
 
 #[test]
