@@ -1,4 +1,4 @@
-//! Follows the configuration file: rules and plans come into force when it changes, and a bad file changes nothing.
+//! Follows the configuration file and the certificates: what changes comes into force, and a bad file changes nothing.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::{Config, StoreConfig};
-use tollgate_server::Live;
+use tollgate_server::{Live, Tls};
 
 /// How often the file is looked at. Looking works for every editor and every mount, which notifications do not.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -54,6 +54,33 @@ pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
     }
 }
 
+/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted.
+pub(crate) async fn follow_certificates(tls: Arc<Tls>) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
+        tracing::error!("SIGHUP cannot be listened to; certificates are not followed");
+        return;
+    };
+    let marks = || tls.files().map(Mark::of).collect::<Vec<_>>();
+    let (mut loaded, mut seen) = (marks(), marks());
+    loop {
+        let told = tokio::select! {
+            _ = hang_up.recv() => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        let now = marks();
+        // A certificate and its key are rarely replaced in the same instant.
+        let settled = seen == now;
+        seen.clone_from(&now);
+        if told || (settled && now != loaded) {
+            loaded = now;
+            match tls.reload() {
+                Ok(()) => tracing::info!("certificates reloaded, for the connections to come"),
+                Err(error) => tracing::error!(%error, "certificates not reloaded: those before stay in use"),
+            }
+        }
+    }
+}
+
 async fn reload(path: &Path, started: &Config, live: &Live) {
     let file = path.display();
     let config = match Config::load(Some(path)) {
@@ -86,7 +113,11 @@ fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("server", started.server != now.server),
         ("stores", stores(started) != stores(now)),
         ("catalog", started.catalog_url != now.catalog_url),
-        ("failure.timeout", started.store_timeout != now.store_timeout),
+        (
+            "failure.timeout",
+            (started.store_timeout, started.envoy_store_timeout)
+                != (now.store_timeout, now.envoy_store_timeout),
+        ),
         ("log", (started.log_format, started.log_level) != (now.log_format, now.log_level)),
         ("headers", started.headers != now.headers),
         ("management", started.management != now.management),

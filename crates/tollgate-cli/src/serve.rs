@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tollgate::{Config, LogFormat, StoreConfig};
 use tollgate_catalog::Actor;
-use tollgate_server::{AdminKey, App, Live};
+use tollgate_server::{AdminKey, App, Listeners, Live, Tls};
 use tracing_subscriber::EnvFilter;
 
 use crate::{Failure, reload, stores};
@@ -31,6 +31,9 @@ pub(crate) struct Serve {
     /// The address of the REST API; overrides server.http (127.0.0.1:8080).
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
+    /// The address of the gRPC services; overrides server.grpc (127.0.0.1:8081).
+    #[arg(long, value_name = "ADDRESS")]
+    grpc: Option<SocketAddr>,
     /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://, mysql://, postgres://.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -66,6 +69,7 @@ impl Serve {
         if let Some(http) = self.http {
             config.server.http = http;
         }
+        config.server.grpc = self.grpc.or(config.server.grpc);
         start_logging(&config).map_err(Failure::Misused)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -81,6 +85,7 @@ async fn serve(
     followed: Option<(PathBuf, Config)>,
     wait_for_store: bool,
 ) -> anyhow::Result<()> {
+    let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
     let stores = stores::connect(&config, wait_for_store).await?;
     let catalog = stores::open_catalog(&config.catalog_url, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
@@ -91,27 +96,36 @@ async fn serve(
     } else {
         None
     };
-    let address = config.server.http;
-    let listener =
-        TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
-    let address = listener.local_addr()?;
+    let http = listen(config.server.http).await?;
+    let address = http.local_addr()?;
+    let mut listeners = Listeners::from(http);
+    let mut said = format!("http{}://{address}", if tls.is_some() { "s" } else { "" });
+    if let Some(grpc) = config.server.grpc {
+        let grpc = listen(grpc).await?;
+        said = format!("{said} and, for gRPC, on {}", grpc.local_addr()?);
+        listeners = listeners.grpc(grpc);
+    }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
 
     // On the terminal and not in the log, which is kept.
-    println!("tollgate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
+    println!("tollgate {} listens on {said}", env!("CARGO_PKG_VERSION"));
     if let Some(key) = made {
         println!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}");
     }
     let mut background = JoinSet::new();
     background.spawn(live.clone().follow());
     background.spawn(live.clone().keep_logs());
+    if let Some(tls) = tls {
+        background.spawn(reload::follow_certificates(tls.clone()));
+        listeners = listeners.tls(tls);
+    }
     if let Some((path, started)) = followed {
         background.spawn(reload::follow(path, started, live.clone()));
     }
     tracing::info!(%address, rules = config.rules.len(), plans = config.plans.len(), "ready");
-    tollgate_server::run(listener, app, &config.server, async {
+    tollgate_server::run(listeners, app, &config.server, async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -121,6 +135,10 @@ async fn serve(
     live.finish_logs().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))
 }
 
 fn start_logging(config: &Config) -> anyhow::Result<()> {

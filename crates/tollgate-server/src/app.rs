@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,23 +15,29 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::ALLOW;
 use hyper::{Method, Request, Uri};
+use tokio::sync::watch;
 use tokio::time::Instant;
-use tollgate::{Config, Decision, Limiter, Profile};
+use tollgate::{Check, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
 use tower::ServiceExt;
 
 use crate::auth::{AdminKey, Gate};
 use crate::deprecation::{self, Deprecation, deprecations};
+use crate::grpc::Services;
 use crate::headers::Families;
 use crate::live::Live;
+use crate::peer::Peer;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text};
 use crate::respond::{ApiError, Code, Rendering};
-use crate::rest::{self, CheckRequest};
+use crate::rest;
+use crate::skew::Skew;
+use crate::telemetry::Telemetry;
 use crate::transitions::Transitions;
 
 /// The service without its sockets: one request in, one response out.
 #[derive(Clone)]
 pub struct App {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) grpc: Services,
     router: Router,
 }
 
@@ -40,27 +45,26 @@ pub struct App {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) limiter: Limiter,
+    /// The same for Envoy, which does not wait for long.
+    pub(crate) envoy: Limiter,
+    /// What happens when nothing can be decided at all.
+    pub(crate) failure_mode: FailureMode,
     /// Where rules can be changed, and what is known about users.
     pub(crate) live: Option<Arc<Live>>,
     pub(crate) gate: Gate,
     pub(crate) families: Families,
     pub(crate) transitions: Transitions,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) skew: Skew,
     pub(crate) started: Instant,
     pub(crate) deprecations: Vec<Deprecation>,
     /// The document, once somebody wanted it.
     pub(crate) openapi: OnceLock<Result<Bytes, String>>,
-    request_ids: RequestIds,
-    request_timeout: Duration,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) request_timeout: Duration,
     draining: AtomicBool,
-}
-
-/// The address a request comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
-
-/// The address that `request` comes from.
-pub(crate) fn peer<B>(request: &Request<B>) -> Option<IpAddr> {
-    request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip())
+    /// Whether the service ends: whatever goes on for ever ends then.
+    pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl App {
@@ -81,25 +85,31 @@ impl App {
         key: Option<AdminKey>,
         deprecations: Vec<Deprecation>,
     ) -> Self {
+        let telemetry = Telemetry::new();
         let shared = Arc::new(Shared {
+            envoy: limiter.within(config.envoy_store_timeout),
             limiter,
+            failure_mode: config.failure_mode,
             gate: Gate::new(config, live.clone(), key),
             live,
             families: Families::new(&config.headers),
             transitions: Transitions::default(),
+            skew: Skew::new(&telemetry),
+            telemetry,
             started: Instant::now(),
             deprecations,
             openapi: OnceLock::new(),
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
             draining: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
         });
         let router = rest::router(shared.clone(), &shared.deprecations);
-        Self { shared, router }
+        Self { grpc: Services::new(&shared), shared, router }
     }
 
     /// Answers a request that came from `peer`. Whatever happens inside, there is an answer, and errors have the error model's body.
-    pub async fn respond<B>(&self, request: Request<B>, peer: SocketAddr) -> Response
+    pub async fn respond<B>(&self, request: Request<B>, peer: impl Into<Peer>) -> Response
     where
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -107,7 +117,7 @@ impl App {
         let mut request = request.map(Body::new);
         let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
-        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(peer.into());
         let rendering = Rendering::of(request.uri().path());
         let answer = AssertUnwindSafe(self.dispatch(request)).catch_unwind();
         let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
@@ -154,18 +164,42 @@ impl App {
 }
 
 impl Shared {
-    /// Takes note of what a check decided.
+    /// Takes note of what was decided about a check.
     #[inline]
-    pub(crate) fn observe(&self, request: &CheckRequest<'_>, request_id: &str, decision: &Decision) {
+    pub(crate) fn observe(&self, check: &Check<'_>, request_id: &str, decision: &Decision) {
         self.transitions.observe(decision);
         if let Some(live) = &self.live {
-            live.journal.note(request, request_id, decision);
+            live.journal.note(check, request_id, decision);
         }
     }
 
     /// What is known about the user of a request, if it has one.
     pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
         self.live.as_ref()?.profiles.get(user_id?).await
+    }
+
+    /// Says why the service is not ready for traffic, if it is not.
+    pub(crate) async fn readiness(&self) -> Result<(), String> {
+        if self.is_draining() {
+            return Err("the service is stopping".to_owned());
+        }
+        let mut failing: Vec<String> = Vec::new();
+        for (name, health) in self.limiter.stores().health().chain(self.envoy.stores().health()) {
+            let reason = match health {
+                StoreHealth::Up => continue,
+                StoreHealth::Rejected => format!("store `{name}` refuses to work for this service"),
+                _ => format!("store `{name}` does not answer"),
+            };
+            if !failing.contains(&reason) {
+                failing.push(reason);
+            }
+        }
+        if let Some(live) = &self.live
+            && live.catalog.ping().await.is_err()
+        {
+            failing.push("the catalog does not answer".to_owned());
+        }
+        if failing.is_empty() { Ok(()) } else { Err(failing.join("; ")) }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -190,7 +224,7 @@ pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
 }

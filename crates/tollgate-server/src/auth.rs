@@ -9,9 +9,10 @@ use hyper::header::AUTHORIZATION;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use tollgate::{Check, Config, Decision, Limit, Limiter};
+use tollgate::{Check, Config, Decision, Limit, Limiter, Role};
 
 use crate::live::Live;
+use crate::peer::{Identity, Peer};
 use crate::profiles::now;
 use crate::respond::{ApiError, Code};
 
@@ -45,14 +46,6 @@ impl fmt::Debug for AdminKey {
     }
 }
 
-/// What a key is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Admin,
-    Reader,
-    Checker,
-}
-
 /// What a request wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -66,23 +59,30 @@ pub(crate) enum Need {
     Write,
 }
 
-impl Role {
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        match name {
-            "admin" => Some(Self::Admin),
-            "reader" => Some(Self::Reader),
-            "checker" => Some(Self::Checker),
-            _ => None,
-        }
+/// The role of that name.
+pub(crate) fn parse_role(name: &str) -> Option<Role> {
+    match name {
+        "admin" => Some(Role::Admin),
+        "reader" => Some(Role::Reader),
+        "checker" => Some(Role::Checker),
+        _ => None,
     }
+}
 
-    fn may(self, need: Need) -> bool {
-        match self {
-            Self::Admin => true,
-            Self::Reader => matches!(need, Need::Look | Need::Read),
-            Self::Checker => matches!(need, Need::Check | Need::Look),
-        }
-    }
+fn require(role: Role, need: Need) -> Result<(), ApiError> {
+    let may = match role {
+        Role::Admin => true,
+        Role::Reader => matches!(need, Need::Look | Need::Read),
+        Role::Checker => matches!(need, Need::Check | Need::Look),
+    };
+    let wanted = match need {
+        _ if may => return Ok(()),
+        Need::Check => "checker or admin",
+        Need::Look => "checker, reader or admin",
+        Need::Read => "reader or admin",
+        Need::Write => "admin",
+    };
+    Err(ApiError::new(Code::Forbidden, format!("this operation needs a key of the role {wanted}")))
 }
 
 /// Decides who may do what.
@@ -124,7 +124,7 @@ impl Gate {
     pub(crate) async fn admit_check(
         &self,
         headers: &HeaderMap,
-        peer: Option<IpAddr>,
+        peer: Option<&Peer>,
         need: Need,
     ) -> Result<(), ApiError> {
         if !self.require_key {
@@ -137,12 +137,11 @@ impl Gate {
     pub(crate) async fn admit(
         &self,
         headers: &HeaderMap,
-        peer: Option<IpAddr>,
+        peer: Option<&Peer>,
         need: Need,
     ) -> Result<String, ApiError> {
         // The address first: whoever may not even ask learns nothing about keys.
-        let peer = peer.map(|address| address.to_canonical());
-        let allowed = |peer: IpAddr| self.admin_allow.iter().any(|network| network.contains(&peer));
+        let allowed = |peer: &Peer| self.admin_allow.iter().any(|network| network.contains(&peer.ip()));
         if !self.admin_allow.is_empty() && !peer.is_some_and(allowed) {
             return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
         }
@@ -155,10 +154,15 @@ impl Gate {
     async fn authenticate(
         &self,
         headers: &HeaderMap,
-        peer: Option<IpAddr>,
+        peer: Option<&Peer>,
         need: Need,
     ) -> Result<String, ApiError> {
         let Some(candidate) = presented(headers) else {
+            // A certificate speaks for its owner where no key does.
+            if let Some(Identity { name, role: Some(role) }) = peer.and_then(|peer| peer.identity.as_deref())
+            {
+                return require(*role, need).map(|()| format!("certificate:{name}"));
+            }
             let message = "this operation needs an API key, as X-API-Key or Authorization: Bearer";
             return Err(ApiError::new(Code::Unauthenticated, message));
         };
@@ -166,7 +170,7 @@ impl Gate {
         if self.admin_key.as_ref().is_some_and(|key| key.is(&digest)) {
             return Ok(AdminKey::ID.to_owned());
         }
-        let address = peer.map_or_else(|| "unknown".to_owned(), network_of);
+        let address = peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()));
         let Some(Live { keys, .. }) = self.live.as_deref() else {
             self.may_try(&address).await?;
             return Err(self.failed(&address));
@@ -188,18 +192,7 @@ impl Gate {
         if known.expires_at.is_some_and(|expires_at| expires_at <= now()) {
             return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
         }
-        if !known.role.may(need) {
-            let role = match need {
-                Need::Check => "checker or admin",
-                Need::Look => "checker, reader or admin",
-                Need::Read => "reader or admin",
-                Need::Write => "admin",
-            };
-            return Err(ApiError::new(
-                Code::Forbidden,
-                format!("this operation needs a key of the role {role}"),
-            ));
-        }
+        require(known.role, need)?;
         Ok(known.key_id.to_string())
     }
 

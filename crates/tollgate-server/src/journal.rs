@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
-use tollgate::{Config, Decision, DecisionLogConfig, RetentionConfig, Timestamp};
+use tollgate::{Check, Config, Decision, DecisionLogConfig, RetentionConfig, Timestamp};
 use tollgate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Period, Retention};
 
 use crate::profiles::now;
-use crate::rest::CheckRequest;
 use crate::usage::Usage;
 
 /// How long decisions gather before they are written together.
@@ -52,13 +51,13 @@ impl Journal {
     }
 
     /// Counts a decision, and keeps it if it is among those that are.
-    pub(crate) fn note(&self, request: &CheckRequest<'_>, request_id: &str, decision: &Decision) {
+    pub(crate) fn note(&self, check: &Check<'_>, request_id: &str, decision: &Decision) {
         if decision.replayed {
             return;
         }
-        request.for_each_identity(|dimension, identifier| {
+        for (dimension, identifier) in check.identities() {
             self.usage.count(dimension, identifier, decision.allowed);
-        });
+        }
         let share = if decision.allowed { self.log.allowed } else { self.log.denied };
         if share <= 0.0 || (share < 1.0 && fastrand::f64() >= share) {
             return;
@@ -67,7 +66,7 @@ impl Journal {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let record = record(request, request_id, decision);
+        let record = record(check, request_id, decision);
         if let Err(TrySendError::Full(_)) = self.queue.try_send(record) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -163,29 +162,23 @@ impl Journal {
     }
 }
 
-fn record(request: &CheckRequest<'_>, request_id: &str, decision: &Decision) -> DecisionRecord {
+fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionRecord {
     let answer = decision.binding();
     let dimension = decision.binding_limit().map_or("", |limit| limit.dimension());
-    let (mut first, mut counted) = (None, None);
-    request.for_each_identity(|own, identifier| {
-        first.get_or_insert_with(|| (own.to_owned(), identifier.to_owned()));
-        if own == dimension {
-            counted = Some((own.to_owned(), identifier.to_owned()));
-        }
-    });
-    let (dimension, identifier) = counted.or(first).unwrap_or_default();
+    let of = |wanted: &str| check.identities().iter().find(|(own, _)| *own == wanted);
+    let (dimension, identifier) = of(dimension).or(check.identities().first()).copied().unwrap_or_default();
     DecisionRecord {
         at: now(),
         request_id: Some(request_id.to_owned()),
-        user_id: request.user().map(str::to_owned),
-        dimension,
-        identifier,
-        endpoint: request.endpoint.as_deref().unwrap_or_default().to_owned(),
-        method: request.method.as_deref().map(str::to_owned),
+        user_id: of("user").map(|(_, identifier)| (*identifier).to_owned()),
+        dimension: dimension.to_owned(),
+        identifier: identifier.to_owned(),
+        endpoint: check.endpoint.unwrap_or_default().to_owned(),
+        method: check.method.map(str::to_owned),
         allowed: decision.allowed,
         rule: decision.binding_limit().map(|limit| limit.name.to_string()),
         reason: answer.and_then(|answer| answer.reason).map(|reason| reason.name().to_owned()),
-        cost: request.cost(),
+        cost: check.cost.get().into(),
         capacity: answer.map(|answer| answer.capacity.into()),
         remaining: answer.and_then(|answer| answer.remaining).map(Into::into),
     }

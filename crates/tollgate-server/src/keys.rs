@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
-use tollgate::Timestamp;
+use tollgate::{Role, Timestamp};
 use tollgate_catalog::{Catalog, Revision, StoredKey};
 
-use crate::auth::Role;
+use crate::auth::parse_role;
 use crate::profiles::now;
 use crate::respond::ApiError;
 
@@ -119,7 +119,7 @@ impl KnownKey {
     fn of(stored: &StoredKey) -> Option<Self> {
         Some(Self {
             key_id: stored.key_id.as_str().into(),
-            role: Role::parse(&stored.role)?,
+            role: parse_role(&stored.role)?,
             expires_at: stored.expires_at,
             revoked: stored.revoked_at.is_some(),
         })

@@ -1,6 +1,6 @@
-//! The service: REST over a [`Limiter`](tollgate::Limiter).
+//! The service: REST and gRPC over a [`Limiter`](tollgate::Limiter).
 //!
-//! [`App`] holds what all requests share and turns one request into one response; [`run`] accepts connections until it is told to
+//! [`App`] holds what all requests share and turns one request into one response; [`run`] accepts connections on [`Listeners`] until it is told to
 //! stop, then lets requests in flight finish.
 //!
 //! ```no_run
@@ -18,19 +18,27 @@
 //!
 //! It knows no store and no key layout, and it never lets an error's inside reach a client.
 
+mod activity;
 mod app;
 mod auth;
+mod batch;
+mod connection;
 mod deprecation;
+mod grpc;
 mod headers;
 mod journal;
 mod keys;
 mod live;
 mod openapi;
+mod peer;
 mod profiles;
 mod request_id;
 mod respond;
 mod rest;
 mod run;
+mod skew;
+mod telemetry;
+mod tls;
 mod transitions;
 mod usage;
 
@@ -38,7 +46,9 @@ pub use app::App;
 pub use auth::AdminKey;
 pub use live::{Live, LiveError};
 pub use openapi::openapi;
-pub use run::run;
+pub use peer::Peer;
+pub use run::{Listeners, run};
+pub use tls::{Tls, TlsError};
 
 /// The largest request body, in bytes.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;

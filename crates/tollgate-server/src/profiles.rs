@@ -74,14 +74,20 @@ impl Profiles {
         &self.lanes[(self.hasher.hash_one(user_id) % LANES as u64) as usize]
     }
 
-    /// What is known about a user. While the catalog does not answer that is what was known last, or nothing.
-    pub(crate) async fn get(&self, user_id: &str) -> Option<Arc<Profile>> {
+    /// What is known about a user, if that can be said at once.
+    pub(crate) fn known(&self, user_id: &str) -> Option<Option<Arc<Profile>>> {
         // Nobody has a tier, a limit of their own or an override.
         if self.revision.load(Ordering::Relaxed) == 0 {
-            return None;
+            return Some(None);
         }
-        if let Some(entry) = self.entries.get(user_id).filter(|entry| self.is_fresh(entry)) {
-            return Some(entry.profile);
+        let fresh = self.entries.get(user_id).filter(|entry| self.is_fresh(entry));
+        fresh.map(|entry| Some(entry.profile))
+    }
+
+    /// What is known about a user. While the catalog does not answer that is what was known last, or nothing.
+    pub(crate) async fn get(&self, user_id: &str) -> Option<Arc<Profile>> {
+        if let Some(known) = self.known(user_id) {
+            return known;
         }
         let _alone = self.lane(user_id).lock().await;
         let before = self.entries.get(user_id);

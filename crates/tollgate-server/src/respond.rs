@@ -1,10 +1,12 @@
-//! Errors as clients see them: one table from what went wrong to status, code and body.
+//! Errors as clients see them: one table from what went wrong to HTTP status, code and gRPC status.
 
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 use tollgate::{CheckError, InvalidLimit};
+use tonic::metadata::MetadataValue;
+use tonic::{Code as Grpc, Status};
 use utoipa::ToSchema;
 
 use crate::openapi::vocabulary::Time;
@@ -45,29 +47,44 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    fn table(self) -> (StatusCode, &'static str) {
+    fn table(self) -> (StatusCode, &'static str, Grpc) {
         match self {
-            Self::InvalidInput => (StatusCode::BAD_REQUEST, "INVALID_INPUT"),
-            Self::InvalidLimit => (StatusCode::BAD_REQUEST, "INVALID_LIMIT"),
-            Self::InvalidStrategy => (StatusCode::BAD_REQUEST, "INVALID_STRATEGY"),
-            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"),
-            Self::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
-            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
-            Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
-            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
-            Self::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
-            Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED"),
-            Self::IdempotencyMismatch => (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH"),
-            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED"),
-            Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
-            Self::ServiceUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"),
+            Self::InvalidInput => (StatusCode::BAD_REQUEST, "INVALID_INPUT", Grpc::InvalidArgument),
+            Self::InvalidLimit => (StatusCode::BAD_REQUEST, "INVALID_LIMIT", Grpc::InvalidArgument),
+            Self::InvalidStrategy => (StatusCode::BAD_REQUEST, "INVALID_STRATEGY", Grpc::InvalidArgument),
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", Grpc::Unauthenticated),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN", Grpc::PermissionDenied),
+            Self::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND", Grpc::NotFound),
+            Self::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", Grpc::Unimplemented)
+            }
+            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", Grpc::DeadlineExceeded),
+            Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", Grpc::OutOfRange),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", Grpc::InvalidArgument)
+            }
+            Self::Conflict => (StatusCode::CONFLICT, "CONFLICT", Grpc::AlreadyExists),
+            Self::PreconditionFailed => {
+                (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED", Grpc::FailedPrecondition)
+            }
+            Self::IdempotencyMismatch => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", Grpc::FailedPrecondition)
+            }
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", Grpc::ResourceExhausted),
+            Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", Grpc::Internal),
+            Self::ServiceUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", Grpc::Unavailable)
+            }
         }
     }
 
     pub(crate) fn status(self) -> StatusCode {
         self.table().0
+    }
+
+    /// What it is called in bodies.
+    pub(crate) fn name(self) -> &'static str {
+        self.table().1
     }
 }
 
@@ -100,9 +117,7 @@ impl ApiError {
             Some((field, reason)) => Details { field: Some(field), reason: Some(reason) },
             None => Details { field: None, reason: None },
         };
-        Envelope {
-            error: ErrorBody { code: self.code.table().1, message: &self.message, details, request_id },
-        }
+        Envelope { error: ErrorBody { code: self.code.name(), message: &self.message, details, request_id } }
     }
 
     /// The response to a request. The edge calls this once the id of the request is known.
@@ -127,6 +142,17 @@ impl ApiError {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+/// As an answer over gRPC.
+impl From<ApiError> for Status {
+    fn from(error: ApiError) -> Self {
+        let mut status = Self::new(error.code.table().2, error.message);
+        if let Some(seconds) = error.retry_after {
+            status.metadata_mut().insert("retry-after", MetadataValue::from(seconds));
+        }
+        status
     }
 }
 

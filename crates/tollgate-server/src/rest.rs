@@ -5,6 +5,7 @@ mod batch;
 mod check;
 mod health;
 mod manage;
+mod metrics;
 mod reset;
 mod routes;
 mod status;
@@ -21,10 +22,11 @@ use serde::Serialize;
 use crate::BODY_BYTES_MAX;
 use crate::respond::{ApiError, Code};
 
+pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check;
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{router, routes};
-pub(crate) use wire::CheckRequest;
+pub(crate) use wire::{idempotency_key, is_method, parse_strategy};
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 

@@ -1,55 +1,151 @@
-//! Connections: accepted up to a bound, timed out when slow, and finished in peace when the service stops.
+//! Listening: connections are accepted up to a bound, and finished in peace when the service stops.
+//!
+//! A service that is told to stop goes through two phases. At first it still accepts, but says that it is not ready and asks clients to leave: HTTP/1
+//! by `Connection: close` on the next answer, HTTP/2 by GOAWAY. Then nobody listens any more, and what runs is finished. Nothing that was accepted is lost.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use futures_util::FutureExt;
+use futures_util::future::{OptionFuture, join3};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio_io_timeout::TimeoutStream;
 use tollgate::ServerConfig;
 
 use crate::app::App;
+use crate::connection::{Connection, Phase, Protocol};
+use crate::tls::Tls;
 
 /// How long requests in flight may take once the service is told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait when the operating system has no room for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The most memory a request's head can take, in bytes.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Serves `listener` until `shutdown` completes. Then no connection is accepted, requests in flight are answered, and it returns.
-pub async fn run(listener: TcpListener, app: App, config: &ServerConfig, shutdown: impl Future<Output = ()>) {
-    let (stop, stopped) = watch::channel(());
-    let places = Arc::new(Semaphore::new(config.max_connections));
-    let mut connections = JoinSet::new();
-    let mut shutdown = pin!(shutdown);
-    loop {
-        tokio::select! {
-            biased;
-            () = &mut shutdown => break,
-            accepted = accept(&listener, &places) => {
-                let (stream, peer, place) = accepted;
-                connections.spawn(serve(stream, peer, app.clone(), config.clone(), stopped.clone(), place));
+/// Where the service is reached.
+///
+/// ```no_run
+/// # async fn listen() -> std::io::Result<()> {
+/// use tokio::net::TcpListener;
+/// use tollgate_server::Listeners;
+///
+/// let http = TcpListener::bind("127.0.0.1:8080").await?;
+/// let listeners = Listeners::from(http).grpc(TcpListener::bind("127.0.0.1:8081").await?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Listeners {
+    http: TcpListener,
+    grpc: Option<TcpListener>,
+    tls: Option<Arc<Tls>>,
+}
+
+impl From<TcpListener> for Listeners {
+    /// The REST API alone.
+    fn from(http: TcpListener) -> Self {
+        Self { http, grpc: None, tls: None }
+    }
+}
+
+impl Listeners {
+    /// The gRPC services as well.
+    #[must_use]
+    pub fn grpc(mut self, listener: TcpListener) -> Self {
+        self.grpc = Some(listener);
+        self
+    }
+
+    /// Encrypted connections only, to all of them.
+    #[must_use]
+    pub fn tls(mut self, tls: Arc<Tls>) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+}
+
+/// Serves `listeners` until `shutdown` completes; then requests in flight are answered, and it returns.
+pub async fn run(
+    listeners: impl Into<Listeners>,
+    app: App,
+    config: &ServerConfig,
+    shutdown: impl Future<Output = ()>,
+) {
+    let Listeners { http, grpc, tls } = listeners.into();
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let door = |listener, protocol| Door {
+        listener,
+        protocol,
+        app: app.clone(),
+        config: Arc::new(config.clone()),
+        tls: tls.clone(),
+        phases: phases.clone(),
+    };
+    let http = door(http, Protocol::Http).serve();
+    let grpc = OptionFuture::from(grpc.map(|listener| door(listener, Protocol::Grpc).serve()));
+    let stop = async {
+        shutdown.await;
+        app.start_draining();
+        phase.send_replace(Phase::Draining);
+        tracing::info!(delay = ?config.drain_delay, "stopping; clients are asked to leave");
+        tokio::time::sleep(config.drain_delay).await;
+        app.shared.stopping.send_replace(true);
+        phase.send_replace(Phase::Stopping);
+    };
+    join3(stop, http, grpc).await;
+}
+
+/// One listener, and what those who come through it get.
+struct Door {
+    listener: TcpListener,
+    protocol: Protocol,
+    app: App,
+    config: Arc<ServerConfig>,
+    tls: Option<Arc<Tls>>,
+    phases: watch::Receiver<Phase>,
+}
+
+impl Door {
+    async fn serve(self) {
+        let places = Arc::new(Semaphore::new(self.config.max_connections));
+        let mut connections = JoinSet::new();
+        let mut phases = self.phases.clone();
+        let mut stopping = pin!(phases.wait_for(|phase| *phase == Phase::Stopping));
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut stopping => break,
+                (stream, peer, place) = accept(&self.listener, &places) => {
+                    connections.spawn(self.connection(peer, place).serve(stream));
+                }
+                // Finished connections are forgotten as they finish.
+                Some(_) = connections.join_next() => {}
             }
-            // Finished connections are forgotten as they finish.
-            Some(_) = connections.join_next() => {}
+        }
+        // The operating system has let these in already, and they may have sent a request.
+        while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
+            connections.spawn(self.connection(peer, None).serve(stream));
+        }
+        drop(self.listener);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+            tracing::warn!("some requests were still running and are cut off");
         }
     }
-    drop(listener);
-    app.start_draining();
-    tracing::info!(connections = connections.len(), "stopping; requests in flight are answered");
-    drop(stop);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-        tracing::warn!("some requests were still running and are cut off");
+
+    fn connection(&self, address: SocketAddr, place: Option<OwnedSemaphorePermit>) -> Connection {
+        Connection {
+            protocol: self.protocol,
+            app: self.app.clone(),
+            config: self.config.clone(),
+            tls: self.tls.clone(),
+            phases: self.phases.clone(),
+            address,
+            _place: place,
+        }
     }
 }
 
@@ -75,40 +171,4 @@ async fn accept(
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
-}
-
-async fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    app: App,
-    config: ServerConfig,
-    mut stopped: watch::Receiver<()>,
-    _place: Option<OwnedSemaphorePermit>,
-) {
-    // An answer is one small write; waiting to fill a packet would only delay it.
-    let _ = stream.set_nodelay(true);
-    // A client that reads no answers would otherwise hold its place for ever.
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(config.request_timeout));
-    let service = service_fn(|request| {
-        let app = &app;
-        async move { Ok::<_, Infallible>(app.respond(request, peer).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(config.idle_timeout)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service);
-    let mut connection = pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        // The sender is dropped when the service stops.
-        _ = stopped.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "a connection ended early");
-    }
 }

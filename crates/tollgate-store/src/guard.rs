@@ -72,6 +72,11 @@ impl GuardedStore {
         })
     }
 
+    /// The same store for callers who wait for at most `deadline`. It has a breaker of its own: what is too slow for them may be fast enough for others.
+    pub fn within(&self, deadline: Duration) -> Arc<Self> {
+        Self::new(&self.name, self.store.clone(), self.local.clone(), deadline.min(self.deadline))
+    }
+
     /// What the configuration calls it.
     pub fn name(&self) -> &str {
         &self.name
@@ -97,6 +102,7 @@ impl GuardedStore {
         &self,
         commands: &[Command<'_>],
         now: Option<Timestamp>,
+        deadline: Duration,
     ) -> Vec<Result<Outcome, StoreError>> {
         let permit = self.breaker().permit(Instant::now());
         if permit == Permit::Refused {
@@ -105,14 +111,14 @@ impl GuardedStore {
             return commands.iter().map(|_| refused()).collect();
         }
         let mut pending = Pending { guard: self, permit: Some(permit) };
-        let results = match timeout(self.deadline, self.store.apply(commands, now)).await {
+        let results = match timeout(deadline, self.store.apply(commands, now)).await {
             Ok(mut results) => {
                 // What is missing counts as the failure it is.
                 results.resize_with(commands.len(), || Err(StoreError::unanswered()));
                 results
             }
             Err(_) => {
-                let late = || Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline)));
+                let late = || Err(StoreError::timed_out(format!("no answer within {deadline:?}")));
                 commands.iter().map(|_| late()).collect()
             }
         };
@@ -187,7 +193,7 @@ impl GuardedStore {
                 let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
                 if !guard.breaker().is_open() {
                     // A node that is not ready gets no requests, so nobody else may come to find out.
-                    guard.call(&[look], None).await;
+                    guard.call(&[look], None, deadline).await;
                     continue;
                 }
                 let looked = timeout(deadline.max(LOOK_EVERY), guard.store.apply(&[look], None)).await;
@@ -216,17 +222,27 @@ impl GuardedStore {
     }
 }
 
+impl GuardedStore {
+    /// As [`apply`](Store::apply), for a caller who has only so much time left.
+    pub async fn apply_within(
+        &self,
+        commands: &[Command<'_>],
+        now: Option<Timestamp>,
+        at_most: Duration,
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let mut results = self.call(commands, now, self.deadline.min(at_most)).await.into_iter();
+        let mut answers = Vec::with_capacity(commands.len());
+        for command in commands {
+            let result = results.next().unwrap_or_else(|| Err(StoreError::unanswered()));
+            answers.push(self.answer(command, result, now).await);
+        }
+        answers
+    }
+}
+
 impl Store for GuardedStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(async move {
-            let mut results = self.call(commands, now).await.into_iter();
-            let mut answers = Vec::with_capacity(commands.len());
-            for command in commands {
-                let result = results.next().unwrap_or_else(|| Err(StoreError::unanswered()));
-                answers.push(self.answer(command, result, now).await);
-            }
-            answers
-        })
+        Box::pin(self.apply_within(commands, now, self.deadline))
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {

@@ -30,9 +30,12 @@ const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
 #[derive(Clone, Debug)]
 pub struct Check<'a> {
     pub(crate) identities: SmallVec<[(&'a str, &'a str); 1]>,
-    pub(crate) endpoint: Option<&'a str>,
-    pub(crate) method: Option<&'a str>,
-    pub(crate) cost: Cost,
+    /// Where the request goes.
+    pub endpoint: Option<&'a str>,
+    /// The request's method.
+    pub method: Option<&'a str>,
+    /// How much the request takes.
+    pub cost: Cost,
     pub(crate) plans: SmallVec<[&'a str; 2]>,
     pub(crate) limit: Option<Limit>,
     pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
@@ -115,6 +118,11 @@ impl<'a> Check<'a> {
     pub fn idempotency(mut self, caller: impl Into<Cow<'a, str>>, key: &'a str) -> Self {
         self.idempotency = Some((caller.into(), key));
         self
+    }
+
+    /// Everyone who is checked, by dimension and identifier, in the order given.
+    pub fn identities(&self) -> &[(&'a str, &'a str)] {
+        &self.identities
     }
 
     /// Who is checked, as one text that no other identities share, in whatever order they were given.

@@ -4,6 +4,7 @@ mod descriptors;
 mod node;
 mod read;
 pub(crate) mod reader;
+mod server;
 mod stores;
 
 use std::fmt;
@@ -52,6 +53,8 @@ pub struct Config {
     pub failure_mode: FailureMode,
     /// How long a store may take before it counts as failed.
     pub store_timeout: Duration,
+    /// The same for Envoy's requests: Envoy waits for 20 ms unless it is told otherwise, and lets requests pass then.
+    pub envoy_store_timeout: Duration,
     /// What applies where no rule does.
     pub default_limit: Option<Limit>,
     /// How the service logs.
@@ -73,16 +76,48 @@ pub struct Config {
 pub struct ServerConfig {
     /// The address of the REST API.
     pub http: SocketAddr,
+    /// The address of the gRPC services; `None` for none.
+    pub grpc: Option<SocketAddr>,
+    /// How connections are encrypted, to both addresses; not at all unless it is set.
+    pub tls: Option<TlsConfig>,
     /// Who may use admin operations, by address; nobody is excluded when it is empty.
     pub admin_allow: Vec<IpNet>,
     /// Whether checks need an API key too.
     pub require_key: bool,
     /// How many connections are served at once; more wait in the operating system's queue.
     pub max_connections: usize,
+    /// How many requests one connection can have under way at once, where it can have several.
+    pub max_streams: usize,
     /// How long a client may take to send a request's head, or to stay idle.
     pub idle_timeout: Duration,
     /// How long a client may take to send a body, and the service to answer.
     pub request_timeout: Duration,
+    /// For how long a service that is told to stop says that it is not ready, and serves on: long enough for load balancers to turn away.
+    pub drain_delay: Duration,
+}
+
+/// How connections are encrypted, with files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The certificate of the service, followed by those between it and its authority.
+    pub cert: PathBuf,
+    /// The private key of that certificate.
+    pub key: PathBuf,
+    /// The authorities that sign clients' certificates. If it is set, clients without one are turned away.
+    pub client_ca: Option<PathBuf>,
+    /// What clients may do without an API key, by a name in their certificate: a URI, a DNS name, an e-mail address or an IP address.
+    pub identities: Vec<(String, Role)>,
+}
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// See limits, rules, users, keys and logs.
+    Reader,
+    /// Check requests, and see how limits stand.
+    Checker,
 }
 
 /// How often each key may use the management API; the service limits itself.
@@ -237,11 +272,15 @@ impl Default for Config {
         Self {
             server: ServerConfig {
                 http: SocketAddr::from(([127, 0, 0, 1], 8080)),
+                grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
+                tls: None,
                 admin_allow: Vec::new(),
                 require_key: false,
                 max_connections: 10_000,
+                max_streams: 256,
                 idle_timeout: Duration::from_secs(30),
                 request_timeout: Duration::from_secs(10),
+                drain_delay: Duration::from_secs(1),
             },
             management: ManagementConfig { reads_per_minute: 1_000, writes_per_minute: 100 },
             stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
@@ -255,6 +294,7 @@ impl Default for Config {
             },
             failure_mode: FailureMode::default(),
             store_timeout: GuardedStore::DEADLINE,
+            envoy_store_timeout: Duration::from_millis(12),
             default_limit: default_limit.ok(),
             log_format: LogFormat::Pretty,
             log_level: "info",

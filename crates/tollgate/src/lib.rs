@@ -73,7 +73,7 @@ struct Readme;
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{
     Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig,
-    RetentionConfig, ServerConfig, StoreConfig, StoreTls,
+    RetentionConfig, Role, ServerConfig, StoreConfig, StoreTls, TlsConfig,
 };
 pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
 pub use descriptor::contradiction::Contradiction;

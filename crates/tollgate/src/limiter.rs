@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -196,6 +197,13 @@ impl Limiter {
         Ok(())
     }
 
+    /// The same limiter, for callers who must have an answer within about `timeout`: what its stores cannot say by then is answered by the failure
+    /// mode. Rules, counters and changes to them are shared; whether a store is too slow is judged apart.
+    #[must_use]
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { rules: self.rules.clone(), ad_hoc: self.ad_hoc.clone(), stores: self.stores.within(timeout) }
+    }
+
     /// Decides and, if the request may pass, charges every limit that applies.
     ///
     /// # Errors
@@ -365,6 +373,11 @@ impl Limiter {
     /// The limit that applies where no other does.
     pub fn default_limit(&self) -> Option<Limit> {
         self.rules.load().default_limit()
+    }
+
+    /// Whether all counters are in one store of this process, so that [`check_now`](Self::check_now) can answer every check.
+    pub fn is_in_process(&self) -> bool {
+        self.stores.is_one_in_memory()
     }
 
     /// The stores it counts in.

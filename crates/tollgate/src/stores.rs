@@ -6,7 +6,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate_core::Timestamp;
 use tollgate_memory::MemoryStore;
-use tollgate_store::{Command, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth, apply_in_parts};
+use tollgate_store::{
+    ApplyFuture, Command, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth, apply_in_parts,
+};
 
 /// The name of the store for everything that names no other.
 pub(crate) const DEFAULT_STORE: &str = "default";
@@ -27,6 +29,8 @@ pub(crate) const DEFAULT_STORE: &str = "default";
 pub struct Stores {
     /// The first is the default one.
     stores: Arc<Vec<(Box<str>, Keeper)>>,
+    /// How long all calls for one request may take together, for callers who cannot wait for each in turn.
+    pub(crate) budget: Option<Duration>,
 }
 
 /// Where counters are. The store in the process is called directly, because its answer is there before a future would be made.
@@ -45,12 +49,26 @@ impl Default for Stores {
 impl Stores {
     /// Counters in this process.
     pub fn memory(store: Arc<MemoryStore>) -> Self {
-        Self { stores: Arc::new(vec![(DEFAULT_STORE.into(), Keeper::Memory(store))]) }
+        Self::of(DEFAULT_STORE, Keeper::Memory(store))
     }
 
     /// Counters elsewhere. A call that takes longer than `timeout` is answered by the failure mode of its limits.
     pub fn remote(store: Arc<dyn Store>, timeout: Duration) -> Self {
-        Self { stores: Arc::new(vec![(DEFAULT_STORE.into(), guarded(DEFAULT_STORE, store, timeout))]) }
+        Self::of(DEFAULT_STORE, guarded(DEFAULT_STORE, store, timeout))
+    }
+
+    fn of(name: &str, keeper: Keeper) -> Self {
+        Self { stores: Arc::new(vec![(name.into(), keeper)]), budget: None }
+    }
+
+    /// The same stores for requests that must be answered within `budget`, whatever it takes to answer them.
+    pub(crate) fn within(&self, budget: Duration) -> Self {
+        let within = |keeper: &Keeper| match keeper {
+            Keeper::Memory(store) => Keeper::Memory(store.clone()),
+            Keeper::Elsewhere(store) => Keeper::Elsewhere(store.within(budget)),
+        };
+        let stores = self.stores.iter().map(|(name, keeper)| (name.clone(), within(keeper)));
+        Self { stores: Arc::new(stores.collect()), budget: Some(budget) }
     }
 
     /// A further store in this process, for rules that name it. The name `default` replaces the default one.
@@ -95,6 +113,11 @@ impl Stores {
         self.place(name).is_some()
     }
 
+    /// Whether there is one store only, in this process.
+    pub(crate) fn is_one_in_memory(&self) -> bool {
+        matches!(self.stores.as_slice(), [(_, Keeper::Memory(_))])
+    }
+
     /// The place of a store; the first is the default one.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.stores.iter().position(|(other, _)| **other == *name)
@@ -108,24 +131,49 @@ impl Stores {
 
     /// Applies a command whose charges are kept in `places`, one for each charge.
     pub(crate) async fn apply(&self, command: &Command<'_>, places: &[usize]) -> Result<Outcome, StoreError> {
+        self.apply_within(command, places, Duration::MAX).await
+    }
+
+    /// As [`apply`](Self::apply), for a caller who has only so much time left.
+    pub(crate) async fn apply_within(
+        &self,
+        command: &Command<'_>,
+        places: &[usize],
+        at_most: Duration,
+    ) -> Result<Outcome, StoreError> {
         let first = places.first().copied().unwrap_or_default();
         if places.iter().all(|place| *place == first) {
-            return self.keeper(first).apply(command, None).await;
+            return self.keeper(first).apply(command, at_most).await;
         }
         // By the place of the store, so that all callers charge in the same order.
-        let mut parts: Vec<(usize, Part<'_>)> = Vec::new();
-        for (charge, place) in places.iter().enumerate() {
-            match parts.iter_mut().find(|(other, _)| other == place) {
-                Some((_, part)) => part.places.push(charge),
-                None => {
-                    let store = self.keeper(*place).as_dyn();
-                    parts.push((*place, Part { store, places: SmallVec::from_elem(charge, 1) }));
-                }
-            }
-        }
-        parts.sort_by_key(|(place, _)| *place);
-        let parts: Vec<Part<'_>> = parts.into_iter().map(|(_, part)| part).collect();
+        let mut used: SmallVec<[usize; 4]> = places.into();
+        used.sort_unstable();
+        used.dedup();
+        let at_most = at_most / u32::try_from(used.len()).unwrap_or(u32::MAX);
+        let stores: SmallVec<[Hurried<'_>; 4]> =
+            used.iter().map(|place| Hurried { keeper: self.keeper(*place), at_most }).collect();
+        let part = |(place, store)| {
+            let own = places.iter().enumerate().filter(|(_, other)| *other == place);
+            Part { store: store as &dyn Store, places: own.map(|(charge, _)| charge).collect() }
+        };
+        let parts: Vec<Part<'_>> = used.iter().zip(&stores).map(part).collect();
         apply_in_parts(&parts, command, None).await
+    }
+}
+
+/// A store and the time that is left for it.
+#[derive(Debug)]
+struct Hurried<'a> {
+    keeper: &'a Keeper,
+    at_most: Duration,
+}
+
+impl Store for Hurried<'_> {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        match self.keeper {
+            Keeper::Memory(store) => store.apply(commands, now),
+            Keeper::Elsewhere(store) => Box::pin(store.apply_within(commands, now, self.at_most)),
+        }
     }
 }
 
@@ -137,11 +185,11 @@ impl Keeper {
         }
     }
 
-    async fn apply(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
+    async fn apply(&self, command: &Command<'_>, at_most: Duration) -> Result<Outcome, StoreError> {
         match self {
-            Self::Memory(store) => store.apply_now(command, now),
+            Self::Memory(store) => store.apply_now(command, None),
             Self::Elsewhere(store) => {
-                let outcome = store.apply(std::slice::from_ref(command), now).await.pop();
+                let outcome = store.apply_within(std::slice::from_ref(command), None, at_most).await.pop();
                 outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
             }
         }

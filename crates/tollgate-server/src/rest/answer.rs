@@ -200,7 +200,7 @@ fn reset_at(answer: &Answer) -> Option<u64> {
     answer.reset_at.map(|at| at.as_secs_ceil())
 }
 
-fn millis_ceil(wait: Duration) -> u64 {
+pub(crate) fn millis_ceil(wait: Duration) -> u64 {
     u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 

@@ -10,20 +10,18 @@ use futures_util::future::join_all;
 use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tollgate::{Check, CheckError, Decision};
 use utoipa::ToSchema;
 
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
 use super::{json, read_json};
-use crate::app::{Shared, peer};
+use crate::app::Shared;
 use crate::auth::Need;
+use crate::batch::{CHECKS_MAX, Item, decide};
 use crate::openapi::vocabulary::IdempotencyKey;
+use crate::peer::peer;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Envelope};
-
-/// How many checks one batch can have.
-const CHECKS_MAX: usize = 1_000;
 
 /// Many checks, each decided on its own.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -97,65 +95,24 @@ pub(super) async fn batch_check(
         batch.checks.iter().map(|item| CheckRequest::parse(item.get().as_bytes())).collect();
     let users = requests.iter().map(|request| request.as_ref().ok().and_then(CheckRequest::user));
     let profiles = join_all(users.map(|user_id| shared.profile(user_id))).await;
-    let parsed: Vec<Result<Check<'_>, ApiError>> = requests
-        .iter()
-        .map(|request| {
-            request.as_ref().map_err(Clone::clone).and_then(|request| request.check(&shared.limiter))
-        })
-        .collect();
-    // Whose the batch's key is at each item: the place keeps equal items, and keys of single checks, apart from each other.
-    let callers: Vec<String> = parsed
-        .iter()
-        .enumerate()
-        .map(|(place, check)| {
-            check.as_ref().map(|check| format!("batch:{place}:{}", check.identity())).unwrap_or_default()
-        })
-        .collect();
-    if let Some(key) = key {
-        // Recorded before anything is charged: the same key of the same identities on another batch is refused as a whole.
-        shared.limiter.anchor(&format!("whole {}", callers.concat()), key, &body).await?;
-    }
-    let mut checks: Vec<Check<'_>> = Vec::with_capacity(parsed.len());
-    let mut places: Vec<Result<(), ApiError>> = Vec::with_capacity(parsed.len());
-    for (((check, request), caller), profile) in parsed.into_iter().zip(&requests).zip(callers).zip(&profiles)
-    {
-        let own = request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref());
-        places.push(check.map(|check| {
-            let check = check.profile(profile.as_deref());
-            checks.push(match (own, key) {
-                // A key of the item's own is the same key as that of a single check, so that a retry may come either way.
-                (Some(own), _) => {
-                    let caller = check.identity();
-                    check.idempotency(caller, own)
-                }
-                (None, Some(key)) => check.idempotency(caller, key),
-                (None, None) => check,
-            });
-        }));
-    }
-
-    let mut outcomes = shared.limiter.check_all(&checks).await.into_iter();
-    let results: Vec<Result<Decision, ApiError>> = places
-        .into_iter()
-        .zip(&requests)
-        .map(|(place, request)| {
-            place?;
-            let outcome = outcomes.next().unwrap_or(Err(CheckError::NotInProcess));
-            outcome.map_err(|error| match request {
-                Ok(request) => request.explain(error),
-                Err(_) => error.into(),
-            })
-        })
-        .collect();
+    let items = requests.iter().zip(&profiles).map(|(request, profile)| Item {
+        check: request.as_ref().map_err(Clone::clone).and_then(|request| {
+            shared.skew.observe(request.timestamp);
+            Ok(request.check(&shared.limiter)?.profile(profile.as_deref()))
+        }),
+        key: request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref()),
+    });
+    let explain = |index: usize, error| match &requests[index] {
+        Ok(request) => request.explain(error),
+        Err(_) => error.into(),
+    };
+    let results = decide(&shared, items.collect(), key, &body, request_id, explain).await?;
     let results = results.iter().zip(&requests).map(|(result, request)| {
         let request = request.as_ref().ok();
         let user_id = request.and_then(|request| request.user_id.as_deref());
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         match result {
             Ok(decision) => {
-                if let Some(request) = request {
-                    shared.observe(request, request_id, decision);
-                }
                 let mut body = CheckResponse::new(decision);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))

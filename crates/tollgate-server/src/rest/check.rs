@@ -12,10 +12,11 @@ use tollgate::{Decision, Reason};
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, idempotency_key};
 use super::{json, read_json};
-use crate::app::{Shared, peer};
+use crate::app::Shared;
 use crate::auth::Need;
 use crate::headers::write_retry_after;
 use crate::openapi::vocabulary::IdempotencyKey;
+use crate::peer::peer;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
 
@@ -55,7 +56,8 @@ pub(crate) async fn check(
         check = check.idempotency(caller, key);
     }
     let decision = shared.limiter.check(&check).await.map_err(|error| request.explain(error))?;
-    shared.observe(&request, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
+    shared.skew.observe(request.timestamp);
+    shared.observe(&check, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
     let mut body = CheckResponse::new(&decision);
     if decision.allowed {
         return Ok(answer(&shared, StatusCode::OK, &decision, &body));

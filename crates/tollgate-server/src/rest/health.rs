@@ -6,7 +6,6 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use serde::Serialize;
-use tollgate::StoreHealth;
 use utoipa::ToSchema;
 
 use super::json;
@@ -49,25 +48,8 @@ pub(super) async fn alive() -> Response {
     )
 )]
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    if shared.is_draining() {
-        return ApiError::new(Code::ServiceUnavailable, "the service is stopping").into_response();
-    }
-    let stores = shared.limiter.stores();
-    let mut failing: Vec<String> = stores
-        .health()
-        .filter_map(|(name, health)| match health {
-            StoreHealth::Up => None,
-            StoreHealth::Rejected => Some(format!("store `{name}` refuses to work for this service")),
-            _ => Some(format!("store `{name}` does not answer")),
-        })
-        .collect();
-    if let Some(live) = &shared.live
-        && live.catalog.ping().await.is_err()
-    {
-        failing.push("the catalog does not answer".to_owned());
-    }
-    if !failing.is_empty() {
-        return ApiError::new(Code::ServiceUnavailable, failing.join("; ")).into_response();
+    if let Err(reason) = shared.readiness().await {
+        return ApiError::new(Code::ServiceUnavailable, reason).into_response();
     }
     json(StatusCode::OK, &Health { status: "ready" })
 }

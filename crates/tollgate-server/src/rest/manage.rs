@@ -28,9 +28,10 @@ use tollgate::{IDENTIFIER_LENGTH_MAX, Timestamp};
 use tollgate_catalog::{Actor, CatalogError};
 
 use super::read_json;
-use crate::app::{Peer, Shared};
+use crate::app::Shared;
 use crate::auth::Need;
 use crate::live::Live;
+use crate::peer::Peer;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
 
@@ -69,12 +70,12 @@ impl Managed {
     }
 
     async fn of(shared: &Shared, parts: Parts) -> Result<Self, ApiError> {
-        let peer = parts.extensions.get::<Peer>().map(|Peer(peer)| peer.ip());
+        let peer = parts.extensions.get::<Peer>();
         let need = if parts.method.is_safe() { Need::Read } else { Need::Write };
         let key_id = shared.gate.admit(&parts.headers, peer, need).await?;
         let actor = Actor {
             key_id,
-            address: peer.map(|address| address.to_canonical().to_string()),
+            address: peer.map(|peer| peer.ip().to_string()),
             request_id: parts.headers.get(&REQUEST_ID).map(|id| as_text(id).to_owned()),
         };
         let live = shared.live.clone().ok_or_else(|| {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -12,9 +11,10 @@ use utoipa::ToSchema;
 
 use super::wire::CheckRequest;
 use super::{json, read_json, rfc3339};
-use crate::app::{Peer, Shared};
+use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::Time;
+use crate::peer::peer;
 use crate::respond::ApiError;
 
 /// What was forgotten, and when.
@@ -40,10 +40,9 @@ struct ResetResponse<'a> {
 )]
 pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,
-    Extension(Peer(peer)): Extension<Peer>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit(request.headers(), Some(peer.ip()), Need::Write).await?;
+    shared.gate.admit(request.headers(), peer(&request), Need::Write).await?;
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let profile = shared.profile(request.user()).await;

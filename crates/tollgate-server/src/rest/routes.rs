@@ -7,7 +7,7 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use utoipa_axum::routes;
 
 use super::manage::{admin, audit, config, keys, logs, overrides, plans, policies, rules, users};
-use super::{batch, check, health, reset, status};
+use super::{batch, check, health, metrics, reset, status};
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::deprecation::{Deprecation, marked};
 use crate::openapi;
@@ -47,6 +47,7 @@ pub(crate) fn routes() -> Vec<Route> {
         routes!(policies::get, policies::replace, policies::delete),
         routes!(health::alive),
         routes!(health::ready),
+        routes!(metrics::metrics),
         routes!(openapi::document_json),
         routes!(openapi::page::page),
     ]

@@ -13,9 +13,10 @@ use tollgate::{CheckError, normalise_endpoint};
 use super::answer::CheckResponse;
 use super::check::answer;
 use super::wire::CheckRequest;
-use crate::app::{Shared, peer};
+use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::{AlgorithmChoice, Burst, Endpoint, MethodName, Quota, UserId, WholeWindow};
+use crate::peer::peer;
 use crate::respond::{ApiError, Code};
 
 /// How a user stands, without consuming anything

@@ -75,8 +75,8 @@ pub(crate) struct CheckRequest<'a> {
     #[schema(value_type = Option<IdempotencyKey>)]
     pub(crate) idempotency_key: Option<Text<'a>>,
     /// The client's clock, in milliseconds. It is accepted so that its skew can be measured, and never trusted.
-    #[serde(default, rename = "timestamp")]
-    _timestamp: Option<i64>,
+    #[serde(default)]
+    pub(super) timestamp: Option<i64>,
 }
 
 /// `{"user": "u1", "ip": "10.0.0.1"}`, in the order sent.
@@ -124,9 +124,7 @@ impl<'a> CheckRequest<'a> {
         let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
         let mut check = self.identities()?.endpoint(endpoint);
         if let Some(method) = &self.method {
-            let valid = (1..=METHOD_LENGTH_MAX).contains(&method.len())
-                && method.bytes().all(|byte| byte.is_ascii_uppercase());
-            if !valid {
+            if !is_method(method) {
                 return Err(ApiError::input("method", "must be a method like GET or POST"));
             }
             check = check.method(method);
@@ -158,24 +156,6 @@ impl<'a> CheckRequest<'a> {
         let mut of_keys =
             keys.filter(|(dimension, _)| dimension == "user").map(|(_, identifier)| &**identifier);
         self.user_id.as_deref().or(named).or_else(|| of_keys.next())
-    }
-
-    /// Everyone it names, with their dimensions.
-    pub(crate) fn for_each_identity(&self, mut each: impl FnMut(&str, &str)) {
-        if let Some(user_id) = &self.user_id {
-            each("user", user_id);
-        }
-        if let (Some(dimension), Some(identifier)) = (&self.dimension, &self.identifier) {
-            each(dimension, identifier);
-        }
-        for (dimension, identifier) in self.keys.iter().flat_map(|Keys(keys)| keys) {
-            each(dimension, identifier);
-        }
-    }
-
-    /// How much it takes.
-    pub(crate) fn cost(&self) -> u64 {
-        self.cost.unwrap_or(1)
     }
 
     fn identities(&'a self) -> Result<Check<'a>, ApiError> {
@@ -272,6 +252,11 @@ pub(crate) fn idempotency_key<'a>(
         }
         _ => Ok(Some(header)),
     }
+}
+
+/// Whether `method` is one, in upper case.
+pub(crate) fn is_method(method: &str) -> bool {
+    (1..=METHOD_LENGTH_MAX).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 /// The algorithm that `field` names.

@@ -8,10 +8,9 @@ use tollgate_core::{Algorithm, Limit};
 use super::descriptors::read_descriptors;
 use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
+use super::server::read_server;
 use super::stores::{FAILURE_MODES, read_failure, read_stores};
-use super::{
-    Config, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig, RetentionConfig, ServerConfig,
-};
+use super::{Config, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig, RetentionConfig};
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
@@ -89,37 +88,6 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     }
     fields.finish(mistakes);
     config
-}
-
-fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes) {
-    let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    if let Some(http) = fields.take("http").and_then(|field| field.parsed(mistakes)) {
-        server.http = http;
-    }
-    if let Some(field) = fields.take("admin_allow") {
-        server.admin_allow = field.list(mistakes).iter().filter_map(|item| item.parsed(mistakes)).collect();
-    }
-    if let Some(required) = fields.take("require_key").and_then(|field| field.flag(mistakes)) {
-        server.require_key = required;
-    }
-    if let Some(field) = fields.take("max_connections")
-        && let Some(number) = bounded(&field, 1, 1_000_000, mistakes)
-    {
-        server.max_connections = number;
-    }
-    for (name, target) in
-        [("idle_timeout", &mut server.idle_timeout), ("request_timeout", &mut server.request_timeout)]
-    {
-        if let Some(field) = fields.take(name)
-            && let Some(duration) = field.duration(mistakes)
-        {
-            if duration < Duration::from_millis(100) || duration > Duration::from_secs(3_600) {
-                mistakes.add(&field.node.place, &field.path, "must be between 100ms and 1h");
-            }
-            *target = duration;
-        }
-    }
-    fields.finish(mistakes);
 }
 
 fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &mut Mistakes) {

@@ -122,13 +122,17 @@ pub(super) fn read_failure(field: Field, config: &mut Config, mistakes: &mut Mis
     if let Some(mode) = fields.take("mode").and_then(|field| field.word(&FAILURE_MODES, mistakes)) {
         config.failure_mode = mode;
     }
-    if let Some(field) = fields.take("timeout")
-        && let Some(timeout) = field.duration(mistakes)
+    for (name, target) in
+        [("timeout", &mut config.store_timeout), ("envoy_timeout", &mut config.envoy_store_timeout)]
     {
-        if !TIMEOUT_RANGE.contains(&timeout) {
-            mistakes.add(&field.node.place, &field.path, "must be between 1ms and 10s");
+        if let Some(field) = fields.take(name)
+            && let Some(timeout) = field.duration(mistakes)
+        {
+            if !TIMEOUT_RANGE.contains(&timeout) {
+                mistakes.add(&field.node.place, &field.path, "must be between 1ms and 10s");
+            }
+            *target = timeout;
         }
-        config.store_timeout = timeout;
     }
     fields.finish(mistakes);
 }

@@ -1,5 +1,6 @@
 //! Checking the descriptors of a request, all of them in one decision.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use smallvec::SmallVec;
@@ -113,6 +114,17 @@ impl DescriptorDecision {
     /// Whether any limit was decided without its store.
     pub fn degraded(&self) -> bool {
         self.outcomes.iter().any(|outcome| outcome.decision.degraded())
+    }
+
+    /// The limits of all descriptors as one decision, which says which of them binds.
+    pub fn whole(&self) -> Cow<'_, Decision> {
+        if let [only] = &*self.outcomes {
+            return Cow::Borrowed(&only.decision);
+        }
+        let decisions = || self.outcomes.iter().map(|outcome| &outcome.decision);
+        let answers = decisions().flat_map(|decision| decision.answers.iter().copied()).collect();
+        let limits = decisions().flat_map(|decision| decision.limits().iter().cloned()).collect();
+        Cow::Owned(Decision::of(tollgate_core::Decision::new(self.allowed, self.at, answers), limits))
     }
 }
 

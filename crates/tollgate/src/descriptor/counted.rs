@@ -4,6 +4,7 @@
 //! later step denies, the earlier ones are given back exactly. A crash in between can only leave too little, never admit too much.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::{Answer, Cost, Decision, Timestamp};
@@ -29,6 +30,8 @@ pub(super) struct Counted {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) counted: Vec<Counted>,
+    /// How long each step may take, where all of them together have only so long.
+    step_timeout: Option<Duration>,
 }
 
 /// What is asked in one step: places of limits, and one cost for all of them.
@@ -80,6 +83,9 @@ impl Tally {
         let looks = self.steps(|hits| matches!(hits, Hits::Look));
         let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
         let refunds = self.steps(|hits| matches!(hits, Hits::GiveBack(_)));
+        let steps = looks.len() + takes.len() + refunds.len();
+        self.step_timeout =
+            stores.budget.map(|budget| budget / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
         let mut allowed = self.look(stores, &looks).await? && !banned;
         if allowed {
             allowed = self.take(stores, &takes).await?;
@@ -177,7 +183,8 @@ impl Tally {
             members().map(|counted| charge(&counted.limit, &counted.identifier, &counted.endpoint)).collect();
         let places: SmallVec<[usize; 4]> = members().map(|counted| counted.limit.store).collect();
         let command = Command { action, charges: &charges, cost: step.cost };
-        let Outcome::Decided(decision) = stores.apply(&command, &places).await? else {
+        let at_most = self.step_timeout.unwrap_or(Duration::MAX);
+        let Outcome::Decided(decision) = stores.apply_within(&command, &places, at_most).await? else {
             return Err(StoreError::unanswered().into());
         };
         drop(charges);

@@ -1,0 +1,236 @@
+//! Between messages and what the limiter understands.
+
+use std::time::Duration;
+
+use tollgate::{Algorithm, Answer, Check, CheckError, Cost, Decision, NamedLimit, Standing, Timestamp};
+use tollgate_proto::v1::{
+    self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
+};
+
+use crate::headers::seconds_ceil;
+use crate::respond::{ApiError, Code, invalid_limit};
+use crate::rest::{is_method, millis_ceil, parse_strategy, used};
+
+/// How many identities and how many plans one check can have.
+const LIST_MAX: usize = 16;
+
+/// Brings a request into its normal form: a method is in upper case.
+pub(super) fn normalise(request: &mut CheckRequest) {
+    request.method.make_ascii_uppercase();
+}
+
+/// What is asked, as the limiter understands it.
+pub(super) fn check(request: &CheckRequest) -> Result<Check<'_>, ApiError> {
+    let first = dimension(request.dimension, &request.custom_dimension)?;
+    if request.identifier.is_empty() {
+        return Err(ApiError::input("identifier", "is missing"));
+    }
+    let mut check = Check::new(first, &request.identifier);
+    if request.also.len() >= LIST_MAX {
+        return Err(ApiError::input("also", format!("must have fewer than {LIST_MAX} entries")));
+    }
+    for other in &request.also {
+        check = check.and(dimension(other.dimension, &other.custom_dimension)?, &other.identifier);
+    }
+    if request.endpoint.is_empty() {
+        return Err(ApiError::input("endpoint", "is missing"));
+    }
+    check = check.endpoint(&request.endpoint);
+    if !request.method.is_empty() {
+        if !is_method(&request.method) {
+            return Err(ApiError::input("method", "must be a method like GET or POST"));
+        }
+        check = check.method(&request.method);
+    }
+    if request.cost > 0 {
+        let cost = Cost::try_new(request.cost.into());
+        check = check.cost(
+            cost.map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?,
+        );
+    }
+    if request.plans.len() > LIST_MAX {
+        return Err(ApiError::input("plans", format!("must have at most {LIST_MAX} entries")));
+    }
+    for plan in &request.plans {
+        check = check.plan(plan);
+    }
+    match &request.limit {
+        Some(own) => Ok(check.limit(limit(own)?)),
+        None => Ok(check),
+    }
+}
+
+fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
+    let known = match Dimension::try_from(dimension) {
+        Ok(Dimension::Unspecified) => None,
+        Ok(Dimension::User) => Some("user"),
+        Ok(Dimension::Ip) => Some("ip"),
+        Ok(Dimension::ApiKey) => Some("apikey"),
+        Err(_) => return Err(ApiError::input("dimension", "must be USER, IP or API_KEY")),
+    };
+    match (known, custom) {
+        (None, "") => Ok("user"),
+        (None, custom) => Ok(custom),
+        (Some(known), "") => Ok(known),
+        (Some(_), _) => Err(ApiError::input("custom_dimension", "goes instead of dimension, not with it")),
+    }
+}
+
+fn limit(limit: &v1::Limit) -> Result<tollgate::Limit, ApiError> {
+    let algorithm = match limit.algorithm.as_str() {
+        "" => Algorithm::TokenBucket,
+        name => parse_strategy("limit.algorithm", name)?,
+    };
+    let window = Duration::from_micros(limit.window_us);
+    let made = tollgate::Limit::try_new(algorithm, limit.quota.into(), window);
+    let made = made.and_then(|made| match limit.burst {
+        0 => Ok(made),
+        burst => made.with_burst(burst.into()),
+    });
+    made.map_err(|error| {
+        let field = match error.field() {
+            "window" => "limit.window_us",
+            "burst" => "limit.burst",
+            _ => "limit.quota",
+        };
+        ApiError::field(Code::InvalidLimit, field, invalid_limit(error).details.unwrap_or_default().1)
+    })
+}
+
+/// Names the field of a request that a check was refused for.
+pub(super) fn explain(error: CheckError) -> ApiError {
+    let field = match &error {
+        CheckError::InvalidIdentifier { .. } | CheckError::NoIdentity => "identifier",
+        CheckError::InvalidDimension => "custom_dimension",
+        CheckError::DuplicateDimension { .. } => "also",
+        _ => return error.into(),
+    };
+    let message = error.to_string();
+    ApiError::input(field, message.trim_start_matches("identifier ").trim_start_matches("dimension "))
+}
+
+/// An answer, with every limit's own if they are wanted.
+pub(super) fn response(decision: &Decision, with_limits: bool) -> CheckResponse {
+    let binding = decision.binding().filter(|binding| !binding.shadow);
+    let wait = decision.retry_after();
+    let text = |name: Option<&str>| name.unwrap_or_default().to_owned();
+    CheckResponse {
+        allowed: decision.allowed,
+        current_count: binding.and_then(used),
+        limit: binding.map(|answer| answer.capacity),
+        remaining: binding.and_then(|answer| answer.remaining),
+        reset_at: binding.and_then(|answer| answer.reset_at).map(seconds),
+        retry_after: wait.map(|wait| u32::try_from(seconds_ceil(wait)).unwrap_or(u32::MAX)),
+        retry_after_ms: wait.map(millis_ceil),
+        rule: text(decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name)),
+        algorithm: text(binding.map(|answer| answer.algorithm.name())),
+        state: binding.map_or(v1::State::Normal, |answer| state(answer.standing)).into(),
+        reason: text(
+            binding
+                .filter(|answer| !decision.allowed || answer.degraded)
+                .and_then(|answer| answer.reason)
+                .map(|reason| reason.name()),
+        ),
+        degraded: decision.degraded(),
+        replayed: decision.replayed,
+        delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
+        queue_position: binding.and_then(Answer::queue_position),
+        decided_at_us: decision.at.as_micros(),
+        limits: if with_limits {
+            decision
+                .limits()
+                .iter()
+                .zip(&decision.answers)
+                .map(|(named, answer)| own(named, answer))
+                .collect()
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+fn own(named: &NamedLimit, answer: &Answer) -> LimitAnswer {
+    LimitAnswer {
+        rule: named.name.to_string(),
+        dimension: named.dimension().to_owned(),
+        limit: Some(v1::Limit {
+            algorithm: named.limit.algorithm().name().to_owned(),
+            quota: named.limit.quota(),
+            window_us: u64::try_from(named.limit.window().as_micros()).unwrap_or(u64::MAX),
+            burst: named.limit.capacity(),
+        }),
+        allowed: answer.allowed,
+        remaining: answer.remaining,
+        reset_at_us: answer.reset_at.map(Timestamp::as_micros),
+        retry_at_us: answer.retry_at.map(Timestamp::as_micros),
+        state: state(answer.standing).into(),
+        reason: answer.reason.map(|reason| reason.name().to_owned()).unwrap_or_default(),
+        shadow: answer.shadow,
+        degraded: answer.degraded,
+        delay_us: answer.delay().map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)),
+        queue_position: answer.queue_position(),
+        why: named.why.name().to_owned(),
+        decided_at_us: answer.at.map(Timestamp::as_micros),
+    }
+}
+
+fn state(standing: Standing) -> v1::State {
+    match standing {
+        Standing::Normal => v1::State::Normal,
+        Standing::Warning => v1::State::Warning,
+        Standing::Throttled => v1::State::Throttled,
+    }
+}
+
+/// Whole seconds since the epoch, rounded up.
+pub(super) fn seconds(at: Timestamp) -> i64 {
+    i64::try_from(at.as_secs_ceil()).unwrap_or(i64::MAX)
+}
+
+/// What is wrong with one of many checks.
+pub(super) fn error(error: ApiError) -> v1::Error {
+    let field = error.details.map(|(field, _)| field).unwrap_or_default();
+    v1::Error { code: error.code.name().to_owned(), message: error.message, field }
+}
+
+/// A question about a quota is the question about a check, without the charge.
+pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
+    let QuotaRequest {
+        identifier,
+        dimension,
+        endpoint,
+        custom_dimension,
+        method,
+        plans,
+        limit,
+        with_limits,
+        also,
+    } = request;
+    CheckRequest {
+        identifier,
+        dimension,
+        endpoint,
+        custom_dimension,
+        method,
+        plans,
+        limit,
+        with_limits,
+        also,
+        ..CheckRequest::default()
+    }
+}
+
+/// What a reset is about, as a check.
+pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
+    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also } = request;
+    CheckRequest {
+        identifier,
+        dimension,
+        endpoint,
+        custom_dimension,
+        method,
+        plans,
+        also,
+        ..CheckRequest::default()
+    }
+}

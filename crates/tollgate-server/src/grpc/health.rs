@@ -1,0 +1,81 @@
+//! gRPC's health protocol, which says what `/readyz` says.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::Stream;
+use futures_util::stream::{self, StreamExt};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
+
+use super::NAMES;
+use crate::app::Shared;
+
+/// How often a client that watches is told of a change at most.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Says whether the service is ready.
+#[derive(Debug)]
+pub(super) struct Health {
+    shared: Arc<Shared>,
+}
+
+impl Health {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        if !NAMES.contains(&request.get_ref().service.as_str()) {
+            return Err(Status::not_found("there is no such service"));
+        }
+        Ok(Response::new(answer(status(&self.shared).await)))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        if !NAMES.contains(&request.get_ref().service.as_str()) {
+            // The protocol has it so: such a service may come yet.
+            let unknown = stream::iter([Ok(answer(ServingStatus::ServiceUnknown))]);
+            return Ok(Response::new(unknown.chain(stream::pending()).boxed()));
+        }
+        let shared = self.shared.clone();
+        let changes = stream::unfold(None, move |known| {
+            let shared = shared.clone();
+            async move {
+                loop {
+                    let now = status(&shared).await;
+                    if known != Some(now) {
+                        return Some((Ok(answer(now)), Some(now)));
+                    }
+                    let mut stopping = shared.stopping.subscribe();
+                    let stopped = stopping.wait_for(|stopping| *stopping);
+                    if tokio::time::timeout(LOOK_EVERY, stopped).await.is_ok() {
+                        return None;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(changes.boxed()))
+    }
+}
+
+async fn status(shared: &Shared) -> ServingStatus {
+    if shared.readiness().await.is_ok() { ServingStatus::Serving } else { ServingStatus::NotServing }
+}
+
+fn answer(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}

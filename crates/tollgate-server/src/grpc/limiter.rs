@@ -1,0 +1,184 @@
+//! `tollgate.v1.RateLimiter`: checks, quotas, resets, batches and streams of checks.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use hyper::HeaderMap;
+use prost::Message;
+use tollgate::{Check, Profile};
+use tollgate_proto::v1::check_result::Result as Outcome;
+use tollgate_proto::v1::{
+    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
+    QuotaResponse, ResetRequest, ResetResponse, rate_limiter_server,
+};
+use tonic::{Extensions, Request, Response, Status, Streaming};
+
+use super::convert::{check, error, explain, normalise, of_quota, of_reset, response, seconds};
+use super::stream::{self, Answers};
+use crate::activity::Activity;
+use crate::app::Shared;
+use crate::auth::Need;
+use crate::batch::{CHECKS_MAX, Item, decide};
+use crate::peer::Peer;
+use crate::request_id::{REQUEST_ID, as_text};
+use crate::respond::ApiError;
+use crate::rest::idempotency_key;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    shared: Arc<Shared>,
+}
+
+impl Limiter {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Refuses whoever may not do what is `need`ed; gives back the message and the metadata.
+    async fn admit<T>(&self, request: Request<T>, need: Need) -> Result<(HeaderMap, T), ApiError> {
+        let (metadata, extensions, message) = request.into_parts();
+        let headers = metadata.into_headers();
+        let peer = peer(&extensions);
+        match need {
+            Need::Check | Need::Look => self.shared.gate.admit_check(&headers, peer, need).await?,
+            Need::Read | Need::Write => drop(self.shared.gate.admit(&headers, peer, need).await?),
+        }
+        Ok((headers, message))
+    }
+
+    async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
+        let (headers, message) = self.admit(request, Need::Check).await?;
+        decide_one(&self.shared, &headers, message).await
+    }
+
+    async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
+        let (_, message) = self.admit(request, Need::Look).await?;
+        let mut message = of_quota(message);
+        normalise(&mut message);
+        let asked = check(&message)?;
+        let profile = profile(&self.shared, &asked).await;
+        let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await.map_err(explain)?;
+        let check = response(&decision, message.with_limits);
+        let CheckResponse { limit, remaining, reset_at, current_count, .. } = check;
+        Ok(QuotaResponse { limit, remaining, reset_at, current_count, check: Some(check) })
+    }
+
+    async fn reset(&self, request: Request<ResetRequest>) -> Result<ResetResponse, ApiError> {
+        let (_, message) = self.admit(request, Need::Write).await?;
+        let mut message = of_reset(message);
+        normalise(&mut message);
+        let asked = check(&message)?;
+        let profile = profile(&self.shared, &asked).await;
+        let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await.map_err(explain)?;
+        Ok(ResetResponse { reset_at: seconds(at) })
+    }
+
+    async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
+        let (headers, mut batch) = self.admit(request, Need::Check).await?;
+        if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
+            return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
+        }
+        batch.checks.iter_mut().for_each(normalise);
+        let body = batch.encode_to_vec();
+        let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
+        let asked: Vec<Result<Check<'_>, ApiError>> = batch.checks.iter().map(check).collect();
+        let users = asked.iter().map(|check| check.as_ref().ok());
+        let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
+        let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
+            self.shared.skew.observe(timestamp(message));
+            Item {
+                check: asked.map(|check| check.profile(profile.as_deref())),
+                key: filled(&message.idempotency_key),
+            }
+        });
+        let request_id = headers.get(&REQUEST_ID).map(as_text).unwrap_or_default();
+        let explain = |_, error| explain(error);
+        let decided = decide(&self.shared, items.collect(), key, &body, request_id, explain).await?;
+        let result = |(decision, message): (Result<_, _>, &CheckRequest)| match decision {
+            Ok(decision) => Outcome::Response(response(&decision, message.with_limits)),
+            Err(wrong) => Outcome::Error(error(wrong)),
+        };
+        let results = decided.into_iter().zip(&batch.checks).map(result);
+        Ok(BatchCheckResponse {
+            results: results.map(|result| CheckResult { result: Some(result) }).collect(),
+        })
+    }
+}
+
+/// Decides on one request, whose idempotency key may be among `headers`.
+pub(super) async fn decide_one(
+    shared: &Shared,
+    headers: &HeaderMap,
+    mut message: CheckRequest,
+) -> Result<CheckResponse, ApiError> {
+    normalise(&mut message);
+    let mut asked = check(&message)?;
+    if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {
+        let caller = asked.identity();
+        asked = asked.idempotency(caller, key);
+    }
+    let profile = profile(shared, &asked).await;
+    let asked = asked.profile(profile.as_deref());
+    let decision = shared.limiter.check(&asked).await.map_err(explain)?;
+    shared.skew.observe(timestamp(&message));
+    shared.observe(&asked, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
+    Ok(response(&decision, message.with_limits))
+}
+
+async fn profile(shared: &Shared, check: &Check<'_>) -> Option<Arc<Profile>> {
+    let user = check.identities().iter().find(|(dimension, _)| *dimension == "user");
+    shared.profile(user.map(|(_, identifier)| *identifier)).await
+}
+
+/// The caller's clock, if it was sent.
+fn timestamp(message: &CheckRequest) -> Option<i64> {
+    Some(message.timestamp).filter(|timestamp| *timestamp != 0)
+}
+
+fn filled(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+pub(super) fn peer(extensions: &Extensions) -> Option<&Peer> {
+    extensions.get::<Peer>()
+}
+
+#[tonic::async_trait]
+impl rate_limiter_server::RateLimiter for Limiter {
+    async fn check_rate_limit(
+        &self,
+        request: Request<CheckRequest>,
+    ) -> Result<Response<CheckResponse>, Status> {
+        Ok(Response::new(self.check(request).await?))
+    }
+
+    async fn get_remaining_quota(
+        &self,
+        request: Request<QuotaRequest>,
+    ) -> Result<Response<QuotaResponse>, Status> {
+        Ok(Response::new(self.quota(request).await?))
+    }
+
+    async fn reset_limit(&self, request: Request<ResetRequest>) -> Result<Response<ResetResponse>, Status> {
+        Ok(Response::new(self.reset(request).await?))
+    }
+
+    async fn batch_check(
+        &self,
+        request: Request<BatchCheckRequest>,
+    ) -> Result<Response<BatchCheckResponse>, Status> {
+        Ok(Response::new(self.batch(request).await?))
+    }
+
+    type CheckStreamStream = Answers;
+
+    async fn check_stream(
+        &self,
+        request: Request<Streaming<CheckRequest>>,
+    ) -> Result<Response<Self::CheckStreamStream>, Status> {
+        let connection = request.extensions().get::<Arc<Activity>>().cloned();
+        let (headers, messages) = self.admit(request, Need::Check).await?;
+        Ok(Response::new(stream::answer(self.shared.clone(), headers, messages, connection)))
+    }
+}

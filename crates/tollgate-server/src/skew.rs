@@ -1,0 +1,55 @@
+//! How far callers' clocks are from this one. It is measured and warned about, and nothing is ever decided by it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use metrics::Histogram;
+
+use crate::profiles::now;
+use crate::telemetry::Telemetry;
+
+/// Clocks that differ by more are worth a warning, in seconds.
+const TOLERANCE: f64 = 5.0;
+/// How many seconds pass between two warnings.
+const WARN_EVERY: u64 = 60;
+
+/// Compares clocks.
+#[derive(Debug)]
+pub(crate) struct Skew {
+    seconds: Histogram,
+    /// The second of the last warning.
+    warned: AtomicU64,
+}
+
+impl Skew {
+    pub(crate) fn new(telemetry: &Telemetry) -> Self {
+        Self { seconds: telemetry.clock_skew(), warned: AtomicU64::new(0) }
+    }
+
+    /// Takes note of what a caller takes for the time, in milliseconds since the epoch.
+    #[inline]
+    pub(crate) fn observe(&self, timestamp: Option<i64>) {
+        if let Some(timestamp) = timestamp {
+            self.compare(timestamp);
+        }
+    }
+
+    fn compare(&self, timestamp: i64) {
+        let own = now();
+        // Exact enough: what matters is the difference, and it is saturated by the buckets.
+        let seconds = timestamp as f64 / 1e3 - own.as_micros() as f64 / 1e6;
+        self.seconds.record(seconds.abs());
+        if seconds.abs() <= TOLERANCE {
+            return;
+        }
+        let second = own.as_micros() / 1_000_000;
+        let warned = self.warned.load(Ordering::Relaxed);
+        let due = second >= warned.saturating_add(WARN_EVERY);
+        // One of those that come at once says it.
+        if due && self.warned.compare_exchange(warned, second, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            tracing::warn!(
+                skew_seconds = seconds.round(),
+                "a caller's clock differs from this one; decisions are not affected"
+            );
+        }
+    }
+}

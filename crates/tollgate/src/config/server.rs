@@ -1,0 +1,88 @@
+//! `server`: where the service listens, to whom, and for how long.
+
+use std::time::Duration;
+
+use super::node::Value;
+use super::read::bounded;
+use super::reader::{Field, Fields, Mistakes};
+use super::{Role, ServerConfig, TlsConfig};
+use crate::check::is_identifier;
+
+const ROLES: [(&str, Role); 3] =
+    [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
+const IDENTITIES_MAX: usize = 10_000;
+
+pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    if let Some(http) = fields.take("http").and_then(|field| field.parsed(mistakes)) {
+        server.http = http;
+    }
+    if let Some(field) = fields.take("grpc") {
+        server.grpc = match &field.node.value {
+            Value::Text(text) if text == "none" => None,
+            _ => field.parsed(mistakes),
+        };
+    }
+    if let Some(field) = fields.take("admin_allow") {
+        server.admin_allow = field.list(mistakes).iter().filter_map(|item| item.parsed(mistakes)).collect();
+    }
+    if let Some(required) = fields.take("require_key").and_then(|field| field.flag(mistakes)) {
+        server.require_key = required;
+    }
+    server.tls = fields.take("tls").and_then(|field| read_tls(field, mistakes));
+    for (name, max, target) in [
+        ("max_connections", 1_000_000, &mut server.max_connections),
+        ("max_streams", 10_000, &mut server.max_streams),
+    ] {
+        if let Some(number) = fields.take(name).and_then(|field| bounded(&field, 1, max, mistakes)) {
+            *target = number;
+        }
+    }
+    let tenth = Duration::from_millis(100);
+    for (name, least, target) in [
+        ("idle_timeout", tenth, &mut server.idle_timeout),
+        ("request_timeout", tenth, &mut server.request_timeout),
+        ("drain_delay", Duration::ZERO, &mut server.drain_delay),
+    ] {
+        if let Some(field) = fields.take(name)
+            && let Some(duration) = field.duration(mistakes)
+        {
+            if duration < least || duration > Duration::from_secs(3_600) {
+                let message = format!("must be between {} and 1h", humantime::format_duration(least));
+                mistakes.add(&field.node.place, &field.path, message);
+            }
+            *target = duration;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_tls(field: Field, mistakes: &mut Mistakes) -> Option<TlsConfig> {
+    let (place, path) = (field.node.place.clone(), field.path.clone());
+    let mut fields = Fields::new(field, mistakes)?;
+    let [cert, key] = ["cert", "key"].map(|name| fields.require(name, mistakes));
+    let cert = cert.and_then(|field| field.text(mistakes));
+    let key = key.and_then(|field| field.text(mistakes));
+    let client_ca = fields.take("client_ca").and_then(|field| field.text(mistakes));
+    let mut identities = Vec::new();
+    if let Some(field) = fields.take("identities") {
+        for (name, field) in field.entries(mistakes) {
+            if !is_identifier(&name) {
+                let message = "an identity must be 1 to 1024 bytes long without control characters";
+                mistakes.add(&field.node.place, &field.path, message);
+            }
+            if let Some(role) = field.word(&ROLES, mistakes) {
+                identities.push((name, role));
+            }
+        }
+        if client_ca.is_none() {
+            mistakes.add(&place, &path, "identities need client_ca: without it nobody shows a certificate");
+        }
+        if identities.len() > IDENTITIES_MAX {
+            let message = format!("can have at most {IDENTITIES_MAX} identities");
+            mistakes.add(&place, &path, message);
+        }
+    }
+    fields.finish(mistakes);
+    Some(TlsConfig { cert: cert?.into(), key: key?.into(), client_ca: client_ca.map(Into::into), identities })
+}
