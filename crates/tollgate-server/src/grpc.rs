@@ -11,7 +11,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt};
+use http_body_util::{BodyStream, StreamBody};
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response};
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -36,7 +37,7 @@ const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
 /// A service that is rarely asked, whatever its type.
-type Rare = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
+type Rare = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 /// All services. Cheap to clone.
 #[derive(Clone)]
@@ -73,7 +74,7 @@ impl Services {
     /// Answers a request that came from `peer`. Whatever happens inside, there is an answer.
     pub(crate) async fn respond(
         &self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         mut request: Request<Incoming>,
         peer: Peer,
     ) -> Response<Body> {
@@ -87,7 +88,7 @@ impl Services {
             }
             Err(status) => return status.into_http(),
         };
-        let answer = AssertUnwindSafe(self.dispatch(request)).catch_unwind();
+        let answer = AssertUnwindSafe(self.dispatch(shared, request)).catch_unwind();
         let answer = match timeout {
             None => answer.await,
             Some(timeout) => match tokio::time::timeout(timeout, answer).await {
@@ -102,19 +103,33 @@ impl Services {
         })
     }
 
-    async fn dispatch(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn dispatch(&self, shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
         let service = request.uri().path().split('/').nth(1).unwrap_or_default();
         let Ok(response) = match service {
             LIMITER => self.limiter.clone().call(request).await,
             ENVOY => self.envoy.clone().call(request).await,
             HEALTH => self.health.clone().call(request).await,
             other => match self.rare.iter().find(|(name, _)| *name == other) {
-                Some((_, service)) => service.clone().oneshot(request).await,
+                Some((_, service)) => {
+                    service.clone().oneshot(request.map(|body| until_stopped(shared, body))).await
+                }
                 None => Ok(Status::unimplemented("there is no such service").into_http()),
             },
         };
         response
     }
+}
+
+/// Completes when the service ends.
+async fn stopped(shared: Arc<Shared>) {
+    // The sender is in there, so that it is not gone before.
+    let _ = shared.stopping.subscribe().wait_for(|stopping| *stopping).await;
+}
+
+/// A body that goes on for as long as the client likes, but not longer than the service.
+fn until_stopped(shared: &Arc<Shared>, body: Incoming) -> Body {
+    let frames = BodyStream::new(body).take_until(Box::pin(stopped(shared.clone())));
+    Body::new(StreamBody::new(frames))
 }
 
 /// Whether a request at this path goes on for as long as the client likes.

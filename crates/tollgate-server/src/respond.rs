@@ -231,7 +231,7 @@ impl From<CheckError> for ApiError {
             CheckError::InvalidIdentifier { .. } => {
                 Self::input("user_id", message.trim_start_matches("identifier "))
             }
-            CheckError::InvalidDimension => {
+            CheckError::InvalidDimension { .. } => {
                 Self::input("dimension", message.trim_start_matches("dimension "))
             }
             CheckError::DuplicateDimension { .. } => Self::input("keys", message),

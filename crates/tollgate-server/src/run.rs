@@ -9,11 +9,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::{OptionFuture, join3};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use tollgate::ServerConfig;
 
 use crate::app::App;
@@ -22,6 +22,8 @@ use crate::tls::Tls;
 
 /// How long requests in flight may take once the service is told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it can take until connections that the operating system has let in are heard of.
+const LAST_CONNECTIONS: Duration = Duration::from_millis(10);
 /// How long to wait when the operating system has no room for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -126,7 +128,10 @@ impl Door {
             }
         }
         // The operating system has let these in already, and they may have sent a request.
-        while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
+        let last = Instant::now() + LAST_CONNECTIONS;
+        while Instant::now() < last
+            && let Ok(Ok((stream, peer))) = timeout_at(last, self.listener.accept()).await
+        {
             connections.spawn(self.connection(peer, None).serve(stream));
         }
         drop(self.listener);

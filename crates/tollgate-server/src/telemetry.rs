@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use metrics::{Histogram, Key, Level, Metadata, Recorder};
+use metrics::{Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 /// The differences between clocks that are told apart, in seconds.
 const SKEW_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3_600.0];
 const CLOCK_SKEW: &str = "tollgate_clock_skew_seconds";
+const BUILD_INFO: &str = "tollgate_build_info";
+static BUILD_LABELS: [Label; 1] = [Label::from_static_parts("version", env!("CARGO_PKG_VERSION"))];
 
 /// The registry. Whoever measures something asks for a handle once and keeps it.
 pub(crate) struct Telemetry {
@@ -22,6 +24,9 @@ impl Telemetry {
         // Only an empty list of buckets is refused.
         let recorder = builder.unwrap_or_default().build_recorder();
         let handle = recorder.handle();
+        recorder.describe_gauge(BUILD_INFO.into(), None, "1, with the version as a label".into());
+        let key = Key::from_static_parts(BUILD_INFO, &BUILD_LABELS);
+        recorder.register_gauge(&key, &METADATA).set(1.0);
         Self { recorder, handle }
     }
 

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 use tollgate::{Role, TlsConfig};
@@ -44,9 +44,9 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The files do not fit each other.
+    /// What encrypts cannot do what connections need.
     #[error("server.tls: {0}")]
-    Mismatch(String),
+    Unsupported(String),
 }
 
 impl Tls {
@@ -103,10 +103,9 @@ impl Loaded {
         let provider = CryptoProvider::get_default()
             .cloned()
             .unwrap_or_else(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
-        let mismatch = |error: rustls::Error| TlsError::Mismatch(error.to_string());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(mismatch)?;
+            .map_err(|error| TlsError::Unsupported(error.to_string()))?;
         let builder = match &config.client_ca {
             None => builder.with_no_client_auth(),
             Some(file) => {
@@ -122,7 +121,19 @@ impl Loaded {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut http = builder.with_single_cert(certificates, key).map_err(mismatch)?;
+        let mut http = builder.with_single_cert(certificates, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                let reason = format!("is not the key of the certificate in {}", config.cert.display());
+                unusable("key", &config.key, reason)
+            }
+            rustls::Error::InvalidCertificate(_) => unusable("cert", &config.cert, error.to_string()),
+            error => unusable("key", &config.key, error.to_string()),
+        })?;
+        if config.client_ca.is_some() {
+            // A session that is taken up again would not look at the certificate again, which may have expired.
+            http.session_storage = Arc::new(NoServerSessionStorage {});
+            http.send_tls13_tickets = 0;
+        }
         let mut grpc = http.clone();
         http.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         grpc.alpn_protocols = vec![b"h2".to_vec()];

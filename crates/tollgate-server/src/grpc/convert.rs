@@ -29,8 +29,10 @@ pub(super) fn check(request: &CheckRequest) -> Result<Check<'_>, ApiError> {
     if request.also.len() >= LIST_MAX {
         return Err(ApiError::input("also", format!("must have fewer than {LIST_MAX} entries")));
     }
-    for other in &request.also {
-        check = check.and(dimension(other.dimension, &other.custom_dimension)?, &other.identifier);
+    for (place, other) in request.also.iter().enumerate() {
+        let dimension =
+            dimension(other.dimension, &other.custom_dimension).map_err(|error| within(place, error))?;
+        check = check.and(dimension, &other.identifier);
     }
     if request.endpoint.is_empty() {
         return Err(ApiError::input("endpoint", "is missing"));
@@ -97,16 +99,36 @@ fn limit(limit: &v1::Limit) -> Result<tollgate::Limit, ApiError> {
     })
 }
 
-/// Names the field of a request that a check was refused for.
-pub(super) fn explain(error: CheckError) -> ApiError {
-    let field = match &error {
-        CheckError::InvalidIdentifier { .. } | CheckError::NoIdentity => "identifier",
-        CheckError::InvalidDimension => "custom_dimension",
-        CheckError::DuplicateDimension { .. } => "also",
+/// The same mistake, of one of the further identities.
+fn within(place: usize, error: ApiError) -> ApiError {
+    match error.details {
+        Some((field, reason)) => ApiError::field(error.code, &format!("also[{place}].{field}"), reason),
+        None => error,
+    }
+}
+
+/// Names the field of `request` that its check was refused for.
+pub(super) fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
+    let (field, of) = match &error {
+        CheckError::InvalidIdentifier { dimension } => ("identifier", Some(dimension)),
+        CheckError::InvalidDimension { dimension } => ("custom_dimension", Some(dimension)),
+        CheckError::NoIdentity => ("identifier", None),
+        CheckError::DuplicateDimension { .. } => ("also", None),
         _ => return error.into(),
     };
     let message = error.to_string();
-    ApiError::input(field, message.trim_start_matches("identifier ").trim_start_matches("dimension "))
+    let reason = message.trim_start_matches("identifier ").trim_start_matches("dimension ");
+    let wrong = ApiError::input(field, reason);
+    let is_of = |dimension: i32, custom: &str| {
+        of.is_some_and(|of| self::dimension(dimension, custom).is_ok_and(|word| *word == **of))
+    };
+    if is_of(request.dimension, &request.custom_dimension) {
+        return wrong;
+    }
+    match request.also.iter().position(|other| is_of(other.dimension, &other.custom_dimension)) {
+        Some(place) => within(place, wrong),
+        None => wrong,
+    }
 }
 
 /// An answer, with every limit's own if they are wanted.

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 
-use super::NAMES;
+use super::{NAMES, stopped};
 use crate::app::Shared;
 
 /// How often a client that watches is told of a change at most.
@@ -49,7 +49,8 @@ impl health_server::Health for Health {
         if !NAMES.contains(&request.get_ref().service.as_str()) {
             // The protocol has it so: such a service may come yet.
             let unknown = stream::iter([Ok(answer(ServingStatus::ServiceUnknown))]);
-            return Ok(Response::new(unknown.chain(stream::pending()).boxed()));
+            let stopped = stopped(self.shared.clone());
+            return Ok(Response::new(unknown.chain(stream::pending().take_until(stopped)).boxed()));
         }
         let shared = self.shared.clone();
         let changes = stream::unfold(None, move |known| {
@@ -60,9 +61,7 @@ impl health_server::Health for Health {
                     if known != Some(now) {
                         return Some((Ok(answer(now)), Some(now)));
                     }
-                    let mut stopping = shared.stopping.subscribe();
-                    let stopped = stopping.wait_for(|stopping| *stopping);
-                    if tokio::time::timeout(LOOK_EVERY, stopped).await.is_ok() {
+                    if tokio::time::timeout(LOOK_EVERY, stopped(shared.clone())).await.is_ok() {
                         return None;
                     }
                 }

@@ -58,7 +58,8 @@ impl Limiter {
         normalise(&mut message);
         let asked = check(&message)?;
         let profile = profile(&self.shared, &asked).await;
-        let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await.map_err(explain)?;
+        let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await;
+        let decision = decision.map_err(|error| explain(&message, error))?;
         let check = response(&decision, message.with_limits);
         let CheckResponse { limit, remaining, reset_at, current_count, .. } = check;
         Ok(QuotaResponse { limit, remaining, reset_at, current_count, check: Some(check) })
@@ -70,7 +71,8 @@ impl Limiter {
         normalise(&mut message);
         let asked = check(&message)?;
         let profile = profile(&self.shared, &asked).await;
-        let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await.map_err(explain)?;
+        let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await;
+        let at = at.map_err(|error| explain(&message, error))?;
         Ok(ResetResponse { reset_at: seconds(at) })
     }
 
@@ -80,8 +82,8 @@ impl Limiter {
             return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
         }
         batch.checks.iter_mut().for_each(normalise);
-        let body = batch.encode_to_vec();
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
+        let body = if key.is_some() { substance(&batch) } else { Vec::new() };
         let asked: Vec<Result<Check<'_>, ApiError>> = batch.checks.iter().map(check).collect();
         let users = asked.iter().map(|check| check.as_ref().ok());
         let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
@@ -93,7 +95,7 @@ impl Limiter {
             }
         });
         let request_id = headers.get(&REQUEST_ID).map(as_text).unwrap_or_default();
-        let explain = |_, error| explain(error);
+        let explain = |place: usize, error| explain(&batch.checks[place], error);
         let decided = decide(&self.shared, items.collect(), key, &body, request_id, explain).await?;
         let result = |(decision, message): (Result<_, _>, &CheckRequest)| match decision {
             Ok(decision) => Outcome::Response(response(&decision, message.with_limits)),
@@ -104,6 +106,13 @@ impl Limiter {
             results: results.map(|result| CheckResult { result: Some(result) }).collect(),
         })
     }
+}
+
+/// What a batch asks for: the same whenever it is sent, and wherever its idempotency key stands.
+fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
+    let mut batch = BatchCheckRequest { idempotency_key: String::new(), ..batch.clone() };
+    batch.checks.iter_mut().for_each(|check| check.timestamp = 0);
+    batch.encode_to_vec()
 }
 
 /// Decides on one request, whose idempotency key may be among `headers`.
@@ -120,7 +129,7 @@ pub(super) async fn decide_one(
     }
     let profile = profile(shared, &asked).await;
     let asked = asked.profile(profile.as_deref());
-    let decision = shared.limiter.check(&asked).await.map_err(explain)?;
+    let decision = shared.limiter.check(&asked).await.map_err(|error| explain(&message, error))?;
     shared.skew.observe(timestamp(&message));
     shared.observe(&asked, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
     Ok(response(&decision, message.with_limits))

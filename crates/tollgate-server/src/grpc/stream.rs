@@ -13,6 +13,7 @@ use tonic::{Status, Streaming};
 
 use super::convert::error;
 use super::limiter::decide_one;
+use super::stopped;
 use crate::activity::Activity;
 use crate::app::Shared;
 
@@ -33,10 +34,8 @@ pub(super) fn answer(
     headers.remove("x-idempotency-key");
     let (sender, receiver) = mpsc::channel(PENDING_MAX);
     tokio::spawn(async move {
-        let mut stopping = shared.stopping.subscribe();
-        let stopped = async { stopping.wait_for(|stopping| *stopping).await.map(drop) };
         let decided = messages
-            .take_until(Box::pin(stopped))
+            .take_until(Box::pin(stopped(shared.clone())))
             .map(|message| {
                 let (shared, headers) = (&shared, &headers);
                 async move {

@@ -232,7 +232,9 @@ impl<'a> CheckRequest<'a> {
                     if self.keys.is_some() { format!("keys.{dimension}") } else { "identifier".to_owned() };
                 ApiError::input(&field, error.to_string().trim_start_matches("identifier "))
             }
-            CheckError::InvalidDimension if self.keys.is_some() => ApiError::input("keys", error.to_string()),
+            CheckError::InvalidDimension { .. } if self.keys.is_some() => {
+                ApiError::input("keys", error.to_string())
+            }
             _ => error.into(),
         }
     }

@@ -82,6 +82,11 @@ impl Client {
         Self { app, live: Some(live), clock }
     }
 
+    /// The service, to be reached some other way as well.
+    pub fn app(&self) -> App {
+        self.app.clone()
+    }
+
     /// What the service of [`managed`](Self::managed) works with.
     pub fn live(&self) -> &Live {
         self.live.as_ref().unwrap()
@@ -125,8 +130,15 @@ impl Client {
             assert!([204, 304].contains(&parts.status.as_u16()), "{} without a body", parts.status);
             return Answer { status: parts.status, headers: parts.headers, body: Value::Null };
         }
-        let body = serde_json::from_slice(&body).unwrap_or_else(|_| panic!("not JSON: {body:?}"));
-        assert_eq!(parts.headers["content-type"], "application/json");
+        let body = match parts.headers["content-type"].to_str().unwrap() {
+            "application/json" => {
+                serde_json::from_slice(&body).unwrap_or_else(|_| panic!("not JSON: {body:?}"))
+            }
+            kind if kind.starts_with("text/plain") => {
+                Value::String(String::from_utf8(body.to_vec()).unwrap())
+            }
+            kind => panic!("{kind}"),
+        };
         Answer { status: parts.status, headers: parts.headers, body }
     }
 

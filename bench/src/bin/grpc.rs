@@ -1,0 +1,107 @@
+//! The cost of the gRPC services: checks and Envoy's requests next to a bare tonic server in the same run. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use tollgate_bench::grpc::bare;
+use tollgate_bench::grpc::load::{self, CONNECTIONS, Question, STREAMS};
+use tollgate_bench::machine;
+use tollgate_bench::service::process::{Server, free_port, pin_to};
+use tollgate_bench::stopwatch::median;
+use tollgate_bench::table::{Table, grouped};
+
+const SERVER_CORE: usize = 0;
+const LOAD_CORE: usize = 1;
+const ROUNDS: usize = 3;
+const WARM_UP: Duration = Duration::from_secs(1);
+const RULES: &str = r#"
+default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}
+descriptors:
+  - {domain: edge, entries: [{key: remote_address}], algorithm: fixed_window, limit: 100, window: 1s}
+"#;
+
+/// Measures what one check over gRPC costs the server, next to handlers that decide nothing.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The tollgate binary; without it, the one next to this program.
+    #[arg(long, value_name = "PATH")]
+    tollgate: Option<PathBuf>,
+    /// How long each is loaded in each round.
+    #[arg(long, default_value_t = 4)]
+    seconds: u64,
+    /// Only be the bare server on this port, for ten minutes at most.
+    #[arg(long, value_name = "PORT")]
+    bare: Option<u16>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(port) = arguments.bare {
+        return bare::serve(port);
+    }
+    // Before pinning, which hides the other cores.
+    let machine = machine::description();
+    let program = env::current_exe().context("finding this program")?;
+    let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
+    let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
+    let scratch = tempfile::tempdir()?;
+    let rules = scratch.path().join("tollgate.yaml");
+    fs::write(&rules, RULES)?;
+    pin_to(LOAD_CORE)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+
+    let port = free_port()?;
+    let listen = format!("127.0.0.1:{port}");
+    let rules = rules.display().to_string();
+    let serve = ["serve", "--http", "127.0.0.1:0", "--grpc", &listen, "--config", &rules];
+    let service = Server::start("tollgate serve", port, SERVER_CORE, scratch.path(), &tollgate, serve)?;
+    let port = free_port()?;
+    let alone = ["--bare".to_owned(), port.to_string()];
+    let bare = Server::start("bare tonic", port, SERVER_CORE, scratch.path(), &program, alone)?;
+
+    let contenders = [
+        ("bare tonic, CheckRateLimit", &bare, Question::Check),
+        ("CheckRateLimit", &service, Question::Check),
+        ("bare tonic, ShouldRateLimit", &bare, Question::Envoy),
+        ("ShouldRateLimit", &service, Question::Envoy),
+        ("CheckStream", &service, Question::Stream),
+    ];
+    let duration = Duration::from_secs(arguments.seconds.max(1));
+    let mut figures = contenders.map(|_| Vec::new());
+    for round in 0..=ROUNDS {
+        for ((_, server, question), figures) in contenders.iter().zip(&mut figures) {
+            let before = server.processor_seconds()?;
+            let time = if round == 0 { WARM_UP } else { duration };
+            let (answers, elapsed) = runtime.block_on(load::run(server.port, *question, time))?;
+            let processor = (server.processor_seconds()? - before) * 1e6 / answers as f64;
+            if round > 0 {
+                figures.push((processor, answers as f64 / elapsed.as_secs_f64()));
+            }
+        }
+    }
+    let processor = |index: usize| median(figures[index].iter().map(|(processor, _)| *processor));
+    let rate = |index: usize| median(figures[index].iter().map(|(_, rate)| *rate));
+    let mut table = Table::new(["call", "CPU-s per million, each round", "median", "checks/s"]);
+    for (index, (name, ..)) in contenders.iter().enumerate() {
+        let each: Vec<String> = figures[index].iter().map(|(processor, _)| format!("{processor:.2}")).collect();
+        table.row(vec![
+            (*name).into(),
+            each.join(" / "),
+            format!("{:.2}", processor(index)),
+            grouped(rate(index) as u64),
+        ]);
+    }
+    println!("{machine}\n\n{table}");
+    println!("CheckRateLimit / bare tonic, CPU per request: {:.2}", processor(1) / processor(0));
+    println!("ShouldRateLimit / bare tonic echo, CPU per request: {:.2}", processor(3) / processor(0));
+    println!("ShouldRateLimit / bare tonic with its messages: {:.2}", processor(3) / processor(2));
+    println!("CheckStream / CheckRateLimit, checks per second: {:.2}", rate(4) / rate(1));
+    println!("CheckStream / CheckRateLimit, CPU per check: {:.2}\n", processor(4) / processor(1));
+    println!("{CONNECTIONS} connections × {STREAMS} streams, {ROUNDS} rounds of {} s each.", duration.as_secs());
+    Ok(())
+}

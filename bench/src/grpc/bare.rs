@@ -1,0 +1,102 @@
+//! The least that a service in tonic does: reads the same messages, answers with a fixed one, decides nothing.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate_proto::v1::rate_limiter_server::{RateLimiter, RateLimiterServer};
+use tollgate_proto::v1::{
+    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest, QuotaResponse,
+    ResetRequest, ResetResponse,
+};
+use tonic::{Request, Response, Status, Streaming};
+
+/// It ends by itself after this time, should the program that started it have died.
+const LIFETIME: Duration = Duration::from_secs(600);
+
+struct Bare;
+
+#[tonic::async_trait]
+impl RateLimiter for Bare {
+    async fn check_rate_limit(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
+        std::hint::black_box(request.into_inner());
+        Ok(Response::new(CheckResponse {
+            allowed: true,
+            current_count: Some(1),
+            limit: Some(100),
+            remaining: Some(99),
+            reset_at: Some(1_790_000_000),
+            rule: "default".into(),
+            algorithm: "token_bucket".into(),
+            decided_at_us: 1_790_000_000_000_000,
+            ..CheckResponse::default()
+        }))
+    }
+
+    async fn get_remaining_quota(&self, _: Request<QuotaRequest>) -> Result<Response<QuotaResponse>, Status> {
+        Err(Status::unimplemented("bare"))
+    }
+
+    async fn reset_limit(&self, _: Request<ResetRequest>) -> Result<Response<ResetResponse>, Status> {
+        Err(Status::unimplemented("bare"))
+    }
+
+    async fn batch_check(&self, _: Request<BatchCheckRequest>) -> Result<Response<BatchCheckResponse>, Status> {
+        Err(Status::unimplemented("bare"))
+    }
+
+    type CheckStreamStream = tokio_stream::Empty<Result<CheckResult, Status>>;
+
+    async fn check_stream(
+        &self,
+        _: Request<Streaming<CheckRequest>>,
+    ) -> Result<Response<Self::CheckStreamStream>, Status> {
+        Err(Status::unimplemented("bare"))
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Bare {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        std::hint::black_box(request.into_inner());
+        let current_limit = RateLimit { name: "remote_address".into(), requests_per_unit: 100, unit: 1 };
+        let status = DescriptorStatus {
+            code: Code::Ok.into(),
+            current_limit: Some(current_limit),
+            limit_remaining: 99,
+            duration_until_reset: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+        };
+        Ok(Response::new(RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            statuses: vec![status],
+            ..RateLimitResponse::default()
+        }))
+    }
+}
+
+/// Serves on `port` of the loopback address.
+///
+/// # Errors
+/// When the port is taken.
+pub fn serve(port: u16) -> Result<()> {
+    // Worker threads by default: one per core that the process may use, as the service has.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = tonic::transport::Server::builder()
+            .add_service(RateLimiterServer::new(Bare))
+            .add_service(RateLimitServiceServer::new(Bare))
+            .serve((Ipv4Addr::LOCALHOST, port).into());
+        match tokio::time::timeout(LIFETIME, server).await {
+            Ok(served) => served.context("serving"),
+            Err(_) => Ok(()),
+        }
+    })
+}
