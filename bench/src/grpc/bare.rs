@@ -11,7 +11,7 @@ use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
 use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate_proto::v1::rate_limiter_server::{RateLimiter, RateLimiterServer};
 use tollgate_proto::v1::{
-    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest, QuotaResponse,
+    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest, QuotaResponse, RefundRequest,
     ResetRequest, ResetResponse,
 };
 use tonic::{Request, Response, Status, Streaming};
@@ -47,6 +47,10 @@ impl RateLimiter for Bare {
     }
 
     async fn batch_check(&self, _: Request<BatchCheckRequest>) -> Result<Response<BatchCheckResponse>, Status> {
+        Err(Status::unimplemented("bare"))
+    }
+
+    async fn refund(&self, _: Request<RefundRequest>) -> Result<Response<CheckResponse>, Status> {
         Err(Status::unimplemented("bare"))
     }
 

@@ -73,7 +73,8 @@ impl Location {
         let kind = self.kind;
         let options = AnyPoolOptions::new().acquire_timeout(CONNECT_TIMEOUT);
         let options = if self.is_memory {
-            options.max_connections(1).idle_timeout(None).max_lifetime(None)
+            // It cannot be dead, and whoever goes away while it is being tested would take it along.
+            options.max_connections(1).idle_timeout(None).max_lifetime(None).test_before_acquire(false)
         } else if kind == Kind::Sqlite {
             options.max_connections(SQLITE_CONNECTIONS)
         } else {

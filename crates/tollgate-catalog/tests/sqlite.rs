@@ -85,3 +85,23 @@ async fn there_are_at_most_a_hundred_thousand_rules() {
     catalog.delete_rule(&actor(), &first.rule_id, None).await.unwrap();
     catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap();
 }
+
+#[tokio::test]
+async fn whoever_goes_away_does_not_take_a_catalog_in_memory_along() {
+    let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+    let before = catalog.revision().await.unwrap();
+    // Gives up at every moment of asking: before there is a connection, while one is looked at, and while it is asked.
+    for round in 0..500 {
+        let give_up = async {
+            for _ in 0..round % 10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = catalog.ping() => answer.unwrap(),
+            () = give_up => {}
+        }
+    }
+    assert_eq!(catalog.revision().await.unwrap(), before);
+}

@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What tells one state of a file from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+pub(crate) struct Mark {
     inode: (u64, u64),
     length: u64,
     modified: (i64, i64),
@@ -30,6 +30,14 @@ impl Mark {
         };
         std::fs::metadata(path).ok().map(of)
     }
+}
+
+/// The state of several files; nothing for one that is not there.
+pub(crate) type Marks = Vec<Option<Mark>>;
+
+/// The state of the files that `tls` is made of.
+pub(crate) fn marks(tls: &Tls) -> Marks {
+    tls.files().map(Mark::of).collect()
 }
 
 /// Reloads `path` whenever it changes and on SIGHUP, until the task is aborted. `started` is what the service was started with.
@@ -54,20 +62,20 @@ pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
     }
 }
 
-/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted.
-pub(crate) async fn follow_certificates(tls: Arc<Tls>) {
+/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted. `loaded` is what the files were when they
+/// were loaded.
+pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut loaded: Marks) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
         tracing::error!("SIGHUP cannot be listened to; certificates are not followed");
         return;
     };
-    let marks = || tls.files().map(Mark::of).collect::<Vec<_>>();
-    let (mut loaded, mut seen) = (marks(), marks());
+    let mut seen = loaded.clone();
     loop {
         let told = tokio::select! {
             _ = hang_up.recv() => true,
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
-        let now = marks();
+        let now = marks(&tls);
         // A certificate and its key are rarely replaced in the same instant.
         let settled = seen == now;
         seen.clone_from(&now);

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -14,7 +15,8 @@ use tollgate_catalog::Actor;
 use tollgate_server::{AdminKey, App, Listeners, Live, Tls};
 use tracing_subscriber::EnvFilter;
 
-use crate::{Failure, reload, stores};
+use crate::reload::{self, Marks};
+use crate::{Failure, stores};
 
 /// The variable that sets the admin key.
 const ADMIN_KEY: &str = "TOLLGATE_ADMIN_KEY";
@@ -71,11 +73,15 @@ impl Serve {
         }
         config.server.grpc = self.grpc.or(config.server.grpc);
         start_logging(&config).map_err(Failure::Misused)?;
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
+        // Compared with the files for as long as the service runs.
+        let tls = tls.map(|tls| (reload::marks(&tls), tls));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .context("could not start the runtime")?;
-        runtime.block_on(serve(config, followed, self.wait_for_store))?;
+        runtime.block_on(serve(config, followed, tls, self.wait_for_store))?;
         Ok(())
     }
 }
@@ -83,9 +89,9 @@ impl Serve {
 async fn serve(
     config: Config,
     followed: Option<(PathBuf, Config)>,
+    tls: Option<(Marks, Arc<Tls>)>,
     wait_for_store: bool,
 ) -> anyhow::Result<()> {
-    let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
     let stores = stores::connect(&config, wait_for_store).await?;
     let catalog = stores::open_catalog(&config.catalog_url, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
@@ -117,8 +123,8 @@ async fn serve(
     let mut background = JoinSet::new();
     background.spawn(live.clone().follow());
     background.spawn(live.clone().keep_logs());
-    if let Some(tls) = tls {
-        background.spawn(reload::follow_certificates(tls.clone()));
+    if let Some((marks, tls)) = tls {
+        background.spawn(reload::follow_certificates(tls.clone(), marks));
         listeners = listeners.tls(tls);
     }
     if let Some((path, started)) = followed {

@@ -35,6 +35,13 @@ impl Reason {
             Self::LocalFallback => "LOCAL_FALLBACK",
         }
     }
+
+    /// The reason of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        use Reason::{CostExceedsLimit, FailClosed, FailOpen, LimitExceeded, LocalFallback};
+        let all = [LimitExceeded, CostExceedsLimit, FailOpen, FailClosed, LocalFallback];
+        all.into_iter().find(|reason| reason.name() == name)
+    }
 }
 
 /// What one limit answers to a request.

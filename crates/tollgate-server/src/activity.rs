@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::{Request, Version};
 use pin_project_lite::pin_project;
 use tokio::sync::Notify;
 use tollgate::ServerConfig;
@@ -51,19 +52,31 @@ impl Activity {
     }
 
     /// A request begins. One that is not `long` is expected to end.
-    pub(crate) fn begin(self: &Arc<Self>, http2: bool, long: bool) -> Begun {
-        if http2 {
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        long: bool,
+    ) -> (Begun, Request<Received>) {
+        // Only HTTP/2 has requests that are given up while the connection goes on.
+        let broken = (request.version() == Version::HTTP_2).then(|| Arc::new(AtomicBool::new(false)));
+        if broken.is_some() {
             self.http2.store(true, Ordering::Relaxed);
         }
         self.active.fetch_add(1, Ordering::Relaxed);
         self.short.fetch_add(usize::from(!long), Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
-        Begun { activity: self.clone(), long, finished: false }
+        let begun = Begun { activity: self.clone(), long, finished: false, broken: broken.clone() };
+        (begun, request.map(|body| Received { body, broken }))
     }
 
     /// Whether there has been a request.
     pub(crate) fn has_begun(&self) -> bool {
         self.progress.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether there is a request under way.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -113,6 +126,7 @@ pub(crate) struct Begun {
     activity: Arc<Activity>,
     long: bool,
     finished: bool,
+    broken: Option<Arc<AtomicBool>>,
 }
 
 impl Begun {
@@ -129,7 +143,8 @@ impl Drop for Begun {
         activity.active.fetch_sub(1, Ordering::Relaxed);
         activity.short.fetch_sub(usize::from(!self.long), Ordering::Relaxed);
         activity.progress.fetch_add(1, Ordering::Relaxed);
-        if self.finished {
+        let broken = self.broken.as_ref().is_some_and(|broken| broken.load(Ordering::Relaxed));
+        if self.finished && !broken {
             // Those finished before do not make up for any number given up later.
             if activity.given_up.load(Ordering::Relaxed) > 0 {
                 activity.given_up.fetch_sub(1, Ordering::Relaxed);
@@ -137,6 +152,41 @@ impl Drop for Begun {
         } else if activity.given_up.fetch_add(1, Ordering::Relaxed) >= GIVEN_UP_MAX {
             activity.cut_off();
         }
+    }
+}
+
+pin_project! {
+    /// The body of a request. One that breaks off was given up, whatever the answer to it is.
+    #[derive(Debug)]
+    pub(crate) struct Received {
+        #[pin]
+        body: Incoming,
+        broken: Option<Arc<AtomicBool>>,
+    }
+}
+
+impl Body for Received {
+    type Data = <Incoming as Body>::Data;
+    type Error = <Incoming as Body>::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let this = self.project();
+        let polled = this.body.poll_frame(context);
+        if let (Poll::Ready(Some(Err(_))), Some(broken)) = (&polled, this.broken) {
+            broken.store(true, Ordering::Relaxed);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -23,7 +23,6 @@ use tower::ServiceExt;
 use crate::auth::{AdminKey, Gate};
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::grpc::Services;
-use crate::headers::Families;
 use crate::live::Live;
 use crate::peer::Peer;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text};
@@ -32,6 +31,7 @@ use crate::rest;
 use crate::skew::Skew;
 use crate::telemetry::Telemetry;
 use crate::transitions::Transitions;
+use tollgate_tower::headers::Families;
 
 /// The service without its sockets: one request in, one response out.
 #[derive(Clone)]

@@ -49,7 +49,7 @@ pub(crate) async fn decide<'a>(
             });
         }));
     }
-    let mut outcomes = checks.iter().zip(shared.limiter.check_all(&checks).await);
+    let mut outcomes = checks.iter().zip(shared.limiter.check_each(&checks).await);
     let decided = |(index, place): (usize, Result<(), ApiError>)| {
         place?;
         let Some((check, outcome)) = outcomes.next() else {

@@ -1,23 +1,23 @@
 //! One connection: encrypted or not, HTTP/1 or HTTP/2, REST or gRPC; watched while it lasts.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Either;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::rt::{Read, Write};
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tollgate::ServerConfig;
@@ -34,6 +34,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// How long a connection that came just before the end may take to send its request.
 const LAST_REQUEST: Duration = Duration::from_millis(250);
+/// How long a client without requests may take to leave once the service ends.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// How long a client may take to say that it is still there.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -68,7 +70,6 @@ pub(crate) struct Connection {
 
 /// What the requests of one connection share.
 struct Requests {
-    protocol: Protocol,
     app: App,
     peer: Peer,
     activity: Arc<Activity>,
@@ -84,7 +85,7 @@ impl Connection {
         let stream = Box::pin(stream);
         let Some(tls) = self.tls.clone() else {
             let peer = Peer::from(self.address);
-            return self.watch(TokioIo::new(stream), peer).await;
+            return self.speak(TokioIo::new(stream), peer).await;
         };
         let config = if self.protocol == Protocol::Http { tls.http() } else { tls.grpc() };
         let handshake = TlsAcceptor::from(config).accept(stream);
@@ -97,15 +98,34 @@ impl Connection {
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let identity = certificate.and_then(|certificate| tls.identify(certificate)).map(Arc::new);
         let peer = Peer { address: self.address, identity };
-        self.watch(TokioIo::new(stream), peer).await;
+        self.speak(TokioIo::new(stream), peer).await;
+    }
+
+    /// Serves one protocol or the other: each has futures of its own, so that none is larger than it has to be.
+    async fn speak(self, io: impl Read + Write + Unpin + Send + 'static, peer: Peer) {
+        let activity = Arc::new(Activity::default());
+        let requests = Arc::new(Requests { app: self.app.clone(), peer, activity: activity.clone() });
+        match self.protocol {
+            Protocol::Http => {
+                self.watch(io, activity, service_fn(move |request| requests.clone().http(request))).await;
+            }
+            Protocol::Grpc => {
+                self.watch(io, activity, service_fn(move |request| requests.clone().grpc(request))).await;
+            }
+        }
     }
 
     /// Serves requests until the client leaves, misbehaves or has nothing to say, or the service ends.
-    async fn watch(mut self, io: impl Read + Write + Unpin + Send + 'static, peer: Peer) {
-        let activity = Arc::new(Activity::default());
-        let requests =
-            Arc::new(Requests { protocol: self.protocol, app: self.app, peer, activity: activity.clone() });
-        let service = service_fn(move |request| requests.clone().respond(request));
+    async fn watch<S, B>(
+        mut self,
+        io: impl Read + Write + Unpin + Send + 'static,
+        activity: Arc<Activity>,
+        service: S,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send + 'static>
+            + Send,
+        B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
@@ -127,6 +147,7 @@ impl Connection {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.reset();
         let mut ending = false;
+        let mut left = interval_at(Instant::now() + LEAVE_WITHIN, LEAVE_WITHIN);
         let result = loop {
             tokio::select! {
                 biased;
@@ -135,16 +156,22 @@ impl Connection {
                 _ = self.phases.changed(), if !ending => {
                     let phase = *self.phases.borrow_and_update();
                     // Whoever came just now has a request on its way.
-                    if phase == Phase::Stopping && !activity.has_begun() {
-                        if let Ok(result) = timeout(LAST_REQUEST, connection.as_mut()).await {
-                            break result;
-                        }
+                    if phase == Phase::Stopping
+                        && !activity.has_begun()
+                        && let Ok(result) = timeout(LAST_REQUEST, connection.as_mut()).await
+                    {
+                        break result;
                     }
                     ending = phase == Phase::Stopping;
+                    left.reset();
                     if ending || activity.is_http2() {
                         connection.as_mut().graceful_shutdown();
                     }
                 }
+                // HTTP/2 ends when the client has answered, which not all do.
+                _ = left.tick(), if ending => if !activity.is_active() {
+                    return tracing::debug!("a client does not leave and is cut off");
+                },
                 () = activity.misbehaved() => {
                     return tracing::debug!("a client gives up requests, or takes no answers, and is cut off");
                 }
@@ -161,35 +188,33 @@ impl Connection {
     }
 }
 
-type AnyBody = Either<axum::body::Body, tonic::body::Body>;
-
 impl Requests {
-    fn respond(
+    fn http(
         self: Arc<Self>,
-        mut request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Tracked<AnyBody>>, Infallible>> {
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Tracked<axum::body::Body>>, Infallible>> {
         let version = request.version();
         // Made before the first poll, so that a request is noticed even if it is given up at once.
+        let (begun, request) = self.activity.begin(request, false);
+        async move {
+            let mut response = self.app.respond(request, self.peer.clone()).await;
+            if version != Version::HTTP_2 && self.app.shared.is_draining() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response.map(|body| begun.track(body)))
+        }
+    }
+
+    fn grpc(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Tracked<tonic::body::Body>>, Infallible>> {
         let long = is_long(request.uri().path());
-        let begun = self.activity.begin(version == Version::HTTP_2, long);
+        let (begun, mut request) = self.activity.begin(request, long);
         if long {
             request.extensions_mut().insert(self.activity.clone());
         }
-        async move {
-            let peer = self.peer.clone();
-            let response = match self.protocol {
-                Protocol::Http => {
-                    let mut response = self.app.respond(request, peer).await;
-                    if version != Version::HTTP_2 && self.app.shared.is_draining() {
-                        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                    }
-                    response.map(Either::Left)
-                }
-                Protocol::Grpc => {
-                    self.app.grpc.respond(&self.app.shared, request, peer).await.map(Either::Right)
-                }
-            };
-            Ok(response.map(|body| begun.track(body)))
-        }
+        let answer = self.app.grpc.respond(&self.app.shared, request, self.peer.clone());
+        async move { Ok(answer.await.map(|body| begun.track(body))) }
     }
 }

@@ -7,13 +7,14 @@ mod limiter;
 mod stream;
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use http_body_util::{BodyStream, StreamBody};
-use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response};
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME as ENVOY,
@@ -27,9 +28,10 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
 use crate::BODY_BYTES_MAX;
+use crate::activity::Received;
 use crate::app::{Shared, panic_message};
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, as_text};
+use crate::request_id::{REQUEST_ID, is_usable};
 
 /// The services that clients can ask about the health of; the empty name stands for all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];
@@ -72,53 +74,65 @@ impl Services {
     }
 
     /// Answers a request that came from `peer`. Whatever happens inside, there is an answer.
-    pub(crate) async fn respond(
+    ///
+    /// The service is chosen at once and not in the future, which is moved about until it is first polled and had better be small.
+    pub(crate) fn respond(
         &self,
         shared: &Arc<Shared>,
-        mut request: Request<Incoming>,
+        mut request: Request<Received>,
         peer: Peer,
-    ) -> Response<Body> {
-        let id = shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
-        request.headers_mut().insert(REQUEST_ID, id.clone());
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        // What cannot stand in a log line is not a name for the request.
+        if request.headers().get(&REQUEST_ID).is_some_and(|id| !is_usable(id)) {
+            request.headers_mut().remove(&REQUEST_ID);
+        }
         request.extensions_mut().insert(peer);
-        let timeout = match timeout_of(request.headers()) {
-            Ok(timeout) if is_long(request.uri().path()) => timeout,
-            Ok(timeout) => {
-                Some(timeout.map_or(shared.request_timeout, |own| own.min(shared.request_timeout)))
-            }
-            Err(status) => return status.into_http(),
-        };
-        let answer = AssertUnwindSafe(self.dispatch(shared, request)).catch_unwind();
-        let answer = match timeout {
-            None => answer.await,
-            Some(timeout) => match tokio::time::timeout(timeout, answer).await {
+        let timeout = timeout_of(request.headers()).map(|timeout| {
+            let own = timeout.unwrap_or(shared.request_timeout);
+            if is_long(request.uri().path()) { timeout } else { Some(own.min(shared.request_timeout)) }
+        });
+        let answer = timeout.map(|timeout| (timeout, self.dispatch(shared, request)));
+        async move {
+            let (timeout, answer) = match answer {
                 Ok(answer) => answer,
-                Err(_) => return Status::deadline_exceeded("the request took too long").into_http(),
-            },
-        };
-        answer.unwrap_or_else(|panic| {
-            let (request_id, panic) = (as_text(&id), panic_message(&*panic));
-            tracing::error!(request_id, panic, "a request panicked");
-            Status::internal("an internal error occurred").into_http()
-        })
+                Err(status) => return status.into_http(),
+            };
+            let answer = AssertUnwindSafe(answer).catch_unwind();
+            let answer = match timeout {
+                None => answer.await,
+                Some(timeout) => match tokio::time::timeout(timeout, answer).await {
+                    Ok(answer) => answer,
+                    Err(_) => return Status::deadline_exceeded("the request took too long").into_http(),
+                },
+            };
+            match answer {
+                Ok(Ok(response)) => response,
+                Err(panic) => {
+                    tracing::error!(panic = panic_message(&*panic), "a request panicked");
+                    Status::internal("an internal error occurred").into_http()
+                }
+            }
+        }
     }
 
-    async fn dispatch(&self, shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    fn dispatch(&self, shared: &Arc<Shared>, request: Request<Received>) -> Answering {
         let service = request.uri().path().split('/').nth(1).unwrap_or_default();
-        let Ok(response) = match service {
-            LIMITER => self.limiter.clone().call(request).await,
-            ENVOY => self.envoy.clone().call(request).await,
-            HEALTH => self.health.clone().call(request).await,
+        match service {
+            LIMITER => self.limiter.clone().call(request),
+            ENVOY => self.envoy.clone().call(request),
+            HEALTH => self.health.clone().call(request),
             other => match self.rare.iter().find(|(name, _)| *name == other) {
                 Some((_, service)) => {
-                    service.clone().oneshot(request.map(|body| until_stopped(shared, body))).await
+                    Box::pin(service.clone().oneshot(request.map(|body| until_stopped(shared, body))))
                 }
-                None => Ok(Status::unimplemented("there is no such service").into_http()),
+                None => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
             },
-        };
-        response
+        }
     }
 }
+
+/// A service at work.
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// Completes when the service ends.
 async fn stopped(shared: Arc<Shared>) {
@@ -127,7 +141,7 @@ async fn stopped(shared: Arc<Shared>) {
 }
 
 /// A body that goes on for as long as the client likes, but not longer than the service.
-fn until_stopped(shared: &Arc<Shared>, body: Incoming) -> Body {
+fn until_stopped(shared: &Arc<Shared>, body: Received) -> Body {
     let frames = BodyStream::new(body).take_until(Box::pin(stopped(shared.clone())));
     Body::new(StreamBody::new(frames))
 }

@@ -169,7 +169,7 @@ fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionR
     let (dimension, identifier) = of(dimension).or(check.identities().first()).copied().unwrap_or_default();
     DecisionRecord {
         at: now(),
-        request_id: Some(request_id.to_owned()),
+        request_id: Some(request_id).filter(|id| !id.is_empty()).map(str::to_owned),
         user_id: of("user").map(|(_, identifier)| (*identifier).to_owned()),
         dimension: dimension.to_owned(),
         identifier: identifier.to_owned(),

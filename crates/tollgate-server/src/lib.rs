@@ -25,7 +25,6 @@ mod batch;
 mod connection;
 mod deprecation;
 mod grpc;
-mod headers;
 mod journal;
 mod keys;
 mod live;

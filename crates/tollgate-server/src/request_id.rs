@@ -23,11 +23,7 @@ impl RequestIds {
 
     /// The caller's id if it is 1 to 128 visible ASCII characters, a new one otherwise.
     pub(crate) fn take_or_make(&self, given: Option<&HeaderValue>) -> HeaderValue {
-        let usable = |value: &&HeaderValue| {
-            let bytes = value.as_bytes();
-            (1..=LENGTH_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
-        };
-        match given.filter(usable) {
+        match given.filter(|value| is_usable(value)) {
             Some(value) => value.clone(),
             None => self.make(),
         }
@@ -43,6 +39,12 @@ impl RequestIds {
         }
         HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("req_0"))
     }
+}
+
+/// Whether it can stand in a log line: 1 to 128 visible ASCII characters.
+pub(crate) fn is_usable(value: &HeaderValue) -> bool {
+    let bytes = value.as_bytes();
+    (1..=LENGTH_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
 
 /// The id as text; it is ASCII by construction.

@@ -271,3 +271,51 @@ pub(crate) fn invalid_limit(error: InvalidLimit) -> ApiError {
     let reason = reason.trim_start_matches(error.field()).trim_start();
     ApiError::field(Code::InvalidLimit, field, reason)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What clients rely on, by HTTP status, name and gRPC code.
+    const TABLE: [(Code, u16, &str, Grpc); 16] = [
+        (Code::InvalidInput, 400, "INVALID_INPUT", Grpc::InvalidArgument),
+        (Code::InvalidLimit, 400, "INVALID_LIMIT", Grpc::InvalidArgument),
+        (Code::InvalidStrategy, 400, "INVALID_STRATEGY", Grpc::InvalidArgument),
+        (Code::Unauthenticated, 401, "UNAUTHENTICATED", Grpc::Unauthenticated),
+        (Code::Forbidden, 403, "FORBIDDEN", Grpc::PermissionDenied),
+        (Code::NotFound, 404, "NOT_FOUND", Grpc::NotFound),
+        (Code::MethodNotAllowed, 405, "METHOD_NOT_ALLOWED", Grpc::Unimplemented),
+        (Code::RequestTimeout, 408, "REQUEST_TIMEOUT", Grpc::DeadlineExceeded),
+        (Code::PayloadTooLarge, 413, "PAYLOAD_TOO_LARGE", Grpc::OutOfRange),
+        (Code::UnsupportedMediaType, 415, "UNSUPPORTED_MEDIA_TYPE", Grpc::InvalidArgument),
+        (Code::Conflict, 409, "CONFLICT", Grpc::AlreadyExists),
+        (Code::PreconditionFailed, 412, "PRECONDITION_FAILED", Grpc::FailedPrecondition),
+        (Code::IdempotencyMismatch, 422, "IDEMPOTENCY_MISMATCH", Grpc::FailedPrecondition),
+        (Code::RateLimited, 429, "RATE_LIMITED", Grpc::ResourceExhausted),
+        (Code::InternalError, 500, "INTERNAL_ERROR", Grpc::Internal),
+        (Code::ServiceUnavailable, 503, "SERVICE_UNAVAILABLE", Grpc::Unavailable),
+    ];
+
+    #[test]
+    fn every_error_is_the_same_over_http_and_grpc() {
+        for (place, (code, status, name, grpc)) in TABLE.into_iter().enumerate() {
+            assert_eq!(code as usize, place, "all of them, in their order");
+            let error = ApiError::new(code, "what happened").retry_after(7);
+            let response = error.render("req_1", Rendering::Envelope);
+            assert_eq!((response.status().as_u16(), code.name()), (status, name));
+            assert_eq!(response.headers()[RETRY_AFTER], "7");
+            let over_grpc = Status::from(error);
+            assert_eq!((over_grpc.code(), over_grpc.message()), (grpc, "what happened"), "{name}");
+            assert_eq!(over_grpc.metadata().get("retry-after").unwrap(), "7");
+        }
+        // The last of the codes, so that a new one is missed here.
+        assert_eq!(TABLE.len(), Code::ServiceUnavailable as usize + 1);
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_in_the_message() {
+        let status = Status::from(ApiError::input("cost", "must be a number"));
+        assert_eq!((status.code(), status.message()), (Grpc::InvalidArgument, "cost: must be a number"));
+        assert!(status.metadata().get("retry-after").is_none());
+    }
+}

@@ -53,3 +53,55 @@ impl Skew {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Debug, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// How often a warning comes while clocks that differ by so many milliseconds are compared.
+    fn warnings(differences: &[i64]) -> usize {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let telemetry = Telemetry::new();
+        let skew = Skew::new(&telemetry);
+        tracing::subscriber::with_default(subscriber, || {
+            for difference in differences {
+                let own = i64::try_from(now().as_micros() / 1_000).unwrap();
+                skew.observe(Some(own + difference));
+            }
+            skew.observe(None);
+        });
+        let count = format!("tollgate_clock_skew_seconds_count {}", differences.len());
+        assert!(telemetry.render().contains(&count), "{}", telemetry.render());
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
+        text.matches("WARN").count()
+    }
+
+    #[test]
+    fn clocks_that_differ_are_warned_about_once_in_a_while() {
+        assert_eq!(warnings(&[1, 0, -3_000, 4_000]), 0, "within the tolerance");
+        assert_eq!(warnings(&[6_000]), 1);
+        assert_eq!(warnings(&[-6_000]), 1, "in either direction");
+        assert_eq!(warnings(&[3_600_000, -3_600_000, 6_000, 0]), 1, "not for every request");
+    }
+}

@@ -3,17 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod client;
+mod scripted;
 
-use std::future::pending;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
-use tollgate::{ApplyFuture, Command, MemoryStore, Store, StoreError, Stores, Timestamp};
+use tollgate::Stores;
 
 use client::{Answer, Client};
+use scripted::{Behaviour, Scripted};
 
 const DEADLINE: Duration = Duration::from_millis(50);
 /// Logs over a day have no edges at which a count would start anew: what falls back to the process is on the machine's clock.
@@ -29,50 +30,8 @@ rules:
 stores: {near: {url: "memory:"}}
 "#;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Behaviour {
-    Answer,
-    Hang,
-    Unavailable,
-    Rejected,
-    Foreign,
-    Overloaded,
-}
-
-/// A store that does as it is told.
-#[derive(Debug)]
-struct Scripted {
-    behaviour: Mutex<Behaviour>,
-    memory: MemoryStore,
-}
-
-impl Scripted {
-    fn set(&self, behaviour: Behaviour) {
-        *self.behaviour.lock().unwrap() = behaviour;
-    }
-}
-
-impl Store for Scripted {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(async move {
-            let behaviour = *self.behaviour.lock().unwrap();
-            if behaviour == Behaviour::Hang {
-                pending::<()>().await;
-            }
-            let answer = |command: &Command<'_>| match behaviour {
-                Behaviour::Unavailable => Err(StoreError::unavailable("connection refused")),
-                Behaviour::Rejected => Err(StoreError::rejected("wrong password")),
-                Behaviour::Foreign => Err(StoreError::foreign("not ours")),
-                Behaviour::Overloaded => Err(StoreError::overloaded()),
-                _ => self.memory.apply_now(command, now),
-            };
-            commands.iter().map(answer).collect()
-        })
-    }
-}
-
 fn service(behaviour: Behaviour) -> (Client, Arc<Scripted>) {
-    let store = Arc::new(Scripted { behaviour: Mutex::new(behaviour), memory: MemoryStore::default() });
+    let store = Scripted::new(behaviour);
     let stores = Stores::remote(store.clone(), DEADLINE).and_memory("near", Arc::default());
     (Client::with_stores(RULES, stores), store)
 }

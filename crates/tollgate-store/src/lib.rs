@@ -23,6 +23,7 @@
 
 mod batcher;
 mod breaker;
+mod calls;
 mod clock;
 mod error;
 mod failure;
@@ -32,6 +33,7 @@ mod shards;
 mod store;
 
 pub use batcher::{Asked, Batcher, Lane};
+pub use calls::GuardedCalls;
 pub use clock::Clock;
 pub use error::StoreError;
 pub use failure::FailureMode;

@@ -8,6 +8,8 @@
 //! - [`RedisSentinels`]: a primary with replicas, watched by sentinels that replace it;
 //! - [`RedisCluster`]: a cluster whose slots can be moved while it is in use;
 //! - [`MariaDb`] and [`Postgres`]: one database server, which can be killed, restarted and frozen too;
+//! - [`Authority`]: signs certificates for servers and clients, good ones and bad ones;
+//! - [`free_port`]: where a server can listen that is to be found at the same place again;
 //! - [`FaultProxy`]: stands in front of any of them and loses, delays or cuts replies.
 
 mod certificates;
@@ -23,9 +25,10 @@ mod sentinels;
 mod served;
 mod template;
 
-pub use certificates::Certificates;
+pub use certificates::{Authority, Certificates, Signed, Validity};
 pub use cluster::RedisCluster;
 pub use mariadb::MariaDb;
+pub use ports::free as free_port;
 pub use postgres::Postgres;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::RedisServer;

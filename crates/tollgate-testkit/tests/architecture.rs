@@ -19,7 +19,7 @@ fn dependencies(name: &str) -> Vec<String> {
 
 #[test]
 fn inner_crates_do_not_know_outer_ones() {
-    let rules: [(&str, &[&str]); 7] = [
+    let rules: [(&str, &[&str]); 8] = [
         ("tollgate-core", &["sha2", "smallvec", "thiserror"]),
         ("tollgate-store", &["tollgate-core", "fastrand", "smallvec", "thiserror", "tokio", "tracing"]),
         (
@@ -92,17 +92,44 @@ fn inner_crates_do_not_know_outer_ones() {
             &[
                 "tollgate-core",
                 "tollgate-store",
+                "tollgate-macros",
                 "tollgate-memory",
                 "arc-swap",
                 "foldhash",
                 "hashbrown",
                 "humantime",
                 "ipnet",
+                "parking_lot",
                 "serde",
                 "serde-saphyr",
                 "sha2",
                 "smallvec",
                 "thiserror",
+                "tokio",
+            ],
+        ),
+        (
+            "tollgate-tower",
+            &[
+                "tollgate",
+                "axum",
+                "bytes",
+                "compact_str",
+                "http",
+                "http-body-util",
+                "ipnet",
+                "itoa",
+                "pin-project-lite",
+                "serde",
+                "serde_json",
+                "sha2",
+                "smallvec",
+                "thiserror",
+                "tokio",
+                "tonic",
+                "tower-layer",
+                "tower-service",
+                "tracing",
             ],
         ),
     ];

@@ -125,6 +125,21 @@ impl<'a> Check<'a> {
         &self.identities
     }
 
+    /// The plans whose limits apply.
+    pub fn plans(&self) -> &[&'a str] {
+        &self.plans
+    }
+
+    /// The limit that the check brings along.
+    pub fn own_limit(&self) -> Option<Limit> {
+        self.limit
+    }
+
+    /// What makes it repeatable.
+    pub fn idempotency_key(&self) -> Option<&'a str> {
+        self.idempotency.as_ref().map(|(_, key)| *key)
+    }
+
     /// Who is checked, as one text that no other identities share, in whatever order they were given.
     pub fn identity(&self) -> String {
         let mut pairs: SmallVec<[(&str, &str); 4]> = self.identities.iter().copied().collect();
@@ -163,7 +178,7 @@ impl<'a> Check<'a> {
         }
         for (place, (dimension, identifier)) in self.identities.iter().enumerate() {
             if !is_dimension(dimension) {
-                return Err(CheckError::InvalidDimension);
+                return Err(CheckError::InvalidDimension { dimension: (*dimension).into() });
             }
             if self.identities[..place].iter().any(|(other, _)| other == dimension) {
                 return Err(CheckError::DuplicateDimension { dimension: (*dimension).into() });

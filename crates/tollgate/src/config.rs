@@ -37,6 +37,8 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The service that decides, for a program in the mode `service`; in the mode `embedded` it decides itself.
+    pub service: Option<ServiceConfig>,
     /// How the service listens.
     pub server: ServerConfig,
     /// How often the service can be managed.
@@ -118,6 +120,24 @@ pub enum Role {
     Reader,
     /// Check requests, and see how limits stand.
     Checker,
+}
+
+/// A service that decides for an embedding program.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServiceConfig {
+    /// The address of its gRPC interface: `http://` or `https://`.
+    pub url: String,
+    /// The API key to show to it.
+    pub key: Option<String>,
+    /// Files for encrypted connections.
+    pub tls: StoreTls,
+}
+
+impl fmt::Debug for ServiceConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key.
+        formatter.debug_struct("ServiceConfig").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 /// How often each key may use the management API; the service limits itself.
@@ -270,6 +290,7 @@ impl Default for Config {
     fn default() -> Self {
         let default_limit = Limit::per_second(10).and_then(|limit| limit.with_burst(100));
         Self {
+            service: None,
             server: ServerConfig {
                 http: SocketAddr::from(([127, 0, 0, 1], 8080)),
                 grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),

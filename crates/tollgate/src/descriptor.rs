@@ -3,7 +3,7 @@
 pub(crate) mod check;
 mod conditions;
 pub(crate) mod contradiction;
-mod counted;
+pub(crate) mod counted;
 pub(crate) mod set;
 mod tree;
 

@@ -31,8 +31,13 @@ pub fn normalise_endpoint(endpoint: &str) -> Result<Cow<'_, str>, InvalidEndpoin
     if endpoint.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(InvalidEndpoint::ControlCharacter);
     }
+    Ok(normal_form(endpoint))
+}
+
+/// The same for what must be matched whatever it is, as long as there is something.
+pub(crate) fn normal_form(endpoint: &str) -> Cow<'_, str> {
     if is_normal(endpoint.as_bytes()) {
-        return Ok(Cow::Borrowed(endpoint));
+        return Cow::Borrowed(endpoint);
     }
     let path = endpoint.split(['?', '#']).next().unwrap_or_default();
     let canonical = canonical(path);
@@ -46,12 +51,12 @@ pub fn normalise_endpoint(endpoint: &str) -> Result<Cow<'_, str>, InvalidEndpoin
             _ => segments.push(segment),
         }
     }
-    Ok(Cow::Owned(format!("/{}", segments.join("/"))))
+    Cow::Owned(format!("/{}", segments.join("/")))
 }
 
 /// Whether nothing has to be changed, which is how almost every endpoint arrives.
 fn is_normal(path: &[u8]) -> bool {
-    path[0] == b'/'
+    path.first() == Some(&b'/')
         && (path.len() == 1 || path[path.len() - 1] != b'/')
         && path.iter().all(|byte| stays_as_it_is(*byte))
         && !path.windows(2).any(|pair| pair == b"//" || pair == b"/.")

@@ -23,7 +23,10 @@ pub enum CheckError {
     },
     /// The dimension is not a word.
     #[error("dimension must be 1 to 64 letters, digits, `_`, `-` or `.`")]
-    InvalidDimension,
+    InvalidDimension {
+        /// What was given.
+        dimension: Box<str>,
+    },
     /// The identifier cannot be counted by.
     #[error("identifier must be 1 to 1024 bytes long and have no control characters")]
     InvalidIdentifier {
@@ -51,6 +54,20 @@ pub enum CheckError {
     /// The idempotency key was used for another request within the last five minutes.
     #[error("the idempotency key was used for another request")]
     IdempotencyMismatch,
+    /// One of several checks that are decided together has an idempotency key.
+    #[error("an idempotency key goes with one check, not with several that are decided together")]
+    IdempotencyOfMany,
+    /// The cost cannot be charged.
+    #[error(transparent)]
+    InvalidCost(tollgate_core::InvalidCost),
+    /// The service that decides does not take the check.
+    #[error("the service refused the check: {0}")]
+    Refused(Box<str>),
+    /// `#[rate_limit]` was used without a limiter.
+    #[error(
+        "no limiter is installed: call `Limiter::install` at the start, or name one in the attribute with `limiter = …`"
+    )]
+    NotInstalled,
     /// `check_now` was called on a limiter whose store is not in this process.
     #[error("this limiter's store is not in the process; use the asynchronous calls")]
     NotInProcess,

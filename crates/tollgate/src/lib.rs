@@ -35,17 +35,23 @@
 //! It speaks no protocol (the `tollgate` binary does), asks no clock (the store does) and does not know which store it has.
 
 mod ad_hoc;
+#[doc(hidden)]
+pub mod attribute;
+mod chain;
 mod check;
 mod config;
+mod decision;
 mod descriptor;
 mod effective;
 mod endpoint;
 mod error;
 mod limiter;
 mod profile;
+mod remote;
 mod rule;
 mod ruleset;
 mod stores;
+mod wait;
 
 /// Reads YAML with every mistake collected at its line: what the configuration is read with, for tools that read other files.
 ///
@@ -70,22 +76,29 @@ pub mod reading {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+pub use attribute::RateLimited;
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{
     Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig,
-    RetentionConfig, Role, ServerConfig, StoreConfig, StoreTls, TlsConfig,
+    RetentionConfig, Role, ServerConfig, ServiceConfig, StoreConfig, StoreTls, TlsConfig,
 };
+pub use decision::Decision;
 pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
 pub use descriptor::contradiction::Contradiction;
 pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest};
 pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
 pub use error::{CheckError, InvalidRules};
-pub use limiter::{Decision, Limiter, LimiterBuilder, Plan};
+pub use limiter::{Limiter, LimiterBuilder, Plan};
 pub use profile::{Numbers, Profile};
+pub use remote::{Remote, RemoteFuture};
 pub use rule::{InvalidRule, Mode, NamedLimit, Rule, Scope, Why};
 pub use stores::Stores;
 
+#[cfg(feature = "macros")]
+pub use tollgate_macros::rate_limit;
+
+pub use tollgate_core::Decision as CoreDecision;
 pub use tollgate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
 };

@@ -1,13 +1,12 @@
 //! The limiter: finds the limits that apply and has the store decide on them in one step.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Key, Limit, Timestamp};
+use tollgate_core::{Cost, Key, Limit, Reason, Timestamp};
 use tollgate_memory::MemoryStore;
 use tollgate_store::{
     Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
@@ -15,43 +14,15 @@ use tollgate_store::{
 
 use crate::ad_hoc::AdHocShapes;
 use crate::check::{Check, fingerprint, is_idempotency_key, is_identifier};
+use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
+use crate::remote::Elsewhere;
 use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, NamedLimits, Rule};
 use crate::ruleset::{Applied, RuleSet};
 use crate::stores::{Keeper, Stores};
-
-/// Whether a request may pass, and which limits said so. It is a [`tollgate_core::Decision`] with names.
-#[derive(Clone, Debug)]
-pub struct Decision {
-    decision: tollgate_core::Decision,
-    limits: SmallVec<[Arc<NamedLimit>; 2]>,
-}
-
-impl Decision {
-    pub(crate) fn of(decision: tollgate_core::Decision, limits: SmallVec<[Arc<NamedLimit>; 2]>) -> Self {
-        Self { decision, limits }
-    }
-
-    /// The limits that applied, in the order of [`answers`](tollgate_core::Decision::answers).
-    pub fn limits(&self) -> &[Arc<NamedLimit>] {
-        &self.limits
-    }
-
-    /// The limit that binds; `None` when none applied.
-    pub fn binding_limit(&self) -> Option<&NamedLimit> {
-        self.limits.get(self.decision.binding_index()).map(Deref::deref)
-    }
-}
-
-impl Deref for Decision {
-    type Target = tollgate_core::Decision;
-
-    fn deref(&self) -> &Self::Target {
-        &self.decision
-    }
-}
+use crate::wait::Waiters;
 
 /// Decides on requests: rules and plans on one side, a store on the other.
 ///
@@ -74,6 +45,9 @@ pub struct Limiter {
     rules: Arc<ArcSwap<RuleSet>>,
     ad_hoc: Arc<AdHocShapes>,
     stores: Stores,
+    pub(crate) waiters: Arc<Waiters>,
+    /// A service that decides instead.
+    pub(crate) elsewhere: Option<Elsewhere>,
 }
 
 /// Puts a [`Limiter`] together.
@@ -149,7 +123,7 @@ impl LimiterBuilder {
     pub fn build(self) -> Result<Limiter, InvalidRules> {
         let stores = self.stores.clone();
         let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores)?));
-        Ok(Limiter { rules, ad_hoc: Arc::default(), stores })
+        Ok(Limiter { rules, ad_hoc: Arc::default(), stores, waiters: Arc::default(), elsewhere: None })
     }
 
     fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
@@ -165,6 +139,8 @@ impl Default for Limiter {
             rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
             ad_hoc: Arc::default(),
             stores: Stores::default(),
+            waiters: Arc::default(),
+            elsewhere: None,
         }
     }
 }
@@ -201,7 +177,7 @@ impl Limiter {
     /// mode. Rules, counters and changes to them are shared; whether a store is too slow is judged apart.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
-        Self { rules: self.rules.clone(), ad_hoc: self.ad_hoc.clone(), stores: self.stores.within(timeout) }
+        Self { stores: self.stores.within(timeout), ..self.clone() }
     }
 
     /// Decides and, if the request may pass, charges every limit that applies.
@@ -209,7 +185,10 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when no decision could be made; a denial is a decision.
     pub async fn check(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        self.run(check, Act::Take).await
+        match &self.elsewhere {
+            None => self.run(check, Act::Take).await,
+            Some(elsewhere) => self.check_elsewhere(elsewhere, check).await,
+        }
     }
 
     /// As [`check`](Self::check), without waiting, for a store in this process.
@@ -217,6 +196,12 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        if self.elsewhere.is_some() {
+            return Err(CheckError::NotInProcess);
+        }
+        if let Some(decision) = self.check_known(check) {
+            return Ok(decision);
+        }
         let resolved = self.resolve(check)?;
         let place = resolved.only_place().ok_or(CheckError::NotInProcess)?;
         let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
@@ -226,12 +211,30 @@ impl Limiter {
         resolved.decision(outcome)
     }
 
+    /// The short way for the commonest check: one identity that is known already, under one plan of one limit with room. `None` charged nothing.
+    #[inline]
+    fn check_known(&self, check: &Check<'_>) -> Option<Decision> {
+        let ([(dimension, identifier)], [plan]) = (&*check.identities, &*check.plans) else { return None };
+        if check.endpoint.is_some() || check.limit.is_some() || check.idempotency.is_some() {
+            return None;
+        }
+        let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
+        let rules = self.rules.load();
+        let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
+        let (at, taken) = store.take_known(&charge(limit, identifier, ""), check.cost)?;
+        let decision = tollgate_core::Decision::charged(at, &limit.limit, &taken);
+        Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
+    }
+
     /// Decides as [`check`](Self::check) would, and charges nothing.
     ///
     /// # Errors
     /// [`CheckError`] when no decision could be made.
     pub async fn peek(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        self.run(check, Act::Peek).await
+        match &self.elsewhere {
+            None => self.run(check, Act::Peek).await,
+            Some(elsewhere) => self.peek_elsewhere(elsewhere, check).await,
+        }
     }
 
     /// Forgets the counters of the check's identities at its endpoint: of every rule and plan that applies, of the default limit and of the
@@ -240,6 +243,9 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
     pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
+        if let Some(elsewhere) = &self.elsewhere {
+            return elsewhere.service.reset(check).await;
+        }
         let endpoint = self.validated_endpoint(check)?;
         let applied = self.rules.load().resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
         let resolved = Resolved { applied, endpoint };
@@ -269,14 +275,20 @@ impl Limiter {
     /// [`CheckError`] when the check is not valid or the store fails.
     pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
         if !decision.allowed || decision.replayed {
-            return self.run(check, Act::Peek).await;
+            return self.peek(check).await;
+        }
+        match (&self.elsewhere, decision.fallback) {
+            (Some(elsewhere), None) => return elsewhere.service.refund(check, decision).await,
+            // Nobody took anything.
+            (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
+            _ => {}
         }
         let mut resolved = self.resolve(check)?;
         // A shadow limit without room was not charged, nor one whose store failed, nor one that came into force since.
         let taken_at = |limit: &NamedLimit| {
             let mut answers = decision.limits.iter().zip(&decision.answers);
-            let charged = answers
-                .find(|(named, answer)| named.counter == limit.counter && answer.allowed && !answer.degraded);
+            let charged =
+                answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded);
             charged.map(|(_, answer)| answer.at.unwrap_or(decision.at))
         };
         resolved.applied.retain(|(limit, _)| taken_at(limit).is_some());
@@ -306,8 +318,15 @@ impl Limiter {
         resolved.decision(outcome)
     }
 
-    /// Checks many requests in one round trip, in order. Each is decided on its own.
-    pub async fn check_all(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+    /// Checks many requests in one round trip, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
+    pub async fn check_each(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+        match &self.elsewhere {
+            None => self.check_each_here(checks).await,
+            Some(elsewhere) => self.check_each_elsewhere(elsewhere, checks).await,
+        }
+    }
+
+    pub(crate) async fn check_each_here(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
         let rules = self.rules.load_full();
         // A command borrows its charges, so they are kept aside until the store has answered.
         let resolved: Vec<Result<Resolved<'_>, CheckError>> =
@@ -389,7 +408,7 @@ impl Limiter {
         self.rules.load_full()
     }
 
-    async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
+    pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
         let resolved = self.resolve(check)?;
         let charges = resolved.charges();
         let outcome = self.stores.apply(&command(check, act, &charges), &resolved.places()).await?;
@@ -401,7 +420,11 @@ impl Limiter {
         self.resolve_by(&self.rules.load(), check)
     }
 
-    fn resolve_by<'a>(&self, rules: &RuleSet, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
+    pub(crate) fn resolve_by<'a>(
+        &self,
+        rules: &RuleSet,
+        check: &Check<'a>,
+    ) -> Result<Resolved<'a>, CheckError> {
         let endpoint = self.validated_endpoint(check)?;
         if let Some(limit) = &check.limit {
             self.ad_hoc.remember(limit);
@@ -417,7 +440,7 @@ impl Limiter {
 }
 
 #[derive(Clone, Copy)]
-enum Act {
+pub(crate) enum Act {
     Take,
     Peek,
     Reset,
@@ -441,9 +464,9 @@ fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Com
 }
 
 /// A check with the limits that apply to it.
-struct Resolved<'a> {
-    applied: Applied<'a>,
-    endpoint: Option<Cow<'a, str>>,
+pub(crate) struct Resolved<'a> {
+    pub(crate) applied: Applied<'a>,
+    pub(crate) endpoint: Option<Cow<'a, str>>,
 }
 
 impl Resolved<'_> {

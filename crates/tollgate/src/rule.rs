@@ -179,6 +179,22 @@ impl Why {
             Self::Default => "default",
         }
     }
+
+    /// The reason of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        const ALL: [Why; 9] = [
+            Why::Override,
+            Why::Identifier,
+            Why::Custom,
+            Why::Tier,
+            Why::Anyone,
+            Why::Descriptor,
+            Why::Plan,
+            Why::AdHoc,
+            Why::Default,
+        ];
+        ALL.into_iter().find(|why| why.name() == name)
+    }
 }
 
 /// A limit that applied to a request: what it is called and what it counts.
@@ -201,6 +217,11 @@ pub struct NamedLimit {
 impl NamedLimit {
     fn new(name: &str, limit: Limit, why: Why, counter: Counter, on_store_error: FailureMode) -> Self {
         Self { name: name.into(), limit, mode: Mode::Enforce, why, counter, store: 0, on_store_error }
+    }
+
+    /// A limit that another limiter applied, as far as it tells.
+    pub fn reported(name: &str, dimension: &str, limit: Limit, why: Why) -> Self {
+        Self::new(name, limit, why, Counter::new(name, dimension, ""), FailureMode::default())
     }
 
     /// `store` is the place of the rule's store, `otherwise` what happens on a failure if the rule does not say.
@@ -252,6 +273,14 @@ impl NamedLimit {
         let scope = format!("ad-hoc:{}", distinction(&limit));
         let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
         Self::new("ad-hoc", limit, Why::AdHoc, counter, on_store_error)
+    }
+
+    /// Whether both count in the same place, as far as can be told where one of them is only [`reported`](Self::reported).
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let told = |limit: &Self| (limit.why, limit.limit.algorithm(), limit.limit.window());
+        let alike =
+            self.name == other.name && self.dimension() == other.dimension() && told(self) == told(other);
+        alike || self.counter == other.counter
     }
 
     /// Whether each concrete endpoint has a counter of its own.
@@ -314,6 +343,12 @@ impl PlanLimits {
     pub(crate) fn of(&self, dimension: &str) -> NamedLimits {
         let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
         prepared.map_or_else(|| self.make(dimension), |(_, limits)| limits.clone())
+    }
+
+    /// The same, if they are there already.
+    pub(crate) fn prepared(&self, dimension: &str) -> Option<&[Arc<NamedLimit>]> {
+        let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
+        prepared.map(|(_, limits)| &**limits)
     }
 
     fn make(&self, dimension: &str) -> NamedLimits {

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Scope,
-    StoreConfig,
+    Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Role,
+    Scope, StoreConfig,
 };
 
 fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
@@ -308,4 +308,90 @@ fn there_may_be_64_stores() {
     assert_eq!(many(64).unwrap().stores.len(), 64, "with the default one");
     let error = many(65).unwrap_err();
     assert!(error.contains("65 stores are more than the 64 that are allowed"), "{error}");
+}
+
+#[test]
+fn encryption_is_read_and_its_mistakes_are_reported() {
+    let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, 10.0.0.7: reader}}}";
+    let tls = parse(text, &[]).unwrap().server.tls.unwrap();
+    assert_eq!((tls.cert.to_str(), tls.key.to_str()), (Some("a.pem"), Some("a.key")));
+    assert_eq!(tls.client_ca.unwrap().to_str(), Some("ca.pem"));
+    let identities = [
+        ("spiffe://example.org/orders", Role::Checker),
+        ("ops@example.org", Role::Admin),
+        ("10.0.0.7", Role::Reader),
+    ];
+    assert_eq!(tls.identities, identities.map(|(name, role)| (name.to_owned(), role)));
+    assert!(parse("server: {}", &[]).unwrap().server.tls.is_none());
+    let environment = [("TOLLGATE_SERVER__TLS__CERT", "b.pem"), ("TOLLGATE_SERVER__TLS__KEY", "b.key")];
+    assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().cert.to_str(), Some("b.pem"));
+    for (tls, expected) in [
+        ("{cert: a.pem}", "line 1: server.tls.key: is missing"),
+        ("{key: a.key}", "line 1: server.tls.cert: is missing"),
+        ("{cert: a.pem, key: a.key, ca: b.pem}", "line 1: server.tls.ca: unknown field"),
+        ("{cert: [a.pem], key: a.key}", "line 1: server.tls.cert: must be"),
+        ("yes", "line 1: server.tls: must be a map"),
+        (
+            "{cert: a.pem, key: a.key, identities: {a: admin}}",
+            "line 1: server.tls: identities need client_ca: without it nobody shows a certificate",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {a: owner}}",
+            "line 1: server.tls.identities.a: `owner` is not one of admin, reader, checker",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"a\\tb\": admin}}",
+            "an identity must be 1 to 1024 bytes long without control characters",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: [a]}",
+            "server.tls.identities: must be a map",
+        ),
+    ] {
+        let error = parse(&format!("server: {{tls: {tls}}}"), &[]).unwrap_err();
+        assert!(error.contains(expected) && error.lines().count() == 1, "{tls}: {error}");
+    }
+}
+
+#[test]
+fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reported() {
+    let defaults = parse("", &[]).unwrap();
+    assert_eq!(defaults.server.grpc.unwrap().to_string(), "127.0.0.1:8081");
+    assert_eq!((defaults.server.max_streams, defaults.server.drain_delay), (256, Duration::from_secs(1)));
+    assert_eq!(defaults.envoy_store_timeout, Duration::from_millis(12), "Envoy waits for 20 ms");
+    let text = "server: {grpc: \"0.0.0.0:9091\", max_streams: 1000, drain_delay: 5s}\nfailure: {envoy_timeout: 7ms}\n";
+    let config = parse(text, &[]).unwrap();
+    assert_eq!(config.server.grpc.unwrap().to_string(), "0.0.0.0:9091");
+    assert_eq!((config.server.max_streams, config.server.drain_delay), (1_000, Duration::from_secs(5)));
+    assert_eq!(config.envoy_store_timeout, Duration::from_millis(7));
+    assert_eq!(config.store_timeout, defaults.store_timeout, "that of others stays");
+    assert!(parse("server: {grpc: none}", &[]).unwrap().server.grpc.is_none());
+    assert!(parse(text, &[("TOLLGATE_SERVER__GRPC", "none")]).unwrap().server.grpc.is_none());
+    assert_eq!(parse("server: {drain_delay: 0s}", &[]).unwrap().server.drain_delay, Duration::ZERO);
+    let environment = [
+        ("TOLLGATE_SERVER__GRPC", "[::1]:7"),
+        ("TOLLGATE_SERVER__MAX_STREAMS", "3"),
+        ("TOLLGATE_SERVER__DRAIN_DELAY", "250ms"),
+        ("TOLLGATE_FAILURE__ENVOY_TIMEOUT", "9ms"),
+    ];
+    let config = parse(text, &environment).unwrap();
+    assert_eq!(config.server.grpc.unwrap().to_string(), "[::1]:7");
+    assert_eq!((config.server.max_streams, config.server.drain_delay), (3, Duration::from_millis(250)));
+    assert_eq!(config.envoy_store_timeout, Duration::from_millis(9));
+    for (text, expected) in [
+        ("server: {grpc: nowhere}", "line 1: server.grpc: `nowhere`"),
+        ("server: {grpc: 8081}", "line 1: server.grpc: "),
+        ("server: {grpc: [none]}", "line 1: server.grpc: "),
+        ("server: {max_streams: 0}", "line 1: server.max_streams: must be between 1 and 10000"),
+        ("server: {max_streams: 10001}", "line 1: server.max_streams: must be between 1 and 10000"),
+        ("server: {max_streams: many}", "line 1: server.max_streams: must be a whole number"),
+        ("server: {drain_delay: 2h}", "line 1: server.drain_delay: must be between 0s and 1h"),
+        ("server: {drain_delay: 5}", "line 1: server.drain_delay: needs a unit"),
+        ("failure: {envoy_timeout: 500us}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
+        ("failure: {envoy_timeout: 11s}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
+        ("failure: {envoy_timeout: soon}", "line 1: failure.envoy_timeout: `soon` is not a duration"),
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(error.starts_with(expected) && error.lines().count() == 1, "{text}: {error}");
+    }
 }

@@ -90,7 +90,7 @@ async fn many_checks_go_in_one_call_and_fail_one_by_one() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(1, 60)]));
     let good = Check::key("k").plan("p");
     let results =
-        limiter.check_all(&[good.clone(), Check::key("k").plan("q"), good, Check::key("l").plan("p")]).await;
+        limiter.check_each(&[good.clone(), Check::key("k").plan("q"), good, Check::key("l").plan("p")]).await;
     let summary: Vec<Option<bool>> =
         results.iter().map(|result| result.as_ref().ok().map(|decision| decision.allowed)).collect();
     assert_eq!(summary, [Some(true), None, Some(false), Some(true)]);
@@ -292,7 +292,7 @@ async fn a_store_outside_the_process_is_awaited() {
     assert!(matches!(limiter.check_now(&check), Err(CheckError::NotInProcess)));
     assert!(matches!(limiter.plan("p").unwrap().check_now("k", Cost::ONE), Err(CheckError::NotInProcess)));
     assert!(limiter.check(&check).await.unwrap().allowed);
-    let results = limiter.check_all(&[check.clone(), Check::key("l").plan("p")]).await;
+    let results = limiter.check_each(&[check.clone(), Check::key("l").plan("p")]).await;
     let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed).collect();
     assert_eq!(allowed, [false, true]);
     limiter.reset(&check).await.unwrap();

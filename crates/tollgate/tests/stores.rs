@@ -189,7 +189,7 @@ async fn many_checks_are_answered_and_decided_in_order_wherever_they_count() {
         to("/both"),
         to("/here"),
     ];
-    let results = limiter.check_all(&checks).await;
+    let results = limiter.check_each(&checks).await;
     let summary: Vec<_> = results
         .iter()
         .map(|result| result.as_ref().ok().map(|decision| (decision.allowed, decision.answers.len())))
@@ -218,7 +218,7 @@ async fn of_two_checks_that_share_a_counter_the_first_is_charged_although_the_se
     let limiter = setup.limiter([rule("user", 1), address]);
     let (one_store, two_stores) = (check("u"), check("u").and("ip", "10.0.0.1"));
     for checks in [[one_store.clone(), two_stores.clone()], [two_stores, one_store]] {
-        let results = limiter.check_all(&checks).await;
+        let results = limiter.check_each(&checks).await;
         let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed).collect();
         assert_eq!(allowed, [true, false]);
         setup.clock.advance(Duration::from_secs(60));

@@ -14,6 +14,9 @@ pub fn tollgate() -> Command {
     }
     // Each service has a catalog of its own, which goes with it.
     command.env("TOLLGATE_CATALOG__URL", "sqlite::memory:");
+    // Any free port, and no time for clients to leave: tests do not wait for what they are not about.
+    command.env("TOLLGATE_SERVER__GRPC", "127.0.0.1:0");
+    command.env("TOLLGATE_SERVER__DRAIN_DELAY", "0s");
     // Tests ask more often than people do.
     command.env("TOLLGATE_MANAGEMENT__READS_PER_MINUTE", "1000000");
     command.env("TOLLGATE_MANAGEMENT__WRITES_PER_MINUTE", "1000000");
@@ -30,6 +33,8 @@ pub struct Service {
     pub process: Child,
     pub output: BufReader<ChildStdout>,
     pub url: String,
+    /// The address for gRPC.
+    pub grpc: String,
 }
 
 impl Service {
@@ -45,15 +50,14 @@ impl Service {
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        let url = line.trim().rsplit(' ').next().unwrap().to_owned();
+        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
+        let url = start.rsplit(' ').next().unwrap().to_owned();
         assert!(url.starts_with("http://127.0.0.1:"), "{line}");
-        Self { process, output, url }
+        Self { process, output, url, grpc: grpc.to_owned() }
     }
 
     pub fn terminate(&self) {
-        let id = self.process.id().to_string();
-        let command = format!("kill -TERM {id}");
-        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+        signal(&self.process, "TERM");
     }
 
     /// Asks with the admin key `secret`; an answer that is cut off is an error.
@@ -86,6 +90,12 @@ impl Drop for Service {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Sends the signal of that name to a process of this test.
+pub fn signal(process: &Child, name: &str) {
+    let command = format!("kill -{name} {}", process.id());
+    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
 }
 
 /// Asks the service at `url` with the admin key `secret`; an answer that is cut off is an error.

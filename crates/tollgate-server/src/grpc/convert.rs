@@ -1,15 +1,16 @@
 //! Between messages and what the limiter understands.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Answer, Check, CheckError, Cost, Decision, NamedLimit, Standing, Timestamp};
+use tollgate::{Algorithm, Answer, Check, CheckError, Cost, Decision, NamedLimit, Standing, Timestamp, Why};
 use tollgate_proto::v1::{
     self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
 };
 
-use crate::headers::seconds_ceil;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{is_method, millis_ceil, parse_strategy, used};
+use tollgate_tower::headers::seconds_ceil;
 
 /// How many identities and how many plans one check can have.
 const LIST_MAX: usize = 16;
@@ -34,10 +35,11 @@ pub(super) fn check(request: &CheckRequest) -> Result<Check<'_>, ApiError> {
             dimension(other.dimension, &other.custom_dimension).map_err(|error| within(place, error))?;
         check = check.and(dimension, &other.identifier);
     }
-    if request.endpoint.is_empty() {
+    if !request.endpoint.is_empty() {
+        check = check.endpoint(&request.endpoint);
+    } else if request.plans.is_empty() && request.limit.is_none() {
         return Err(ApiError::input("endpoint", "is missing"));
     }
-    check = check.endpoint(&request.endpoint);
     if !request.method.is_empty() {
         if !is_method(&request.method) {
             return Err(ApiError::input("method", "must be a method like GET or POST"));
@@ -255,4 +257,28 @@ pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
         also,
         ..CheckRequest::default()
     }
+}
+
+/// An earlier answer, as far as a refund needs it.
+pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
+    if response.allowed && response.limits.is_empty() {
+        return Err(ApiError::input("taken.limits", "is missing; make the check with_limits"));
+    }
+    let mut answers = Vec::with_capacity(response.limits.len());
+    let mut limits = smallvec::SmallVec::new();
+    for own in &response.limits {
+        let numbers =
+            own.limit.as_ref().ok_or_else(|| ApiError::input("taken.limits.limit", "is missing"))?;
+        let numbers = limit(numbers)?;
+        let mut answer = Answer::unknown(&numbers, own.allowed, tollgate::Reason::LimitExceeded);
+        answer.degraded = own.degraded;
+        answer.at = own.decided_at_us.map(Timestamp::from_micros);
+        answers.push(answer);
+        let why = Why::parse(&own.why).unwrap_or(Why::Anyone);
+        limits.push(Arc::new(NamedLimit::reported(&own.rule, &own.dimension, numbers, why)));
+    }
+    let at = Timestamp::from_micros(response.decided_at_us);
+    let mut decision = tollgate::CoreDecision::new(response.allowed, at, answers.into_iter().collect());
+    decision.replayed = response.replayed;
+    Ok(Decision::of(decision, limits))
 }

@@ -24,9 +24,9 @@ use tonic::{Request, Response, Status};
 use super::limiter::peer;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::headers::write_retry_after;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::ApiError;
+use tollgate_tower::headers::write_retry_after;
 
 /// How many descriptors one request can have, and how many entries a descriptor.
 const DESCRIPTORS_MAX: usize = 64;
@@ -93,9 +93,11 @@ impl Envoy {
     /// Takes note of each descriptor's decision; when the request is denied, of those that deny it.
     fn observe(&self, message: &RateLimitRequest, decision: &DescriptorDecision, request_id: &str) {
         for (descriptor, outcome) in message.descriptors.iter().zip(&decision.outcomes) {
+            // Whoever looks, or brings something back, asks for nothing.
+            let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
             let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
             if let Some(check) = noted.then(|| describe(descriptor)).flatten() {
-                self.shared.observe(&check, request_id, &outcome.decision);
+                self.shared.observe(&check.cost(cost), request_id, &outcome.decision);
             }
         }
     }

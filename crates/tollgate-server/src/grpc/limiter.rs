@@ -9,11 +9,11 @@ use tollgate::{Check, Profile};
 use tollgate_proto::v1::check_result::Result as Outcome;
 use tollgate_proto::v1::{
     BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
-    QuotaResponse, ResetRequest, ResetResponse, rate_limiter_server,
+    QuotaResponse, RefundRequest, ResetRequest, ResetResponse, rate_limiter_server,
 };
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use super::convert::{check, error, explain, normalise, of_quota, of_reset, response, seconds};
+use super::convert::{check, error, explain, normalise, of_quota, of_reset, response, seconds, taken};
 use super::stream::{self, Answers};
 use crate::activity::Activity;
 use crate::app::Shared;
@@ -82,6 +82,9 @@ impl Limiter {
             return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
         }
         batch.checks.iter_mut().for_each(normalise);
+        if batch.all_or_nothing {
+            return self.batch_together(&batch).await;
+        }
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
         let body = if key.is_some() { substance(&batch) } else { Vec::new() };
         let asked: Vec<Result<Check<'_>, ApiError>> = batch.checks.iter().map(check).collect();
@@ -104,6 +107,7 @@ impl Limiter {
         let results = decided.into_iter().zip(&batch.checks).map(result);
         Ok(BatchCheckResponse {
             results: results.map(|result| CheckResult { result: Some(result) }).collect(),
+            decision: None,
         })
     }
 }
@@ -113,6 +117,46 @@ fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
     let mut batch = BatchCheckRequest { idempotency_key: String::new(), ..batch.clone() };
     batch.checks.iter_mut().for_each(|check| check.timestamp = 0);
     batch.encode_to_vec()
+}
+
+impl Limiter {
+    /// Decides on all checks of a batch together.
+    async fn batch_together(&self, batch: &BatchCheckRequest) -> Result<BatchCheckResponse, ApiError> {
+        let keys = batch.checks.iter().map(|check| &check.idempotency_key).chain([&batch.idempotency_key]);
+        if keys.into_iter().any(|key| !key.is_empty()) {
+            return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
+        }
+        let asked: Vec<Check<'_>> = batch.checks.iter().map(check).collect::<Result<_, _>>()?;
+        let profiles = join_all(asked.iter().map(|check| profile(&self.shared, check))).await;
+        let asked: Vec<Check<'_>> = asked
+            .into_iter()
+            .zip(&profiles)
+            .map(|(check, profile)| check.profile(profile.as_deref()))
+            .collect();
+        // Each was looked at by `check` already; what is left concerns all of them.
+        let decision = self.shared.limiter.check_all(&asked).await?;
+        for check in &asked {
+            self.shared.observe(check, "", &decision);
+        }
+        Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response(&decision, true)) })
+    }
+
+    async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
+        let (metadata, extensions, message) = request.into_parts();
+        // Whoever gives back unasked has no limit, so that nobody may who is not known.
+        let headers = metadata.into_headers();
+        self.shared.gate.admit_known(&headers, peer(&extensions), Need::Check).await?;
+        let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
+        let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
+        normalise(&mut message_check);
+        let asked = check(&message_check)?;
+        let profile = profile(&self.shared, &asked).await;
+        let decision = taken(&message_taken)?;
+        let asked = asked.profile(profile.as_deref());
+        let left = self.shared.limiter.refund(&asked, &decision).await;
+        let left = left.map_err(|error| explain(&message_check, error))?;
+        Ok(response(&left, message_check.with_limits))
+    }
 }
 
 /// Decides on one request, whose idempotency key may be among `headers`.
@@ -178,6 +222,10 @@ impl rate_limiter_server::RateLimiter for Limiter {
         request: Request<BatchCheckRequest>,
     ) -> Result<Response<BatchCheckResponse>, Status> {
         Ok(Response::new(self.batch(request).await?))
+    }
+
+    async fn refund(&self, request: Request<RefundRequest>) -> Result<Response<CheckResponse>, Status> {
+        Ok(Response::new(self.give_back(request).await?))
     }
 
     type CheckStreamStream = Answers;

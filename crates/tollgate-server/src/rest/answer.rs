@@ -6,9 +6,9 @@ use serde::Serialize;
 use tollgate::{Answer, Decision, NamedLimit};
 use utoipa::ToSchema;
 
-use crate::headers::seconds_ceil;
 use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window};
 use crate::respond::ErrorBody;
+use tollgate_tower::headers::seconds_ceil;
 
 /// The answer to a check, and to each item of a batch. The fields at the top are those of the limit that binds; they are null when no limit applies.
 #[derive(Debug, Serialize, ToSchema)]

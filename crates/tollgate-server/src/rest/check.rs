@@ -7,18 +7,18 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Request, StatusCode};
-use tollgate::{Decision, Reason};
+use tollgate::Decision;
 
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, idempotency_key};
 use super::{json, read_json};
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::headers::write_retry_after;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::peer;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
+use tollgate_tower::headers::write_retry_after;
 
 /// A store that fails is looked at at least this often, in seconds.
 const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
@@ -62,7 +62,7 @@ pub(crate) async fn check(
     if decision.allowed {
         return Ok(answer(&shared, StatusCode::OK, &decision, &body));
     }
-    if !failed_closed(&decision) {
+    if !decision.failed_closed() {
         let mut response = answer(&shared, StatusCode::TOO_MANY_REQUESTS, &decision, &body);
         write_retry_after(&decision, response.headers_mut());
         return Ok(response);
@@ -73,11 +73,6 @@ pub(crate) async fn check(
     let mut response = answer(&shared, error.code.status(), &decision, &body);
     response.headers_mut().insert(RETRY_AFTER, STORE_RETRY_AFTER);
     Ok(response)
-}
-
-/// Whether the limit that binds denied because its store fails. It binds before one that merely has no room: nobody knows when it will pass again.
-pub(super) fn failed_closed(decision: &Decision) -> bool {
-    !decision.allowed && decision.binding().is_some_and(|answer| answer.reason == Some(Reason::FailClosed))
 }
 
 /// A decision with its body and headers.

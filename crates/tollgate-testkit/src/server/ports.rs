@@ -18,7 +18,7 @@ const BUS: u16 = 10_000;
 static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one(FIRST)));
 
 /// A port that is free now, and whose cluster bus port is free too.
-pub(super) fn free() -> u16 {
+pub fn free() -> u16 {
     let candidates = (0..COUNT).map(|_| {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % u64::from(COUNT);
         FIRST + u16::try_from(number).expect("it is less than COUNT")

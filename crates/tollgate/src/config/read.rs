@@ -9,8 +9,10 @@ use super::descriptors::read_descriptors;
 use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
 use super::server::read_server;
-use super::stores::{FAILURE_MODES, read_failure, read_stores};
-use super::{Config, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig, RetentionConfig};
+use super::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
+use super::{
+    Config, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig, RetentionConfig, ServiceConfig,
+};
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
@@ -23,6 +25,16 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     let Some(mut fields) = Fields::new(Field { path: String::new(), node: root }, mistakes) else {
         return config;
     };
+    let modes = [("embedded", false), ("service", true)];
+    let mode = fields.take("mode").and_then(|field| Some((field.word(&modes, mistakes)?, field)));
+    config.service = fields.take("service").and_then(|field| read_service(field, mistakes));
+    match mode {
+        Some((true, field)) if config.service.is_none() => {
+            mistakes.add(&field.node.place, &field.path, "needs service.url, the service to ask");
+        }
+        Some((true, _)) => {}
+        _ => config.service = None,
+    }
     if let Some(field) = fields.take("server") {
         read_server(field, &mut config.server, mistakes);
     }
@@ -88,6 +100,21 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     }
     fields.finish(mistakes);
     config
+}
+
+fn read_service(field: Field, mistakes: &mut Mistakes) -> Option<ServiceConfig> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let url = fields.require("url", mistakes).and_then(|field| {
+        let url = field.text(mistakes)?;
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            mistakes.add(&field.node.place, &field.path, "must start with http:// or https://");
+        }
+        Some(url)
+    });
+    let key = fields.take("key").and_then(|field| field.text(mistakes));
+    let tls = fields.take("tls").map(|field| read_store_tls(field, mistakes)).unwrap_or_default();
+    fields.finish(mistakes);
+    Some(ServiceConfig { url: url?, key, tls })
 }
 
 fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &mut Mistakes) {

@@ -99,7 +99,7 @@ fn read_store(name: String, field: Field, mistakes: &mut Mistakes) -> StoreConfi
     store
 }
 
-fn read_store_tls(field: Field, mistakes: &mut Mistakes) -> StoreTls {
+pub(super) fn read_store_tls(field: Field, mistakes: &mut Mistakes) -> StoreTls {
     let (place, path) = (field.node.place.clone(), field.path.clone());
     let mut tls = StoreTls::default();
     let Some(mut fields) = Fields::new(field, mistakes) else { return tls };

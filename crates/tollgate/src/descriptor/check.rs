@@ -10,9 +10,10 @@ use super::Allowance;
 use super::counted::Tally;
 use super::set::{Allows, Match, limit_of_path, path_identifier};
 use crate::check::{Check, is_dimension};
-use crate::endpoint::normalise_endpoint;
+use crate::decision::Decision;
+use crate::endpoint::normal_form;
 use crate::error::CheckError;
-use crate::limiter::{Decision, Limiter};
+use crate::limiter::Limiter;
 use crate::profile::Profile;
 use crate::rule::Mode;
 use crate::ruleset::RuleSet;
@@ -229,6 +230,11 @@ fn find(rules: &RuleSet, domain: &str, descriptors: &[Descriptor<'_>], tally: &m
     all
 }
 
+/// Where a request goes, whatever the path's length and characters: what is no endpoint must not slip past the rules.
+fn endpoint_of(path: &str) -> Option<Cow<'_, str>> {
+    (!path.is_empty()).then(|| normal_form(path))
+}
+
 impl Found {
     fn ban(&mut self, descriptor: &Descriptor<'_>, name: &str) {
         if !matches!(descriptor.hits, Hits::GiveBack(_)) {
@@ -264,7 +270,7 @@ impl Found {
         let mut identities: SmallVec<[(&str, &str); 2]> = SmallVec::new();
         for &(key, value) in &descriptor.entries {
             match key {
-                "path" | "endpoint" => endpoint = normalise_endpoint(value).ok(),
+                "path" | "endpoint" => endpoint = endpoint_of(value),
                 "method" => method = Some(value.to_ascii_uppercase()),
                 // The first of a key that is there twice.
                 _ if identities.iter().any(|(other, _)| *other == key) => {}

@@ -1,6 +1,6 @@
-//! The limits that the descriptors of one request count in, asked in as few steps as their costs allow.
+//! The limits that the parts of one request count in (its descriptors, or the checks of a chain), asked in as few steps as their costs allow.
 //!
-//! A command has one cost for all its charges. Where descriptors of one request take different amounts, each amount is a step of its own; when a
+//! A command has one cost for all its charges. Where parts of one request take different amounts, each amount is a step of its own; when a
 //! later step denies, the earlier ones are given back exactly. A crash in between can only leave too little, never admit too much.
 
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::stores::Stores;
 
 /// A limit that descriptors of a request count in, and what they do with it together.
 #[derive(Debug)]
-pub(super) struct Counted {
-    pub(super) limit: Arc<NamedLimit>,
+pub(crate) struct Counted {
+    pub(crate) limit: Arc<NamedLimit>,
     identifier: String,
     endpoint: String,
     hits: Hits,
-    pub(super) answer: Option<Answer>,
+    pub(crate) answer: Option<Answer>,
 }
 
 /// All limits of a request.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) counted: Vec<Counted>,
+pub(crate) struct Tally {
+    pub(crate) counted: Vec<Counted>,
     /// How long each step may take, where all of them together have only so long.
     step_timeout: Option<Duration>,
 }
@@ -58,7 +58,7 @@ impl Counted {
 
 impl Tally {
     /// Counts `hits` in a limit, together with those of other descriptors that share its counter; says where the answer will be.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         limit: Arc<NamedLimit>,
         identifier: String,
@@ -79,7 +79,7 @@ impl Tally {
     }
 
     /// Takes, looks and gives back. Nothing is taken or given back when something denies, or when the request is `banned` already.
-    pub(super) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
+    pub(crate) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
         let looks = self.steps(|hits| matches!(hits, Hits::Look));
         let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
         let refunds = self.steps(|hits| matches!(hits, Hits::GiveBack(_)));

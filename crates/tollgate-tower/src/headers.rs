@@ -1,0 +1,158 @@
+//! The headers that tell a client about its limits: `X-RateLimit-*` and the IETF draft's fields.
+//!
+//! ```
+//! use http::HeaderMap;
+//! use tollgate::{Check, HeaderFamily, Limit, Limiter};
+//! use tollgate_tower::headers::Families;
+//!
+//! let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
+//! let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
+//! let mut headers = HeaderMap::new();
+//! Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]).write(&decision, &mut headers);
+//! assert_eq!(headers["x-ratelimit-remaining"], "9");
+//! assert_eq!(headers["ratelimit-policy"], "\"gold\";q=10;w=60");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod values;
+
+use http::HeaderMap;
+use http::header::{Entry, HeaderName, HeaderValue, RETRY_AFTER};
+use tollgate::{Decision, HeaderFamily, Standing};
+
+use values::{Fixed, Values};
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const STRATEGY: HeaderName = HeaderName::from_static("x-ratelimit-strategy");
+const STATE: HeaderName = HeaderName::from_static("x-ratelimit-state");
+// draft-ietf-httpapi-ratelimit-headers-10; later drafts rename the parameters, so the format lives in this file and in `values` alone.
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Which families are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    x_ratelimit: bool,
+    ietf: bool,
+}
+
+/// What happens to headers that are there already.
+#[derive(Clone, Copy, PartialEq)]
+enum Present {
+    Replace,
+    Keep,
+}
+
+impl Families {
+    /// These families, which may be none.
+    pub fn new(families: &[HeaderFamily]) -> Self {
+        Self {
+            x_ratelimit: families.contains(&HeaderFamily::XRateLimit),
+            ietf: families.contains(&HeaderFamily::Ietf),
+        }
+    }
+
+    /// Adds what there is to say about `decision`; nothing when no limit applied.
+    pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
+        self.write_all(decision, headers, Present::Replace);
+    }
+
+    /// As [`write`](Self::write), unless a limiter further inside has spoken already: what it said stays.
+    #[inline]
+    pub(crate) fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
+        if self.x_ratelimit || self.ietf {
+            self.write_all(decision, headers, Present::Keep);
+        }
+    }
+
+    fn write_all(self, decision: &Decision, headers: &mut HeaderMap, present: Present) {
+        // A limit that only watches is nobody's business but the operator's.
+        let Some(binding) = decision.binding().filter(|binding| !binding.shadow) else { return };
+        headers.reserve(4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf));
+        Fixed::with(decision, |fixed| {
+            let mut values = Values::new();
+            // What nobody knows, because the store failed, is left out rather than made up.
+            let remaining = binding.remaining.map_or(0..0, |remaining| values.number(u64::from(remaining)));
+            let reset = binding.reset_at.map_or(0..0, |at| values.number(at.as_secs_ceil()));
+            let (states, capacity, policies) = match fixed {
+                Some(fixed) => (values.only_state(&fixed.name, decision), 0..0, 0..0),
+                None => {
+                    let capacity = values.number(u64::from(binding.capacity));
+                    (values.states(decision), capacity, values.policies(decision))
+                }
+            };
+            let values = values.finish();
+            let capacity =
+                || fixed.map_or_else(|| values.get(capacity), |fixed| Some(fixed.capacity.clone()));
+            let policies = || fixed.map_or_else(|| values.get(policies), |fixed| Some(fixed.policy.clone()));
+            if self.x_ratelimit && insert_first(headers, LIMIT, capacity(), present) {
+                insert(headers, REMAINING, values.get(remaining));
+                insert(headers, RESET, values.get(reset));
+                headers.insert(
+                    STRATEGY,
+                    match fixed {
+                        Some(fixed) => fixed.strategy.clone(),
+                        None => HeaderValue::from_static(binding.algorithm.name()),
+                    },
+                );
+                if binding.standing != Standing::Normal {
+                    headers.insert(STATE, HeaderValue::from_static(binding.standing.name()));
+                }
+            }
+            if self.ietf && insert_first(headers, POLICY, policies(), present) {
+                insert(headers, RATE_LIMIT, values.get(states));
+            }
+        });
+    }
+}
+
+/// Inserts a header, if there is anything to say.
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        headers.insert(name, value);
+    }
+}
+
+/// Inserts the first header of a family; whether the others are to follow.
+fn insert_first(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    value: Option<HeaderValue>,
+    present: Present,
+) -> bool {
+    let Some(value) = value else { return false };
+    match headers.entry(name) {
+        Entry::Occupied(_) if present == Present::Keep => return false,
+        Entry::Occupied(mut entry) => drop(entry.insert(value)),
+        Entry::Vacant(entry) => drop(entry.insert(value)),
+    }
+    true
+}
+
+/// How long to wait, on a denial that waiting helps against.
+pub fn write_retry_after(decision: &Decision, headers: &mut HeaderMap) {
+    if let Some(wait) = decision.retry_after() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds_ceil(wait)));
+    }
+}
+
+/// Whole seconds, rounded up: whoever waits that long has waited long enough.
+pub fn seconds_ceil(wait: std::time::Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+/// How many limits before the one at `place` have the same name, as those of a plan do.
+fn earlier_of_that_name(decision: &Decision, place: usize) -> usize {
+    let limits = decision.limits();
+    limits[..place].iter().filter(|other| other.name == limits[place].name).count()
+}
+
+/// The name of the limit at `place` as `RateLimit-Policy` has it.
+pub(crate) fn policy_name(decision: &Decision, place: usize) -> String {
+    match (earlier_of_that_name(decision, place), &decision.limits()[place].name) {
+        (0, name) => name.to_string(),
+        (earlier, name) => format!("{name}#{}", earlier + 1),
+    }
+}

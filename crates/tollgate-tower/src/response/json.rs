@@ -1,0 +1,83 @@
+//! The body of a refusal in the service's own form: its error, beside the fields of a check that was denied.
+
+use serde::Serialize;
+
+use super::Denial;
+use crate::headers::seconds_ceil;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: ErrorBody<'a>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    decision: Option<DecisionBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    code: &'static str,
+    message: &'a str,
+    details: Details,
+    request_id: &'a str,
+}
+
+#[derive(Default, Serialize)]
+struct Details {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// As the service answers a check, less what every limit says.
+#[derive(Serialize)]
+struct DecisionBody<'a> {
+    allowed: bool,
+    limit: Option<u32>,
+    remaining: Option<u32>,
+    reset_at: Option<u64>,
+    strategy: Option<&'static str>,
+    state: &'static str,
+    rule: Option<&'a str>,
+    reason: Option<&'static str>,
+    degraded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
+    let message = denial.message();
+    let details = denial.details();
+    let (field, reason) = details.map_or((None, None), |(field, reason)| (Some(field), Some(reason)));
+    let error = ErrorBody {
+        code: denial.code(),
+        message: &message,
+        details: Details { field, reason },
+        request_id: denial.request_id,
+    };
+    let decision = denial.decision().map(|decision| {
+        let binding = decision.binding();
+        // A store that fails says nothing about when it will not, beyond the header that has a client try again.
+        let wait = denial.retry_after.filter(|_| !matches!(denial.cause, super::Cause::FailedClosed(_)));
+        DecisionBody {
+            allowed: false,
+            limit: binding.map(|answer| answer.capacity),
+            remaining: binding.and_then(|answer| answer.remaining),
+            reset_at: binding.and_then(|answer| answer.reset_at).map(|at| at.as_secs_ceil()),
+            strategy: binding.map(|answer| answer.algorithm.name()),
+            state: binding.map_or("normal", |answer| answer.standing.name()),
+            rule: decision.binding_limit().map(|limit| &*limit.name),
+            reason: Some(match binding.and_then(|answer| answer.reason) {
+                Some(reason) => reason.name(),
+                None => "QUEUE_FULL",
+            }),
+            degraded: decision.degraded(),
+            retry_after: wait.map(seconds_ceil),
+            retry_after_ms: wait
+                .map(|wait| u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)),
+        }
+    });
+    // These types always serialize.
+    serde_json::to_vec(&Body { error, decision }).unwrap_or_default()
+}
