@@ -88,7 +88,8 @@ fn main() -> Result<()> {
     let rate = |index: usize| median(figures[index].iter().map(|(_, rate)| *rate));
     let mut table = Table::new(["call", "CPU-s per million, each round", "median", "checks/s"]);
     for (index, (name, ..)) in contenders.iter().enumerate() {
-        let each: Vec<String> = figures[index].iter().map(|(processor, _)| format!("{processor:.2}")).collect();
+        let each: Vec<String> =
+            figures[index].iter().map(|(processor, _)| format!("{processor:.2}")).collect();
         table.row(vec![
             (*name).into(),
             each.join(" / "),
@@ -102,6 +103,9 @@ fn main() -> Result<()> {
     println!("ShouldRateLimit / bare tonic with its messages: {:.2}", processor(3) / processor(2));
     println!("CheckStream / CheckRateLimit, checks per second: {:.2}", rate(4) / rate(1));
     println!("CheckStream / CheckRateLimit, CPU per check: {:.2}\n", processor(4) / processor(1));
-    println!("{CONNECTIONS} connections × {STREAMS} streams, {ROUNDS} rounds of {} s each.", duration.as_secs());
+    println!(
+        "{CONNECTIONS} connections × {STREAMS} streams, {ROUNDS} rounds of {} s each.",
+        duration.as_secs()
+    );
     Ok(())
 }

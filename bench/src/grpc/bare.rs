@@ -11,8 +11,8 @@ use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
 use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate_proto::v1::rate_limiter_server::{RateLimiter, RateLimiterServer};
 use tollgate_proto::v1::{
-    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest, QuotaResponse, RefundRequest,
-    ResetRequest, ResetResponse,
+    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
+    QuotaResponse, RefundRequest, ResetRequest, ResetResponse,
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -23,7 +23,10 @@ struct Bare;
 
 #[tonic::async_trait]
 impl RateLimiter for Bare {
-    async fn check_rate_limit(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
+    async fn check_rate_limit(
+        &self,
+        request: Request<CheckRequest>,
+    ) -> Result<Response<CheckResponse>, Status> {
         std::hint::black_box(request.into_inner());
         Ok(Response::new(CheckResponse {
             allowed: true,
@@ -46,7 +49,10 @@ impl RateLimiter for Bare {
         Err(Status::unimplemented("bare"))
     }
 
-    async fn batch_check(&self, _: Request<BatchCheckRequest>) -> Result<Response<BatchCheckResponse>, Status> {
+    async fn batch_check(
+        &self,
+        _: Request<BatchCheckRequest>,
+    ) -> Result<Response<BatchCheckResponse>, Status> {
         Err(Status::unimplemented("bare"))
     }
 

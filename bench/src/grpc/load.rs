@@ -46,7 +46,8 @@ pub async fn run(port: u16, question: Question, duration: Duration) -> Result<(u
     let mut tasks = JoinSet::new();
     for connection in 0..CONNECTIONS {
         let address = format!("http://127.0.0.1:{port}");
-        let channel = Endpoint::from_shared(address)?.tcp_nodelay(true).connect().await.context("connecting")?;
+        let channel =
+            Endpoint::from_shared(address)?.tcp_nodelay(true).connect().await.context("connecting")?;
         for stream in 0..STREAMS {
             let first = IDENTITIES * (connection * STREAMS + stream) / (CONNECTIONS * STREAMS);
             let (channel, deadline) = (channel.clone(), start + duration);

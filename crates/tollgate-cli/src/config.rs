@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 
-use crate::{Failure, stores};
+use crate::Failure;
 
 /// Works with configuration files.
 #[derive(Debug, Args)]
@@ -28,8 +28,8 @@ impl Config {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let Command::Check { file } = self.command;
         match tollgate::Config::load(Some(&file)) {
-            Ok(config) if !stores::mistakes(&config).is_empty() => {
-                let mistakes = stores::mistakes(&config).join("\n");
+            Ok(config) if !tollgate_connect::mistakes(&config).is_empty() => {
+                let mistakes = tollgate_connect::mistakes(&config).join("\n");
                 Err(Failure::Misused(anyhow!("{} is not valid\n{mistakes}", file.display())))
             }
             Ok(config) => {

@@ -1,6 +1,6 @@
 //! `tollgate serve`: the service.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Serve {
             config.stores[0] =
                 StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
         }
-        let mistakes = stores::mistakes(&config);
+        let mistakes = tollgate_connect::mistakes(&config);
         if !mistakes.is_empty() {
             return Err(Failure::Failed(anyhow!("{}", mistakes.join("\n"))));
         }
@@ -116,9 +116,9 @@ async fn serve(
     let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
 
     // On the terminal and not in the log, which is kept.
-    println!("tollgate {} listens on {said}", env!("CARGO_PKG_VERSION"));
+    say(&format!("tollgate {} listens on {said}", env!("CARGO_PKG_VERSION")));
     if let Some(key) = made {
-        println!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}");
+        say(&format!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}"));
     }
     let mut background = JoinSet::new();
     background.spawn(live.clone().follow());
@@ -141,6 +141,11 @@ async fn serve(
     live.finish_logs().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// A terminal that is gone does not stop the service.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -286,16 +286,6 @@ async fn rolling_restarts_lose_no_request() {
     while let Some(worker) = workers.join_next().await {
         worker.unwrap();
     }
-    for log in &logs {
-        for line in fs::read_to_string(log).unwrap().lines().filter(|l| !l.contains("INFO")) {
-            println!("LOG {line}");
-        }
-    }
-    if counts.lost.load(Ordering::Relaxed) > 0 {
-        for (i, log) in logs.iter().enumerate() {
-            fs::copy(log, format!("/tmp/bc-node-{i}.log")).unwrap();
-        }
-    }
     let [requests, lost, unprocessed, unsent, asked] =
         [&counts.answered, &counts.lost, &counts.unprocessed, &counts.unsent, &counts.asked_to_leave]
             .map(|counter| counter.load(Ordering::Relaxed));

@@ -40,6 +40,8 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
     };
     Ok(quote! {
         #(#attrs)* #vis #sig {
+            // The error may be RateLimited itself.
+            #[allow(clippy::useless_conversion)]
             {
                 let __tollgate_key = #key;
                 if let ::core::result::Result::Err(__tollgate_limited) = #admit {

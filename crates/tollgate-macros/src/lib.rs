@@ -4,7 +4,7 @@ mod arguments;
 mod expand;
 
 use proc_macro::TokenStream;
-use syn::{ItemFn, parse_macro_input};
+use syn::ItemFn;
 
 use crate::arguments::Arguments;
 
@@ -38,7 +38,13 @@ use crate::arguments::Arguments;
 /// ```
 #[proc_macro_attribute]
 pub fn rate_limit(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    let function = parse_macro_input!(item as ItemFn);
+    let Ok(function) = syn::parse::<ItemFn>(item.clone()) else {
+        let item = proc_macro2::TokenStream::from(item);
+        let error =
+            syn::Error::new_spanned(&item, "#[rate_limit] goes on a function or a method with a body");
+        let error = error.to_compile_error();
+        return quote::quote!(#error #item).into();
+    };
     match syn::parse::<Arguments>(arguments).and_then(|arguments| expand::expand(&arguments, &function)) {
         Ok(tokens) => tokens.into(),
         Err(error) => {

@@ -3,13 +3,29 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::{CheckError, Limit, Limiter, MemoryStore, RateLimited, rate_limit};
-use tollgate_testkit::SimulatedClock;
+use tollgate::{CheckError, Clock, Limit, Limiter, MemoryStore, RateLimited, Timestamp, rate_limit};
 
-fn limiter() -> (Limiter, Arc<SimulatedClock>) {
-    let clock = Arc::new(SimulatedClock::default());
+/// A clock that stands still until it is set. Not that of the testkit, whose dependencies the refused programs would be compiled with.
+#[derive(Debug, Default)]
+struct StoppedClock(AtomicU64);
+
+impl StoppedClock {
+    fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_micros() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for StoppedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn limiter() -> (Limiter, Arc<StoppedClock>) {
+    let clock = Arc::new(StoppedClock::default());
     let limiter = Limiter::builder()
         .memory(Arc::new(MemoryStore::with_clock(Default::default(), clock.clone())))
         .plan("gold", [Limit::per_minute(3).unwrap()])
@@ -67,9 +83,9 @@ impl Shop {
     }
 
     #[rate_limit(key = "all", plan = "gold", plan = "daily", limiter = self.limiter)]
-    async fn close<T: Clone>(&mut self, reason: T) -> Result<T, RateLimited>
+    async fn close<T>(&mut self, reason: T) -> Result<T, RateLimited>
     where
-        T: Send,
+        T: Clone + Send,
     {
         Ok(reason.clone())
     }

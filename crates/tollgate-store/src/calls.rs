@@ -33,9 +33,8 @@ impl GuardedCalls {
         }
         let mut pending = Pending { calls: self, permit: Some(permit) };
         let result = timeout(self.deadline, call).await;
-        let result = result.unwrap_or_else(|_| {
-            Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline)))
-        });
+        let result = result
+            .unwrap_or_else(|_| Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline))));
         pending.permit = None;
         let verdict = match &result {
             Err(error) if error.is_timeout() => Verdict::TimedOut,

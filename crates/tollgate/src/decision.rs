@@ -32,7 +32,7 @@ impl Decision {
     }
 
     /// The same decision, made here because the service did not answer.
-    pub(crate) fn as_fallback(self) -> Self {
+    pub(crate) fn into_fallback(self) -> Self {
         Self { fallback: Some(Reason::LocalFallback), ..self }
     }
 

@@ -75,7 +75,7 @@ impl Limiter {
             }
             Err(error) if elsewhere.on_error == FailureMode::Local && is_outage(&error) => {
                 let decided = self.check_each_here(checks).await.into_iter();
-                decided.map(|decision| decision.map(Decision::as_fallback)).collect()
+                decided.map(|decision| decision.map(Decision::into_fallback)).collect()
             }
             Err(error) => {
                 // One answer for all of them, and the error, which cannot be told twice, for the first.
@@ -94,7 +94,7 @@ impl Limiter {
     ) -> Result<Decision, CheckError> {
         match elsewhere.service.check_all(checks).await {
             Err(error) if elsewhere.on_error == FailureMode::Local && is_outage(&error) => {
-                self.check_all_here(checks).await.map(Decision::as_fallback)
+                self.check_all_here(checks).await.map(Decision::into_fallback)
             }
             Err(error) => elsewhere.answer(error),
             decided => decided,
@@ -108,7 +108,7 @@ impl Limiter {
     ) -> Result<Decision, CheckError> {
         match elsewhere.service.peek(check).await {
             Err(error) if elsewhere.on_error == FailureMode::Local && is_outage(&error) => {
-                self.run(check, Act::Peek).await.map(Decision::as_fallback)
+                self.run(check, Act::Peek).await.map(Decision::into_fallback)
             }
             Err(error) => elsewhere.answer(error),
             decided => decided,
