@@ -1,6 +1,6 @@
 //! Measures Tollgate next to its peers: time, memory and instructions per check in one process, and the cost of the service, of Redis and of databases.
 //!
-//! The programs are `in_process`, `rules`, `layer`, `http`, `grpc`, `redis` and `sql`; the README says how to run them and what their figures mean. Nothing here is used
+//! The programs are `in_process`, `rules`, `layer`, `http`, `grpc`, `proxy`, `redis` and `sql`; the README says how to run them and what their figures mean. Nothing here is used
 //! by the other crates.
 
 pub mod contender;
@@ -8,6 +8,7 @@ pub mod grpc;
 pub mod machine;
 pub mod memory;
 pub mod pause;
+pub mod proxy;
 pub mod redis;
 pub mod service;
 pub mod speed;

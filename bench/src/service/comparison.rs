@@ -32,6 +32,8 @@ pub struct Comparison {
     pub table: Table,
     /// The first server's processor time per request over the second's, the medians of the rounds.
     pub ratio: f64,
+    /// The first server's requests per second over the second's, likewise.
+    pub rate_ratio: f64,
 }
 
 /// Loads the servers in turn over so many connections, each for `duration` per round.
@@ -68,8 +70,12 @@ pub async fn compare(servers: [&Server; 2], duration: Duration, connections: usi
     for (server, rounds) in servers.iter().zip(&rounds) {
         table.row(row(server.name, rounds));
     }
-    let [first, second] = rounds.map(|rounds| median(rounds.iter().map(Round::seconds_per_million)));
-    Ok(Comparison { table, ratio: first / second })
+    let ratio = |figure: fn(&Round) -> f64| {
+        let [first, second] = rounds.each_ref().map(|rounds| median(rounds.iter().map(figure)));
+        first / second
+    };
+    let (ratio, rate_ratio) = (ratio(Round::seconds_per_million), ratio(|round| round.outcome.rate()));
+    Ok(Comparison { table, ratio, rate_ratio })
 }
 
 fn row(name: &str, rounds: &[Round]) -> Vec<String> {

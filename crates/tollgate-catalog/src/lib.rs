@@ -28,7 +28,7 @@
 //!
 //! # What it does not do
 //!
-//! It decides nothing, keeps no counters and compiles no rules; and it does not know whether a name that a rule or override mentions exists.
+//! It decides nothing and keeps no counters; [`Registry`] has a limiter compile what it keeps. It does not know whether a name that a rule or override mentions exists.
 
 mod audit;
 mod bounds;
@@ -43,6 +43,7 @@ mod keys;
 mod overrides;
 mod plans;
 mod record;
+mod registry;
 mod retention;
 mod rule_row;
 mod rules;
@@ -61,6 +62,7 @@ pub use record::{
     Actor, AuditCheck, AuditFilter, AuditRecord, NewOverride, Override, PolicyDetail, Revision, RuleList,
     StoredKey, StoredPlan, StoredRule, User,
 };
+pub use registry::{Registry, RegistryError, Rounds, Sources};
 pub use retention::{Removed, Retention};
 pub use rules::RULES_MAX;
 pub use usage::{Period, UsageFilter, UsageRecord};

@@ -11,6 +11,7 @@ mod config;
 mod import;
 mod keys;
 mod openapi;
+mod proxy;
 mod reload;
 mod serve;
 mod stores;
@@ -34,6 +35,8 @@ struct Arguments {
 enum Command {
     /// Runs the service.
     Serve(serve::Serve),
+    /// Runs a reverse proxy that limits what reaches the program behind it.
+    Proxy(proxy::Proxy),
     /// Asks a running service whether one request may pass.
     Check(check::Check),
     /// Works with configuration files.
@@ -68,6 +71,7 @@ impl From<anyhow::Error> for Failure {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Proxy(proxy) => proxy.run(),
         Command::Check(check) => check.run(),
         Command::Config(config) => config.run(),
         Command::Import(import) => import.run(),

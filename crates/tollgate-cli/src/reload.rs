@@ -1,44 +1,12 @@
 //! Follows the configuration file and the certificates: what changes comes into force, and a bad file changes nothing.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::{Config, StoreConfig};
+use tollgate_connect::Watch;
 use tollgate_server::{Live, Tls};
-
-/// How often the file is looked at. Looking works for every editor and every mount, which notifications do not.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// What tells one state of a file from the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    inode: (u64, u64),
-    length: u64,
-    modified: (i64, i64),
-}
-
-impl Mark {
-    fn of(path: &Path) -> Option<Self> {
-        let of = |metadata: Metadata| Self {
-            inode: (metadata.dev(), metadata.ino()),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        };
-        std::fs::metadata(path).ok().map(of)
-    }
-}
-
-/// The state of several files; nothing for one that is not there.
-pub(crate) type Marks = Vec<Option<Mark>>;
-
-/// The state of the files that `tls` is made of.
-pub(crate) fn marks(tls: &Tls) -> Marks {
-    tls.files().map(Mark::of).collect()
-}
 
 /// Reloads `path` whenever it changes and on SIGHUP, until the task is aborted. `started` is what the service was started with.
 pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
@@ -46,45 +14,30 @@ pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
         tracing::error!("SIGHUP cannot be listened to; the configuration file is not followed");
         return;
     };
-    let (mut loaded, mut seen) = (Mark::of(&path), Mark::of(&path));
+    let mut watch = Watch::new([path.clone()]);
     loop {
-        let told = tokio::select! {
-            _ = hang_up.recv() => true,
-            () = tokio::time::sleep(LOOK_EVERY) => false,
-        };
-        let mark = Mark::of(&path);
-        // A file that is still being written is left alone until it has stayed the same for a moment.
-        let settled = std::mem::replace(&mut seen, mark) == mark;
-        if told || (settled && mark.is_some() && mark != loaded) {
-            loaded = mark;
-            reload(&path, &started, &live).await;
+        tokio::select! {
+            _ = hang_up.recv() => watch.take_note(),
+            () = watch.changed() => {}
         }
+        reload(&path, &started, &live).await;
     }
 }
 
-/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted. `loaded` is what the files were when they
-/// were loaded.
-pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut loaded: Marks) {
+/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted. `watch` began before they were loaded.
+pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut watch: Watch) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
         tracing::error!("SIGHUP cannot be listened to; certificates are not followed");
         return;
     };
-    let mut seen = loaded.clone();
     loop {
-        let told = tokio::select! {
-            _ = hang_up.recv() => true,
-            () = tokio::time::sleep(LOOK_EVERY) => false,
-        };
-        let now = marks(&tls);
-        // A certificate and its key are rarely replaced in the same instant.
-        let settled = seen == now;
-        seen.clone_from(&now);
-        if told || (settled && now != loaded) {
-            loaded = now;
-            match tls.reload() {
-                Ok(()) => tracing::info!("certificates reloaded, for the connections to come"),
-                Err(error) => tracing::error!(%error, "certificates not reloaded: those before stay in use"),
-            }
+        tokio::select! {
+            _ = hang_up.recv() => watch.take_note(),
+            () = watch.changed() => {}
+        }
+        match tls.reload() {
+            Ok(()) => tracing::info!("certificates reloaded, for the connections to come"),
+            Err(error) => tracing::error!(%error, "certificates not reloaded: those before stay in use"),
         }
     }
 }

@@ -12,10 +12,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tollgate::{Config, LogFormat, StoreConfig};
 use tollgate_catalog::Actor;
+use tollgate_connect::Watch;
 use tollgate_server::{AdminKey, App, Listeners, Live, Tls};
 use tracing_subscriber::EnvFilter;
 
-use crate::reload::{self, Marks};
+use crate::reload;
 use crate::{Failure, stores};
 
 /// The variable that sets the admin key.
@@ -76,7 +77,7 @@ impl Serve {
         let tls = config.server.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
         // Compared with the files for as long as the service runs.
-        let tls = tls.map(|tls| (reload::marks(&tls), tls));
+        let tls = tls.map(|tls| (Watch::new(tls.files().map(Into::into)), tls));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -89,7 +90,7 @@ impl Serve {
 async fn serve(
     config: Config,
     followed: Option<(PathBuf, Config)>,
-    tls: Option<(Marks, Arc<Tls>)>,
+    tls: Option<(Watch, Arc<Tls>)>,
     wait_for_store: bool,
 ) -> anyhow::Result<()> {
     let stores = stores::connect(&config, wait_for_store).await?;
@@ -123,8 +124,8 @@ async fn serve(
     let mut background = JoinSet::new();
     background.spawn(live.clone().follow());
     background.spawn(live.clone().keep_logs());
-    if let Some((marks, tls)) = tls {
-        background.spawn(reload::follow_certificates(tls.clone(), marks));
+    if let Some((watch, tls)) = tls {
+        background.spawn(reload::follow_certificates(tls.clone(), watch));
         listeners = listeners.tls(tls);
     }
     if let Some((path, started)) = followed {
@@ -144,15 +145,15 @@ async fn serve(
 }
 
 /// A terminal that is gone does not stop the service.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))
 }
 
-fn start_logging(config: &Config) -> anyhow::Result<()> {
+pub(crate) fn start_logging(config: &Config) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(config.log_level).context("log.level")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -15,14 +15,21 @@
 //! This is the one place that knows which kinds of stores there are. It decides nothing.
 
 mod convert;
+mod follow;
 mod service;
 mod stores;
+
+/// The guide's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/embedding.md")]
+struct Guide;
 
 use std::path::Path;
 
 use thiserror::Error;
 use tollgate::{Config, ConfigErrors, InvalidRules, Limiter, StoreError};
 
+pub use follow::{Watch, follow};
 pub use service::Service;
 pub use stores::{connect, mistakes};
 

@@ -154,8 +154,9 @@ impl Remote for Service {
 
     fn peek<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
         Box::pin(async move {
-            let CheckRequest { identifier, endpoint, custom_dimension, method, plans, limit, also, .. } =
-                request(check);
+            let CheckRequest {
+                identifier, endpoint, custom_dimension, method, plans, limit, also, cost, ..
+            } = request(check);
             let quota = QuotaRequest {
                 identifier,
                 endpoint,
@@ -164,6 +165,7 @@ impl Remote for Service {
                 plans,
                 limit,
                 also,
+                cost,
                 with_limits: true,
                 ..Default::default()
             };
@@ -175,7 +177,7 @@ impl Remote for Service {
 
     fn reset<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Timestamp> {
         Box::pin(async move {
-            let CheckRequest { identifier, endpoint, custom_dimension, method, plans, also, .. } =
+            let CheckRequest { identifier, endpoint, custom_dimension, method, plans, also, limit, .. } =
                 request(check);
             let reset = ResetRequest {
                 identifier,
@@ -184,6 +186,7 @@ impl Remote for Service {
                 method,
                 plans,
                 also,
+                limit,
                 ..Default::default()
             };
             let response = self.call(|mut client| async move { client.reset_limit(reset).await }).await?;

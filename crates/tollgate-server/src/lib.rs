@@ -43,7 +43,7 @@ mod usage;
 
 pub use app::App;
 pub use auth::AdminKey;
-pub use live::{Live, LiveError};
+pub use live::Live;
 pub use openapi::openapi;
 pub use peer::Peer;
 pub use run::{Listeners, run};

@@ -74,6 +74,7 @@ fn inner_crates_do_not_know_outer_ones() {
             "tollgate-catalog",
             &[
                 "tollgate",
+                "arc-swap",
                 "getrandom",
                 "hmac",
                 "serde",

@@ -84,6 +84,8 @@ pub struct ServerConfig {
     pub tls: Option<TlsConfig>,
     /// Who may use admin operations, by address; nobody is excluded when it is empty.
     pub admin_allow: Vec<IpNet>,
+    /// The proxies whose `X-Forwarded-For` is believed; nobody's is when it is empty.
+    pub trusted_proxies: Vec<IpNet>,
     /// Whether checks need an API key too.
     pub require_key: bool,
     /// How many connections are served at once; more wait in the operating system's queue.
@@ -296,6 +298,7 @@ impl Default for Config {
                 grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
                 tls: None,
                 admin_allow: Vec::new(),
+                trusted_proxies: Vec::new(),
                 require_key: false,
                 max_connections: 10_000,
                 max_streams: 256,

@@ -385,7 +385,7 @@ impl Limiter {
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
         Ok(Plan {
             limits: self.rules.load().plan(name)?.of(KEY_DIMENSION),
-            store: self.stores.keeper(0).clone(),
+            store: self.elsewhere.is_none().then(|| self.stores.keeper(0).clone()),
         })
     }
 
@@ -396,7 +396,7 @@ impl Limiter {
 
     /// Whether all counters are in one store of this process, so that [`check_now`](Self::check_now) can answer every check.
     pub fn is_in_process(&self) -> bool {
-        self.stores.is_one_in_memory()
+        self.elsewhere.is_none() && self.stores.is_one_in_memory()
     }
 
     /// The stores it counts in.
@@ -525,7 +525,8 @@ fn decided(outcome: Outcome) -> Result<tollgate_core::Decision, CheckError> {
 #[derive(Clone, Debug)]
 pub struct Plan {
     limits: NamedLimits,
-    store: Keeper,
+    /// `None` where a service decides instead.
+    store: Option<Keeper>,
 }
 
 impl Plan {
@@ -535,7 +536,7 @@ impl Plan {
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     #[inline]
     pub fn check_now(&self, key: &str, cost: Cost) -> Result<tollgate_core::Decision, CheckError> {
-        let Keeper::Memory(store) = &self.store else { return Err(CheckError::NotInProcess) };
+        let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
         if let [limit] = &*self.limits
             && let Some((at, taken)) = store.take_known(&charge(limit, key, ""), cost)
         {

@@ -311,6 +311,16 @@ fn there_may_be_64_stores() {
 }
 
 #[test]
+fn trusted_proxies_are_read_and_there_are_none_by_default() {
+    assert!(parse("", &[]).unwrap().server.trusted_proxies.is_empty());
+    let text = "server: {trusted_proxies: [10.0.0.0/8, \"::1/128\"]}";
+    let trusted = parse(text, &[]).unwrap().server.trusted_proxies;
+    assert_eq!(trusted, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+    let error = parse("server: {trusted_proxies: [balancer]}", &[]).unwrap_err();
+    assert!(error.contains("line 1: server.trusted_proxies[0]: `balancer`"), "{error}");
+}
+
+#[test]
 fn encryption_is_read_and_its_mistakes_are_reported() {
     let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, 10.0.0.7: reader}}}";
     let tls = parse(text, &[]).unwrap().server.tls.unwrap();

@@ -229,6 +229,7 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
         limit,
         with_limits,
         also,
+        cost,
     } = request;
     CheckRequest {
         identifier,
@@ -240,13 +241,15 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
         limit,
         with_limits,
         also,
+        cost,
         ..CheckRequest::default()
     }
 }
 
 /// What a reset is about, as a check.
 pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
-    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also } = request;
+    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also, limit } =
+        request;
     CheckRequest {
         identifier,
         dimension,
@@ -255,6 +258,7 @@ pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
         method,
         plans,
         also,
+        limit,
         ..CheckRequest::default()
     }
 }

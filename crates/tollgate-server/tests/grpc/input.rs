@@ -87,6 +87,7 @@ fn as_quota(check: &CheckRequest) -> QuotaRequest {
         limit: check.limit,
         with_limits: false,
         also: check.also,
+        cost: check.cost,
     }
 }
 
@@ -100,6 +101,7 @@ fn as_reset(check: &CheckRequest) -> ResetRequest {
         method: check.method,
         plans: check.plans,
         also: check.also,
+        limit: check.limit,
     }
 }
 

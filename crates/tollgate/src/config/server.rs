@@ -23,8 +23,12 @@ pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mu
             _ => field.parsed(mistakes),
         };
     }
-    if let Some(field) = fields.take("admin_allow") {
-        server.admin_allow = field.list(mistakes).iter().filter_map(|item| item.parsed(mistakes)).collect();
+    for (name, networks) in
+        [("admin_allow", &mut server.admin_allow), ("trusted_proxies", &mut server.trusted_proxies)]
+    {
+        if let Some(field) = fields.take(name) {
+            *networks = field.list(mistakes).iter().filter_map(|item| item.parsed(mistakes)).collect();
+        }
     }
     if let Some(required) = fields.take("require_key").and_then(|field| field.flag(mistakes)) {
         server.require_key = required;

@@ -76,7 +76,7 @@ pub(crate) async fn status(
         .map(|(name, health)| PartStatus { name, status: up(health == StoreHealth::Up) })
         .collect();
     let catalog = PartStatus { name: "catalog", status: up(managed.live.catalog.ping().await.is_ok()) };
-    let current = managed.live.current();
+    let current = managed.live.sources();
     let all_up = stores.iter().chain([&catalog]).all(|part| part.status == "UP");
     let [normal, warning, throttled] = shared.transitions.counts();
     let body = StatusResponse {
@@ -153,7 +153,7 @@ pub(crate) async fn metrics(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    let current = managed.live.current();
+    let current = managed.live.sources();
     let (policies, next) = page(&managed, &current.catalog.rules)?;
     let mut shown = Vec::with_capacity(policies.len());
     for stored in policies {
@@ -181,7 +181,7 @@ pub(crate) async fn metrics_of(
     managed.parameters(&[])?;
     let key = path_part(path)?;
     let decision = shared.limiter.peek(&of(&key)).await.map_err(named)?;
-    let current = managed.live.current();
+    let current = managed.live.sources();
     let mut policies = current.catalog.rules.iter().filter(|stored| is_policy(&stored.rule));
     let policy = policies.find(|stored| stored.rule.identifier.as_deref() == Some(&key));
     Ok(json(StatusCode::OK, &MetricsResponse::new(&key, policy, &decision)))

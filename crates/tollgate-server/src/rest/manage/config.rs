@@ -98,7 +98,7 @@ pub(crate) async fn put(
     let limit =
         read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)?;
     let rule = Rule { limit, ..template(&user_id, &endpoint, limit)? };
-    not_in_file(&managed.live.current(), &rule)?;
+    not_in_file(&managed.live.sources(), &rule)?;
     let (stored, _) = managed.live.catalog.put_rule(&managed.actor, &rule, None).await?;
     managed.in_force().await;
     Ok(shown(&stored))

@@ -132,7 +132,7 @@ pub(crate) async fn create(
         window_seconds: request.window_seconds,
         burst_capacity: request.burst_capacity,
     };
-    let numbers = wire.numbers(&managed.live.current(), &rule, "")?;
+    let numbers = wire.numbers(&managed.live.sources(), &rule, "")?;
     let made = NewOverride { user_id: user_id.clone(), rule, numbers, reason: request.reason, expires_at };
     let stored = managed.live.catalog.add_override(&managed.actor, made).await?;
     managed.in_force().await;

@@ -14,11 +14,11 @@ use utoipa::ToSchema;
 use super::rule_wire::read_limit;
 use super::{Managed, PathParts, empty, path_part, rfc3339, with_etag};
 use crate::app::Shared;
-use crate::live::Current;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
+use tollgate_catalog::Sources;
 
 /// How many limits a plan can have.
 const LIMITS_MAX: usize = 16;
@@ -118,7 +118,7 @@ pub(crate) async fn list(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     managed.parameters(&[])?;
-    let (current, stored) = (managed.live.current(), managed.live.catalog.plans().await?);
+    let (current, stored) = (managed.live.sources(), managed.live.catalog.plans().await?);
     let of_file = current.file.plans.iter().map(|(name, limits)| PlanResponse::new(name, limits));
     let plans = of_file.chain(stored.iter().map(PlanResponse::stored)).collect();
     Ok(json(StatusCode::OK, &PlanListResponse { plans }))
@@ -143,7 +143,7 @@ pub(crate) async fn get(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     managed.parameters(&[])?;
-    let (name, current) = (path_part(path)?, managed.live.current());
+    let (name, current) = (path_part(path)?, managed.live.sources());
     if let Some((name, limits)) = current.file.plans.iter().find(|(own, _)| *own == name) {
         return Ok(with_etag(json(StatusCode::OK, &PlanResponse::new(name, limits)), 1));
     }
@@ -185,7 +185,7 @@ pub(crate) async fn put(
         })
     });
     let limits = limits.collect::<Result<Vec<Limit>, ApiError>>()?;
-    not_of_file(&managed.live.current(), &name)?;
+    not_of_file(&managed.live.sources(), &name)?;
     if let Err(error) = tollgate::Limiter::builder().plan(&name, limits.iter().copied()).build() {
         return Err(ApiError::input("limits", error.to_string()));
     }
@@ -216,7 +216,7 @@ pub(crate) async fn delete(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     let name = path_part(path)?;
-    not_of_file(&managed.live.current(), &name)?;
+    not_of_file(&managed.live.sources(), &name)?;
     managed.live.catalog.delete_plan(&managed.actor, &name).await?;
     managed.in_force().await;
     Ok(empty(StatusCode::NO_CONTENT))
@@ -230,7 +230,7 @@ fn read_plan_limit(value: &serde_json::Value) -> Result<Limit, ApiError> {
     read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)
 }
 
-fn not_of_file(current: &Current, name: &str) -> Result<(), ApiError> {
+fn not_of_file(current: &Sources, name: &str) -> Result<(), ApiError> {
     if current.file.plans.iter().any(|(own, _)| own == name) {
         return Err(ApiError::new(
             Code::Conflict,

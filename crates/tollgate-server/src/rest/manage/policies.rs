@@ -197,7 +197,7 @@ pub(crate) async fn list(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    let current = managed.live.current();
+    let current = managed.live.sources();
     let (policies, next) = page(&managed, &current.catalog.rules)?;
     let shown: Vec<PolicyResponse<'_>> = policies.into_iter().map(PolicyResponse::new).collect();
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/policies", next))
@@ -246,7 +246,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let (rule, detail) = read_object::<PolicyRequest>(&body, &FIELDS)?.rule(None)?;
-    not_in_file(&managed.live.current(), &rule)?;
+    not_in_file(&managed.live.sources(), &rule)?;
     let stored = managed.live.catalog.create_rule(&managed.actor, &rule, Some(detail)).await?;
     managed.in_force().await;
     Ok(shown(StatusCode::CREATED, &stored))

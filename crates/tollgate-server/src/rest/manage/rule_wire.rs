@@ -9,10 +9,10 @@ use tollgate_catalog::StoredRule;
 use utoipa::ToSchema;
 
 use super::rfc3339;
-use crate::live::Current;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::wire::{Kind, parse_strategy, read_object};
+use tollgate_catalog::Sources;
 
 /// The body that makes or replaces a rule. What only the service sets is taken, so that an answer can be edited and sent back.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -228,7 +228,7 @@ impl<'a> RuleResponse<'a> {
     /// A rule of the configuration file, which knows no times.
     pub(super) fn file(rule: &'a Rule) -> Self {
         Self {
-            rule_id: Current::file_rule_id(rule),
+            rule_id: Sources::file_rule_id(rule),
             name: &rule.name,
             dimension: &rule.dimension,
             identifier: rule.identifier.as_deref(),

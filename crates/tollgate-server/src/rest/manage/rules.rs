@@ -15,10 +15,10 @@ use utoipa::ToSchema;
 use super::rule_wire::{RuleRequest, RuleResponse};
 use super::{Managed, PAGE_MAX, PathParts, empty, path_part, with_etag};
 use crate::app::Shared;
-use crate::live::Current;
 use crate::openapi::parameters::PageParameters;
 use crate::respond::{ApiError, Code};
 use crate::rest::json;
+use tollgate_catalog::Sources;
 
 /// The file's rules, then the catalog's.
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,7 +52,7 @@ pub(crate) async fn list(
     let page = managed.page(&[])?;
     let (limit, cursor) = (page.limit, page.cursor);
     let invalid = || ApiError::input("cursor", "is not one that this list gave out");
-    let current = managed.live.current();
+    let current = managed.live.sources();
     let of_file = &current.file.rules;
     let (from_file, after) = match cursor.as_deref() {
         None => (0, None),
@@ -104,7 +104,7 @@ pub(crate) async fn create(
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let request = RuleRequest::parse(&body)?;
     let rule = request.rule(shared.limiter.stores())?;
-    not_in_file(&managed.live.current(), &rule)?;
+    not_in_file(&managed.live.sources(), &rule)?;
     let stored = managed.live.catalog.create_rule(&managed.actor, &rule, None).await?;
     managed.in_force().await;
     let mut response = shown(StatusCode::CREATED, &stored);
@@ -138,7 +138,7 @@ pub(crate) async fn get(
     let managed = Managed::new(&shared, request).await?;
     managed.parameters(&[])?;
     let rule_id = path_part(path)?;
-    if let Some(rule) = managed.live.current().file_rule(&rule_id) {
+    if let Some(rule) = managed.live.sources().file_rule(&rule_id) {
         return Ok(with_etag(json(StatusCode::OK, &RuleResponse::file(rule)), 1));
     }
     let stored = managed.live.catalog.rule(&rule_id).await?.ok_or_else(|| unknown(&rule_id))?;
@@ -171,7 +171,7 @@ pub(crate) async fn replace(
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let rule_id = path_part(path)?;
     let request = RuleRequest::parse(&body)?;
-    let current = managed.live.current();
+    let current = managed.live.sources();
     not_of_file(&current, &rule_id)?;
     if request.rule_id.as_ref().is_some_and(|own| *own != rule_id) {
         return Err(ApiError::input("rule_id", "differs from the one in the path"));
@@ -206,7 +206,7 @@ pub(crate) async fn delete(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     let rule_id = path_part(path)?;
-    not_of_file(&managed.live.current(), &rule_id)?;
+    not_of_file(&managed.live.sources(), &rule_id)?;
     let expected = managed.expected_version()?;
     managed.live.catalog.delete_rule(&managed.actor, &rule_id, expected).await?;
     managed.in_force().await;
@@ -222,7 +222,7 @@ fn unknown(rule_id: &str) -> ApiError {
     ApiError::new(Code::NotFound, format!("there is no rule {rule_id}"))
 }
 
-fn not_of_file(current: &Current, rule_id: &str) -> Result<(), ApiError> {
+fn not_of_file(current: &Sources, rule_id: &str) -> Result<(), ApiError> {
     match current.file_rule(rule_id) {
         None => Ok(()),
         Some(_) => {
@@ -232,7 +232,7 @@ fn not_of_file(current: &Current, rule_id: &str) -> Result<(), ApiError> {
 }
 
 /// Two rules cannot be the same variant of one name, whoever they are from.
-pub(super) fn not_in_file(current: &Current, rule: &Rule) -> Result<(), ApiError> {
+pub(super) fn not_in_file(current: &Sources, rule: &Rule) -> Result<(), ApiError> {
     let variant = rule.variant();
     match current.file.rules.iter().find(|other| other.variant() == variant) {
         None => Ok(()),
@@ -240,7 +240,7 @@ pub(super) fn not_in_file(current: &Current, rule: &Rule) -> Result<(), ApiError
             Code::Conflict,
             format!(
                 "the configuration file has rule {} for the same dimension, identifier, tier, endpoint and method",
-                Current::file_rule_id(other)
+                Sources::file_rule_id(other)
             ),
         )),
     }

@@ -17,13 +17,13 @@ use utoipa::ToSchema;
 use super::rule_wire::read_window;
 use super::{Managed, PathParts, path_part, rfc3339, with_etag};
 use crate::app::Shared;
-use crate::live::Current;
 use crate::openapi::parameters::PageParameters;
 use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::json;
 use crate::rest::wire::{Kind, read_object};
+use tollgate_catalog::Sources;
 
 /// How many rules a user can have limits of their own for.
 const CUSTOM_LIMITS_MAX: usize = 100;
@@ -57,7 +57,7 @@ impl NumbersWire {
     }
 
     /// The numbers, if every rule named `rule` can have them. `field` is where they stand in the request.
-    pub(super) fn numbers(&self, current: &Current, rule: &str, field: &str) -> Result<Numbers, ApiError> {
+    pub(super) fn numbers(&self, current: &Sources, rule: &str, field: &str) -> Result<Numbers, ApiError> {
         let inside = |error: ApiError| {
             let (name, reason) = error.details.unwrap_or_default();
             let path = if field.is_empty() { name } else { format!("{field}.{name}") };
@@ -220,7 +220,7 @@ pub(crate) async fn put_tier(
     let custom_limits = match request.custom_limits {
         None => before.map(|user| user.custom_limits).unwrap_or_default(),
         Some(limits) => {
-            let (limits, current) = (limits.unwrap_or_default(), managed.live.current());
+            let (limits, current) = (limits.unwrap_or_default(), managed.live.sources());
             if limits.len() > CUSTOM_LIMITS_MAX {
                 return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
             }

@@ -1,0 +1,85 @@
+//! A WebSocket: bytes go both ways until one side ends, or both are silent for too long.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+
+use super::body::Movement;
+use super::connection::Place;
+
+/// Copies between both sides once they are ready. `_place` is taken for as long.
+pub(super) async fn join(
+    client: OnUpgrade,
+    upstream: OnUpgrade,
+    silence_max: Duration,
+    _place: Option<Place>,
+) {
+    let (client, upstream) = match tokio::try_join!(client, upstream) {
+        Ok(both) => both,
+        Err(error) => return tracing::debug!(%error, "a connection did not become a WebSocket"),
+    };
+    let movement = Movement::default();
+    let mut client = Watched { inner: TokioIo::new(client), movement: movement.clone() };
+    let mut upstream = TokioIo::new(upstream);
+    let silence = async {
+        loop {
+            tokio::time::sleep(silence_max).await;
+            if !movement.take() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        copied = copy_bidirectional(&mut client, &mut upstream) => if let Err(error) = copied {
+            tracing::debug!(%error, "a WebSocket ended early");
+        },
+        () = silence => tracing::debug!("a WebSocket is cut off: nothing moved for too long"),
+    }
+}
+
+/// Notes what moves. Everything passes the client's side, so watching that is enough.
+struct Watched<T> {
+    inner: T,
+    movement: Movement,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if polled.is_ready() {
+            self.movement.note();
+        }
+        polled
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
+        if polled.is_ready() {
+            self.movement.note();
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}

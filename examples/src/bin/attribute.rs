@@ -1,0 +1,78 @@
+//! Functions with a limit of their own: the attribute checks before they run, and a denied call is an error of theirs.
+//!
+//! ```text
+//! cargo run -p tollgate-examples --bin attribute
+//! curl -i http://127.0.0.1:3000/greetings/alice
+//! curl -i 'http://127.0.0.1:3000/exports/alice?rows=2500'
+//! ```
+
+#![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
+
+use anyhow::anyhow;
+use axum::Router;
+use axum::extract::{Path, Query};
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::response::{AppendHeaders, IntoResponse, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use tollgate::{CheckError, Limit, Limiter, RateLimited, rate_limit};
+
+/// Counted per user; both plans are charged, or none is.
+#[rate_limit(key = "user:{user}", plan = "gold", plan = "daily")]
+async fn greet(user: &str) -> Result<String, AppError> {
+    Ok(format!("hello {user}\n"))
+}
+
+/// A handler can carry it too. An export costs 1 for each thousand rows that it begins.
+#[rate_limit(key = format!("export:{}", user.0), plan = "exports", cost = export.rows.div_ceil(1_000).max(1))]
+async fn export(user: Path<String>, export: Query<Export>) -> Result<String, AppError> {
+    Ok(format!("{} rows for {}\n", export.rows, *user))
+}
+
+#[derive(Deserialize)]
+struct Export {
+    rows: u32,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let limiter = Limiter::builder()
+        .plan("gold", [Limit::per_minute(1)?.with_burst(2)?])
+        .plan("daily", [Limit::per_hour(10)?])
+        .plan("exports", [Limit::per_hour(5)?])
+        .build()?;
+    limiter.install().map_err(|_| anyhow!("there is a limiter already"))?;
+    let app = Router::new()
+        .route("/greetings/{user}", get(async |user: Path<String>| greet(&user).await))
+        .route("/exports/{user}", get(export));
+
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listens on http://{}", listener.local_addr()?);
+    axum::serve(listener, app).await?;
+    Ok(())
+}
+
+/// What the functions fail with.
+struct AppError(RateLimited);
+
+impl From<RateLimited> for AppError {
+    fn from(limited: RateLimited) -> Self {
+        Self(limited)
+    }
+}
+
+impl IntoResponse for AppError {
+    fn into_response(self) -> Response {
+        let status = match &self.0 {
+            RateLimited::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
+            RateLimited::Failed(CheckError::InvalidIdentifier { .. }) => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        // There is none for a call that costs more than there can ever be.
+        let retry_after =
+            self.0.retry_after().map(|wait| [(RETRY_AFTER, wait.as_millis().div_ceil(1_000).to_string())]);
+        (status, retry_after.map(AppendHeaders), format!("{}\n", self.0)).into_response()
+    }
+}

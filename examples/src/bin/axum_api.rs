@@ -1,0 +1,138 @@
+//! A shop's API in axum: limits per user and per address in one step, a stricter one for orders, and an admin route.
+//!
+//! ```text
+//! cargo run -p tollgate-examples --bin axum_api
+//! curl -i -H 'x-api-key: key-of-alice' http://127.0.0.1:3000/items
+//! curl -i -H 'x-api-key: key-of-alice' -X POST 'http://127.0.0.1:3000/orders?items=3'
+//! curl -i -H 'x-api-key: key-of-admin' http://127.0.0.1:3000/admin/limits/alice
+//! curl -i -H 'x-api-key: key-of-admin' -X DELETE http://127.0.0.1:3000/admin/limits/alice
+//! ```
+
+#![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate::{Check, Cost, Limit, Limiter, Pattern, Rule};
+use tollgate_tower::TollgateLayer;
+use tollgate_tower::resolve::{RequestHead, address, principal};
+
+/// Who may come in; a real program asks its database.
+const KEYS: [(&str, User); 3] = [
+    ("key-of-alice", User { name: "alice", is_admin: false }),
+    ("key-of-bob", User { name: "bob", is_admin: false }),
+    ("key-of-admin", User { name: "admin", is_admin: true }),
+];
+
+#[derive(Clone, Copy)]
+struct User {
+    name: &'static str,
+    is_admin: bool,
+}
+
+#[derive(Deserialize)]
+struct Order {
+    items: NonZeroU32,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let orders = Rule::new("orders", "user", Limit::per_hour(60)?.with_burst(5)?);
+    let limiter = Limiter::builder()
+        .rule(Rule::new("per-user", "user", Limit::per_hour(100)?.with_burst(10)?))
+        .rule(Rule::new("per-address", "ip", Limit::per_hour(100)?.with_burst(15)?))
+        .rule(Rule { endpoint: Pattern::parse("/orders")?, method: Some("POST".into()), ..orders })
+        .build()?;
+    // All limits that apply to a request are charged in one step, or none is: an order that is refused takes nothing from anybody.
+    let limits = TollgateLayer::builder(limiter.clone())
+        .by(principal(|user: &User| user.name.into()))
+        .and_by(address())
+        .cost(cost)
+        .build()?;
+    let shop = Router::new()
+        .route("/items", get(async || Json(json!(["tea", "bread"]))))
+        .route("/orders", post(order))
+        .layer(limits);
+    // Whoever administers limits must not be kept out by one.
+    let admin = Router::new()
+        .route("/admin/limits/{user}", get(show).delete(reset))
+        .with_state(limiter)
+        .layer(from_fn(only_admin));
+    let app = shop.merge(admin).layer(from_fn(authenticate));
+
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listens on http://{}", listener.local_addr()?);
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+/// An order costs as much as it has items; everything else costs 1, also an order that cannot be read, which its handler refuses.
+fn cost(request: &RequestHead<'_>) -> Cost {
+    match Query::<Order>::try_from_uri(request.uri) {
+        Ok(order) if request.path() == "/orders" => {
+            Cost::try_new(order.items.get().into()).unwrap_or(Cost::MAX)
+        }
+        _ => Cost::ONE,
+    }
+}
+
+/// Finds out who asks. It stands outside of the limits, which count by what it found; so it has to be cheap.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+    let Some((_, user)) = KEYS.iter().find(|(known, _)| key == Some(known)) else {
+        return (StatusCode::UNAUTHORIZED, "who are you? send x-api-key\n").into_response();
+    };
+    request.extensions_mut().insert(*user);
+    next.run(request).await
+}
+
+async fn only_admin(Extension(user): Extension<User>, request: Request, next: Next) -> Response {
+    if user.is_admin { next.run(request).await } else { StatusCode::FORBIDDEN.into_response() }
+}
+
+async fn order(Extension(user): Extension<User>, Query(order): Query<Order>) -> Json<Value> {
+    Json(json!({"for": user.name, "items": order.items}))
+}
+
+/// The check of the request that most limits apply to.
+fn everything(user: &str) -> Check<'_> {
+    Check::new("user", user).endpoint("/orders").method("POST")
+}
+
+/// How a user stands; looking charges nothing.
+async fn show(State(limiter): State<Limiter>, Path(user): Path<String>) -> Result<Json<Value>, AppError> {
+    let decision = limiter.peek(&everything(&user)).await?;
+    let limits = decision.limits().iter().zip(&decision.answers).map(|(limit, answer)| {
+        json!({"limit": &*limit.name, "capacity": answer.capacity, "remaining": answer.remaining})
+    });
+    Ok(Json(json!({"user": user, "limits": limits.collect::<Vec<_>>()})))
+}
+
+async fn reset(State(limiter): State<Limiter>, Path(user): Path<String>) -> Result<StatusCode, AppError> {
+    limiter.reset(&everything(&user)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A user that nobody can be counted by, such as one with a line break in its name.
+struct AppError(tollgate::CheckError);
+
+impl From<tollgate::CheckError> for AppError {
+    fn from(error: tollgate::CheckError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for AppError {
+    fn into_response(self) -> Response {
+        (StatusCode::BAD_REQUEST, self.0.to_string()).into_response()
+    }
+}

@@ -1,0 +1,73 @@
+//! One program in both modes, the second one with a real service.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use support::{Example, command};
+use tokio::net::TcpListener;
+use tollgate::Config;
+use tollgate_server::{AdminKey, App, Listeners};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/service_mode.yaml");
+
+/// The program in a mode, with the service at `url`.
+fn start(mode: &str, url: &str) -> Example {
+    let mut command = command(env!("CARGO_BIN_EXE_service_mode"), &[FILE, "127.0.0.1:0"]);
+    Example::start(command.env("TOLLGATE_MODE", mode).env("TOLLGATE_SERVICE__URL", url))
+}
+
+/// The service as the command starts it, with the same file; says where it answers gRPC.
+async fn serve() -> String {
+    let config = Config::parse(&std::fs::read_to_string(FILE).unwrap()).unwrap();
+    let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let grpc = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", grpc.local_addr().unwrap());
+    let app = App::new(&config, config.limiter().unwrap(), AdminKey::new("secret"));
+    tokio::spawn(async move {
+        let listeners = Listeners::from(http).grpc(grpc);
+        tollgate_server::run(listeners, app, &config.server, std::future::pending()).await;
+    });
+    url
+}
+
+/// Sends a request to each in turn; what they answered.
+async fn statuses(programs: [&Example; 2]) -> Vec<(u16, String)> {
+    let mut statuses = Vec::new();
+    for number in 0..6 {
+        let answer = programs[number % 2].send("GET", "/", "").await;
+        statuses.push((answer.status, answer.header("x-ratelimit-remaining").to_owned()));
+    }
+    statuses
+}
+
+fn expected(answers: [(u16, &str); 6]) -> Vec<(u16, String)> {
+    answers.map(|(status, remaining)| (status, remaining.to_owned())).into()
+}
+
+#[tokio::test]
+async fn two_embedded_programs_count_apart() {
+    let programs = [start("embedded", "http://127.0.0.1:1"), start("embedded", "http://127.0.0.1:1")];
+    let all = [(200, "2"), (200, "2"), (200, "1"), (200, "1"), (200, "0"), (200, "0")];
+    assert_eq!(statuses(programs.each_ref()).await, expected(all));
+    let answer = programs[0].send("GET", "/", "").await;
+    assert_eq!((answer.status, &answer.json()["rule"]), (429, &"public".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_programs_with_a_service_count_together() {
+    let url = serve().await;
+    let programs = [start("service", &url), start("service", &url)];
+    let three = [(200, "2"), (200, "1"), (200, "0"), (429, "0"), (429, "0"), (429, "0")];
+    assert_eq!(statuses(programs.each_ref()).await, expected(three));
+    let answer = programs[1].send("GET", "/", "").await;
+    assert_eq!((answer.status, &answer.json()["rule"]), (429, &"public".into()));
+    assert!((1..=60).contains(&answer.number("retry-after")), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_program_whose_service_is_gone_does_as_its_file_says() {
+    let program = start("service", "http://127.0.0.1:1");
+    let answer = program.send("GET", "/", "").await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "closed: {answer:?}");
+}
