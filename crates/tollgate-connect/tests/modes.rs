@@ -32,7 +32,11 @@ struct Service {
 
 impl Service {
     async fn start(clock: &Arc<SimulatedClock>, address: Option<SocketAddr>) -> Self {
-        let config = Config::parse(&format!("{RULES}\nserver: {{drain_delay: 0s}}\n")).unwrap();
+        Self::start_with("", clock, address).await
+    }
+
+    async fn start_with(server: &str, clock: &Arc<SimulatedClock>, address: Option<SocketAddr>) -> Self {
+        let config = Config::parse(&format!("{RULES}\nserver: {{drain_delay: 0s{server}}}\n")).unwrap();
         let store = MemoryStore::with_clock(Default::default(), clock.clone());
         let limiter = config.limiter_with(Stores::memory(Arc::new(store))).unwrap();
         let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -193,6 +197,22 @@ async fn a_wrong_key_is_never_let_pass_in_silence() {
     assert!(matches!(limiter.refund(&check, &decision).await, Err(CheckError::Store(_))));
     assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(4));
     assert!(!format!("{limiter:?}").contains("wrong"), "the key is in no log");
+    service.stop().await;
+
+    // However often it is tried: the breaker must not make an outage of it, which would let requests pass.
+    let service = Service::start_with(", require_key: true", &clock, None).await;
+    let yaml = format!(
+        "mode: service\nservice: {{url: \"http://{}\"}}\nfailure: {{timeout: 2s}}\n",
+        service.address
+    );
+    let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+    for attempt in 0..60 {
+        let refused = limiter.check(&check).await;
+        assert!(
+            matches!(&refused, Err(CheckError::Store(error)) if error.is_rejection()),
+            "{attempt}: {refused:?}"
+        );
+    }
     service.stop().await;
 }
 

@@ -387,8 +387,7 @@ async fn lose_a_primary(name: &str, strike: impl Fn(&mut RedisServer)) {
         sleep(Duration::from_millis(100)).await;
         failed_over = figure(&*redis, "primary_changes") > 0 && store.health() == StoreHealth::Up;
     }
-    sleep(Duration::from_secs(1)).await;
-    let report = running.stop().await;
+    let report = running.stop_when_healthy(Instant::now(), Duration::from_secs(5)).await;
     punctual(&report);
     let last_degraded = report.records.iter().rfind(|record| record.fate == Fate::Degraded).unwrap();
     let degraded_for = last_degraded.sent.duration_since(killed_at);

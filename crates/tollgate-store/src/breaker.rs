@@ -1,6 +1,7 @@
 //! A circuit breaker: stops asking a store that keeps failing, and finds out gently when it is back.
 
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -54,6 +55,52 @@ pub(crate) struct Breaker {
     recent: VecDeque<(Instant, u32, u32)>,
     /// How long it stays open the next time.
     open_for: Duration,
+}
+
+/// A breaker that all callers of a server share.
+#[derive(Debug)]
+pub(crate) struct SharedBreaker(Mutex<Breaker>);
+
+impl SharedBreaker {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Breaker::new()))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Breaker> {
+        // The breaker is never left half-changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leave to make one call, unless the server is left alone.
+    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
+        let permit = self.lock().permit(Instant::now());
+        (permit != Permit::Refused).then_some(Turn { breaker: self, permit: Some(permit) })
+    }
+}
+
+/// A permitted call. A probe's place is free again when its caller goes away before the answer.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    breaker: &'a SharedBreaker,
+    permit: Option<Permit>,
+}
+
+impl Turn<'_> {
+    /// Takes note of how the call went.
+    pub(crate) fn finish(mut self, verdict: Verdict) -> Change {
+        match self.permit.take() {
+            Some(permit) => self.breaker.lock().record(permit, verdict, Instant::now(), fastrand::f64()),
+            None => Change::None,
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit {
+            self.breaker.lock().abandon(permit);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

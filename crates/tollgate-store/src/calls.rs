@@ -1,11 +1,10 @@
 //! A deadline and a circuit breaker around calls to a server that is not a store.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use crate::breaker::{Breaker, Change, Permit, Verdict};
+use crate::breaker::{Change, SharedBreaker, Verdict};
 use crate::error::StoreError;
 
 /// Calls to one server, which all end in time and which leave it alone while it fails.
@@ -13,13 +12,13 @@ use crate::error::StoreError;
 pub struct GuardedCalls {
     name: Box<str>,
     deadline: Duration,
-    breaker: Mutex<Breaker>,
+    breaker: SharedBreaker,
 }
 
 impl GuardedCalls {
     /// Calls to the server that is called `name` in logs, each of which may take as long as `deadline`.
     pub fn new(name: &str, deadline: Duration) -> Self {
-        Self { name: name.into(), deadline, breaker: Mutex::new(Breaker::new()) }
+        Self { name: name.into(), deadline, breaker: SharedBreaker::new() }
     }
 
     /// Makes a call, unless too many failed lately.
@@ -27,44 +26,22 @@ impl GuardedCalls {
     /// # Errors
     /// The call's own, or that it took too long or was not made.
     pub async fn call<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let permit = self.breaker().permit(Instant::now());
-        if permit == Permit::Refused {
+        let Some(turn) = self.breaker.turn() else {
             return Err(StoreError::unavailable("it failed too often and is left alone for a while"));
-        }
-        let mut pending = Pending { calls: self, permit: Some(permit) };
-        let result = timeout(self.deadline, call).await;
-        let result = result
-            .unwrap_or_else(|_| Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline))));
-        pending.permit = None;
+        };
+        let late = || Err(StoreError::timed_out(format!("no answer within {:?}", self.deadline)));
+        let result = timeout(self.deadline, call).await.unwrap_or_else(|_| late());
         let verdict = match &result {
             Err(error) if error.is_timeout() => Verdict::TimedOut,
-            Err(error) if error.is_outage() || error.is_permanent() => Verdict::Failed,
+            Err(error) if error.is_outage() => Verdict::Failed,
+            // A server that refuses has answered. If that opened the breaker, a wrong key would soon look like an outage, and be let pass.
             _ => Verdict::Succeeded,
         };
-        match self.breaker().record(permit, verdict, Instant::now(), fastrand::f64()) {
+        match turn.finish(verdict) {
             Change::None => {}
             Change::Opened => tracing::error!(server = &*self.name, "fails; it is left alone for a while"),
             Change::Closed => tracing::info!(server = &*self.name, "answers again"),
         }
         result
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        // The breaker is never left half-changed.
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Gives a probe's place back when its caller goes away before the answer.
-struct Pending<'a> {
-    calls: &'a GuardedCalls,
-    permit: Option<Permit>,
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if let Some(permit) = self.permit {
-            self.calls.breaker().abandon(permit);
-        }
     }
 }

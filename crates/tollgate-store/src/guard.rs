@@ -1,13 +1,13 @@
 //! A deadline and a circuit breaker around a store, and an answer for every request when it fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Cost, Timestamp};
 
-use crate::breaker::{Breaker, Change, Permit, Verdict};
+use crate::breaker::{Change, SharedBreaker, Turn, Verdict};
 use crate::error::StoreError;
 use crate::failure::decide_without_store;
 use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
@@ -27,7 +27,7 @@ pub struct GuardedStore {
     /// Decides for limits that fall back to this process, and tells the time when nobody else does.
     local: Arc<dyn Store>,
     deadline: Duration,
-    breaker: Mutex<Breaker>,
+    breaker: SharedBreaker,
     /// The store refuses to work for us: until it answers again, somebody has to act.
     rejected: AtomicBool,
     looking: AtomicBool,
@@ -61,7 +61,7 @@ impl GuardedStore {
             store,
             local,
             deadline,
-            breaker: Mutex::new(Breaker::new()),
+            breaker: SharedBreaker::new(),
             rejected: AtomicBool::new(false),
             looking: AtomicBool::new(false),
             errors: AtomicU64::new(0),
@@ -86,16 +86,11 @@ impl GuardedStore {
     pub fn health(&self) -> StoreHealth {
         if self.rejected.load(Ordering::Relaxed) {
             StoreHealth::Rejected
-        } else if self.breaker().is_closed() {
+        } else if self.breaker.lock().is_closed() {
             StoreHealth::Up
         } else {
             StoreHealth::Down
         }
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        // The breaker is never left half-changed.
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn call(
@@ -104,13 +99,11 @@ impl GuardedStore {
         now: Option<Timestamp>,
         deadline: Duration,
     ) -> Vec<Result<Outcome, StoreError>> {
-        let permit = self.breaker().permit(Instant::now());
-        if permit == Permit::Refused {
+        let Some(turn) = self.breaker.turn() else {
             let refused =
                 || Err(StoreError::unavailable("the store failed too often; it is left alone for a while"));
             return commands.iter().map(|_| refused()).collect();
-        }
-        let mut pending = Pending { guard: self, permit: Some(permit) };
+        };
         let results = match timeout(deadline, self.store.apply(commands, now)).await {
             Ok(mut results) => {
                 // What is missing counts as the failure it is.
@@ -122,12 +115,11 @@ impl GuardedStore {
                 commands.iter().map(|_| late()).collect()
             }
         };
-        pending.permit = None;
-        self.record(permit, &results);
+        self.record(turn, &results);
         results
     }
 
-    fn record(&self, permit: Permit, results: &[Result<Outcome, StoreError>]) {
+    fn record(&self, turn: Turn<'_>, results: &[Result<Outcome, StoreError>]) {
         let errors = || results.iter().filter_map(|result| result.as_ref().err());
         let verdict = match errors().find(|error| error.is_outage() || error.is_rejection()) {
             None => Verdict::Succeeded,
@@ -136,7 +128,7 @@ impl GuardedStore {
         };
         self.errors.fetch_add(errors().count() as u64, Ordering::Relaxed);
         // One thing at a time: the lock is gone before anything is logged or started.
-        let change = self.breaker().record(permit, verdict, Instant::now(), fastrand::f64());
+        let change = turn.finish(verdict);
         if verdict == Verdict::Succeeded {
             self.rejected.store(false, Ordering::Relaxed);
         } else if errors().any(StoreError::is_rejection) {
@@ -191,14 +183,14 @@ impl GuardedStore {
                     }
                 }
                 let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
-                if !guard.breaker().is_open() {
+                if !guard.breaker.lock().is_open() {
                     // A node that is not ready gets no requests, so nobody else may come to find out.
                     guard.call(&[look], None, deadline).await;
                     continue;
                 }
                 let looked = timeout(deadline.max(LOOK_EVERY), guard.store.apply(&[look], None)).await;
                 if looked.is_ok_and(|results| results.iter().all(Result::is_ok)) {
-                    guard.breaker().half_open();
+                    guard.breaker.lock().half_open();
                 }
             }
         });
@@ -253,19 +245,5 @@ impl Store for GuardedStore {
             ("breaker_openings", self.breaker_openings.load(Ordering::Relaxed)),
         ]);
         figures
-    }
-}
-
-/// Gives a probe's place back when its caller goes away before the answer.
-struct Pending<'a> {
-    guard: &'a GuardedStore,
-    permit: Option<Permit>,
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if let Some(permit) = self.permit {
-            self.guard.breaker().abandon(permit);
-        }
     }
 }

@@ -109,24 +109,32 @@ pub struct Report {
 }
 
 impl Running {
-    /// Waits until the store has answered again, `within` this long at most, then stops the callers.
+    /// Waits until the store has answered again for everybody, `within` this long at most, then stops the callers.
     pub async fn stop_when_healthy(self, since: Instant, within: Duration) -> Report {
         while since.elapsed() < within {
             sleep(Duration::from_millis(10)).await;
-            let (counter, limit) = &self.load.limits[0];
-            let charges = [Charge {
-                on_store_error: FailureMode::Closed,
-                ..Charge::new(Key::new(counter, &self.load.identifiers[0], ""), limit)
-            }];
-            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-            let outcomes = self.store.apply(&[command], None).await;
-            if matches!(&outcomes[..], [Ok(Outcome::Decided(decision))] if !decision.degraded()) {
+            if self.is_healthy().await {
                 // A little longer, so that callers meet the store again.
                 sleep(Duration::from_millis(300)).await;
                 break;
             }
         }
         self.stop().await
+    }
+
+    /// Whether every identifier is counted by the store again.
+    async fn is_healthy(&self) -> bool {
+        let (counter, limit) = &self.load.limits[0];
+        for identifier in &self.load.identifiers {
+            let charge = Charge::new(Key::new(counter, identifier, ""), limit);
+            let charges = [Charge { on_store_error: FailureMode::Closed, ..charge }];
+            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            let outcomes = self.store.apply(&[command], None).await;
+            if !matches!(&outcomes[..], [Ok(Outcome::Decided(decision))] if !decision.degraded()) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Stops the callers.
