@@ -1,0 +1,53 @@
+# Sourced by the scripts that ask a running service with programs that are not ours. Sets `target` (where cargo builds) and `work` (a directory that is
+# removed at the end, together with the service).
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+work=$(mktemp -d)
+service=
+
+stop_service() {
+    [ -z "$service" ] || kill "$service" 2>/dev/null || true
+    [ -z "$service" ] || wait "$service" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap stop_service EXIT
+
+# python_tools NAME CHECK PACKAGE...: makes a virtual environment at `$target/NAME` with the packages, unless running it with CHECK works already.
+python_tools() {
+    local tools=$target/$1 check=$2
+    shift 2
+    if "$tools/bin/python" -c "$check" 2>/dev/null; then return; fi
+    if ! python3 -c 'import ensurepip' 2>/dev/null; then
+        local apt=(apt-get)
+        [ "$(id -u)" -eq 0 ] || apt=(sudo apt-get)
+        "${apt[@]}" update -qq
+        DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y -qq python3-venv
+    fi
+    python3 -m venv --clear "$tools"
+    "$tools/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+
+# start_service OPTION...: builds and starts a service in `work` on free ports, with the key `secret`; sets `http` (a URL) and `grpc` (an address).
+start_service() {
+    cargo build --quiet -p tollgate-cli
+    : >"$work/out"
+    (cd "$work" && exec env TOLLGATE_ADMIN_KEY=secret "$target/debug/tollgate" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 \
+        --catalog sqlite::memory: "$@" >out 2>log) &
+    service=$!
+    for _ in $(seq 300); do
+        http=$(sed -n 's/.* listens on \(http:[^ ]*\).*/\1/p' "$work/out")
+        grpc=$(sed -n 's/.* for gRPC, on \([^ ]*\)$/\1/p' "$work/out")
+        if [ -n "$http" ] && [ -n "$grpc" ]; then return; fi
+        kill -0 "$service" 2>/dev/null || break
+        sleep 0.1
+    done
+    echo "the service did not start:" >&2
+    cat "$work/log" >&2
+    exit 1
+}
+
+# fail_with_log: ends with what the service said last.
+fail_with_log() {
+    echo "the service says:"
+    tail -n 20 "$work/log"
+    exit 1
+}
