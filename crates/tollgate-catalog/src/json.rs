@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tollgate::{Algorithm, Limit, Mode, Numbers, Rule, Scope};
+use tollgate::{Algorithm, Limit, Numbers, Rule, Scope};
 
 use crate::error::CatalogError;
 use crate::record::{Override, StoredKey, StoredPlan, StoredRule, User};
@@ -87,7 +87,7 @@ pub(crate) fn rule(stored: &StoredRule) -> Value {
         "tier": tier, "endpoint_pattern": endpoint.as_str(), "method": method,
         "algorithm": limit.algorithm().name(), "limit": limit.quota(),
         "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
-        "mode": mode(rule.mode), "counter": scope(rule.scope), "store": rule.store,
+        "mode": rule.mode.name(), "counter": scope(rule.scope), "store": rule.store,
         "on_store_error": rule.on_store_error.map(|mode| mode.name()),
         "policy": policy.map(|policy| json!({
             "refillRate": policy.refill_rate, "windowSeconds": policy.window_seconds,
@@ -137,13 +137,6 @@ pub(crate) fn key(key: &StoredKey) -> Value {
 fn numbers(numbers: &Numbers) -> Value {
     let (window, burst) = (numbers.window.map(seconds), numbers.burst);
     json!({ "limit": numbers.quota, "window_seconds": window, "burst_capacity": burst })
-}
-
-pub(crate) const fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-    }
 }
 
 pub(crate) const fn scope(scope: Scope) -> &'static str {

@@ -10,6 +10,7 @@ mod check;
 mod config;
 mod import;
 mod keys;
+mod logging;
 mod openapi;
 mod proxy;
 mod reload;

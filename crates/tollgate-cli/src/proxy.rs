@@ -5,6 +5,7 @@ mod connection;
 mod forward;
 mod headers;
 mod listen;
+mod trace;
 mod tunnel;
 
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use tollgate_tower::{MissingKey, TollgateLayer};
 use tower_layer::Layer;
 
 use crate::Failure;
-use crate::serve::{listen, say, start_logging};
+use crate::logging::Logging;
+use crate::serve::{listen, say};
 use forward::{Forward, Upstream};
 
 /// The longest that any timeout can be.
@@ -74,16 +76,17 @@ impl Proxy {
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
             Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
         })?;
-        start_logging(&config).map_err(Failure::Misused)?;
-        if config.server.tls.is_some() {
-            tracing::warn!("server.tls is the service's: the proxy does not encrypt its connections");
-        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .context("could not start the runtime")?;
-        runtime.block_on(self.serve(config, upstream))?;
-        Ok(())
+        let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        if config.server.tls.is_some() {
+            tracing::warn!("server.tls is the service's: the proxy does not encrypt its connections");
+        }
+        let served = runtime.block_on(self.serve(config, upstream));
+        logging.finish();
+        Ok(served?)
     }
 
     /// What the command line says about the upstream.

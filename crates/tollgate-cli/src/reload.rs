@@ -79,7 +79,9 @@ fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
             (started.store_timeout, started.envoy_store_timeout)
                 != (now.store_timeout, now.envoy_store_timeout),
         ),
-        ("log", (started.log_format, started.log_level) != (now.log_format, now.log_level)),
+        ("log", started.log != now.log),
+        ("traces", started.traces != now.traces),
+        ("metrics", started.metrics != now.metrics),
         ("headers", started.headers != now.headers),
         ("management", started.management != now.management),
         ("decision_log", started.decision_log != now.decision_log),

@@ -1,6 +1,6 @@
 //! `tollgate serve`: the service.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
-use tollgate::{Config, LogFormat, StoreConfig};
+use tollgate::{Config, StoreConfig};
 use tollgate_catalog::Actor;
 use tollgate_connect::Watch;
 use tollgate_server::{AdminKey, App, Listeners, Live, Tls};
-use tracing_subscriber::EnvFilter;
 
+use crate::logging::Logging;
 use crate::reload;
 use crate::{Failure, stores};
 
@@ -73,17 +73,18 @@ impl Serve {
             config.server.http = http;
         }
         config.server.grpc = self.grpc.or(config.server.grpc);
-        start_logging(&config).map_err(Failure::Misused)?;
-        let tls = config.server.tls.as_ref().map(Tls::load).transpose();
-        let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
-        // Compared with the files for as long as the service runs.
-        let tls = tls.map(|tls| (Watch::new(tls.files().map(Into::into)), tls));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .context("could not start the runtime")?;
-        runtime.block_on(serve(config, followed, tls, self.wait_for_store))?;
-        Ok(())
+        let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
+        // Compared with the files for as long as the service runs.
+        let tls = tls.map(|tls| (Watch::new(tls.files().map(Into::into)), tls));
+        let served = runtime.block_on(serve(config, followed, tls, self.wait_for_store));
+        logging.finish();
+        Ok(served?)
     }
 }
 
@@ -151,17 +152,4 @@ pub(crate) fn say(line: &str) {
 
 pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))
-}
-
-pub(crate) fn start_logging(config: &Config) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(config.log_level).context("log.level")?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    let started = match config.log_format {
-        LogFormat::Pretty => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-    };
-    started.map_err(|error| anyhow!("could not start logging: {error}"))
 }

@@ -4,6 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use http::HeaderValue;
+use opentelemetry::Context;
+use opentelemetry::global::get_text_map_propagator;
+use opentelemetry_http::HeaderInjector;
 use tollgate::{Check, CheckError, Decision, Remote, RemoteFuture, ServiceConfig, StoreError, Timestamp};
 use tollgate_proto::v1::check_result::Result as Outcome;
 use tollgate_proto::v1::rate_limiter_client::RateLimiterClient;
@@ -29,7 +32,7 @@ pub struct Service {
     calls: GuardedCalls,
 }
 
-/// Shows the API key with every request.
+/// Shows the API key with every request, and the trace that it is part of.
 #[derive(Clone)]
 struct ShowKey(Option<HeaderValue>);
 
@@ -40,6 +43,11 @@ impl tonic::service::Interceptor for ShowKey {
             let key = key.map_err(|_| Status::internal("service.key is not visible ASCII"))?;
             request.metadata_mut().insert("x-api-key", key);
         }
+        // Whoever traces this program finds the service's spans under its own.
+        get_text_map_propagator(|known| {
+            let headers: &mut http::HeaderMap = request.metadata_mut().as_mut();
+            known.inject_context(&Context::current(), &mut HeaderInjector(headers));
+        });
         Ok(request)
     }
 }

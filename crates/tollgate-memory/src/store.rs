@@ -7,7 +7,9 @@ use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
 use tollgate_core::{Answer, Answers, Cost, Decision, Evaluation, Taken, Timestamp, refund};
-use tollgate_store::{Action, ApplyFuture, Charge, Clock, Command, Idempotency, Outcome, Store, StoreError};
+use tollgate_store::{
+    Action, ApplyFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store, StoreError,
+};
 
 use crate::clock::SystemClock;
 use crate::idempotency::{Admissions, Earlier, digest};
@@ -449,5 +451,9 @@ impl Store for MemoryStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         let outcomes = commands.iter().map(|command| self.apply_now(command, now)).collect();
         Box::pin(ready(outcomes))
+    }
+
+    fn figures(&self) -> Figures {
+        vec![("keys", Figure::Level(self.keys() as u64))]
     }
 }

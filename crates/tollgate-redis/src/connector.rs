@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tollgate_store::StoreError;
+use tollgate_store::{Gauge, Present, StoreError};
 
 use crate::error::not_connected;
 use crate::script::SCRIPT;
@@ -79,6 +79,20 @@ pub(crate) struct Figures {
     pub(crate) script_loads: AtomicU64,
     pub(crate) primary_changes: AtomicU64,
     pub(crate) resends: AtomicU64,
+    /// Round trips, and the commands that went with them.
+    pub(crate) batches: AtomicU64,
+    pub(crate) batched: AtomicU64,
+    pub(crate) connections: Gauge,
+    pub(crate) waiting: Gauge,
+}
+
+impl Figures {
+    /// Counts a round trip with so many commands; it waits for its answer until the result is dropped.
+    pub(crate) fn sent(&self, commands: usize) -> Present {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.batched.fetch_add(commands as u64, Ordering::Relaxed);
+        self.waiting.enter()
+    }
 }
 
 /// A connection and the task that drives it.
@@ -151,14 +165,27 @@ impl Connector {
             .set_pipeline_buffer_size(QUEUE_LENGTH);
         let Some(tls) = &self.tls else {
             let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-            return Ok(Connected { connection, driver: tokio::spawn(driver) });
+            return Ok(self.drive(connection, driver));
         };
         let name = ServerName::try_from(address.host.clone()).map_err(|_| {
             RedisError::from((ErrorKind::InvalidClientConfig, "the host is not a name for TLS"))
         })?;
         let stream = tls.connect(name, stream).await?;
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-        Ok(Connected { connection, driver: tokio::spawn(driver) })
+        Ok(self.drive(connection, driver))
+    }
+
+    fn drive(
+        &self,
+        connection: MultiplexedConnection,
+        driver: impl Future<Output = ()> + Send + 'static,
+    ) -> Connected {
+        let present = self.figures.connections.enter();
+        let driver = tokio::spawn(async move {
+            driver.await;
+            drop(present);
+        });
+        Connected { connection, driver }
     }
 }
 

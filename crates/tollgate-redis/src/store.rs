@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tollgate_core::Timestamp;
-use tollgate_store::{Action, ApplyFuture, Command, Outcome, Part, Store, StoreError, apply_in_parts};
+use tollgate_store::{
+    Action, ApplyFuture, Command, Figure, Figures, Outcome, Part, Store, StoreError, apply_in_parts,
+};
 
 use crate::cluster::Cluster;
 use crate::connection::{Live, Node};
@@ -162,6 +164,7 @@ impl RedisStore {
         }
         let watched = live.clone();
         let watch = watched.watch();
+        let _waiting = self.connector.figures.sent(places.len());
         let replies = live.connection.send_packed_commands(&pipeline, 0, places.len()).await;
         watch.answered();
         replies.map_err(|error| SendError::lost(&live, &error))
@@ -249,6 +252,7 @@ impl RedisStore {
         let invocation = request.invocation(self.connector.hash());
         let watched = live.clone();
         let watch = watched.watch();
+        let _waiting = self.connector.figures.sent(1);
         let reply = if asking {
             // Together, because ASKING holds for the next command only.
             let mut pipeline = Pipeline::with_capacity(2);
@@ -309,14 +313,18 @@ impl Store for RedisStore {
         })
     }
 
-    fn figures(&self) -> Vec<(&'static str, u64)> {
+    fn figures(&self) -> Figures {
         let figures = &self.connector.figures;
-        let read = |figure: &std::sync::atomic::AtomicU64| figure.load(Ordering::Relaxed);
+        let read = |figure: &std::sync::atomic::AtomicU64| Figure::Count(figure.load(Ordering::Relaxed));
         vec![
             ("connects", read(&figures.connects)),
             ("script_loads", read(&figures.script_loads)),
             ("primary_changes", read(&figures.primary_changes)),
             ("resends", read(&figures.resends)),
+            ("batches", read(&figures.batches)),
+            ("batched", read(&figures.batched)),
+            ("connections", figures.connections.level()),
+            ("queue_depth", figures.waiting.level()),
         ]
     }
 }

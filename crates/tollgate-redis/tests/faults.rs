@@ -45,7 +45,7 @@ fn plenty() -> Limit {
 }
 
 fn figure(store: &dyn Store, name: &str) -> u64 {
-    store.figures().into_iter().find(|(other, _)| *other == name).unwrap().1
+    store.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
 }
 
 fn punctual(report: &Report) {

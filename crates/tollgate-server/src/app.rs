@@ -14,22 +14,25 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::ALLOW;
-use hyper::{Method, Request, Uri};
-use tokio::sync::watch;
+use hyper::{HeaderMap, Method, Request, Uri};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
-use tollgate::{Check, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
+use tollgate::{Check, CheckError, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
 use tower::ServiceExt;
+use tracing::Instrument;
 
 use crate::auth::{AdminKey, Gate};
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::grpc::Services;
+use crate::lines::Lines;
 use crate::live::Live;
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, RequestIds, as_text};
+use crate::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
 use crate::respond::{ApiError, Code, Rendering};
 use crate::rest;
 use crate::skew::Skew;
 use crate::telemetry::Telemetry;
+use crate::trace;
 use crate::transitions::Transitions;
 use tollgate_tower::headers::Families;
 
@@ -54,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) gate: Gate,
     pub(crate) families: Families,
     pub(crate) transitions: Transitions,
+    pub(crate) lines: Lines,
     pub(crate) telemetry: Telemetry,
     pub(crate) skew: Skew,
     pub(crate) started: Instant,
@@ -62,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) openapi: OnceLock<Result<Bytes, String>>,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
+    /// Places for those who watch.
+    pub(crate) watchers: Arc<Semaphore>,
     draining: AtomicBool,
     /// Whether the service ends: whatever goes on for ever ends then.
     pub(crate) stopping: watch::Sender<bool>,
@@ -85,22 +91,23 @@ impl App {
         key: Option<AdminKey>,
         deprecations: Vec<Deprecation>,
     ) -> Self {
-        let telemetry = Telemetry::new();
         let shared = Arc::new(Shared {
             envoy: limiter.within(config.envoy_store_timeout),
-            limiter,
             failure_mode: config.failure_mode,
             gate: Gate::new(config, live.clone(), key),
             live,
             families: Families::new(&config.headers),
             transitions: Transitions::default(),
-            skew: Skew::new(&telemetry),
-            telemetry,
+            lines: Lines::new(&config.log),
+            skew: Skew::default(),
+            telemetry: Telemetry::new(&limiter, config.metrics),
+            limiter,
             started: Instant::now(),
             deprecations,
             openapi: OnceLock::new(),
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
+            watchers: Arc::new(Semaphore::new(rest::WATCHERS_MAX)),
             draining: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
         });
@@ -164,9 +171,31 @@ impl App {
 }
 
 impl Shared {
-    /// Takes note of what was decided about a check.
+    /// Decides on a check that came with `headers`, and takes note of it.
+    pub(crate) async fn decide(
+        &self,
+        check: &Check<'_>,
+        headers: &HeaderMap,
+    ) -> Result<Decision, CheckError> {
+        let (started, span) = (Instant::now(), trace::check(headers));
+        let decided = self.limiter.check(check).instrument(span.clone()).await;
+        match &decided {
+            Ok(decision) => {
+                trace::decided(&span, decision);
+                self.observe(check, request_id(headers), decision, started.elapsed());
+            }
+            Err(CheckError::Store(_)) => self.telemetry.observe_error(started.elapsed()),
+            // What is wrong with a request says nothing about the service.
+            Err(_) => {}
+        }
+        decided
+    }
+
+    /// Takes note of what was decided about a check, and of how long it took.
     #[inline]
-    pub(crate) fn observe(&self, check: &Check<'_>, request_id: &str, decision: &Decision) {
+    pub(crate) fn observe(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
+        self.telemetry.observe(decision, took);
+        self.lines.note(check, request_id, decision, took);
         self.transitions.observe(decision);
         if let Some(live) = &self.live {
             live.journal.note(check, request_id, decision);

@@ -1,9 +1,14 @@
 //! Many checks in one request, each decided on its own, whichever way they came.
 
+use hyper::HeaderMap;
+use tokio::time::Instant;
 use tollgate::{Check, CheckError, Decision};
+use tracing::Instrument;
 
 use crate::app::Shared;
+use crate::request_id::request_id;
 use crate::respond::ApiError;
+use crate::trace;
 
 /// How many checks one batch can have.
 pub(crate) const CHECKS_MAX: usize = 1_000;
@@ -21,7 +26,7 @@ pub(crate) async fn decide<'a>(
     items: Vec<Item<'a>>,
     key: Option<&'a str>,
     body: &[u8],
-    request_id: &str,
+    headers: &HeaderMap,
     explain: impl Fn(usize, CheckError) -> ApiError,
 ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
     // Whose the batch's key is at each item: the place keeps equal items, and keys of single checks, apart from each other.
@@ -49,14 +54,22 @@ pub(crate) async fn decide<'a>(
             });
         }));
     }
-    let mut outcomes = checks.iter().zip(shared.limiter.check_each(&checks).await);
+    let (started, span) = (Instant::now(), trace::batch(headers, checks.len()));
+    let outcomes = shared.limiter.check_each(&checks).instrument(span).await;
+    let took = started.elapsed();
+    let mut outcomes = checks.iter().zip(outcomes);
     let decided = |(index, place): (usize, Result<(), ApiError>)| {
         place?;
         let Some((check, outcome)) = outcomes.next() else {
             return Err(explain(index, CheckError::NotInProcess));
         };
-        let decision = outcome.map_err(|error| explain(index, error))?;
-        shared.observe(check, request_id, &decision);
+        let decision = outcome.map_err(|error| {
+            if matches!(error, CheckError::Store(_)) {
+                shared.telemetry.observe_error(took);
+            }
+            explain(index, error)
+        })?;
+        shared.observe(check, request_id(headers), &decision, took);
         Ok(decision)
     };
     Ok(places.into_iter().enumerate().map(decided).collect())

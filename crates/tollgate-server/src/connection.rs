@@ -103,6 +103,7 @@ impl Connection {
 
     /// Serves one protocol or the other: each has futures of its own, so that none is larger than it has to be.
     async fn speak(self, io: impl Read + Write + Unpin + Send + 'static, peer: Peer) {
+        let _present = self.app.shared.telemetry.connections(self.protocol).enter();
         let activity = Arc::new(Activity::default());
         let requests = Arc::new(Requests { app: self.app.clone(), peer, activity: activity.clone() });
         match self.protocol {
@@ -198,6 +199,7 @@ impl Requests {
         let (begun, request) = self.activity.begin(request, false);
         async move {
             let mut response = self.app.respond(request, self.peer.clone()).await;
+            self.app.shared.telemetry.count_http(response.status());
             if version != Version::HTTP_2 && self.app.shared.is_draining() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -215,6 +217,11 @@ impl Requests {
             request.extensions_mut().insert(self.activity.clone());
         }
         let answer = self.app.grpc.respond(&self.app.shared, request, self.peer.clone());
-        async move { Ok(answer.await.map(|body| begun.track(body))) }
+        async move {
+            let response = answer.await;
+            let status = response.headers().get("grpc-status");
+            self.app.shared.telemetry.count_grpc(status.map(HeaderValue::as_bytes));
+            Ok(response.map(|body| begun.track(body)))
+        }
     }
 }

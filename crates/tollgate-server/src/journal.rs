@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 use tollgate::{Check, Config, Decision, DecisionLogConfig, RetentionConfig, Timestamp};
-use tollgate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Period, Retention};
+use tollgate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Period, Retention, UsageRecord};
 
+use crate::per_second::PerSecond;
 use crate::profiles::now;
 use crate::usage::Usage;
 
@@ -28,9 +29,7 @@ pub(crate) struct Journal {
     usage: Usage,
     log: DecisionLogConfig,
     retention: RetentionConfig,
-    /// The second that rows are being counted for, and how many there were in it.
-    second: AtomicU64,
-    rows: AtomicU64,
+    rows: PerSecond,
     dropped: AtomicU64,
 }
 
@@ -44,8 +43,7 @@ impl Journal {
             usage: Usage::default(),
             log: config.decision_log,
             retention: config.retention,
-            second: AtomicU64::new(0),
-            rows: AtomicU64::new(0),
+            rows: PerSecond::new(config.decision_log.rows_per_second),
             dropped: AtomicU64::new(0),
         }
     }
@@ -62,7 +60,7 @@ impl Journal {
         if share <= 0.0 || (share < 1.0 && fastrand::f64() >= share) {
             return;
         }
-        if !self.has_room() {
+        if !self.rows.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -75,6 +73,16 @@ impl Journal {
     /// How many decisions should have been kept and were not.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Who did most lately, and who was blocked most.
+    pub(crate) fn top(&self, count: usize) -> (Vec<UsageRecord>, Vec<UsageRecord>) {
+        self.usage.top(count)
+    }
+
+    /// How many decisions wait to be written.
+    pub(crate) fn waiting(&self) -> u64 {
+        (self.queue.max_capacity() - self.queue.capacity()) as u64
     }
 
     /// Writes what gathers, until the task is aborted.
@@ -151,14 +159,6 @@ impl Journal {
             Ok(removed) => tracing::debug!(?removed, "removed what is too old"),
             Err(error) => tracing::warn!(%error, "could not remove what is too old"),
         }
-    }
-
-    fn has_room(&self) -> bool {
-        let second = now().as_micros() / 1_000_000;
-        if self.second.swap(second, Ordering::Relaxed) != second {
-            self.rows.store(0, Ordering::Relaxed);
-        }
-        self.rows.fetch_add(1, Ordering::Relaxed) < self.log.rows_per_second
     }
 }
 

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 
 /// The header that carries the id in and out.
@@ -45,6 +46,11 @@ impl RequestIds {
 pub(crate) fn is_usable(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
     (1..=LENGTH_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+}
+
+/// The id among a request's headers, or nothing.
+pub(crate) fn request_id(headers: &HeaderMap) -> &str {
+    headers.get(&REQUEST_ID).map(as_text).unwrap_or_default()
 }
 
 /// The id as text; it is ASCII by construction.

@@ -3,7 +3,9 @@
 mod answer;
 mod batch;
 mod check;
+mod explain;
 mod health;
+mod live;
 mod manage;
 mod metrics;
 mod reset;
@@ -24,6 +26,7 @@ use crate::respond::{ApiError, Code};
 
 pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check;
+pub(crate) use live::WATCHERS_MAX;
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{router, routes};
 pub(crate) use wire::{idempotency_key, is_method, parse_strategy};

@@ -1,53 +1,132 @@
-//! Metrics, in a registry of the service's own: two services in one process do not mix theirs.
+//! What the service measures about itself. Each service has its own: two in one process do not mix theirs.
+//!
+//! Checks only add to numbers that are there already; names and labels are put together when somebody asks for them.
 
-use std::fmt;
+mod export;
+mod histogram;
+mod process;
+mod rules;
 
-use metrics::{Histogram, Key, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-/// The differences between clocks that are told apart, in seconds.
-const SKEW_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3_600.0];
-const CLOCK_SKEW: &str = "tollgate_clock_skew_seconds";
-const BUILD_INFO: &str = "tollgate_build_info";
-static BUILD_LABELS: [Label; 1] = [Label::from_static_parts("version", env!("CARGO_PKG_VERSION"))];
+use hyper::StatusCode;
+use tollgate::{Decision, Gauge, Limiter};
+use tonic::Code;
 
-/// The registry. Whoever measures something asks for a handle once and keeps it.
+use crate::connection::Protocol;
+pub(crate) use export::scrape;
+pub(crate) use histogram::{Counted, Histogram};
+pub(crate) use rules::{Name as RuleName, Rule, Rules};
+
+/// How long checks take, in seconds: from a few microseconds in memory to a store's deadline and beyond.
+const LATENCY_BUCKETS: [f64; 14] =
+    [1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 1.0];
+/// The classes of HTTP's statuses.
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const CODES: usize = 17;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Allowed,
+    Blocked,
+    Error,
+}
+
+impl Ending {
+    const ALL: [Self; 3] = [Self::Allowed, Self::Blocked, Self::Error];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Blocked => "blocked",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Everything that is measured.
+#[derive(Debug)]
 pub(crate) struct Telemetry {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
+    is_on: bool,
+    pub(crate) rules: Rules,
+    /// By the place of the store, then by how the check ended.
+    latency: Vec<[Histogram; Ending::ALL.len()]>,
+    http_responses: [AtomicU64; CLASSES.len()],
+    grpc_responses: [AtomicU64; CODES],
+    http_connections: Gauge,
+    grpc_connections: Gauge,
 }
 
 impl Telemetry {
-    pub(crate) fn new() -> Self {
-        let name = Matcher::Full(CLOCK_SKEW.to_owned());
-        let builder = PrometheusBuilder::new().set_buckets_for_metric(name, &SKEW_BUCKETS);
-        // Only an empty list of buckets is refused.
-        let recorder = builder.unwrap_or_default().build_recorder();
-        let handle = recorder.handle();
-        recorder.describe_gauge(BUILD_INFO.into(), None, "1, with the version as a label".into());
-        let key = Key::from_static_parts(BUILD_INFO, &BUILD_LABELS);
-        recorder.register_gauge(&key, &METADATA).set(1.0);
-        Self { recorder, handle }
+    /// Measures nothing about checks unless it `is_on`.
+    pub(crate) fn new(limiter: &Limiter, is_on: bool) -> Self {
+        let of_store = |_| std::array::from_fn(|_| Histogram::new(&LATENCY_BUCKETS));
+        Self {
+            is_on,
+            rules: Rules::default(),
+            latency: limiter.stores().health().map(of_store).collect(),
+            http_responses: std::array::from_fn(|_| AtomicU64::new(0)),
+            grpc_responses: std::array::from_fn(|_| AtomicU64::new(0)),
+            http_connections: Gauge::default(),
+            grpc_connections: Gauge::default(),
+        }
     }
 
-    /// How far callers' clocks are from this one.
-    pub(crate) fn clock_skew(&self) -> Histogram {
-        let help = "How far the clocks of callers are from that of this node, in either direction";
-        self.recorder.describe_histogram(CLOCK_SKEW.into(), Some(metrics::Unit::Seconds), help.into());
-        self.recorder.register_histogram(&Key::from_static_name(CLOCK_SKEW), &METADATA)
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
     }
 
-    /// Everything measured so far, in Prometheus' text format.
-    pub(crate) fn render(&self) -> String {
-        self.handle.run_upkeep();
-        self.handle.render()
+    /// Takes note of a decision, and of how long it took.
+    #[inline]
+    pub(crate) fn observe(&self, decision: &Decision, took: Duration) {
+        if !self.is_on {
+            return;
+        }
+        let place = decision.binding_limit().map_or(0, |limit| limit.store_place());
+        let ending = if decision.allowed { Ending::Allowed } else { Ending::Blocked };
+        self.time(place, ending, took);
+        if !decision.replayed {
+            self.rules.observe(decision);
+        }
     }
-}
 
-const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+    /// Takes note of a check that could not be decided.
+    pub(crate) fn observe_error(&self, took: Duration) {
+        if self.is_on {
+            self.time(0, Ending::Error, took);
+        }
+    }
 
-impl fmt::Debug for Telemetry {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Telemetry").finish_non_exhaustive()
+    fn time(&self, place: usize, ending: Ending, took: Duration) {
+        if let Some(store) = self.latency.get(place) {
+            store[ending as usize].record(took);
+        }
+    }
+
+    /// How long checks took, whatever became of them.
+    pub(crate) fn latency(&self) -> Counted {
+        let mut all = Histogram::new(&LATENCY_BUCKETS).counted();
+        self.latency.iter().flatten().for_each(|histogram| all.add(&histogram.counted()));
+        all
+    }
+
+    pub(crate) fn count_http(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1).min(CLASSES.len() - 1);
+        self.http_responses[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A response says how it went in its head, unless all went well so far.
+    pub(crate) fn count_grpc(&self, status: Option<&[u8]>) {
+        let code = status.map_or(Code::Ok, Code::from_bytes) as usize;
+        self.grpc_responses[code.min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connections(&self, protocol: Protocol) -> &Gauge {
+        match protocol {
+            Protocol::Http => &self.http_connections,
+            Protocol::Grpc => &self.grpc_connections,
+        }
     }
 }

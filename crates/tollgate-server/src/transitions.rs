@@ -4,20 +4,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Decision, Standing};
 
-use crate::profiles::now;
+use crate::per_second::PerSecond;
 
 /// How many changes are logged a second; an attack on many keys must not fill the disk.
 const LINES_PER_SECOND: u64 = 10;
 
 /// How often keys changed their state on this node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Transitions {
     to_normal: AtomicU64,
     to_warning: AtomicU64,
     to_throttled: AtomicU64,
-    /// The second of the last lines, and how many there were in it.
-    second: AtomicU64,
-    lines: AtomicU64,
+    lines: PerSecond,
+}
+
+impl Default for Transitions {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            to_normal: zero(),
+            to_warning: zero(),
+            to_throttled: zero(),
+            lines: PerSecond::new(LINES_PER_SECOND),
+        }
+    }
 }
 
 impl Transitions {
@@ -36,7 +46,7 @@ impl Transitions {
                 Standing::Throttled => &self.to_throttled,
             };
             count.fetch_add(1, Ordering::Relaxed);
-            if self.may_log() {
+            if self.lines.admit() {
                 let (from, to) = (answer.previous_standing.name(), answer.standing.name());
                 tracing::info!(rule = &*limit.name, from, to, "a key changed its state");
             }
@@ -48,11 +58,8 @@ impl Transitions {
         [&self.to_normal, &self.to_warning, &self.to_throttled].map(|count| count.load(Ordering::Relaxed))
     }
 
-    fn may_log(&self) -> bool {
-        let second = now().as_micros() / 1_000_000;
-        if self.second.swap(second, Ordering::Relaxed) != second {
-            self.lines.store(0, Ordering::Relaxed);
-        }
-        self.lines.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND
+    /// How many changes had no line.
+    pub(crate) fn held_back(&self) -> u64 {
+        self.lines.held_back()
     }
 }

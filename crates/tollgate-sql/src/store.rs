@@ -12,7 +12,9 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
-use tollgate_store::{ApplyFuture, Asked, Batcher, Command, Lane, Outcome, Store, StoreError};
+use tollgate_store::{
+    ApplyFuture, Asked, Batcher, Command, Figures, Gauge, Lane, Outcome, Present, Store, StoreError,
+};
 
 use crate::error::{Trouble, before_commit, during_commit, locked, not_connected};
 use crate::ledger::Ledger;
@@ -111,6 +113,7 @@ pub struct SqlStore {
     batcher: Batcher<Job, Answer>,
     hasher: RandomState,
     options: Options,
+    connections: Gauge,
     sweeper: AbortHandle,
 }
 
@@ -144,13 +147,17 @@ impl SqlStore {
         schema::migrate(&mut session).await?;
         let mut sessions = vec![Some(session)];
         sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
-        let lanes: Vec<Worker> = sessions
-            .into_iter()
-            .map(|session| Worker { options: options.options.clone(), session, held: Held::default() })
-            .collect();
+        let connections = Gauge::default();
+        let lane = |session: Option<Session>| Worker {
+            options: options.options.clone(),
+            session: session.map(|session| (session, connections.enter())),
+            connections: connections.clone(),
+            held: Held::default(),
+        };
+        let lanes: Vec<Worker> = sessions.into_iter().map(lane).collect();
         let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
         let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
-        Ok(Self { batcher, hasher: RandomState::new(), options: options.options, sweeper })
+        Ok(Self { batcher, hasher: RandomState::new(), options: options.options, connections, sweeper })
     }
 
     /// Removes the rows that are not needed any more; says how many. It also happens by itself, now and then.
@@ -174,6 +181,12 @@ impl Store for SqlStore {
                 Err(error) => commands.iter().map(|_| Err(error.again())).collect(),
             }
         })
+    }
+
+    fn figures(&self) -> Figures {
+        let mut figures = self.batcher.figures();
+        figures.push(("connections", self.connections.level()));
+        figures
     }
 }
 
@@ -214,7 +227,8 @@ type Answer = Vec<Result<Outcome, StoreError>>;
 /// One connection and the batches that go over it.
 struct Worker {
     options: Options,
-    session: Option<Session>,
+    session: Option<(Session, Present)>,
+    connections: Gauge,
     held: Held,
 }
 
@@ -250,9 +264,9 @@ impl Worker {
         let (started, mut retries, mut lock_waits) = (Instant::now(), 0, 0);
         let mut wait = !self.held.any(batch.iter().flat_map(|(job, _)| job.keys()));
         while !batch.is_empty() {
-            let (mut session, idle) = match self.session.take() {
+            let ((mut session, present), idle) = match self.session.take() {
                 Some(session) => (session, true),
-                None => (connect(&self.options).await?, false),
+                None => ((connect(&self.options).await?, self.connections.enter()), false),
             };
             let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
             let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs, wait)).await;
@@ -264,12 +278,12 @@ impl Worker {
             });
             match done {
                 Ok(done) => {
-                    self.session = Some(session);
+                    self.session = Some((session, present));
                     self.answer(batch, done, lock_waits >= LOCK_WAITS_MAX);
                     wait = true;
                 }
                 Err(Trouble::Locked(error)) => {
-                    self.roll_back(session).await;
+                    self.roll_back(session, present).await;
                     lock_waits += 1;
                     if lock_waits > LOCK_WAITS_MAX {
                         return Err(error);
@@ -277,7 +291,7 @@ impl Worker {
                     wait = false;
                 }
                 Err(Trouble::RolledBack(error)) => {
-                    self.roll_back(session).await;
+                    self.roll_back(session, present).await;
                     if retries == RETRIES_MAX || started.elapsed() > RETRY_WITHIN {
                         return Err(error);
                     }
@@ -293,9 +307,9 @@ impl Worker {
         Ok(())
     }
 
-    async fn roll_back(&mut self, mut session: Session) {
+    async fn roll_back(&mut self, mut session: Session, present: Present) {
         if matches!(timeout(TRANSACTION_TIMEOUT, session.rollback()).await, Ok(Ok(()))) {
-            self.session = Some(session);
+            self.session = Some((session, present));
         }
     }
 

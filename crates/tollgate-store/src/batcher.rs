@@ -5,11 +5,14 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use crate::error::StoreError;
+use crate::figure::{Figure, Figures};
 
 /// A request and where its answer goes.
 pub type Asked<T, R> = (T, oneshot::Sender<R>);
@@ -27,21 +30,32 @@ pub trait Lane<T, R>: Send + 'static {
 pub struct Batcher<T, R> {
     lanes: Vec<mpsc::Sender<Asked<T, R>>>,
     tasks: Vec<AbortHandle>,
+    counted: Arc<Counted>,
+}
+
+/// How many batches there were, and how many requests in them.
+#[derive(Default)]
+struct Counted {
+    batches: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// Starts a task for each lane, which takes up to `batch_max` requests at once out of a queue of `queue_max`.
     pub fn start<L: Lane<T, R>>(lanes: Vec<L>, batch_max: usize, queue_max: usize) -> Self {
-        let mut batcher = Self { lanes: Vec::new(), tasks: Vec::new() };
+        let mut batcher = Self { lanes: Vec::new(), tasks: Vec::new(), counted: Arc::default() };
         for mut lane in lanes {
             let (sender, mut receiver) = mpsc::channel(queue_max);
             batcher.lanes.push(sender);
+            let counted = batcher.counted.clone();
             let task = tokio::spawn(async move {
                 let mut batch = Vec::with_capacity(batch_max);
                 while receiver.recv_many(&mut batch, batch_max).await > 0 {
                     // Callers who went away need no answer, and must not be charged for waiting in vain.
                     batch.retain(|(_, answer): &Asked<T, R>| !answer.is_closed());
                     if !batch.is_empty() {
+                        counted.batches.fetch_add(1, Ordering::Relaxed);
+                        counted.requests.fetch_add(batch.len() as u64, Ordering::Relaxed);
                         lane.work(&mut batch).await;
                         batch.clear();
                     }
@@ -62,6 +76,16 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         lane.try_send((request, sender))
             .map_err(|_| StoreError::unavailable("too many requests wait for the store"))?;
         receiver.await.map_err(|_| StoreError::unanswered())
+    }
+
+    /// How many batches there were, how many requests in them, and how many wait now.
+    pub fn figures(&self) -> Figures {
+        let waiting: usize = self.lanes.iter().map(|lane| lane.max_capacity() - lane.capacity()).sum();
+        vec![
+            ("batches", Figure::Count(self.counted.batches.load(Ordering::Relaxed))),
+            ("batched", Figure::Count(self.counted.requests.load(Ordering::Relaxed))),
+            ("queue_depth", Figure::Level(waiting as u64)),
+        ]
     }
 }
 
@@ -122,6 +146,9 @@ mod tests {
             sizes.push(asked.await.unwrap());
         }
         assert_eq!(sizes, [(1, 3), (2, 3), (3, 3), (4, 1)], "the others go together, up to the bound");
+        let [batches, batched, waiting] = batcher.figures().try_into().unwrap();
+        assert_eq!((batches, batched), (("batches", Figure::Count(3)), ("batched", Figure::Count(5))));
+        assert_eq!(waiting, ("queue_depth", Figure::Level(0)));
     }
 
     #[tokio::test]
@@ -138,6 +165,7 @@ mod tests {
             }
         }
         assert!(batcher.ask(0, 9).await.unwrap_err().is_retryable());
+        assert_eq!(batcher.figures()[2], ("queue_depth", Figure::Level(1)));
         drop(waiting);
     }
 }

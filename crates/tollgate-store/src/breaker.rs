@@ -46,6 +46,17 @@ pub(crate) enum Change {
     Closed,
 }
 
+/// Whether a server that may fail is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Always.
+    Closed,
+    /// A few times, to find out whether it is back.
+    HalfOpen,
+    /// Not for a while.
+    Open,
+}
+
 /// The state machine. Time and chance come from outside.
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -166,12 +177,20 @@ impl Breaker {
         }
     }
 
+    pub(crate) fn state(&self) -> BreakerState {
+        match self.state {
+            State::Closed => BreakerState::Closed,
+            State::HalfOpen { .. } => BreakerState::HalfOpen,
+            State::Open { .. } => BreakerState::Open,
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed)
+        self.state() == BreakerState::Closed
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { .. })
+        self.state() == BreakerState::Open
     }
 
     fn record_call(&mut self, verdict: Verdict, now: Instant, chance: f64) -> Change {

@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Cost, Timestamp};
+use tracing::Instrument;
 
-use crate::breaker::{Change, SharedBreaker, Turn, Verdict};
+use crate::breaker::{BreakerState, Change, SharedBreaker, Turn, Verdict};
 use crate::error::StoreError;
 use crate::failure::decide_without_store;
+use crate::figure::{Figure, Figures};
 use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
 
 /// How often an unreachable store is looked at. Callers wait for the breaker; this finds a store that is back sooner, with one harmless command.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The target of spans that are meant for traces alone: one around every call of a store.
+pub const TRACES: &str = "tollgate_traces";
 /// An error that lasts is logged this often.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
@@ -91,6 +95,11 @@ impl GuardedStore {
         } else {
             StoreHealth::Down
         }
+    }
+
+    /// Whether it is asked at all.
+    pub fn breaker(&self) -> BreakerState {
+        self.breaker.lock().state()
     }
 
     async fn call(
@@ -222,7 +231,10 @@ impl GuardedStore {
         now: Option<Timestamp>,
         at_most: Duration,
     ) -> Vec<Result<Outcome, StoreError>> {
-        let mut results = self.call(commands, now, self.deadline.min(at_most)).await.into_iter();
+        let span =
+            tracing::info_span!(target: TRACES, "store", store = &*self.name, commands = commands.len());
+        let called = self.call(commands, now, self.deadline.min(at_most)).instrument(span).await;
+        let mut results = called.into_iter();
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
             let result = results.next().unwrap_or_else(|| Err(StoreError::unanswered()));
@@ -237,12 +249,12 @@ impl Store for GuardedStore {
         Box::pin(self.apply_within(commands, now, self.deadline))
     }
 
-    fn figures(&self) -> Vec<(&'static str, u64)> {
+    fn figures(&self) -> Figures {
         let mut figures = self.store.figures();
         figures.extend([
-            ("errors", self.errors.load(Ordering::Relaxed)),
-            ("degraded", self.degraded.load(Ordering::Relaxed)),
-            ("breaker_openings", self.breaker_openings.load(Ordering::Relaxed)),
+            ("errors", Figure::Count(self.errors.load(Ordering::Relaxed))),
+            ("degraded", Figure::Count(self.degraded.load(Ordering::Relaxed))),
+            ("breaker_openings", Figure::Count(self.breaker_openings.load(Ordering::Relaxed))),
         ]);
         figures
     }

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use tollgate_core::Timestamp;
 
 use crate::error::StoreError;
+use crate::figure::Figures;
 use crate::parts::{Part, apply_in_parts};
 use crate::store::{ApplyFuture, Command, Outcome, Store};
 
@@ -68,8 +69,8 @@ impl Store for ShardedStore {
         })
     }
 
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+    fn figures(&self) -> Figures {
+        let mut sums = Figures::new();
         for (name, figure) in self.shards.iter().flat_map(|shard| shard.figures()) {
             match sums.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, sum)) => *sum += figure,

@@ -8,6 +8,7 @@ use tollgate_core::{Cost, Decision, Key, Limit, Timestamp};
 
 use crate::error::StoreError;
 use crate::failure::FailureMode;
+use crate::figure::Figures;
 
 /// One limit that a command concerns, and the key it is counted under.
 #[derive(Clone, Copy, Debug)]
@@ -123,8 +124,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// only if they share no key.
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
 
-    /// What the store has counted about itself since it was made, for operators: names and figures that only grow.
-    fn figures(&self) -> Vec<(&'static str, u64)> {
+    /// What the store has counted about itself since it was made, for operators.
+    fn figures(&self) -> Figures {
         Vec::new()
     }
 }

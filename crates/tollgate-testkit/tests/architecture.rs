@@ -107,6 +107,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "smallvec",
                 "thiserror",
                 "tokio",
+                "tracing",
             ],
         ),
         (

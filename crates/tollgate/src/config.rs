@@ -6,6 +6,7 @@ mod read;
 pub(crate) mod reader;
 mod server;
 mod stores;
+mod telemetry;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::rule::Rule;
 use crate::stores::{DEFAULT_STORE, Stores};
 use node::{Node, Place};
 use reader::Mistakes;
+pub use telemetry::{LogConfig, LogFormat, LoggedDecisions, LoggedKeys, TracesConfig};
 
 /// The start of the names of environment variables that override a value: `TOLLGATE_SERVER__HTTP` is `server.http`.
 const ENVIRONMENT_PREFIX: &str = "TOLLGATE_";
@@ -60,9 +62,11 @@ pub struct Config {
     /// What applies where no rule does.
     pub default_limit: Option<Limit>,
     /// How the service logs.
-    pub log_format: LogFormat,
-    /// The least important lines that are logged: `off`, `error`, `warn`, `info`, `debug` or `trace`.
-    pub log_level: &'static str,
+    pub log: LogConfig,
+    /// Where traces go, if they do.
+    pub traces: Option<TracesConfig>,
+    /// Whether checks are measured, and `GET /metrics` answers.
+    pub metrics: bool,
     /// Which families of headers go with an answer.
     pub headers: Vec<HeaderFamily>,
     /// Named lists of limits.
@@ -235,15 +239,6 @@ impl StoreConfig {
     }
 }
 
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Pretty,
-    /// For machines: one JSON object a line.
-    Json,
-}
-
 /// A family of headers that tell a client about its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFamily {
@@ -320,8 +315,9 @@ impl Default for Config {
             store_timeout: GuardedStore::DEADLINE,
             envoy_store_timeout: Duration::from_millis(12),
             default_limit: default_limit.ok(),
-            log_format: LogFormat::Pretty,
-            log_level: "info",
+            log: LogConfig::default(),
+            traces: None,
+            metrics: true,
             headers: vec![HeaderFamily::XRateLimit, HeaderFamily::Ietf],
             plans: Vec::new(),
             rules: Vec::new(),

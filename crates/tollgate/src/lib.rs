@@ -45,6 +45,7 @@ mod descriptor;
 mod effective;
 mod endpoint;
 mod error;
+mod explain;
 mod limiter;
 mod profile;
 mod remote;
@@ -79,8 +80,9 @@ struct Readme;
 pub use attribute::RateLimited;
 pub use check::{Check, IDENTIFIER_LENGTH_MAX};
 pub use config::{
-    Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig,
-    RetentionConfig, Role, ServerConfig, ServiceConfig, StoreConfig, StoreTls, TlsConfig,
+    Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogConfig, LogFormat,
+    LoggedDecisions, LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig, ServiceConfig,
+    StoreConfig, StoreTls, TlsConfig, TracesConfig,
 };
 pub use decision::Decision;
 pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
@@ -89,6 +91,7 @@ pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, 
 pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
 pub use error::{CheckError, InvalidRules};
+pub use explain::{Explained, Verdict};
 pub use limiter::{Limiter, LimiterBuilder, Plan};
 pub use profile::{Numbers, Profile};
 pub use remote::{Remote, RemoteFuture};
@@ -104,5 +107,6 @@ pub use tollgate_core::{
 };
 pub use tollgate_memory::{MemoryOptions, MemoryStore, SystemClock};
 pub use tollgate_store::{
-    ApplyFuture, Clock, Command, FailureMode, ShardedStore, Store, StoreError, StoreHealth,
+    ApplyFuture, BreakerState, Clock, Command, FailureMode, Figure, Figures, Gauge, Present, ShardedStore,
+    Store, StoreError, StoreHealth, TRACES,
 };

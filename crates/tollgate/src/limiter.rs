@@ -433,7 +433,10 @@ impl Limiter {
         Ok(Resolved { applied, endpoint })
     }
 
-    fn validated_endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Cow<'a, str>>, CheckError> {
+    pub(crate) fn validated_endpoint<'a>(
+        &self,
+        check: &Check<'a>,
+    ) -> Result<Option<Cow<'a, str>>, CheckError> {
         check.validate()?;
         Ok(check.endpoint.map(normalise_endpoint).transpose()?)
     }

@@ -21,6 +21,16 @@ pub enum Mode {
     Shadow,
 }
 
+impl Mode {
+    /// The name used in bodies and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
 /// What a rule has a counter for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -217,6 +227,12 @@ pub struct NamedLimit {
 impl NamedLimit {
     fn new(name: &str, limit: Limit, why: Why, counter: Counter, on_store_error: FailureMode) -> Self {
         Self { name: name.into(), limit, mode: Mode::Enforce, why, counter, store: 0, on_store_error }
+    }
+
+    /// The place of its store among those of the limiter.
+    #[inline]
+    pub fn store_place(&self) -> usize {
+        self.store
     }
 
     /// A limit that another limiter applied, as far as it tells.

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use tollgate_core::Timestamp;
 use tollgate_memory::MemoryStore;
 use tollgate_store::{
-    ApplyFuture, Command, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth, apply_in_parts,
+    ApplyFuture, BreakerState, Command, Figures, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth,
+    TRACES, apply_in_parts,
 };
 
 /// The name of the store for everything that names no other.
@@ -103,8 +104,19 @@ impl Stores {
         })
     }
 
+    /// Whether each store is asked at all; those in this process always are.
+    pub fn breakers(&self) -> impl Iterator<Item = (&str, BreakerState)> {
+        self.stores.iter().map(|(name, keeper)| {
+            let state = match keeper {
+                Keeper::Memory(_) => BreakerState::Closed,
+                Keeper::Elsewhere(store) => store.breaker(),
+            };
+            (&**name, state)
+        })
+    }
+
     /// What each store has counted about itself, for operators.
-    pub fn figures(&self) -> impl Iterator<Item = (&str, Vec<(&'static str, u64)>)> {
+    pub fn figures(&self) -> impl Iterator<Item = (&str, Figures)> {
         self.stores.iter().map(|(name, keeper)| (&**name, keeper.as_dyn().figures()))
     }
 
@@ -187,7 +199,10 @@ impl Keeper {
 
     async fn apply(&self, command: &Command<'_>, at_most: Duration) -> Result<Outcome, StoreError> {
         match self {
-            Self::Memory(store) => store.apply_now(command, None),
+            Self::Memory(store) => {
+                let _span = tracing::info_span!(target: TRACES, "store", store = "memory").entered();
+                store.apply_now(command, None)
+            }
             Self::Elsewhere(store) => {
                 let outcome = store.apply_within(std::slice::from_ref(command), None, at_most).await.pop();
                 outcome.unwrap_or_else(|| Err(StoreError::unanswered()))

@@ -44,7 +44,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(config.server.admin_allow.len(), 2);
     assert_eq!((config.server.max_connections, config.server.idle_timeout), (50, Duration::from_secs(5)));
     assert_eq!(config.stores[0].memory.max_keys, 5_000);
-    assert_eq!((config.log_format, config.log_level), (LogFormat::Json, "debug"));
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Json, "debug"));
     assert_eq!(config.headers, [HeaderFamily::Ietf]);
     assert_eq!(config.plans[0].1.len(), 2);
     let second = &config.rules[1];

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate::{
-    Algorithm, ApplyFuture, Check, CheckError, Command, Cost, Decision, FailureMode, InvalidRules, Limit,
-    Limiter, MemoryOptions, MemoryStore, Mode, Pattern, Reason, Rule, Store, StoreError, StoreHealth, Stores,
-    Timestamp,
+    Algorithm, ApplyFuture, Check, CheckError, Command, Cost, Decision, FailureMode, Figure, InvalidRules,
+    Limit, Limiter, MemoryOptions, MemoryStore, Mode, Pattern, Reason, Rule, Store, StoreError, StoreHealth,
+    Stores, Timestamp,
 };
 use tollgate_testkit::SimulatedClock;
 
@@ -425,6 +425,16 @@ async fn health_and_figures_are_told_by_store() {
     let down = [("default".to_owned(), StoreHealth::Up), ("far".to_owned(), StoreHealth::Down)];
     assert_eq!(health(&stores), down);
     let figures: Vec<_> = stores.figures().collect();
-    assert_eq!(figures[0], ("default", vec![]));
-    assert_eq!(figures[1], ("far", vec![("errors", 20), ("degraded", 20), ("breaker_openings", 1)]));
+    assert_eq!(figures[0], ("default", vec![("keys", Figure::Level(0))]));
+    assert_eq!(
+        figures[1],
+        (
+            "far",
+            vec![
+                ("errors", Figure::Count(20)),
+                ("degraded", Figure::Count(20)),
+                ("breaker_openings", Figure::Count(1))
+            ]
+        )
+    );
 }

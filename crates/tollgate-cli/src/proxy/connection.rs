@@ -19,8 +19,10 @@ use tokio_io_timeout::TimeoutStream;
 use tollgate::ServerConfig;
 use tollgate_tower::Tollgate;
 use tower_service::Service;
+use tracing::Instrument;
 
 use super::forward::Forward;
+use super::trace;
 
 /// The upstream behind its limits.
 pub(super) type Limited = Tollgate<Forward>;
@@ -102,7 +104,8 @@ impl Connection {
                 let begun = Begun::new(&usage);
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(place.clone());
-                let answer = service.clone().call(request);
+                let span = trace::request(request.headers());
+                let answer = span.in_scope(|| service.clone().call(request)).instrument(span);
                 async move {
                     let response = answer.await?;
                     Ok::<_, Infallible>(response.map(|body| body.until_the_end(begun)))

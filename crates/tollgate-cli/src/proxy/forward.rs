@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use super::body::{AnswerBody, Movement, RequestBody};
 use super::connection::Place;
-use super::{headers, tunnel};
+use super::{headers, trace, tunnel};
 
 /// How long a connection to the upstream is kept for the next request: less than servers commonly do (5 s), so that it is not they who close it just when a request goes out.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -184,6 +184,7 @@ impl Shared {
         let takes_trailers = headers::takes_trailers(&parts.headers);
         headers::remove_hop_by_hop(&mut parts.headers);
         headers::forward(&mut parts.headers, peer, headers::is_trusted(&self.trusted, peer));
+        trace::tell(&mut parts.headers);
         if wants_websocket {
             headers::upgrade_to_websocket(&mut parts.headers);
         }

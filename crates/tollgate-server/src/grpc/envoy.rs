@@ -6,6 +6,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use prost_types::Duration as ProtoDuration;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate::{
     Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision, DescriptorOutcome, FailureMode, Hits,
     Limit, Profile,
@@ -20,12 +21,14 @@ use tollgate_proto::envoy::service::ratelimit::v3::{
 };
 use tollgate_proto::envoy::r#type::v3::RateLimitUnit;
 use tonic::{Request, Response, Status};
+use tracing::Instrument;
 
 use super::limiter::peer;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::request_id::{REQUEST_ID, as_text};
+use crate::request_id::request_id;
 use crate::respond::ApiError;
+use crate::trace;
 use tollgate_tower::headers::write_retry_after;
 
 /// How many descriptors one request can have, and how many entries a descriptor.
@@ -63,16 +66,19 @@ impl Envoy {
         self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;
         let profile = self.profile(&message).await;
         let descriptors = descriptors(&message, profile.as_deref())?;
-        let decision = match self.shared.envoy.check_descriptors(&message.domain, &descriptors).await {
+        let (started, span) = (Instant::now(), trace::check(&headers));
+        let deciding = self.shared.envoy.check_descriptors(&message.domain, &descriptors);
+        let decision = match deciding.instrument(span.clone()).await {
             Ok(decision) => decision,
             // Not an error: Envoy lets those pass.
             Err(error) => {
+                self.shared.telemetry.observe_error(started.elapsed());
                 tracing::error!(%error, "Envoy's request could not be decided");
                 return Ok(undecided(&message, self.shared.failure_mode));
             }
         };
-        let request_id = headers.get(&REQUEST_ID).map(as_text).unwrap_or_default();
-        self.observe(&message, &decision, request_id);
+        trace::decided(&span, &decision.whole());
+        self.observe(&message, &decision, request_id(&headers), started.elapsed());
         Ok(self.response(&decision))
     }
 
@@ -91,13 +97,19 @@ impl Envoy {
     }
 
     /// Takes note of each descriptor's decision; when the request is denied, of those that deny it.
-    fn observe(&self, message: &RateLimitRequest, decision: &DescriptorDecision, request_id: &str) {
+    fn observe(
+        &self,
+        message: &RateLimitRequest,
+        decision: &DescriptorDecision,
+        request_id: &str,
+        took: Duration,
+    ) {
         for (descriptor, outcome) in message.descriptors.iter().zip(&decision.outcomes) {
             // Whoever looks, or brings something back, asks for nothing.
             let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
             let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
             if let Some(check) = noted.then(|| describe(descriptor)).flatten() {
-                self.shared.observe(&check.cost(cost), request_id, &outcome.decision);
+                self.shared.observe(&check.cost(cost), request_id, &outcome.decision, took);
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use hyper::HeaderMap;
 use prost::Message;
+use tokio::time::Instant;
 use tollgate::{Check, Profile};
 use tollgate_proto::v1::check_result::Result as Outcome;
 use tollgate_proto::v1::{
@@ -12,6 +13,7 @@ use tollgate_proto::v1::{
     QuotaResponse, RefundRequest, ResetRequest, ResetResponse, rate_limiter_server,
 };
 use tonic::{Extensions, Request, Response, Status, Streaming};
+use tracing::Instrument;
 
 use super::convert::{check, error, explain, normalise, of_quota, of_reset, response, seconds, taken};
 use super::stream::{self, Answers};
@@ -20,9 +22,10 @@ use crate::app::Shared;
 use crate::auth::Need;
 use crate::batch::{CHECKS_MAX, Item, decide};
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, as_text};
+use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::rest::idempotency_key;
+use crate::trace;
 
 /// The service.
 #[derive(Debug)]
@@ -83,7 +86,7 @@ impl Limiter {
         }
         batch.checks.iter_mut().for_each(normalise);
         if batch.all_or_nothing {
-            return self.batch_together(&batch).await;
+            return self.batch_together(&batch, &headers).await;
         }
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
         let body = if key.is_some() { substance(&batch) } else { Vec::new() };
@@ -97,9 +100,8 @@ impl Limiter {
                 key: filled(&message.idempotency_key),
             }
         });
-        let request_id = headers.get(&REQUEST_ID).map(as_text).unwrap_or_default();
         let explain = |place: usize, error| explain(&batch.checks[place], error);
-        let decided = decide(&self.shared, items.collect(), key, &body, request_id, explain).await?;
+        let decided = decide(&self.shared, items.collect(), key, &body, &headers, explain).await?;
         let result = |(decision, message): (Result<_, _>, &CheckRequest)| match decision {
             Ok(decision) => Outcome::Response(response(&decision, message.with_limits)),
             Err(wrong) => Outcome::Error(error(wrong)),
@@ -121,7 +123,11 @@ fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
 
 impl Limiter {
     /// Decides on all checks of a batch together.
-    async fn batch_together(&self, batch: &BatchCheckRequest) -> Result<BatchCheckResponse, ApiError> {
+    async fn batch_together(
+        &self,
+        batch: &BatchCheckRequest,
+        headers: &HeaderMap,
+    ) -> Result<BatchCheckResponse, ApiError> {
         let keys = batch.checks.iter().map(|check| &check.idempotency_key).chain([&batch.idempotency_key]);
         if keys.into_iter().any(|key| !key.is_empty()) {
             return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
@@ -134,9 +140,10 @@ impl Limiter {
             .map(|(check, profile)| check.profile(profile.as_deref()))
             .collect();
         // Each was looked at by `check` already; what is left concerns all of them.
-        let decision = self.shared.limiter.check_all(&asked).await?;
+        let (started, span) = (Instant::now(), trace::batch(headers, asked.len()));
+        let decision = self.shared.limiter.check_all(&asked).instrument(span).await?;
         for check in &asked {
-            self.shared.observe(check, "", &decision);
+            self.shared.observe(check, request_id(headers), &decision, started.elapsed());
         }
         Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response(&decision, true)) })
     }
@@ -173,9 +180,8 @@ pub(super) async fn decide_one(
     }
     let profile = profile(shared, &asked).await;
     let asked = asked.profile(profile.as_deref());
-    let decision = shared.limiter.check(&asked).await.map_err(|error| explain(&message, error))?;
+    let decision = shared.decide(&asked, headers).await.map_err(|error| explain(&message, error))?;
     shared.skew.observe(timestamp(&message));
-    shared.observe(&asked, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
     Ok(response(&decision, message.with_limits))
 }
 

@@ -20,7 +20,7 @@ use crate::auth::Need;
 use crate::batch::{CHECKS_MAX, Item, decide};
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::peer;
-use crate::request_id::{REQUEST_ID, as_text};
+use crate::request_id::request_id;
 use crate::respond::{ApiError, Envelope};
 
 /// Many checks, each decided on its own.
@@ -85,7 +85,6 @@ pub(super) async fn batch_check(
 ) -> Result<Response, ApiError> {
     shared.gate.admit_check(request.headers(), peer(&request), Need::Check).await?;
     let (headers, body) = read_json(request).await?;
-    let request_id = headers.get(&REQUEST_ID).map(as_text).unwrap_or_default();
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
     if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
         return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
@@ -106,7 +105,7 @@ pub(super) async fn batch_check(
         Ok(request) => request.explain(error),
         Err(_) => error.into(),
     };
-    let results = decide(&shared, items.collect(), key, &body, request_id, explain).await?;
+    let results = decide(&shared, items.collect(), key, &body, &headers, explain).await?;
     let results = results.iter().zip(&requests).map(|(result, request)| {
         let request = request.as_ref().ok();
         let user_id = request.and_then(|request| request.user_id.as_deref());
@@ -117,7 +116,9 @@ pub(super) async fn batch_check(
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))
             }
-            Err(error) => ItemResponse::Failed { user_id, endpoint, error: error.envelope(request_id) },
+            Err(error) => {
+                ItemResponse::Failed { user_id, endpoint, error: error.envelope(request_id(&headers)) }
+            }
         }
     });
     Ok(json(StatusCode::OK, &BatchResponse { results: results.collect() }))

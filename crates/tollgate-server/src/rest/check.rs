@@ -16,7 +16,7 @@ use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::peer;
-use crate::request_id::{REQUEST_ID, as_text};
+use crate::request_id::request_id;
 use crate::respond::{ApiError, Code};
 use tollgate_tower::headers::write_retry_after;
 
@@ -55,9 +55,8 @@ pub(crate) async fn check(
         let caller = check.identity();
         check = check.idempotency(caller, key);
     }
-    let decision = shared.limiter.check(&check).await.map_err(|error| request.explain(error))?;
+    let decision = shared.decide(&check, &headers).await.map_err(|error| request.explain(error))?;
     shared.skew.observe(request.timestamp);
-    shared.observe(&check, headers.get(&REQUEST_ID).map(as_text).unwrap_or_default(), &decision);
     let mut body = CheckResponse::new(&decision);
     if decision.allowed {
         return Ok(answer(&shared, StatusCode::OK, &decision, &body));
@@ -69,7 +68,7 @@ pub(crate) async fn check(
     }
     let message = "the store of a limit fails, and that limit denies then; try again";
     let error = ApiError::new(Code::ServiceUnavailable, message);
-    body.error = Some(error.envelope(headers.get(&REQUEST_ID).map(as_text).unwrap_or_default()).error);
+    body.error = Some(error.envelope(request_id(&headers)).error);
     let mut response = answer(&shared, error.code.status(), &decision, &body);
     response.headers_mut().insert(RETRY_AFTER, STORE_RETRY_AFTER);
     Ok(response)

@@ -7,7 +7,7 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use utoipa_axum::routes;
 
 use super::manage::{admin, audit, config, keys, logs, overrides, plans, policies, rules, users};
-use super::{batch, check, health, metrics, reset, status};
+use super::{batch, check, explain, health, live, metrics, reset, status};
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::deprecation::{Deprecation, marked};
 use crate::openapi;
@@ -22,6 +22,7 @@ pub(crate) fn routes() -> Vec<Route> {
         routes!(batch::batch_check),
         routes!(status::status),
         routes!(reset::reset),
+        routes!(explain::explain),
         routes!(rules::list, rules::create),
         routes!(rules::get, rules::replace, rules::delete),
         routes!(config::put),
@@ -48,6 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
         routes!(health::alive),
         routes!(health::ready),
         routes!(metrics::metrics),
+        routes!(live::live),
         routes!(openapi::document_json),
         routes!(openapi::page::page),
     ]

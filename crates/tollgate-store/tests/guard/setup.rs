@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use tollgate_core::{Algorithm, Answer, Cost, Counter, Decision, Key, Limit, Reason, Timestamp};
 use tollgate_memory::{MemoryOptions, MemoryStore};
 use tollgate_store::{
-    Action, ApplyFuture, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
-    StoreHealth,
+    Action, ApplyFuture, Charge, Command, FailureMode, Figure, Figures, GuardedStore, Idempotency, Outcome,
+    Store, StoreError, StoreHealth,
 };
 use tollgate_testkit::SimulatedClock;
 
@@ -85,8 +85,8 @@ impl Store for Scripted {
         })
     }
 
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        vec![("connects", 7)]
+    fn figures(&self) -> Figures {
+        vec![("connects", Figure::Count(7))]
     }
 }
 
@@ -132,7 +132,7 @@ impl Setup {
     }
 
     pub(crate) fn figure(&self, name: &str) -> u64 {
-        self.guard.figures().into_iter().find(|(other, _)| *other == name).unwrap().1
+        self.guard.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
     }
 
     /// Time-outs until it does not ask the store any more.

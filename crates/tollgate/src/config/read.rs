@@ -10,9 +10,8 @@ use super::node::{Node, Place, Value};
 use super::reader::{Field, Fields, Mistakes};
 use super::server::read_server;
 use super::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
-use super::{
-    Config, DecisionLogConfig, HeaderFamily, LogFormat, ManagementConfig, RetentionConfig, ServiceConfig,
-};
+use super::telemetry::{read_log, read_traces};
+use super::{Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig, ServiceConfig};
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
@@ -68,7 +67,11 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
         };
     }
     if let Some(field) = fields.take("log") {
-        read_log(field, &mut config, mistakes);
+        read_log(field, &mut config.log, mistakes);
+    }
+    config.traces = fields.take("traces").and_then(|field| read_traces(field, mistakes));
+    if let Some(metrics) = fields.take("metrics").and_then(|field| field.flag(mistakes)) {
+        config.metrics = metrics;
     }
     if let Some(field) = fields.take("headers") {
         let words = [("x-ratelimit", HeaderFamily::XRateLimit), ("ietf", HeaderFamily::Ietf)];
@@ -168,19 +171,6 @@ fn read_retention(field: Field, retention: &mut RetentionConfig, mistakes: &mut 
             }
             *target = duration;
         }
-    }
-    fields.finish(mistakes);
-}
-
-fn read_log(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
-    let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    let words = [("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
-    if let Some(format) = fields.take("format").and_then(|field| field.word(&words, mistakes)) {
-        config.log_format = format;
-    }
-    let levels = ["off", "error", "warn", "info", "debug", "trace"].map(|level| (level, level));
-    if let Some(level) = fields.take("level").and_then(|field| field.word(&levels, mistakes)) {
-        config.log_level = level;
     }
     fields.finish(mistakes);
 }

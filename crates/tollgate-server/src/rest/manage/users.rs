@@ -10,7 +10,7 @@ use axum::response::Response;
 use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
-use tollgate::{EffectiveLimit, Mode, Numbers};
+use tollgate::{EffectiveLimit, Numbers};
 use tollgate_catalog::User;
 use utoipa::ToSchema;
 
@@ -294,7 +294,7 @@ impl<'a> EffectiveResponse<'a> {
             limit: limit.quota(),
             window_seconds: limit.window(),
             burst_capacity: limit.capacity(),
-            mode: if effective.limit.mode == Mode::Shadow { "shadow" } else { "enforce" },
+            mode: effective.limit.mode.name(),
             remaining: answer.and_then(|answer| answer.remaining),
             current_count: used,
             usage_percentage: used

@@ -1,0 +1,60 @@
+//! Spans for traces: one for each check, under the caller's if it sends one. They cost nothing while nobody collects them.
+
+use hyper::HeaderMap;
+use opentelemetry_http::HeaderExtractor;
+use tollgate::{Decision, TRACES};
+use tracing::Span;
+use tracing::field::Empty;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+/// The span of one check.
+pub(crate) fn check(headers: &HeaderMap) -> Span {
+    let span = tracing::info_span!(
+        target: TRACES,
+        "check",
+        otel.kind = "server",
+        tollgate.allowed = Empty,
+        tollgate.rule = Empty,
+        tollgate.algorithm = Empty,
+        tollgate.dimension = Empty,
+        tollgate.reason = Empty,
+        tollgate.remaining = Empty,
+        tollgate.degraded = Empty,
+    );
+    under_caller(span, headers)
+}
+
+/// The span of many checks that came together.
+pub(crate) fn batch(headers: &HeaderMap, checks: usize) -> Span {
+    let span =
+        tracing::info_span!(target: TRACES, "batch_check", otel.kind = "server", tollgate.checks = checks);
+    under_caller(span, headers)
+}
+
+/// Adds what was decided. Identifiers stay out of traces as they stay out of metrics.
+pub(crate) fn decided(span: &Span, decision: &Decision) {
+    if span.is_disabled() {
+        return;
+    }
+    span.record("tollgate.allowed", decision.allowed);
+    span.record("tollgate.degraded", decision.degraded());
+    if let Some(limit) = decision.binding_limit() {
+        span.record("tollgate.rule", &*limit.name);
+        span.record("tollgate.dimension", limit.dimension());
+    }
+    if let Some(answer) = decision.binding() {
+        span.record("tollgate.algorithm", answer.algorithm.name());
+        span.record("tollgate.reason", answer.reason.map(|reason| reason.name()));
+        span.record("tollgate.remaining", answer.remaining);
+    }
+}
+
+fn under_caller(span: Span, headers: &HeaderMap) -> Span {
+    if !span.is_disabled() {
+        let context =
+            opentelemetry::global::get_text_map_propagator(|known| known.extract(&HeaderExtractor(headers)));
+        // Without a caller that traces, a trace begins here.
+        let _ = span.set_parent(context);
+    }
+    span
+}
