@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 
 use crate::Failure;
 use crate::catalog::{self, CatalogLocation};
+use crate::output::say;
 
 /// Works with the audit trail.
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ impl Audit {
                     check.records
                 );
             }
-            println!("the audit trail is intact: {} records", check.records);
+            say(&format!("the audit trail is intact: {} records", check.records));
             Ok(())
         })
     }

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use crate::Failure;
+use crate::output::say;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
@@ -52,7 +53,7 @@ impl Check {
             .map_err(|_| anyhow!("{} did not answer within {TIMEOUT:?}", self.server))??;
         match status {
             StatusCode::OK | StatusCode::TOO_MANY_REQUESTS => {
-                print!("{}", describe(&self, &answer));
+                say(describe(&self, &answer).trim_end());
                 if status == StatusCode::OK { Ok(()) } else { Err(Failure::Denied) }
             }
             _ => {

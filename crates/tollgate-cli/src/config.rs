@@ -6,6 +6,7 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 
 use crate::Failure;
+use crate::output::say;
 
 /// Works with configuration files.
 #[derive(Debug, Args)]
@@ -38,7 +39,7 @@ impl Config {
                     0 => String::new(),
                     count => format!(", {count} descriptors"),
                 };
-                println!("{} is valid: {rules} rules, {plans} plans{descriptors}", file.display());
+                say(&format!("{} is valid: {rules} rules, {plans} plans{descriptors}", file.display()));
                 Ok(())
             }
             Err(errors) => {

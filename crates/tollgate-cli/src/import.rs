@@ -14,6 +14,7 @@ use tollgate::reading::{Field, Mistakes};
 use tollgate::{ConfigError, ConfigErrors, DescriptorRule};
 
 use crate::Failure;
+use crate::output::complain;
 
 /// Turns other products' limit files into one for Tollgate.
 #[derive(Debug, Args)]
@@ -61,7 +62,7 @@ impl Import {
         match translate(&text, product, read) {
             Ok((yaml, notes)) => {
                 for note in notes {
-                    eprintln!("note: {note}");
+                    complain(&format!("note: {note}"));
                 }
                 match std::io::stdout().lock().write_all(yaml.as_bytes()) {
                     // Whoever reads has seen enough, as `head` does.

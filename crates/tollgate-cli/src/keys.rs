@@ -6,6 +6,7 @@ use tollgate::{Clock, SystemClock, Timestamp};
 use tollgate_catalog::{Catalog, StoredKey};
 
 use crate::catalog::CatalogLocation;
+use crate::output::say;
 use crate::{Failure, catalog};
 
 /// Works with API keys.
@@ -86,7 +87,7 @@ impl Keys {
             Command::Revoke { id, catalog } => catalog::run(&catalog, async |catalog| {
                 let key =
                     catalog.revoke_key(&catalog::actor(), &id).await.with_context(|| format!("key {id}"))?;
-                println!("revoked {} ({}, {})", key.key_id, key.name, key.role);
+                say(&format!("revoked {} ({}, {})", key.key_id, key.name, key.role));
                 Ok(())
             }),
         }
@@ -101,16 +102,16 @@ async fn create(
 ) -> anyhow::Result<()> {
     let name = name.unwrap_or_else(|| role.name().to_owned());
     let (key, secret) = catalog.create_key(&catalog::actor(), role.name(), &name, expires_at).await?;
-    println!("key {} ({}, {}), its secret shown this once:", key.key_id, key.name, key.role);
-    println!("{secret}");
+    say(&format!("key {} ({}, {}), its secret shown this once:", key.key_id, key.name, key.role));
+    say(&secret);
     Ok(())
 }
 
 async fn list(catalog: &Catalog) -> anyhow::Result<()> {
     let keys = catalog.keys().await?;
-    println!("{:<16}  {:<8}  {:<8}  NAME", "ID", "ROLE", "STATE");
+    say(&format!("{:<16}  {:<8}  {:<8}  NAME", "ID", "ROLE", "STATE"));
     for key in keys {
-        println!("{:<16}  {:<8}  {:<8}  {}", key.key_id, key.role, state(&key), key.name);
+        say(&format!("{:<16}  {:<8}  {:<8}  {}", key.key_id, key.role, state(&key), key.name));
     }
     Ok(())
 }

@@ -2,8 +2,6 @@
 //!
 //! Exit codes: 0 for success, 1 for a failure, 2 for bad usage or configuration, 3 for a check that was denied.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to its terminal")]
-
 mod audit;
 mod catalog;
 mod check;
@@ -12,6 +10,7 @@ mod import;
 mod keys;
 mod logging;
 mod openapi;
+mod output;
 mod proxy;
 mod reload;
 mod serve;
@@ -20,6 +19,8 @@ mod stores;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::output::complain;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -83,11 +84,11 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
-            eprintln!("error: {error:#}");
+            complain(&format!("error: {error:#}"));
             ExitCode::from(1)
         }
         Err(Failure::Misused(error)) => {
-            eprintln!("error: {error:#}");
+            complain(&format!("error: {error:#}"));
             ExitCode::from(2)
         }
         Err(Failure::Denied) => ExitCode::from(3),

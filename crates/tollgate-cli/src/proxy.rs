@@ -25,7 +25,8 @@ use tower_layer::Layer;
 
 use crate::Failure;
 use crate::logging::Logging;
-use crate::serve::{listen, say};
+use crate::output::say;
+use crate::serve::listen;
 use forward::{Forward, Upstream};
 
 /// The longest that any timeout can be.

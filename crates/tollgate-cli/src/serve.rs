@@ -1,6 +1,5 @@
 //! `tollgate serve`: the service.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use tollgate_connect::Watch;
 use tollgate_server::{AdminKey, App, Listeners, Live, Tls};
 
 use crate::logging::Logging;
+use crate::output::say;
 use crate::reload;
 use crate::{Failure, stores};
 
@@ -143,11 +143,6 @@ async fn serve(
     live.finish_logs().await;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// A terminal that is gone does not stop the service.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -8,7 +8,7 @@ use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use process::{Service, file, run};
+use process::{Service, file, run, tollgate};
 
 #[test]
 fn check_is_readable_and_says_allowed_or_denied_by_its_exit_code() {
@@ -164,4 +164,24 @@ fn terminating_finishes_requests_in_flight_and_exits_with_0() {
     stream.read_to_string(&mut response).unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     assert_eq!(service.process.wait().unwrap().code(), Some(0));
+}
+
+/// `tollgate … | head` reads as much as it likes.
+#[test]
+fn a_pipe_that_nobody_reads_is_no_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    for arguments in [&["keys", "create", "--role", "reader"][..], &["keys", "list"], &["openapi"]] {
+        let mut process = tollgate()
+            .args(arguments)
+            .env("TOLLGATE_CATALOG__URL", &catalog)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(process.stdout.take());
+        let output = process.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
+    }
 }

@@ -1,6 +1,6 @@
 //! An upstream that remembers what reaches it, and a proxy in front of it.
 
-#![allow(missing_docs, unreachable_pub, reason = "one test file uses it")]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "one test file uses it")]
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader};

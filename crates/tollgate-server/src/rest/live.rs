@@ -254,14 +254,13 @@ fn rule_figures(shared: &Shared) -> Vec<RuleFigures> {
 
 fn store_figures(shared: &Shared) -> Vec<StoreFigures> {
     let stores = shared.limiter.stores();
-    let parts = stores.health().zip(stores.breakers()).zip(stores.figures());
-    let of = |(((name, health), (_, breaker)), (_, figures)): (
-        ((&str, StoreHealth), (&str, BreakerState)),
-        (&str, tollgate::Figures),
-    )| {
+    let mut listed = Vec::new();
+    for ((name, health), ((_, breaker), (_, figures))) in
+        stores.health().zip(stores.breakers().zip(stores.figures()))
+    {
         let figure =
             |wanted: &str| figures.iter().find(|(name, _)| *name == wanted).map(|(_, figure)| figure.value());
-        StoreFigures {
+        listed.push(StoreFigures {
             name: name.to_owned(),
             health: match health {
                 StoreHealth::Up => "up",
@@ -276,7 +275,7 @@ fn store_figures(shared: &Shared) -> Vec<StoreFigures> {
             keys: figure("keys"),
             errors: figure("errors").unwrap_or_default(),
             degraded: figure("degraded").unwrap_or_default(),
-        }
-    };
-    parts.map(of).collect()
+        });
+    }
+    listed
 }

@@ -134,7 +134,7 @@ impl Client {
             "application/json" => {
                 serde_json::from_slice(&body).unwrap_or_else(|_| panic!("not JSON: {body:?}"))
             }
-            kind if kind.starts_with("text/plain") => {
+            kind if kind.starts_with("application/openmetrics-text") => {
                 Value::String(String::from_utf8(body.to_vec()).unwrap())
             }
             kind => panic!("{kind}"),

@@ -320,7 +320,7 @@ async fn the_callers_clock_is_compared_and_never_used() {
             line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
         };
         let upto = |bound: &str| find(&format!("tollgate_clock_skew_seconds_bucket{{le=\"{bound}\"}}"));
-        (find("tollgate_clock_skew_seconds_count"), upto("3600"), upto("5"))
+        (find("tollgate_clock_skew_seconds_count"), upto("3600.0"), upto("5.0"))
     };
     assert_eq!(observed().await.0, 0.0);
     client.check_rate_limit(check("u1", "/x")).await.unwrap();

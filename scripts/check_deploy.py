@@ -1,0 +1,321 @@
+"""Compares what is in deploy/ with schemas, with the program, with the documents and with each other.
+
+Usage: check_deploy.py BINARY, from the root of the repository; scripts/check-deploy makes the environment for it. Every check yields what is wrong, as
+"file: reason".
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate
+import yaml
+from deploy_files import (
+    DEPLOY, KUBERNETES, NOT_APPLIED, alerts, configurations, containers, dashboard, documents, expressions, manifests, pods, port, tollgate,
+    tollgate_containers, workspace,
+)  # fmt: skip
+from google.protobuf import json_format
+from envoy.config.bootstrap.v3 import bootstrap_pb2
+
+# Registers the types that the configuration names in its `@type` fields.
+from envoy.extensions.filters.http.ratelimit.v3 import rate_limit_pb2  # noqa: F401
+from envoy.extensions.filters.http.router.v3 import router_pb2  # noqa: F401
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2  # noqa: F401
+from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2  # noqa: F401
+
+# The oldest version that the manifests are meant for, and the newest that there is a schema of.
+KUBERNETES_VERSIONS = ("1.31", "1.37")
+# How long requests in flight may take once the service is told to stop (DRAIN_TIMEOUT).
+DRAIN_TIMEOUT = 30
+
+
+def everything_parses():
+    """all files: YAML and JSON can be parsed"""
+    for path in sorted(DEPLOY.rglob("*")):
+        try:
+            if path.suffix in (".yaml", ".yml"):
+                documents(path)
+            elif path.suffix == ".json":
+                json.loads(path.read_text())
+        except (yaml.YAMLError, json.JSONDecodeError) as error:
+            yield f"{path}: {error}"
+
+
+def kubernetes_schemas():
+    """kubernetes: every object follows its strict schema, in the oldest and the newest version"""
+    for path, document in manifests():
+        for version in KUBERNETES_VERSIONS:
+            try:
+                kubernetes_validate.validate(document, version, strict=True)
+            except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+                reason = getattr(error, "message", str(error))
+                yield f"{path}: {document['kind']} in {version}: {'.'.join(map(str, getattr(error, 'path', [])))}: {reason}"
+
+
+def kustomization():
+    """kubernetes: the kustomization has every manifest that is to be applied"""
+    path = KUBERNETES / "kustomization.yaml"
+    listed = set(documents(path)[0]["resources"])
+    wanted = {file.name for file in KUBERNETES.glob("*.yaml")} - NOT_APPLIED
+    for name in sorted(listed ^ wanted):
+        yield f"{path}: {name} is {'not there' if name in listed else 'not among the resources'}"
+
+
+def hardened_pods():
+    """kubernetes: pods run as nobody, without rights, on a read-only file system, and have time to stop"""
+    for path, pod in pods():
+        security = pod["securityContext"]
+        if not security.get("runAsNonRoot") or security.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield f"{path}: securityContext: needs runAsNonRoot and the seccomp profile RuntimeDefault"
+        if pod.get("enableServiceLinks") is not False:
+            yield f"{path}: enableServiceLinks: must be false, or the variables of the service `tollgate` keep it from starting"
+        for container in containers(pod):
+            own = container["securityContext"]
+            if not own.get("readOnlyRootFilesystem") or own.get("allowPrivilegeEscalation") is not False or own.get("capabilities") != {"drop": ["ALL"]}:
+                yield f"{path}: {container['name']}: needs readOnlyRootFilesystem, no allowPrivilegeEscalation, and to drop ALL capabilities"
+            if "memory" not in container["resources"]["limits"]:
+                yield f"{path}: {container['name']}: resources.limits.memory is missing"
+        configured = dict(configurations())
+        drain = re.search(r"drain_delay: (\d+)s", configured.get(path, configured[KUBERNETES / "configmap.yaml"]))
+        least = int(drain[1] if drain else 1) + DRAIN_TIMEOUT
+        if pod["terminationGracePeriodSeconds"] <= least:
+            yield f"{path}: terminationGracePeriodSeconds: must be above {least}, drain_delay and {DRAIN_TIMEOUT} s for requests in flight"
+
+
+def probes():
+    """kubernetes: what is probed is in the OpenAPI document, and every port that is named exists"""
+    paths = json.loads(tollgate("openapi").stdout)["paths"]
+    for path, pod in pods():
+        for container in containers(pod):
+            ports = {item["name"] for item in container.get("ports", [])}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                asked = container.get(probe, {}).get("httpGet") or container.get(probe, {}).get("tcpSocket")
+                if asked and "path" in asked and asked["path"] not in paths:
+                    yield f"{path}: {probe}: the service has no {asked['path']}"
+                if asked and asked["port"] not in ports:
+                    yield f"{path}: {probe}: the container {container['name']} has no port {asked['port']}"
+    monitor = documents(KUBERNETES / "servicemonitor.yaml")[0]["spec"]
+    service = manifests("service.yaml")[0][1]
+    for endpoint in monitor["endpoints"]:
+        if endpoint["port"] not in {item["name"] for item in service["spec"]["ports"]} or endpoint["path"] not in paths:
+            yield f"{KUBERNETES}/servicemonitor.yaml: no port {endpoint['port']} in the service, or no {endpoint['path']} in the program"
+    if monitor["selector"]["matchLabels"] != service["metadata"]["labels"]:
+        yield f"{KUBERNETES}/servicemonitor.yaml: does not select the service `tollgate`"
+
+
+def ports():
+    """all files: ports agree with the configuration that goes with them"""
+    server = yaml.safe_load(manifests("configmap.yaml")[0][1]["data"]["tollgate.yaml"])["server"]
+    wanted = {"http": port(server["http"]), "grpc": port(server["grpc"])}
+    deployment = manifests("deployment.yaml")[0][1]["spec"]["template"]["spec"]["containers"][0]
+    opened = {item["name"]: item["containerPort"] for item in deployment["ports"]}
+    if opened != wanted:
+        yield f"{KUBERNETES}/deployment.yaml: ports {opened}, but the configuration listens on {wanted}"
+    for path, service in manifests("service.yaml"):
+        for item in service["spec"]["ports"]:
+            if item["port"] != wanted.get(item["targetPort"]):
+                yield f"{path}: {service['metadata']['name']}: port {item['port']} is not that of {item['targetPort']}"
+    policy = manifests("network.yaml")[0][1]["spec"]["ingress"]
+    for item in (item for rule in policy for item in rule["ports"]):
+        if item["port"] not in wanted:
+            yield f"{KUBERNETES}/network.yaml: ingress to {item['port']}, which the container does not have"
+    for cluster in documents(KUBERNETES / "envoy.yaml")[0]["static_resources"]["clusters"]:
+        address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]
+        if cluster["name"] == "tollgate" and address["port_value"] != wanted["grpc"]:
+            yield f"{KUBERNETES}/envoy.yaml: asks port {address['port_value']}, gRPC is on {wanted['grpc']}"
+    server = yaml.safe_load((DEPLOY / "docker/tollgate.yaml").read_text())["server"]
+    inside = sorted((port(server["http"]), port(server["grpc"])))
+    published = sorted(port(item) for item in documents(DEPLOY / "docker/compose.yaml")[0]["services"]["tollgate"]["ports"])
+    exposed = sorted(map(int, re.search(r"^EXPOSE (.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.M)[1].split()))
+    scraped = documents(DEPLOY / "prometheus/prometheus.yml")[0]["scrape_configs"][0]["dns_sd_configs"][0]["port"]
+    for path, found in (("docker/compose.yaml", published), ("docker/Dockerfile", exposed)):
+        if found != inside:
+            yield f"{DEPLOY}/{path}: ports {found}, but docker/tollgate.yaml listens on {inside}"
+    if scraped != port(server["http"]):
+        yield f"{DEPLOY}/prometheus/prometheus.yml: asks port {scraped}, metrics are on {port(server['http'])}"
+    for path, _, container in tollgate_containers():
+        if "--http" in container["args"] and port(container["args"][container["args"].index("--http") + 1]) != container["ports"][0]["containerPort"]:
+            yield f"{path}: {container['name']}: --http is not its containerPort"
+
+
+def configurations_are_valid():
+    """all files: `tollgate config check` takes every configuration, with the variables that go with it"""
+    compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["tollgate"]["environment"]
+    compose = {name: re.sub(r"\$\{[^}]*\}", "secret", value) for name, value in compose.items()}
+    secret = manifests("secret.example.yaml")[0][1]["stringData"]
+    for path, text in configurations():
+        variables = {DEPLOY / "docker": compose, KUBERNETES: secret}.get(path.parent, {})
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(text)
+            file.flush()
+            checked = tollgate("config", "check", file.name, environment=variables)
+        if checked.returncode != 0:
+            yield f"{path}: {checked.stderr.strip().replace(file.name, 'the configuration')}"
+
+
+def options():
+    """all files: every option that Tollgate is started with exists"""
+    lines = [(path, container["args"]) for path, _, container in tollgate_containers()]
+    compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["tollgate"]
+    lines += [(DEPLOY / "docker/compose.yaml", compose["command"]), (DEPLOY / "docker/compose.yaml", compose["healthcheck"]["test"][2:])]
+    lines += [(DEPLOY / "docker/Dockerfile", json.loads(re.search(r"^CMD (.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.M)[1]))]
+    unit = DEPLOY / "systemd/tollgate.service"
+    lines += [(unit, re.search(r"^ExecStart=\S+ (.*)$", unit.read_text(), re.M)[1].split())]
+    for path, (command, *arguments) in lines:
+        known = set(re.findall(r"--[a-z0-9-]+", tollgate(command, "--help").stdout))
+        for option in (argument for argument in arguments if argument.startswith("--") and argument not in known):
+            yield f"{path}: `tollgate {command}` has no option {option}"
+
+
+def images():
+    """all files: images have versions, and ours is this one"""
+    version = workspace()["package"]["version"]
+    used = [(path, container["image"]) for path, pod in pods() for container in containers(pod)]
+    used += [(DEPLOY / "docker/compose.yaml", item["image"]) for item in documents(DEPLOY / "docker/compose.yaml")[0]["services"].values()]
+    used += [(DEPLOY / "docker/Dockerfile", name) for name in re.findall(r"^FROM (\S+)", (DEPLOY / "docker/Dockerfile").read_text(), re.M)]
+    used += [(KUBERNETES / "kustomization.yaml", f"{item['newName']}:{item['newTag']}") for item in documents(KUBERNETES / "kustomization.yaml")[0]["images"]]
+    for path, image in used:
+        name, _, tag = image.rpartition(":")
+        if not name or "/" in tag or tag in ("", "latest"):
+            yield f"{path}: {image} has no version"
+        elif name.split("/")[-1] == "tollgate" and tag != version:
+            yield f"{path}: {image}, but the program is {version}"
+
+
+def dockerfile():
+    """docker: what is copied exists and reaches the builder, all crates do, and the last user is not root"""
+    path = DEPLOY / "docker/Dockerfile"
+    text = path.read_text()
+    ignored = (DEPLOY / "docker/Dockerfile.dockerignore").read_text().splitlines()
+    copied = [source for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.M) for source in line.split()[:-1]]
+    for source in copied:
+        if not Path(source).exists() or f"!{source}" not in ignored:
+            yield f"{path}: COPY {source}: is not there, or Dockerfile.dockerignore leaves it out"
+    for member in workspace()["members"]:
+        if member.split("/")[0] not in copied:
+            yield f"{path}: the workspace's {member} is not copied"
+    stages = re.findall(r"^FROM .* AS (\w+)$", text, re.M)
+    for stage in re.findall(r"--from=(\w+)", text):
+        if stage not in stages:
+            yield f"{path}: there is no stage {stage}"
+    user = re.findall(r"^USER (\S+)$", text.rsplit("\nFROM ", 1)[1], re.M)
+    if not user or user[-1].split(":")[0] in ("0", "root"):
+        yield f"{path}: the last USER is root"
+    if workspace()["package"]["rust-version"] not in re.search(r"^FROM rust:(\S+)", text, re.M)[1]:
+        yield f"{path}: the compiler is not the one of Cargo.toml"
+    if re.search(r"--profile (\w+)", text)[1] not in tomllib.loads(Path("Cargo.toml").read_text())["profile"]:
+        yield f"{path}: there is no such profile in Cargo.toml"
+
+
+def compose():
+    """docker: compose.yaml mounts what exists, and no secret has a default"""
+    path = DEPLOY / "docker/compose.yaml"
+    for service in documents(path)[0]["services"].values():
+        for mount in (item.split(":")[0] for item in service.get("volumes", [])):
+            if mount.startswith(".") and not (path.parent / mount).exists():
+                yield f"{path}: {mount} is not there"
+    example = dict(re.findall(r"^(\w+)=(.*)$", (path.parent / "env.example").read_text(), re.M))
+    for name, rest in re.findall(r"\$\{(\w+)([^}]*)\}", path.read_text()):
+        if not rest.startswith(":?") or example.get(name) != "":
+            yield f"{path}: ${{{name}{rest}}} must be required, and be in env.example without a value"
+
+
+def envoy():
+    """kubernetes: envoy.yaml is a bootstrap that Envoy's own messages can hold"""
+    path = KUBERNETES / "envoy.yaml"
+    try:
+        json_format.ParseDict(documents(path)[0], bootstrap_pb2.Bootstrap())
+    except json_format.ParseError as error:
+        yield f"{path}: {error}"
+
+
+def metrics():
+    """metrics: everything that is asked for is in the table of docs/operating.md"""
+    table = re.findall(r"^\| `((?:tollgate|process)_\w+)`", Path("docs/operating.md").read_text(), re.M)
+    known = set(table) | {name + suffix for name in table for suffix in ("_bucket", "_count", "_sum")}
+    for path, expression in expressions():
+        for name in re.findall(r"(?<![\w:])(?:tollgate|process)_\w+(?![\w:])", expression):
+            if name not in known:
+                yield f"{path}: {name} is not in the table of docs/operating.md"
+    adapter = {rule["name"]["as"] for rule in documents(KUBERNETES / "prometheus-adapter.yaml")[0]["rules"]["custom"]}
+    for metric in manifests("autoscaler.yaml")[0][1]["spec"]["metrics"]:
+        if metric["type"] == "Pods" and metric["pods"]["metric"]["name"] not in adapter:
+            yield f"{KUBERNETES}/autoscaler.yaml: prometheus-adapter.yaml does not make {metric['pods']['metric']['name']}"
+
+
+def promql():
+    """metrics: every expression of the dashboard and the adapter is PromQL"""
+    stand_ins = {"$__rate_interval": "1m", "<<.LabelMatchers>>": 'namespace="n"', "<<.GroupBy>>": "pod"}
+    for path, expression in expressions():
+        for name, value in stand_ins.items():
+            expression = expression.replace(name, value)
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            json.dump({"groups": [{"name": "one", "rules": [{"record": "one", "expr": expression}]}]}, file)
+            file.flush()
+            parsed = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True)
+        if parsed.returncode != 0:
+            yield f"{path}: {expression}: {parsed.stderr.strip().splitlines()[-1]}"
+
+
+def grafana():
+    """grafana: panels have ids and places of their own, and ask the data source that was chosen"""
+    path = DEPLOY / "grafana/tollgate.json"
+    panels, taken = dashboard()["panels"], {}
+    if len({panel["id"] for panel in panels}) != len(panels):
+        yield f"{path}: two panels have the same id"
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        if place["x"] + place["w"] > 24 or cells & taken.keys():
+            yield f"{path}: {panel['title']} does not fit, or covers {taken.get(min(cells & taken.keys(), default=None))}"
+        taken |= dict.fromkeys(cells, panel["title"])
+    variables = {variable["name"] for variable in dashboard()["templating"]["list"]} | {"__rate_interval", "__all"}
+    for name in set(re.findall(r"\$\{?(\w+)", path.read_text())) - variables:
+        yield f"{path}: there is no variable ${name}"
+    sources = {item["uid"] for item in (source for panel in panels for source in [panel.get("datasource"), *(t["datasource"] for t in panel.get("targets", []))]) if item}
+    if sources != {"${datasource}"}:
+        yield f"{path}: panels ask {sources}, not the data source that was chosen"
+
+
+def runbook():
+    """prometheus: every alert says what to do, has its section in docs/runbook.md, and two tests"""
+    sections = set(re.findall(r"^## (\w+)$", Path("docs/runbook.md").read_text(), re.M))
+    tested = {test["name"] for test in documents(DEPLOY / "prometheus/alerts_test.yml")[0]["tests"]}
+    path = DEPLOY / "prometheus/alerts.yml"
+    for rule in alerts():
+        name, notes = rule["alert"], rule["annotations"]
+        for missing in {"summary", "description", "runbook", "runbook_url"} - notes.keys():
+            yield f"{path}: {name}: {missing} is missing"
+        if not notes.get("runbook_url", "").endswith(f"/docs/runbook.md#{name.lower()}") or name not in sections:
+            yield f"{path}: {name}: runbook_url does not lead to a section of docs/runbook.md"
+        for test in {f"{name} fires", f"{name} is quiet"} - tested:
+            yield f"{DEPLOY}/prometheus/alerts_test.yml: there is no test `{test}`"
+    for name in sections - {rule["alert"] for rule in alerts()}:
+        yield f"docs/runbook.md: there is no alert {name}"
+
+
+CHECKS = [
+    everything_parses, kubernetes_schemas, kustomization, hardened_pods, probes, ports, configurations_are_valid, options, images, dockerfile, compose, envoy,
+    metrics, promql, grafana, runbook,
+]  # fmt: skip
+
+
+def main():
+    failed = False
+    for check in CHECKS:
+        try:
+            problems = list(check())
+        except (LookupError, TypeError, AttributeError, OSError) as error:
+            problems = [f"deploy: something that should be there is missing: {error!r}"]
+        failed |= bool(problems)
+        print(f"{'FAILED' if problems else 'ok':<8}{check.__doc__}", *problems, sep="\n          ")
+        if problems and check is everything_parses:
+            break
+    sys.exit(failed)
+
+
+main()
