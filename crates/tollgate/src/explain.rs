@@ -84,11 +84,13 @@ impl Limiter {
     pub fn explain(&self, check: &Check<'_>) -> Result<Vec<Explained>, CheckError> {
         let endpoint = self.validated_endpoint(check)?;
         let rules = self.rules();
-        let applied = rules.resolve_rules(check, endpoint.as_deref());
-        let applies = |rule: &CompiledRule| {
-            let limit = rule.limit_for(check.profile);
-            applied.iter().any(|(other, _)| other.is_same(&limit))
-        };
+        let identities = check.identities().iter();
+        let chosen: Vec<&CompiledRule> = identities
+            .flat_map(|(dimension, identifier)| {
+                rules.chosen(check, dimension, identifier, endpoint.as_deref())
+            })
+            .collect();
+        let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
         let explained = |rule: &Arc<CompiledRule>| Explained {
             limit: rule.limit_for(check.profile),
             endpoint: rule.endpoint.clone(),
@@ -111,10 +113,8 @@ fn obstacle(rule: &CompiledRule, check: &Check<'_>, endpoint: Option<&str>) -> O
         return Some(Verdict::OtherDimension);
     };
     let tier = check.profile.and_then(|profile| profile.tier.as_deref());
-    let here = match endpoint {
-        Some(endpoint) => rule.endpoint.matches(endpoint),
-        None => rule.endpoint.covers(&Pattern::all()),
-    };
+    // Rules are about endpoints: a check that names none is left to its plans.
+    let here = endpoint.is_some_and(|endpoint| rule.endpoint.matches(endpoint));
     let other =
         |own: &Option<Box<str>>, given: Option<&str>| own.as_deref().is_some_and(|own| Some(own) != given);
     if !here {

@@ -209,15 +209,28 @@ impl RuleSet {
     pub(crate) fn resolve_rules<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
         let mut applied = Applied::new();
         for &(dimension, identifier) in &check.identities {
-            let mut chosen = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
-            chosen.retain(|rule| {
-                rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted))
-                    && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
-            });
-            keep_most_specific(&mut chosen);
+            let chosen = self.chosen(check, dimension, identifier, endpoint);
             applied.extend(chosen.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
         }
         applied
+    }
+
+    /// The rules that apply to one identity of a check: of each name the most specific.
+    #[inline]
+    pub(crate) fn chosen(
+        &self,
+        check: &Check<'_>,
+        dimension: &str,
+        identifier: &str,
+        endpoint: Option<&str>,
+    ) -> SmallVec<[&CompiledRule; 8]> {
+        let mut chosen = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
+        chosen.retain(|rule| {
+            rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted))
+                && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
+        });
+        keep_most_specific(&mut chosen);
+        chosen
     }
 
     /// Every limit that may have a counter for `check`: its plans', those of all rules that match, the default one, and each of the `ad_hoc` ones.

@@ -18,8 +18,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::TestCaseResult;
 use tollgate::{
-    Algorithm, Check, Decision, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore,
-    Mode, Numbers, Pattern, Profile, Rule, Scope, Why,
+    Algorithm, Check, Decision, Explained, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions,
+    MemoryStore, Mode, Numbers, Pattern, Profile, Rule, Scope, Verdict, Why,
 };
 use tollgate_testkit::{Seed, SimulatedClock, effort};
 
@@ -391,7 +391,7 @@ fn profile(known: &Known) -> Profile {
     }
 }
 
-fn ask(limiter: &Limiter, request: &Request) -> Decision {
+fn ask(limiter: &Limiter, request: &Request) -> (Decision, Vec<Explained>) {
     let profile = request.profile.as_ref().map(profile);
     let (dimension, identifier) = request.identities[0];
     let mut check = Check::new(dimension, identifier);
@@ -407,7 +407,7 @@ fn ask(limiter: &Limiter, request: &Request) -> Decision {
     if let Some(profile) = &profile {
         check = check.profile(profile);
     }
-    limiter.check_now(&check).unwrap()
+    (limiter.check_now(&check).unwrap(), limiter.explain(&check).unwrap())
 }
 
 /// How often the interesting things happened, so that a generator that avoids them is noticed.
@@ -448,7 +448,7 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             limiter.replace(builder(&variants, default_limit)).unwrap();
         }
         let expected = expected(&variants, default_limit.as_ref(), request);
-        let decision = ask(&limiter, request);
+        let (decision, explained) = ask(&limiter, request);
         let found: Vec<Applied> = decision
             .limits()
             .iter()
@@ -490,7 +490,17 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             variants.iter().filter(matching).count()
         });
         let applied = decision.limits().iter().filter(|limit| limit.why != Why::Default).count();
-        tally.outdone += matching.sum::<usize>() - applied;
+        let outdone = matching.sum::<usize>() - applied;
+        tally.outdone += outdone;
+        let with = |verdict| explained.iter().filter(move |rule| rule.verdict == verdict);
+        prop_assert_eq!(explained.len(), variants.len());
+        prop_assert_eq!(with(Verdict::Outdone).count(), outdone, "request {}", place);
+        let mut said: Vec<_> = with(Verdict::Applies).map(|rule| format!("{:?}", rule.limit)).collect();
+        let rules = decision.limits().iter().filter(|limit| limit.why != Why::Default);
+        let mut applied: Vec<_> = rules.map(|limit| format!("{limit:?}")).collect();
+        said.sort();
+        applied.sort();
+        prop_assert_eq!(said, applied, "request {}", place);
         tally.requests += 1;
     }
     Ok(())
