@@ -3,8 +3,10 @@
 //! Exit codes: 0 for success, 1 for a failure, 2 for bad usage or configuration, 3 for a check that was denied.
 
 mod audit;
+mod bench;
 mod catalog;
 mod check;
+mod client;
 mod config;
 mod import;
 mod keys;
@@ -15,6 +17,7 @@ mod proxy;
 mod reload;
 mod serve;
 mod stores;
+mod top;
 
 use std::process::ExitCode;
 
@@ -41,6 +44,10 @@ enum Command {
     Proxy(proxy::Proxy),
     /// Asks a running service whether one request may pass.
     Check(check::Check),
+    /// Puts load on a running service, and says how it answers.
+    Bench(Box<bench::Bench>),
+    /// Watches a running service in the terminal.
+    Top(top::Top),
     /// Works with configuration files.
     Config(config::Config),
     /// Turns other products' limit files into one for Tollgate.
@@ -75,6 +82,8 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Proxy(proxy) => proxy.run(),
         Command::Check(check) => check.run(),
+        Command::Bench(bench) => bench.run(),
+        Command::Top(top) => top.run(),
         Command::Config(config) => config.run(),
         Command::Import(import) => import.run(),
         Command::Openapi(openapi) => openapi.run(),
