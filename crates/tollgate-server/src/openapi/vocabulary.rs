@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tollgate::{Algorithm, ENDPOINT_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, Limit, Reason, Standing};
+use tollgate::{Algorithm, ENDPOINT_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, Limit, Reason, Standing, Verdict};
 use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ObjectBuilder, RefOr};
 use utoipa::{PartialSchema, ToSchema};
@@ -93,6 +93,19 @@ vocabulary! {
             Reason::LocalFallback,
         ]
         .map(Reason::name)
+    );
+    /// Whether a rule applies, or the first thing that stands in the way.
+    VerdictName => words(
+        [
+            Verdict::Applies,
+            Verdict::Outdone,
+            Verdict::OtherMethod,
+            Verdict::OtherTier,
+            Verdict::OtherIdentifier,
+            Verdict::OtherEndpoint,
+            Verdict::OtherDimension,
+        ]
+        .map(Verdict::name)
     );
     /// Whether a rule denies or only watches.
     ModeName => words(["enforce", "shadow"]);

@@ -42,7 +42,7 @@ struct ExplainResponse<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 struct RuleExplanation<'a> {
     rule: &'a str,
-    #[schema(value_type = VerdictName)]
+    #[schema(value_type = value::VerdictName)]
     verdict: &'static str,
     /// The same in words.
     explanation: String,
@@ -63,20 +63,6 @@ struct RuleExplanation<'a> {
     #[schema(value_type = value::Window)]
     window_seconds: Duration,
     burst_capacity: u32,
-}
-
-/// Whether a rule applies, or the first thing that stands in the way.
-#[derive(Debug, ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[expect(dead_code, reason = "it is there for the document")]
-enum VerdictName {
-    Applies,
-    Outdone,
-    OtherMethod,
-    OtherTier,
-    OtherIdentifier,
-    OtherEndpoint,
-    OtherDimension,
 }
 
 impl<'a> RuleExplanation<'a> {
