@@ -23,11 +23,20 @@ enum Command {
         /// The file.
         file: PathBuf,
     },
+    /// Prints the JSON Schema of the file, for editors.
+    #[command(after_help = "Example:\n  tollgate config schema > tollgate.schema.json")]
+    Schema,
 }
 
 impl Config {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let Command::Check { file } = self.command;
+        let file = match self.command {
+            Command::Check { file } => file,
+            Command::Schema => {
+                say(tollgate::Config::SCHEMA.trim_end());
+                return Ok(());
+            }
+        };
         match tollgate::Config::load(Some(&file)) {
             Ok(config) if !tollgate_connect::mistakes(&config).is_empty() => {
                 let mistakes = tollgate_connect::mistakes(&config).join("\n");

@@ -185,3 +185,11 @@ fn a_pipe_that_nobody_reads_is_no_failure() {
         assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
     }
 }
+
+#[test]
+fn config_schema_is_for_editors() {
+    let (code, output, errors) = run(&["config", "schema"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let schema: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(schema["properties"]["rules"]["type"], "array");
+}

@@ -327,6 +327,9 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The JSON Schema of the file, for editors that complete and check it as it is written.
+    pub const SCHEMA: &'static str = include_str!("config/schema.json");
+
     /// Reads a configuration from YAML.
     ///
     /// # Errors
