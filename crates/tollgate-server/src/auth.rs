@@ -69,6 +69,22 @@ pub(crate) fn parse_role(name: &str) -> Option<Role> {
     }
 }
 
+/// What a role is called.
+pub(crate) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Admin => "admin",
+        Role::Reader => "reader",
+        Role::Checker => "checker",
+    }
+}
+
+/// Who asks: the id of a key, or the name in a certificate.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) key_id: String,
+    pub(crate) role: Role,
+}
+
 fn require(role: Role, need: Need) -> Result<(), ApiError> {
     let may = match role {
         Role::Admin => true,
@@ -140,15 +156,25 @@ impl Gate {
         peer: Option<&Peer>,
         need: Need,
     ) -> Result<String, ApiError> {
+        self.admit_caller(headers, peer, need).await.map(|caller| caller.key_id)
+    }
+
+    /// As [`admit`](Self::admit), and says which role the caller has.
+    pub(crate) async fn admit_caller(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> Result<Caller, ApiError> {
         // The address first: whoever may not even ask learns nothing about keys.
         let allowed = |peer: &Peer| self.admin_allow.iter().any(|network| network.contains(&peer.ip()));
         if !self.admin_allow.is_empty() && !peer.is_some_and(allowed) {
             return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
         }
-        let key_id = self.authenticate(headers, peer, need).await?;
+        let caller = self.authenticate(headers, peer, need).await?;
         let plan = if need == Need::Write { "writes" } else { "reads" };
-        self.charge(&key_id, plan, "this key has used up its management requests")?;
-        Ok(key_id)
+        self.charge(&caller.key_id, plan, "this key has used up its management requests")?;
+        Ok(caller)
     }
 
     /// Whether somebody with a key, or a certificate with a role, may do something, even where checks need none.
@@ -166,19 +192,20 @@ impl Gate {
         headers: &HeaderMap,
         peer: Option<&Peer>,
         need: Need,
-    ) -> Result<String, ApiError> {
+    ) -> Result<Caller, ApiError> {
         let Some(candidate) = presented(headers) else {
             // A certificate speaks for its owner where no key does.
             if let Some(Identity { name, role: Some(role) }) = peer.and_then(|peer| peer.identity.as_deref())
             {
-                return require(*role, need).map(|()| format!("certificate:{name}"));
+                let caller = Caller { key_id: format!("certificate:{name}"), role: *role };
+                return require(*role, need).map(|()| caller);
             }
             let message = "this operation needs an API key, as X-API-Key or Authorization: Bearer";
             return Err(ApiError::new(Code::Unauthenticated, message));
         };
         let digest: [u8; 32] = Sha256::digest(candidate).into();
         if self.admin_key.as_ref().is_some_and(|key| key.is(&digest)) {
-            return Ok(AdminKey::ID.to_owned());
+            return Ok(Caller { key_id: AdminKey::ID.to_owned(), role: Role::Admin });
         }
         let address = peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()));
         let Some(Live { keys, .. }) = self.live.as_deref() else {
@@ -203,7 +230,7 @@ impl Gate {
             return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
         }
         require(known.role, need)?;
-        Ok(known.key_id.to_string())
+        Ok(Caller { key_id: known.key_id.to_string(), role: known.role })
     }
 
     /// Refuses addresses from which too many wrong keys came.

@@ -23,6 +23,7 @@ mod app;
 mod auth;
 mod batch;
 mod connection;
+mod dashboard;
 mod deprecation;
 mod grpc;
 mod journal;

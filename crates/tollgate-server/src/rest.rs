@@ -11,6 +11,7 @@ mod metrics;
 mod reset;
 mod routes;
 mod status;
+mod whoami;
 mod wire;
 
 use axum::body::Body;

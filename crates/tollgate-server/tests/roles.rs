@@ -50,6 +50,7 @@ fn operations() -> Vec<(Method, &'static str, Value, &'static str)> {
         (Method::POST, "/api/v1/keys", json!({}), "write"),
         (Method::DELETE, "/api/v1/keys/x", nothing.clone(), "write"),
         (Method::GET, "/api/v1/audit", nothing.clone(), "read"),
+        (Method::GET, "/api/v1/whoami", nothing.clone(), "read"),
         (Method::GET, "/admin/status", nothing.clone(), "read"),
         (Method::GET, "/admin/metrics", nothing.clone(), "read"),
         (Method::GET, "/admin/metrics/k", nothing.clone(), "read"),
@@ -95,6 +96,23 @@ async fn every_role_may_do_what_it_is_for() {
         }
         assert_eq!(send(&client, &method, path, &body, None).await, 401, "{method} {path}");
     }
+}
+
+#[tokio::test]
+async fn a_key_can_ask_what_it_is() {
+    let (catalog, keys) = catalog_with_keys().await;
+    let client = Client::with_catalog("", catalog).await;
+    for (role, secret) in keys.iter().filter(|(role, _)| *role != "checker") {
+        let answer =
+            client.send(Method::GET, "/api/v1/whoami", &[("x-api-key", secret)], String::new()).await;
+        assert_eq!(answer.body["role"], *role);
+        assert!(secret.contains(answer.body["key_id"].as_str().unwrap()), "{}", answer.body);
+    }
+    let configured = client.admin(Method::GET, "/api/v1/whoami", Value::Null).await.body;
+    assert_eq!(
+        configured,
+        json!({"key_id": "configured", "role": "admin", "version": env!("CARGO_PKG_VERSION")})
+    );
 }
 
 #[tokio::test]

@@ -38,9 +38,15 @@ pub struct Service {
 }
 
 impl Service {
+    /// Starts on any free port.
     pub fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_at(&[&["--http", "127.0.0.1:0"], arguments].concat(), environment)
+    }
+
+    /// Starts where the arguments say.
+    pub fn start_at(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut process = tollgate()
-            .args(["serve", "--http", "127.0.0.1:0"])
+            .arg("serve")
             .args(arguments)
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())

@@ -7,8 +7,9 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use utoipa_axum::routes;
 
 use super::manage::{admin, audit, config, keys, logs, overrides, plans, policies, rules, users};
-use super::{batch, check, explain, health, live, metrics, reset, status};
+use super::{batch, check, explain, health, live, metrics, reset, status, whoami};
 use crate::app::{Shared, method_not_allowed, not_found};
+use crate::dashboard;
 use crate::deprecation::{Deprecation, marked};
 use crate::openapi;
 
@@ -50,12 +51,13 @@ pub(crate) fn routes() -> Vec<Route> {
         routes!(health::ready),
         routes!(metrics::metrics),
         routes!(live::live),
+        routes!(whoami::whoami),
         routes!(openapi::document_json),
         routes!(openapi::page::page),
     ]
 }
 
-/// The router over all routes, with those in `deprecations` saying so.
+/// The router over all routes and the dashboard's files, with those in `deprecations` saying so.
 pub(crate) fn router(shared: Arc<Shared>, deprecations: &[Deprecation]) -> Router {
     let mut router = Router::new();
     for (_, paths, methods) in routes() {
@@ -65,6 +67,9 @@ pub(crate) fn router(shared: Arc<Shared>, deprecations: &[Deprecation]) -> Route
                 router = router.route(&address, methods.clone());
             }
         }
+    }
+    for (path, methods) in dashboard::routes() {
+        router = router.route(path, methods);
     }
     router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
 }
