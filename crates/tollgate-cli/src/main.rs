@@ -16,6 +16,7 @@ mod output;
 mod proxy;
 mod reload;
 mod serve;
+mod simulate;
 mod stores;
 mod top;
 
@@ -56,6 +57,8 @@ enum Command {
     Openapi(openapi::OpenApi),
     /// Works with API keys.
     Keys(keys::Keys),
+    /// Tells whom rules would have blocked, from an access log.
+    Simulate(simulate::Simulate),
     /// Works with the audit trail.
     Audit(audit::Audit),
 }
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Import(import) => import.run(),
         Command::Openapi(openapi) => openapi.run(),
         Command::Keys(keys) => keys.run(),
+        Command::Simulate(simulate) => simulate.run(),
         Command::Audit(audit) => audit.run(),
     };
     match result {

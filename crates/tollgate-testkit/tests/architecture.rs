@@ -19,7 +19,7 @@ fn dependencies(name: &str) -> Vec<String> {
 
 #[test]
 fn inner_crates_do_not_know_outer_ones() {
-    let rules: [(&str, &[&str]); 8] = [
+    let rules: [(&str, &[&str]); 9] = [
         ("tollgate-core", &["sha2", "smallvec", "thiserror"]),
         ("tollgate-store", &["tollgate-core", "fastrand", "smallvec", "thiserror", "tokio", "tracing"]),
         (
@@ -108,6 +108,23 @@ fn inner_crates_do_not_know_outer_ones() {
                 "thiserror",
                 "tokio",
                 "tracing",
+            ],
+        ),
+        (
+            "tollgate-simulate",
+            &[
+                "tollgate",
+                "compact_str",
+                "flate2",
+                "foldhash",
+                "getrandom",
+                "hashbrown",
+                "memchr",
+                "serde",
+                "serde_json",
+                "sha2",
+                "smallvec",
+                "thiserror",
             ],
         ),
         (

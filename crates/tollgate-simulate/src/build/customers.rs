@@ -1,0 +1,173 @@
+//! Who would have been blocked, and who of them is there regularly.
+
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use super::share;
+use crate::log::LogReader;
+use crate::log::record::visible;
+use crate::options::Options;
+use crate::replay::Replay;
+use crate::report::{CustomerReport, DimensionReport};
+use crate::tally::customers::{Customer, PERIOD};
+use crate::tally::keys::{Need, NeedOf};
+use crate::time::format_time;
+
+const SHOWN: usize = 50;
+/// A regular customer makes at least so many requests, in so many periods of ten minutes, and is blocked at less than this share of them.
+const REGULAR_REQUESTS: u64 = 20;
+const REGULAR_PERIODS: u64 = 3;
+const REGULAR_SHARE: f64 = 0.05;
+/// How much of a hash is shown: enough that two of a million customers hardly ever share it.
+const HASH_BYTES: usize = 6;
+
+/// Everyone in the log.
+pub(super) struct People<'a> {
+    replay: &'a Replay,
+    dimensions: Vec<&'a str>,
+    secret: Option<&'a [u8]>,
+    /// A log that is shorter than the periods asked for cannot have them.
+    periods_needed: u64,
+}
+
+impl<'a> People<'a> {
+    pub(super) fn new(log: &'a LogReader, replay: &'a Replay, options: &'a Options) -> Self {
+        let number = |micros: u64| micros / PERIOD.as_micros() as u64;
+        let periods =
+            replay.span.map_or(1, |(first, last)| number(last.as_micros()) - number(first.as_micros()) + 1);
+        Self {
+            replay,
+            dimensions: log.mapping().dimensions.iter().map(|(dimension, _)| dimension.as_str()).collect(),
+            secret: options.hash_keys.as_deref(),
+            periods_needed: REGULAR_PERIODS.min(periods),
+        }
+    }
+
+    pub(super) fn dimensions(&self) -> &[&'a str] {
+        &self.dimensions
+    }
+
+    pub(super) fn all(&self) -> &'a [Customer] {
+        self.replay.customers.all()
+    }
+
+    /// Those with the most blocked requests, up to a number that can be shown.
+    pub(super) fn most_blocked(&self, set: usize) -> Vec<CustomerReport> {
+        self.listed(set, SHOWN, |_| true)
+    }
+
+    /// Regular customers that are blocked now and then.
+    pub(super) fn regular_hurt(&self, set: usize) -> Vec<CustomerReport> {
+        self.listed(set, SHOWN, |customer| self.is_regular_hurt(customer, set))
+    }
+
+    /// Those that `wanted` says and that the set blocked, most often first.
+    pub(super) fn listed(
+        &self,
+        set: usize,
+        shown: usize,
+        wanted: impl Fn(&Customer) -> bool,
+    ) -> Vec<CustomerReport> {
+        let blocked = |customer: &Customer| customer.hurt(set).map_or(0, |hurt| hurt.blocked);
+        let mut found: Vec<&Customer> =
+            self.all().iter().filter(|customer| blocked(customer) > 0 && wanted(customer)).collect();
+        let rank = |customer: &&Customer| {
+            (Reverse(blocked(customer)), customer.dimension, customer.requests, customer.identifier.clone())
+        };
+        found.sort_by_cached_key(rank);
+        found.truncate(shown);
+        found.into_iter().filter_map(|customer| self.report(customer, set)).collect()
+    }
+
+    pub(super) fn by_dimension(&self, set: usize) -> Vec<DimensionReport> {
+        let mut dimensions: Vec<DimensionReport> = self
+            .dimensions
+            .iter()
+            .map(|dimension| DimensionReport {
+                dimension: (*dimension).to_owned(),
+                customers: 0,
+                blocked: 0,
+                regular_hurt: 0,
+            })
+            .collect();
+        for customer in self.all() {
+            let dimension = &mut dimensions[usize::from(customer.dimension)];
+            dimension.customers += 1;
+            dimension.blocked += u64::from(customer.hurt(set).is_some());
+            dimension.regular_hurt += u64::from(self.is_regular_hurt(customer, set));
+        }
+        dimensions
+    }
+
+    fn is_regular_hurt(&self, customer: &Customer, set: usize) -> bool {
+        let seldom = |blocked| share(blocked, customer.requests) < REGULAR_SHARE;
+        customer.hurt(set).is_some_and(|hurt| seldom(hurt.blocked))
+            && customer.requests >= REGULAR_REQUESTS
+            && u64::from(customer.periods) >= self.periods_needed
+    }
+
+    fn report(&self, customer: &Customer, set: usize) -> Option<CustomerReport> {
+        let hurt = customer.hurt(set)?;
+        let culprit = hurt.culprit()?;
+        let tally = &self.replay.sets[set].tally;
+        let limit = &tally.rows()[culprit.rule as usize].limit;
+        let key = tally.keys.get(culprit.key);
+        let shown_key = key.map(|key| {
+            let (identifier, endpoint) = key.name.split_once('\n').unwrap_or((&key.name, ""));
+            let at = if endpoint.is_empty() { String::new() } else { format!(" at {endpoint}") };
+            format!("{} {}{at}", limit.dimension(), self.shown(limit.dimension(), identifier))
+        });
+        let dimension = self.dimensions[usize::from(customer.dimension)];
+        let other =
+            (self.replay.sets.len() > 1).then(|| customer.hurt(1 - set).map_or(0, |hurt| hurt.blocked));
+        Some(CustomerReport {
+            dimension: dimension.to_owned(),
+            identifier: self.shown(dimension, &customer.identifier),
+            requests: customer.requests,
+            blocked: hurt.blocked,
+            blocked_share: share(hurt.blocked, customer.requests),
+            blocked_by_other: other,
+            first_blocked: format_time(hurt.first),
+            last_blocked: format_time(hurt.last),
+            longest_stretch_seconds: super::seconds(hurt.longest),
+            rule: limit.name.to_string(),
+            key: shown_key,
+            needed: key.map(|key| key.need.enough()),
+            available: match Need::of(&limit.limit) {
+                NeedOf::Limit => limit.limit.quota(),
+                NeedOf::Burst => limit.limit.capacity(),
+            },
+        })
+    }
+
+    /// An identifier as it is shown: as it is in the log, or a hash of it under the secret.
+    fn shown(&self, dimension: &str, identifier: &str) -> String {
+        let Some(secret) = self.secret else { return visible(identifier) };
+        let mut hasher = Sha256::new();
+        for part in [secret, dimension.as_bytes(), identifier.as_bytes()] {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.finalize().iter().take(HASH_BYTES).fold(String::from("#"), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::REGULAR;
+
+    #[test]
+    fn what_regular_means_is_what_is_said() {
+        let said = format!(
+            "at least {REGULAR_REQUESTS} requests in at least {REGULAR_PERIODS} periods of ten minutes, of which less than {} % are blocked",
+            REGULAR_SHARE * 100.0
+        );
+        assert_eq!((REGULAR, PERIOD.as_secs()), (said.as_str(), 600));
+    }
+}

@@ -1,0 +1,157 @@
+//! Charts as inline SVG: no script, and a sentence for those who do not see them.
+
+use std::fmt::Write as _;
+
+use super::escape;
+use crate::report::{RuleReport, SeriesReport};
+use crate::words::number;
+
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 220.0;
+/// Room for the numbers at the left and the times below.
+const LEFT: f64 = 70.0;
+const BOTTOM: f64 = 24.0;
+const TOP: f64 = 10.0;
+const BAR_HEIGHT: f64 = 26.0;
+const NAME_WIDTH: f64 = 260.0;
+const NAME_CHARACTERS: usize = 34;
+
+/// Requests over time: those that would pass, and on top of them those that would not.
+pub(super) fn over_time(series: &SeriesReport, blocked: &[u64], what: &str) -> String {
+    let most = series.requests.iter().copied().max().unwrap_or_default().max(1);
+    let total: u64 = blocked.iter().sum();
+    let peak = blocked.iter().enumerate().max_by_key(|(place, count)| (**count, usize::MAX - place));
+    let peak = peak.filter(|(_, count)| **count > 0).map(|(place, count)| {
+        format!(" The most were {} in the step that begins at {}.", number(*count), step_time(series, place))
+    });
+    let description = format!(
+        "{what}: {} steps of {} seconds from {}, up to {} requests each; {} requests blocked in all.{}",
+        series.requests.len(),
+        number(series.step_seconds),
+        series.start,
+        number(most),
+        number(total),
+        peak.unwrap_or_default()
+    );
+    let mut svg = open(HEIGHT, &description);
+    axes(&mut svg, series, most);
+    let step = (WIDTH - LEFT) / series.requests.len().max(1) as f64;
+    let full = HEIGHT - TOP - BOTTOM;
+    for (place, (requests, blocked)) in series.requests.iter().zip(blocked).enumerate() {
+        let left = LEFT + place as f64 * step;
+        let height = |count: u64| count as f64 / most as f64 * full;
+        let passed = height(requests.saturating_sub(*blocked));
+        bar(&mut svg, "allowed", (left, HEIGHT - BOTTOM - passed), (step, passed));
+        bar(&mut svg, "blocked", (left, HEIGHT - BOTTOM - height(*requests)), (step, height(*blocked)));
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// What one rule had no room for over time.
+pub(super) fn rule_over_time(series: &SeriesReport, blocked: &[u64], rule: &str) -> String {
+    let most = blocked.iter().copied().max().unwrap_or_default().max(1);
+    let description = format!("No room under {rule} over time: up to {} requests in one step.", number(most));
+    let height = HEIGHT / 2.0;
+    let mut svg = open(height, &description);
+    let step = (WIDTH - LEFT) / blocked.len().max(1) as f64;
+    let _ = write!(
+        svg,
+        r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
+        LEFT - 8.0,
+        TOP + 10.0,
+        number(most)
+    );
+    line(&mut svg, height - BOTTOM);
+    times(&mut svg, series, height);
+    for (place, count) in blocked.iter().enumerate() {
+        let tall = *count as f64 / most as f64 * (height - TOP - BOTTOM);
+        bar(&mut svg, "blocked", (LEFT + place as f64 * step, height - BOTTOM - tall), (step, tall));
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// How many requests each rule judged, and how many it had no room for.
+pub(super) fn by_rule(rules: &[RuleReport]) -> String {
+    let most = rules.iter().map(|rule| rule.requests).max().unwrap_or_default().max(1);
+    let each = rules
+        .iter()
+        .map(|rule| format!("{} {} of {}", rule.name, number(rule.blocked), number(rule.requests)));
+    let description = format!("Requests without room by rule: {}.", each.collect::<Vec<_>>().join(", "));
+    let mut svg = open(rules.len() as f64 * BAR_HEIGHT + TOP, &description);
+    for (place, rule) in rules.iter().enumerate() {
+        let top = place as f64 * BAR_HEIGHT + TOP;
+        let name: String = rule.name.chars().take(NAME_CHARACTERS).collect();
+        let _ = write!(
+            svg,
+            r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
+            NAME_WIDTH - 8.0,
+            top + BAR_HEIGHT * 0.6,
+            escape(&name)
+        );
+        // Room for the number behind the longest bar.
+        let width = |count: u64| count as f64 / most as f64 * (WIDTH - NAME_WIDTH - 160.0);
+        let (blocked, passed) = (width(rule.blocked), width(rule.requests.saturating_sub(rule.blocked)));
+        bar(&mut svg, "blocked", (NAME_WIDTH, top), (blocked, BAR_HEIGHT - 8.0));
+        bar(&mut svg, "allowed", (NAME_WIDTH + blocked, top), (passed, BAR_HEIGHT - 8.0));
+        let _ = write!(
+            svg,
+            r#"<text x="{:.1}" y="{}">{} of {}</text>"#,
+            NAME_WIDTH + blocked + passed + 8.0,
+            top + BAR_HEIGHT * 0.6,
+            number(rule.blocked),
+            number(rule.requests)
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+fn open(height: f64, description: &str) -> String {
+    let description = escape(description);
+    format!(
+        r#"<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{description}"><title>{description}</title>"#
+    )
+}
+
+fn bar(svg: &mut String, class: &str, (left, top): (f64, f64), (width, height): (f64, f64)) {
+    if width > 0.0 && height > 0.0 {
+        let _ = write!(
+            svg,
+            r#"<rect class="{class}" x="{left:.1}" y="{top:.1}" width="{width:.2}" height="{height:.1}"/>"#
+        );
+    }
+}
+
+fn line(svg: &mut String, height: f64) {
+    let _ = write!(svg, r#"<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{height}" y2="{height}"/>"#);
+}
+
+fn axes(svg: &mut String, series: &SeriesReport, most: u64) {
+    for part in 0..=2_u64 {
+        let height = HEIGHT - BOTTOM - part as f64 / 2.0 * (HEIGHT - TOP - BOTTOM);
+        line(svg, height);
+        let count = number(most * part / 2);
+        let _ =
+            write!(svg, r#"<text x="{}" y="{}" text-anchor="end">{count}</text>"#, LEFT - 8.0, height + 4.0);
+    }
+    times(svg, series, HEIGHT);
+}
+
+/// When the first step begins, the one in the middle, and the last.
+fn times(svg: &mut String, series: &SeriesReport, height: f64) {
+    let last = series.requests.len().saturating_sub(1);
+    for (place, x, anchor) in
+        [(0, LEFT, "start"), (last / 2, (WIDTH + LEFT) / 2.0, "middle"), (last, WIDTH, "end")]
+    {
+        let time = step_time(series, place);
+        let _ = write!(svg, r#"<text x="{x}" y="{}" text-anchor="{anchor}">{time}</text>"#, height - 6.0);
+    }
+}
+
+fn step_time(series: &SeriesReport, place: usize) -> String {
+    let start = crate::time::LogTime::parse(&series.start).map(|time| time.at).unwrap_or_default();
+    let offset = std::time::Duration::from_secs(series.step_seconds * place as u64);
+    crate::time::format_time(start.saturating_add(offset)).get(..16).unwrap_or_default().replace('T', " ")
+}

@@ -1,0 +1,260 @@
+//! The replay: one thread reads the log and puts it in order, the other asks the limiters, at the time of each line.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use tollgate::{Check, Clock, Limiter, MemoryOptions, MemoryStore, Profile, Stores, Timestamp};
+
+use crate::build::build;
+use crate::error::SimulateError;
+use crate::log::LogReader;
+use crate::log::lines::Source;
+use crate::log::record::Record;
+use crate::options::{Options, RuleFile};
+use crate::order::Order;
+use crate::reading::Reading;
+use crate::report::Report;
+use crate::tally::SETS_MAX;
+use crate::tally::customers::Customers;
+use crate::tally::endpoints::Endpoints;
+use crate::tally::rules::RuleTally;
+use crate::tally::series::Steps;
+
+/// How many batches of requests may wait between the threads.
+const BATCHES_WAITING: usize = 8;
+
+/// How far a replay is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// How much was read, as it is on disk.
+    pub bytes: u64,
+    /// How many requests were replayed.
+    pub requests: u64,
+}
+
+/// Replays logs against one set of rules, or two side by side.
+///
+/// The decisions are those of the real limiter: it counts in memory, and its clock shows the time of each line.
+///
+/// ```
+/// use tollgate::Config;
+/// use tollgate_simulate::{Options, RuleFile, Source, simulate};
+///
+/// let log = "192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] \"GET /a HTTP/1.1\" 200 1\n".repeat(3);
+/// let source = Source { name: "access.log".into(), reader: Box::new(std::io::Cursor::new(log)) };
+/// let config = Config::parse("rules: [{name: two, dimension: user, algorithm: fixed_window, limit: 2, window: 1m}]")?;
+/// let rules = RuleFile { name: "rules.yaml".into(), config };
+/// let report = simulate(vec![source], &[rules], &Options::default(), &mut |_| {})?;
+/// assert_eq!((report.rule_sets[0].allowed, report.rule_sets[0].blocked), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`SimulateError`] when the options do not fit the log, when it cannot be read, or when there is no request in it.
+pub fn simulate(
+    sources: Vec<Source>,
+    rules: &[RuleFile],
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, SimulateError> {
+    if rules.is_empty() || rules.len() > SETS_MAX {
+        return Err(SimulateError::misused(format!("one set of rules is needed, or {SETS_MAX}")));
+    }
+    let mut dimensions: Vec<String> = Vec::new();
+    for rule in rules.iter().flat_map(|file| &file.config.rules) {
+        if !dimensions.contains(&rule.dimension) {
+            dimensions.push(rule.dimension.clone());
+        }
+    }
+    let mut log = LogReader::open(sources, &options.log, &dimensions)?;
+    if options.only_status.is_some() && log.mapping().status.is_none() {
+        return Err(SimulateError::misused(
+            "--only-status: the log has no field known to be the status; say which one is with --map status=FIELD",
+        ));
+    }
+    let mut replay = Replay::new(rules, options, &log)?;
+    let bytes = log.bytes();
+    let (sender, receiver) = sync_channel(BATCHES_WAITING);
+    let mut reading = Reading::new(options.only_status.clone(), sender);
+    let order = Order::new(options.reorder, options.spread);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| reading.run(&mut log, order));
+        replay.run(receiver, &bytes, progress)?;
+        reader.join().unwrap_or_else(|_| Err(SimulateError::failed("the log's reader stopped")))
+    })?;
+    let Reading { read, .. } = reading;
+    if let (0, Some(first)) = (read.requests + read.left_out, read.broken_shown.first()) {
+        return Err(log.nothing_fits(read.lines, first));
+    }
+    if read.requests == 0 {
+        let reason = match read.left_out {
+            0 => "there is no request in it".to_owned(),
+            count => format!("all its {count} requests are left out by --only-status"),
+        };
+        return Err(SimulateError::failed(format!("{}: {reason}", log.names().join(", "))));
+    }
+    Ok(build(&log, &read, &replay, rules, options))
+}
+
+/// The time of the line that is being replayed.
+#[derive(Debug, Default)]
+struct ReplayClock(AtomicU64);
+
+impl Clock for ReplayClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The thread that decides, and what it counts.
+pub(crate) struct Replay {
+    clock: Arc<ReplayClock>,
+    dimensions: Vec<String>,
+    /// The tiers that rules name; others change nothing.
+    profiles: Vec<Profile>,
+    tiers: crate::options::Tiers,
+    pub(crate) sets: Vec<ReplaySet>,
+    /// How good each dimension is at telling customers apart; the lowest number is best.
+    ranks: Vec<u8>,
+    /// How many requests have an identifier in each dimension.
+    pub(crate) seen: Vec<u64>,
+    pub(crate) customers: Customers,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) steps: Steps,
+    /// The times of the first and the last request.
+    pub(crate) span: Option<(Timestamp, Timestamp)>,
+}
+
+/// One set of rules.
+pub(crate) struct ReplaySet {
+    limiter: Limiter,
+    store: Arc<MemoryStore>,
+    max_keys: usize,
+    pub(crate) tally: RuleTally,
+    /// When the limiter had no room for further keys.
+    pub(crate) full_at: Option<Timestamp>,
+}
+
+impl ReplaySet {
+    fn new(file: &RuleFile, max_keys: usize, clock: Arc<ReplayClock>) -> Result<Self, SimulateError> {
+        let mut config = file.config.clone();
+        // Wherever counters will be, the decisions are the same: here they are all in one place.
+        config.rules.iter_mut().for_each(|rule| rule.store = None);
+        config.descriptors.clear();
+        let memory = MemoryOptions { max_keys, ..MemoryOptions::default() };
+        let store = Arc::new(MemoryStore::with_clock(memory, clock));
+        let limiter = config
+            .limiter_with(Stores::memory(store.clone()))
+            .map_err(|error| SimulateError::misused(format!("{}: {error}", file.name)))?;
+        Ok(Self { limiter, store, max_keys, tally: RuleTally::new(max_keys), full_at: None })
+    }
+}
+
+impl Replay {
+    fn new(rules: &[RuleFile], options: &Options, log: &LogReader) -> Result<Self, SimulateError> {
+        let clock = Arc::new(ReplayClock::default());
+        let set = |file| ReplaySet::new(file, options.max_keys, clock.clone());
+        let sets = rules.iter().map(set).collect::<Result<_, _>>()?;
+        let mut profiles: Vec<Profile> = Vec::new();
+        for tier in rules.iter().flat_map(|file| &file.config.rules).filter_map(|rule| rule.tier.as_deref()) {
+            if !profiles.iter().any(|profile| profile.tier.as_deref() == Some(tier)) {
+                profiles.push(Profile { tier: Some(tier.to_owned()), ..Profile::default() });
+            }
+        }
+        let dimensions: Vec<String> =
+            log.mapping().dimensions.iter().map(|(dimension, _)| dimension.clone()).collect();
+        Ok(Self {
+            clock,
+            ranks: dimensions.iter().map(|dimension| rank(dimension)).collect(),
+            seen: vec![0; dimensions.len()],
+            dimensions,
+            profiles,
+            tiers: options.tiers.clone(),
+            sets,
+            customers: Customers::new(options.max_keys),
+            endpoints: Endpoints::default(),
+            steps: Steps::default(),
+            span: None,
+        })
+    }
+
+    fn run(
+        &mut self,
+        receiver: Receiver<Vec<Record>>,
+        bytes: &AtomicU64,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), SimulateError> {
+        let mut requests = 0;
+        for batch in receiver {
+            for record in &batch {
+                self.decide(record)?;
+            }
+            requests += batch.len() as u64;
+            progress(Progress { bytes: bytes.load(Ordering::Relaxed), requests });
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, record: &Record) -> Result<(), SimulateError> {
+        let Self { clock, dimensions, profiles, tiers, sets, ranks, seen, customers, endpoints, steps, span } =
+            self;
+        let at = record.time.at;
+        clock.0.store(at.as_micros(), Ordering::Relaxed);
+        let mut identities = record
+            .identities
+            .iter()
+            .map(|(place, identifier)| (&*dimensions[usize::from(*place)], &**identifier));
+        let Some((dimension, identifier)) = identities.next() else { return Ok(()) };
+        let mut check = Check::new(dimension, identifier).endpoint(&record.endpoint).cost(record.cost);
+        for (dimension, identifier) in identities {
+            check = check.and(dimension, identifier);
+        }
+        if !record.method.is_empty() {
+            check = check.method(&record.method);
+        }
+        if !profiles.is_empty() {
+            let user = check.identities().iter().find(|(dimension, _)| *dimension == "user");
+            let listed = || user.and_then(|(_, user)| tiers.of(user)).unwrap_or_default();
+            let tier = if record.tier.is_empty() { listed() } else { &record.tier };
+            check = check.profile(profiles.iter().find(|profile| profile.tier.as_deref() == Some(tier)));
+        }
+        span.get_or_insert((at, at)).1 = at;
+        steps.at(at).requests += 1;
+        let mut blocked = [None; SETS_MAX];
+        for (place, set) in sets.iter_mut().enumerate() {
+            // Everything that a check can be wrong about was looked at when the line was read.
+            let decision = set
+                .limiter
+                .check_now(&check)
+                .map_err(|error| SimulateError::failed(format!("the limiter gave no answer: {error}")))?;
+            blocked[place] = set.tally.count(&check, at, &decision);
+            if !set.tally.without_room.is_empty() {
+                steps.count(at, place, blocked[place].is_some(), &set.tally.without_room);
+            }
+            if set.full_at.is_none() && set.store.keys() >= set.max_keys {
+                set.full_at = Some(at);
+            }
+        }
+        for (place, _) in &record.identities {
+            seen[usize::from(*place)] += 1;
+        }
+        let who = record.identities.iter().min_by_key(|(place, _)| ranks[usize::from(*place)]);
+        if let Some((place, identifier)) = who {
+            customers.count(*place, identifier, at, &blocked);
+        }
+        endpoints.count(&record.endpoint, blocked.map(|culprit| culprit.is_some()));
+        Ok(())
+    }
+}
+
+/// Whose a request is: its user's; if there is none, its API key's, that of a dimension of one's own, and last its address's, which several
+/// may share.
+fn rank(dimension: &str) -> u8 {
+    match dimension {
+        "user" => 0,
+        "apikey" => 1,
+        "ip" => 3,
+        _ => 2,
+    }
+}

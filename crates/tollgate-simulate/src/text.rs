@@ -1,0 +1,317 @@
+//! The report for a terminal of a hundred columns.
+
+mod table;
+
+use std::time::Duration;
+
+use self::table::{Align, Table};
+use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleReport, RuleSetReport};
+use crate::time::format_duration;
+use crate::words::{NEEDED, REGULAR, limit, number, percent, variant};
+
+/// How many of a list are shown; JSON and HTML have more.
+const CUSTOMERS_SHOWN: usize = 10;
+const ENDPOINTS_SHOWN: usize = 10;
+const WIDTH: usize = 100;
+
+impl Report {
+    /// The report for a terminal.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        log(&self.log, &mut text);
+        totals(self, &mut text);
+        for set in &self.rule_sets {
+            rule_set(set, self.rule_sets.len() > 1, &mut text);
+        }
+        if let Some(comparison) = &self.comparison {
+            compare(comparison, &mut text);
+        }
+        endpoints(self, &mut text);
+        text.push('\n');
+        for sentence in &self.conclusion {
+            wrapped(sentence, "", &mut text);
+        }
+        text
+    }
+}
+
+fn log(log: &LogReport, text: &mut String) {
+    let files = log.files.join(", ");
+    let span = format_duration(Duration::from_secs_f64(log.span_seconds.floor()));
+    text.push_str(&format!("{files} ({}): {} requests in {span}\n", log.format, number(log.requests)));
+    text.push_str(&format!("  from {} to {}\n", log.first, log.last));
+    let fields: Vec<String> =
+        log.fields.iter().map(|field| format!("{}={}", field.part, field.field)).collect();
+    wrapped(&format!("read as {}", fields.join(", ")), "  ", text);
+    if log.spread_over_seconds {
+        text.push_str("  times are whole seconds: the requests of a second are spread over it, in the order of their lines\n");
+    }
+    if log.left_out_by_status > 0 {
+        text.push_str(&format!(
+            "  {} requests were left out by their status\n",
+            number(log.left_out_by_status)
+        ));
+    }
+    if log.late_requests > 0 {
+        let most = format_duration(Duration::from_secs_f64(log.late_seconds_most));
+        text.push_str(&format!(
+            "  {} requests go back in time, by up to {most}; they count at the latest time before them\n",
+            number(log.late_requests)
+        ));
+    }
+    if log.broken_lines > 0 {
+        let lines = if log.broken_lines == 1 { "line is not a request" } else { "lines are not requests" };
+        text.push_str(&format!("  {} {lines}:\n", number(log.broken_lines)));
+        for broken in &log.broken_examples {
+            let excerpt = broken.text.as_ref().map(|line| format!(": {line}")).unwrap_or_default();
+            text.push_str(&format!("    {} line {}: {}{excerpt}\n", broken.file, broken.line, broken.reason));
+        }
+    }
+    warnings(&log.warnings, text);
+}
+
+fn warnings(warnings: &[String], text: &mut String) {
+    for warning in warnings {
+        wrapped(&format!("warning: {warning}"), "  ", text);
+    }
+}
+
+fn totals(report: &Report, text: &mut String) {
+    text.push('\n');
+    let mut table = Table::new(&[
+        ("rules", Align::Left),
+        ("file", Align::Left),
+        ("allowed", Align::Right),
+        ("blocked", Align::Right),
+        ("share", Align::Right),
+        ("shadow would block", Align::Right),
+    ]);
+    for set in &report.rule_sets {
+        table.row(vec![
+            set.name.clone(),
+            set.file.clone(),
+            number(set.allowed),
+            number(set.blocked),
+            percent(set.blocked_share),
+            number(set.would_block),
+        ]);
+    }
+    table.render(text);
+}
+
+fn rule_set(set: &RuleSetReport, named: bool, text: &mut String) {
+    let of = if named { format!("{}: ", set.name) } else { String::new() };
+    text.push_str(&format!("\n{of}What each rule did\n"));
+    warnings(&set.warnings, text);
+    if set.rules.is_empty() {
+        text.push_str("  no rule applied to any request\n");
+        return;
+    }
+    rules(&set.rules, text);
+    text.push_str(&format!("\n{of}Numbers that would be enough\n"));
+    needs(&set.rules, text);
+    if !set.regular_hurt.is_empty() {
+        text.push_str(&format!("\n{of}Regular customers who would be blocked now and then\n"));
+        wrapped(&format!("A regular customer makes {REGULAR}."), "  ", text);
+        customers(&set.regular_hurt, total(set, |each| each.regular_hurt), text);
+    }
+    if !set.most_blocked.is_empty() {
+        text.push_str(&format!("\n{of}Blocked most\n"));
+        customers(&set.most_blocked, total(set, |each| each.blocked), text);
+    }
+}
+
+fn total(set: &RuleSetReport, of: fn(&crate::report::DimensionReport) -> u64) -> u64 {
+    set.blocked_customers.iter().map(of).sum()
+}
+
+fn rules(rules: &[RuleReport], text: &mut String) {
+    let mut table = Table::new(&[
+        ("rule", Align::Left),
+        ("by", Align::Left),
+        ("limit", Align::Left),
+        ("requests", Align::Right),
+        ("blocked", Align::Right),
+        ("share", Align::Right),
+        ("keys", Align::Right),
+        ("blocked", Align::Right),
+    ]);
+    for rule in rules {
+        let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
+        table.row(vec![
+            format!("{}{}{shadow}", rule.name, variant(rule)),
+            rule.dimension.clone(),
+            limit(rule),
+            number(rule.requests),
+            number(rule.blocked),
+            percent(rule.blocked_share),
+            number(rule.keys),
+            number(rule.keys_blocked),
+        ]);
+    }
+    table.render(text);
+}
+
+fn needs(rules: &[RuleReport], text: &mut String) {
+    let mut table = Table::new(&[
+        ("rule", Align::Left),
+        ("number", Align::Left),
+        ("is", Align::Right),
+        ("for 99 %", Align::Right),
+        ("for 99.9 %", Align::Right),
+        ("for all keys", Align::Right),
+    ]);
+    let mut close = false;
+    for rule in rules {
+        let Some(needed) = &rule.needed else { continue };
+        close |= !needed.exact;
+        let mark = if needed.exact { "" } else { "~" };
+        let is = if needed.number == "burst" { rule.burst } else { rule.limit };
+        table.row(vec![
+            format!("{}{}", rule.name, variant(rule)),
+            needed.number.clone(),
+            number(u64::from(is)),
+            format!("{mark}{}", number(needed.for_99_percent)),
+            format!("{mark}{}", number(needed.for_99_9_percent)),
+            format!("{mark}{}", number(needed.for_all)),
+        ]);
+    }
+    table.render(text);
+    wrapped(NEEDED, "  ", text);
+    if close {
+        text.push_str("  ~ estimated by a sliding counter, which is close to a sliding log.\n");
+    }
+}
+
+fn customers(customers: &[CustomerReport], total: u64, text: &mut String) {
+    let compared = customers.iter().any(|customer| customer.blocked_by_other.is_some());
+    let mut columns = vec![
+        ("who", Align::Left),
+        ("requests", Align::Right),
+        ("blocked", Align::Right),
+        ("share", Align::Right),
+        ("first", Align::Left),
+        ("longest", Align::Right),
+        ("rule", Align::Left),
+        ("need", Align::Right),
+        ("of", Align::Right),
+    ];
+    if compared {
+        columns.insert(4, ("other", Align::Right));
+    }
+    let mut table = Table::new(&columns);
+    for customer in customers.iter().take(CUSTOMERS_SHOWN) {
+        let longest = format_duration(Duration::from_secs_f64(customer.longest_stretch_seconds));
+        let mut cells = vec![
+            format!("{} {}", customer.dimension, customer.identifier),
+            number(customer.requests),
+            number(customer.blocked),
+            percent(customer.blocked_share),
+            customer.first_blocked.get(5..16).unwrap_or_default().replace('T', " "),
+            longest,
+            culprit(customer),
+            customer.needed.map_or("–".to_owned(), number),
+            number(u64::from(customer.available)),
+        ];
+        if compared {
+            cells.insert(4, customer.blocked_by_other.map_or("–".to_owned(), number));
+        }
+        table.row(cells);
+    }
+    table.render(text);
+    if total > CUSTOMERS_SHOWN as u64 {
+        text.push_str(&format!("  … {} in all; --json and --html list up to 50\n", number(total)));
+    }
+}
+
+/// The rule, and the key that it counted unless that is the customer: an address may be one that many share.
+fn culprit(customer: &CustomerReport) -> String {
+    let own = format!("{} {}", customer.dimension, customer.identifier);
+    match &customer.key {
+        Some(key) if *key != own => {
+            let key = key.split_once(' ').map_or(key.as_str(), |(_, identifier)| identifier);
+            format!("{} ({key})", customer.rule)
+        }
+        _ => customer.rule.clone(),
+    }
+}
+
+fn compare(comparison: &ComparisonReport, text: &mut String) {
+    text.push_str("\nA and B\n");
+    let mut table = Table::new(&[("rule", Align::Left), ("A", Align::Left), ("B", Align::Left)]);
+    for change in &comparison.rules {
+        let side = |limit: &Option<String>| limit.clone().unwrap_or_else(|| "–".to_owned());
+        table.row(vec![change.rule.clone(), side(&change.a), side(&change.b)]);
+    }
+    if comparison.rules.is_empty() {
+        text.push_str("  the rules are the same\n");
+    } else {
+        table.render(text);
+        text.push('\n');
+    }
+    let mut table = Table::new(&[
+        ("blocked at least once", Align::Left),
+        ("only by A", Align::Right),
+        ("only by B", Align::Right),
+        ("by both", Align::Right),
+    ]);
+    for each in &comparison.customers {
+        table.row(vec![each.dimension.clone(), number(each.only_a), number(each.only_b), number(each.both)]);
+    }
+    table.render(text);
+}
+
+fn endpoints(report: &Report, text: &mut String) {
+    text.push_str("\nEndpoints\n");
+    let mut columns = vec![("endpoint", Align::Left), ("requests", Align::Right)];
+    columns.extend(
+        ["blocked by A", "blocked by B"]
+            .into_iter()
+            .take(report.rule_sets.len())
+            .map(|name| (name, Align::Right)),
+    );
+    let mut table = Table::new(&columns);
+    for endpoint in report.endpoints.iter().take(ENDPOINTS_SHOWN) {
+        let mut cells = vec![endpoint.endpoint.clone(), number(endpoint.requests)];
+        cells.extend(endpoint.blocked.iter().map(|blocked| number(*blocked)));
+        table.row(cells);
+    }
+    table.render(text);
+}
+
+/// Breaks a text between words so that it fits the width.
+fn wrapped(sentence: &str, indent: &str, text: &mut String) {
+    let mut line = indent.to_owned();
+    for word in sentence.split_whitespace() {
+        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text.push_str(&line);
+            text.push('\n');
+            line = format!("{indent}  ");
+            line.truncate(indent.len().max(2));
+        }
+        if line.trim().is_empty() {
+            line.push_str(word);
+        } else {
+            line.push(' ');
+            line.push_str(word);
+        }
+    }
+    text.push_str(&line);
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_fit_the_width() {
+        let mut text = String::new();
+        wrapped(&"word ".repeat(100), "  ", &mut text);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= WIDTH && line.starts_with("  word")),
+            "{text}"
+        );
+        assert_eq!(text.split_whitespace().count(), 100);
+    }
+}
