@@ -1,5 +1,6 @@
 //! The catalog: a pool of connections, the clock, and whose turn it is to change something.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,14 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// The file that a `sqlite://` URL names; none for databases elsewhere, and for one in memory.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the URL is not one of a catalog.
+    pub fn file(url: &str) -> Result<Option<PathBuf>, CatalogError> {
+        Ok(Location::parse(url)?.file)
+    }
+
     /// Opens the database at `sqlite://path`, `sqlite::memory:`, `postgres://…` or `mysql://…`, and brings its schema up to date.
     ///
     /// # Errors

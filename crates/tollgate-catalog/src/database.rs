@@ -1,6 +1,8 @@
 //! The three kinds of databases: where they are, how they are connected to, and what differs between their languages.
 
-use std::path::Path;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
@@ -29,6 +31,8 @@ pub(crate) struct Location {
     pub(crate) kind: Kind,
     /// Inside this process, and gone with its connection.
     pub(crate) is_memory: bool,
+    /// The file of a SQLite database.
+    pub(crate) file: Option<PathBuf>,
     options: AnyConnectOptions,
 }
 
@@ -45,18 +49,22 @@ impl Location {
             }
         };
         let is_memory = url == "sqlite::memory:";
-        let file_url = if kind == Kind::Sqlite && !is_memory { Some(file_url(url)?) } else { None };
+        let file = if kind == Kind::Sqlite && !is_memory { Some(file(url)?) } else { None };
+        let file_url = file.as_deref().map(file_url);
         // The URL has a password in it, and the error may have the URL in it.
         let options = file_url.as_deref().unwrap_or(url).parse().map_err(|_: sqlx::Error| {
             CatalogError::permanent("is not a URL like postgres://user:password@host:5432/database")
         })?;
-        Ok(Self { kind, is_memory, options })
+        Ok(Self { kind, is_memory, file, options })
     }
 
     /// One connection, ready for use. It tells more about what is wrong than a pool would.
     pub(crate) async fn connect(&self) -> Result<AnyConnection, CatalogError> {
         install_default_drivers();
         bounded(CONNECT_TIMEOUT, async {
+            if let Some(file) = &self.file {
+                make_private(file);
+            }
             let mut connection = AnyConnection::connect_with(&self.options).await?;
             if self.kind == Kind::Sqlite {
                 // The file remembers it. Readers then do not wait for a writer.
@@ -150,16 +158,26 @@ impl Kind {
     }
 }
 
-/// A URL that the driver reads as exactly this path; the file is made if it is missing.
-fn file_url(url: &str) -> Result<String, CatalogError> {
+/// Makes a file that is missing, for its owner alone: hashes of keys and the users' names are in it. SQLite gives the files beside it the same rights, and
+/// says what is wrong if it cannot be made.
+fn make_private(file: &Path) {
+    let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+}
+
+/// The absolute path of a SQLite database.
+fn file(url: &str) -> Result<PathBuf, CatalogError> {
     let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")).unwrap_or_default();
     if path.is_empty() || path.contains(['?', '#']) {
         return Err(CatalogError::permanent("is not a URL like sqlite://tollgate.db"));
     }
-    let absolute = std::path::absolute(Path::new(path))
-        .map_err(|error| CatalogError::permanent(format!("the catalog's file cannot be used: {error}")))?;
+    std::path::absolute(Path::new(path))
+        .map_err(|error| CatalogError::permanent(format!("the catalog's file cannot be used: {error}")))
+}
+
+/// A URL that the driver reads as exactly this path; the file is made if it is missing.
+fn file_url(path: &Path) -> String {
     let mut encoded = String::from("sqlite://");
-    for byte in absolute.to_string_lossy().bytes() {
+    for byte in path.to_string_lossy().bytes() {
         match byte {
             b'/' | b'.' | b'-' | b'_' => encoded.push(char::from(byte)),
             byte if byte.is_ascii_alphanumeric() => encoded.push(char::from(byte)),
@@ -167,7 +185,7 @@ fn file_url(url: &str) -> Result<String, CatalogError> {
         }
     }
     encoded.push_str("?mode=rwc");
-    Ok(encoded)
+    encoded
 }
 
 #[cfg(test)]
@@ -183,13 +201,14 @@ mod tests {
 
     #[test]
     fn a_path_is_taken_as_it_is() {
-        assert_eq!(file_url("sqlite:///tmp/a b%/ä.db").unwrap(), "sqlite:///tmp/a%20b%25/%C3%A4.db?mode=rwc");
-        let relative = file_url("sqlite://catalog.db").unwrap();
+        let url_of = |url| file_url(&file(url).unwrap());
+        assert_eq!(url_of("sqlite:///tmp/a b%/ä.db"), "sqlite:///tmp/a%20b%25/%C3%A4.db?mode=rwc");
+        let relative = url_of("sqlite://catalog.db");
         assert!(
             relative.starts_with("sqlite:///") && relative.ends_with("/catalog.db?mode=rwc"),
             "{relative}"
         );
-        assert!(file_url("sqlite://").is_err());
+        assert!(file("sqlite://").is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use crate::Failure;
-use crate::catalog::{self, CatalogLocation};
+use crate::catalog::{self, CatalogLocation, Missing};
 use crate::output::say;
 
 /// Works with the audit trail.
@@ -27,7 +27,7 @@ enum Command {
 impl Audit {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let Command::Verify { catalog } = self.command;
-        catalog::run(&catalog, async |catalog| {
+        catalog::run(&catalog, Missing::Refused, async |catalog| {
             let check = catalog.audit_verify().await?;
             if let Some(sequence) = check.first_broken {
                 bail!(

@@ -8,6 +8,7 @@ use tollgate::Config;
 use tollgate_catalog::{Actor, Catalog};
 
 use crate::Failure;
+use crate::output::complain;
 
 /// Which catalog a command works on.
 #[derive(Debug, Args)]
@@ -20,9 +21,19 @@ pub(crate) struct CatalogLocation {
     config: Option<PathBuf>,
 }
 
+/// What happens where there is no catalog yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is made, and that is said.
+    Made,
+    /// It is an error: an empty catalog would look as if all were well.
+    Refused,
+}
+
 /// Opens the catalog and has `work` done with it.
 pub(crate) fn run(
     location: &CatalogLocation,
+    missing: Missing,
     work: impl AsyncFnOnce(Catalog) -> anyhow::Result<()>,
 ) -> Result<(), Failure> {
     let url = match &location.catalog {
@@ -34,6 +45,14 @@ pub(crate) fn run(
                 .catalog_url
         }
     };
+    if let Some(file) = Catalog::file(&url).context("catalog")?.filter(|file| !file.exists()) {
+        if missing == Missing::Refused {
+            let file = file.display();
+            let hint = "the service makes it at its first start; --catalog says where it is";
+            return Err(Failure::Failed(anyhow!("catalog: there is no {file} ({hint})")));
+        }
+        complain(&format!("note: made a new catalog, {}", file.display()));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -34,6 +34,9 @@ pub(crate) struct Check {
     /// The service.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
+    /// The API key, for a service that wants one.
+    #[arg(long, value_name = "KEY", env = "TOLLGATE_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
 }
 
 impl Check {
@@ -71,10 +74,15 @@ impl Check {
     async fn ask(&self) -> anyhow::Result<(StatusCode, Value)> {
         let url = format!("{}/v1/rate-limit/check", self.server.trim_end_matches('/'));
         let body = json!({"user_id": self.user, "endpoint": self.endpoint, "cost": self.cost});
-        let request = Request::post(&url)
+        let mut request = Request::post(&url)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.to_string())))
             .with_context(|| format!("{} is not an address", self.server))?;
+        if let Some(key) = self.api_key.as_deref().filter(|key| !key.is_empty()) {
+            let key =
+                HeaderValue::from_str(key).context("--api-key: has characters that no header can have")?;
+            request.headers_mut().insert("x-api-key", key);
+        }
         let client = Client::builder(TokioExecutor::new()).build_http();
         let response =
             client.request(request).await.with_context(|| format!("could not reach {}", self.server))?;

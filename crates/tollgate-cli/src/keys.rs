@@ -5,7 +5,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tollgate::{Clock, SystemClock, Timestamp};
 use tollgate_catalog::{Catalog, StoredKey};
 
-use crate::catalog::CatalogLocation;
+use crate::catalog::{CatalogLocation, Missing};
 use crate::output::say;
 use crate::{Failure, catalog};
 
@@ -81,10 +81,14 @@ impl Keys {
                         )));
                     }
                 };
-                catalog::run(&catalog, async |catalog| create(&catalog, role, name, expires_at).await)
+                catalog::run(&catalog, Missing::Made, async |catalog| {
+                    create(&catalog, role, name, expires_at).await
+                })
             }
-            Command::List { catalog } => catalog::run(&catalog, async |catalog| list(&catalog).await),
-            Command::Revoke { id, catalog } => catalog::run(&catalog, async |catalog| {
+            Command::List { catalog } => {
+                catalog::run(&catalog, Missing::Refused, async |catalog| list(&catalog).await)
+            }
+            Command::Revoke { id, catalog } => catalog::run(&catalog, Missing::Refused, async |catalog| {
                 let key =
                     catalog.revoke_key(&catalog::actor(), &id).await.with_context(|| format!("key {id}"))?;
                 say(&format!("revoked {} ({}, {})", key.key_id, key.name, key.role));

@@ -98,12 +98,6 @@ async fn serve(
     let catalog = stores::open_catalog(&config.catalog_url, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
     let chosen = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());
-    let made = if chosen.is_none() && !catalog.has_admin_key().await? {
-        let actor = Actor { key_id: "first start".into(), ..Actor::default() };
-        Some(catalog.create_key(&actor, "admin", "first start", None).await?.1)
-    } else {
-        None
-    };
     let http = listen(config.server.http).await?;
     let address = http.local_addr()?;
     let mut listeners = Listeners::from(http);
@@ -115,6 +109,13 @@ async fn serve(
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // Made when nothing can fail any more before it is shown.
+    let made = if chosen.is_none() && !catalog.has_admin_key().await? {
+        let actor = Actor { key_id: "first start".into(), ..Actor::default() };
+        Some(catalog.create_key(&actor, "admin", "first start", None).await?.1)
+    } else {
+        None
+    };
     let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
 
     // On the terminal and not in the log, which is kept.

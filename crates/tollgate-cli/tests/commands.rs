@@ -113,6 +113,68 @@ fn serve_refuses_what_it_cannot_do_before_it_listens() {
     let (code, _, errors) = run(&["serve", "--http", taken]);
     assert_eq!(code, 1);
     assert!(errors.contains(&format!("could not listen on {taken}")), "{errors}");
+    // An admin key that nobody saw would lock everybody out of an empty catalog.
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let (code, output, _) = run(&["serve", "--http", taken, "--catalog", &catalog]);
+    assert_eq!((code, output.as_str()), (1, ""));
+    let (code, _, _) = run(&["serve", "--http", "127.0.0.1:0", "--grpc", taken, "--catalog", &catalog]);
+    assert_eq!(code, 1);
+    let (_, keys, _) = run(&["keys", "list", "--catalog", &catalog]);
+    assert_eq!(keys.lines().count(), 1, "{keys}");
+}
+
+/// Hashes of keys and names of users are in the catalog; and an empty one must not pass for the one that was meant.
+#[test]
+fn a_catalog_is_its_owners_and_is_not_made_by_accident() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("catalog.db");
+    let catalog = format!("sqlite://{}", path.display());
+    for command in [&["audit", "verify"][..], &["keys", "list"], &["keys", "revoke", "x"]] {
+        let (code, output, errors) = run(&[command, &["--catalog", &catalog]].concat());
+        assert_eq!((code, output.as_str()), (1, ""), "{command:?}");
+        assert!(errors.contains(&format!("there is no {}", path.display())), "{errors}");
+        assert!(!path.exists());
+    }
+    let (code, _, errors) = run(&["keys", "create", "--role", "reader", "--catalog", &catalog]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.contains("note: made a new catalog"), "{errors}");
+    let rights = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+    assert_eq!(rights & 0o777, 0o600);
+    assert_eq!(run(&["audit", "verify", "--catalog", &catalog]).0, 0);
+}
+
+#[test]
+fn variables_that_are_for_others_are_no_settings() {
+    let names = [
+        "TOLLGATE_API_KEY",
+        "TOLLGATE_PORT",
+        "TOLLGATE_PORT_8080_TCP_ADDR",
+        "TOLLGATE_SERVICE_HOST",
+        "TOLLGATE_SERVICE_PORT",
+        "TOLLGATE_SERVICE_PORT_HTTP",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(directory.path(), "");
+    let output =
+        tollgate().args(["config", "check", &path]).envs(names.map(|name| (name, "x"))).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for unknown in ["TOLLGATE_SERVICE_HOSTS", "TOLLGATE_PORT__X", "TOLLGATE_API_KEYS"] {
+        let output = tollgate().args(["config", "check", &path]).env(unknown, "x").output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{unknown}");
+    }
+}
+
+#[test]
+fn check_shows_its_key_where_one_is_wanted() {
+    let settings = [("TOLLGATE_ADMIN_KEY", "secret"), ("TOLLGATE_SERVER__REQUIRE_KEY", "true")];
+    let service = Service::start(&[], &settings);
+    let check = ["check", "--server", &service.url, "--user", "u", "--endpoint", "/"];
+    assert_eq!(run(&check).0, 2);
+    assert_eq!(run(&[&check[..], &["--api-key", "wrong"]].concat()).0, 2);
+    assert_eq!(run(&[&check[..], &["--api-key", "secret"]].concat()).0, 0);
+    let output = tollgate().args(check).env("TOLLGATE_API_KEY", "secret").output().unwrap();
+    assert!(output.status.success());
 }
 
 #[test]

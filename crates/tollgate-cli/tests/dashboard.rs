@@ -185,6 +185,15 @@ async fn a_user_and_a_check() {
     browser.click("Reset").await;
     browser.see_in("td.use", "0 of 50").await;
 
+    // A second rule of the same name elsewhere: an override holds for both, and that is said.
+    let other = json!({"name": "per-user-minute", "dimension": "user", "endpoint_pattern": "/other", "algorithm": "fixed_window", "limit": 9, "window_seconds": 1.5});
+    ask(&service, "POST", "/api/v1/rules", &other);
+    browser.click("Refresh").await;
+    browser.see("/other").await;
+    browser.click("per-user-minute: custom override").await;
+    browser.see_in("dialog", "an override holds for every rule of this name, so for").await;
+    browser.click("Cancel").await;
+
     ask(&service, "POST", "/api/v1/rules", &shadow_rule("watching"));
     browser.click("Try").await;
     browser.click("Explain").await;
@@ -195,7 +204,7 @@ async fn a_user_and_a_check() {
     browser.click("Explain").await;
     browser.see_in("#verdict", "Would be denied").await;
     browser.see_in("#verdict", "COST_EXCEEDS_LIMIT").await;
-    browser.see_in("#explanation", "2 of 2 rules apply").await;
+    browser.see_in("#explanation", "2 of 3 rules apply").await;
     browser.fill("Cost", "2").await;
     browser.fill("Other dimensions", "ip = 10.0.0.1").await;
     browser.click("Explain").await;

@@ -164,7 +164,7 @@ async fn every_failure_has_the_error_models_body() {
     let large = vec![b' '; 256 * 1024 + 1];
     type Row<'a> = (Method, &'a str, Vec<(&'a str, &'a str)>, Body, StatusCode, &'a str);
     let rows: Vec<Row<'_>> = vec![
-        (Method::GET, "/", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
+        (Method::GET, "/nowhere", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
         (Method::GET, "/v1/rate-limit/status/u", vec![], Body::empty(), StatusCode::NOT_FOUND, "NOT_FOUND"),
         (
             Method::GET,

@@ -195,6 +195,13 @@ async fn a_check_is_explained_and_charges_nothing() {
         (1, "other_dimension"),
     ];
     assert_eq!(verdicts, expected);
+    // Numbers of one's own are not those of a rule for somebody else.
+    let own = json!({"rule": "few", "limit": 7, "expires_in_seconds": 600});
+    assert_eq!(client.admin(Method::POST, "/api/v1/users/u1/override", own).await.status, 201);
+    let (_, rules) = explain(json!({"user_id": "u1", "endpoint": "/"})).await;
+    let limits: Vec<(u64, &str)> =
+        rules.iter().map(|(_, limit, verdict, _)| (*limit, verdict.as_str())).collect();
+    assert_eq!(limits[..3], [(7, "applies"), (7, "outdone"), (200, "other_identifier")]);
     let bad = client.admin(Method::POST, "/api/v1/explain", json!({"endpoint": "/"})).await;
     assert_eq!((bad.status.as_u16(), bad.error().0), (400, "INVALID_INPUT"));
 }

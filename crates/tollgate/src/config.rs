@@ -32,7 +32,10 @@ pub use telemetry::{LogConfig, LogFormat, LoggedDecisions, LoggedKeys, TracesCon
 /// The start of the names of environment variables that override a value: `TOLLGATE_SERVER__HTTP` is `server.http`.
 const ENVIRONMENT_PREFIX: &str = "TOLLGATE_";
 /// Read elsewhere, or not a value of the file.
-const ENVIRONMENT_OTHER: [&str; 1] = ["TOLLGATE_ADMIN_KEY"];
+const ENVIRONMENT_OTHER: [&str; 2] = ["TOLLGATE_ADMIN_KEY", "TOLLGATE_API_KEY"];
+/// What Kubernetes sets in every pod beside a service called `tollgate`; none of it can be a value of the file, whose levels have two underscores
+/// between them.
+const ENVIRONMENT_KUBERNETES: [&str; 3] = ["TOLLGATE_PORT", "TOLLGATE_SERVICE_HOST", "TOLLGATE_SERVICE_PORT"];
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -352,9 +355,7 @@ impl Config {
             Node::new(Place::Line(1), node::Value::Null)
         });
         let mut overrides: Vec<(String, String)> = environment
-            .filter(|(name, _)| {
-                name.starts_with(ENVIRONMENT_PREFIX) && !ENVIRONMENT_OTHER.contains(&name.as_str())
-            })
+            .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX) && !is_no_setting(name))
             .collect();
         overrides.sort();
         for (name, value) in overrides {
@@ -422,6 +423,15 @@ impl Config {
         }
         builder
     }
+}
+
+/// Whether a variable with our prefix is for somebody else.
+fn is_no_setting(name: &str) -> bool {
+    let of_kubernetes = |known: &&str| {
+        let rest = name.strip_prefix(*known);
+        rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('_') && !rest.starts_with("__")))
+    };
+    ENVIRONMENT_OTHER.contains(&name) || ENVIRONMENT_KUBERNETES.iter().any(of_kubernetes)
 }
 
 /// `TOLLGATE_DEFAULT_LIMIT__BURST=5` sets `default_limit.burst`; the value is read as YAML.

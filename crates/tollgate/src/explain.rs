@@ -91,8 +91,13 @@ impl Limiter {
             })
             .collect();
         let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
+        // The numbers of the check's user are not those of a rule for somebody else.
+        let is_own = |rule: &CompiledRule| {
+            let whom = |identifier| check.identities().contains(&(rule.limit.dimension(), identifier));
+            rule.identifier.as_deref().is_none_or(whom)
+        };
         let explained = |rule: &Arc<CompiledRule>| Explained {
-            limit: rule.limit_for(check.profile),
+            limit: rule.limit_for(check.profile.filter(|_| is_own(rule))),
             endpoint: rule.endpoint.clone(),
             method: rule.method.clone(),
             identifier: rule.identifier.clone(),

@@ -68,6 +68,45 @@ fn the_schema_has_the_fields_that_the_reader_has() {
     }
 }
 
+/// The names of all properties, however deep.
+fn names(schema: &Value, found: &mut BTreeSet<String>) {
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        found.insert(name.clone());
+        names(inner, found);
+    }
+    for inner in [&schema["items"], &schema["additionalProperties"]] {
+        names(inner, found);
+    }
+    schema["oneOf"].as_array().into_iter().flatten().for_each(|inner| names(inner, found));
+}
+
+#[test]
+fn the_example_has_everything_that_can_be_configured() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tollgate.yaml"))
+            .unwrap();
+    let mut found = BTreeSet::new();
+    for part in [
+        "server",
+        "management",
+        "stores",
+        "catalog",
+        "decision_log",
+        "retention",
+        "failure",
+        "log",
+        "traces",
+        "service",
+    ] {
+        assert!(text.contains(&format!("{part}:")), "{part}");
+        names(&schema()["properties"][part], &mut found);
+    }
+    found.extend(schema()["properties"].as_object().unwrap().keys().cloned());
+    for name in found {
+        assert!(text.contains(&format!("{name}:")), "{name} is not in the example");
+    }
+}
+
 /// Every configuration that is shipped, as JSON.
 fn shipped() -> Vec<(String, Value)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

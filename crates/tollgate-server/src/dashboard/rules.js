@@ -188,7 +188,7 @@ async function wouldBlock(rule) {
     if (!own && rules.length >= FIGURES_LISTED) return element('p', { class: 'hint' }, 'How many it would have blocked is in the metrics of this node.');
     const blocked = own?.shadow_blocked ?? 0;
     return element('p', { class: blocked ? 'figure' : 'figure none' }, element('b', {}, count(blocked)),
-      ` request${blocked === 1 ? '' : 's'} would have been blocked on this node since it started.`);
+      ` request${blocked === 1 ? '' : 's'} would have been blocked on this node since it started, by all rules of this name as they were then.`);
   } catch (error) {
     return failed(error);
   }

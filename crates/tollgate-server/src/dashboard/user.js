@@ -54,7 +54,7 @@ function limitsCard(session, { user_id: userId, tier, limits }, again) {
         { title: 'Endpoint', kind: 'wide', cell: (row) => element('span', { class: 'identifier code' }, row.method ? `${row.method} ` : '', row.endpoint_pattern) },
         { title: 'Limit', cell: (row) => [limit(row), element('div', { class: 'sub' }, algorithm(row.algorithm))] },
         { title: 'Used', kind: 'use', cell: use },
-        { title: 'Actions', kind: 'actions', cell: (row) => actions(session, userId, row, again) },
+        { title: 'Actions', kind: 'actions', cell: (row) => actions(session, userId, row, siblings(limits, row), again) },
       ],
     }));
 }
@@ -66,15 +66,24 @@ function use(row) {
   return [element('span', { class: 'numbers' }, `${count(row.current_count)} of ${count(row.burst_capacity)}`), ' ', state, bar([row.usage_percentage / 100, kind])];
 }
 
-function actions(session, userId, row, again) {
+/** The other limits that an override of this one changes too: it holds for every rule of the name. */
+const siblings = (limits, row) => limits.filter((other) => other !== row && other.rule === row.rule && OF_RULES.includes(other.why));
+
+function alsoChanged(others) {
+  if (others.length === 0) return null;
+  const places = others.map((other) => `${other.method ? `${other.method} ` : ''}${other.endpoint_pattern} (now ${limit(other)})`);
+  return element('p', { class: 'hint' }, element('b', {}, 'Also changed: '), `an override holds for every rule of this name, so for ${places.join(' and ')} too.`);
+}
+
+function actions(session, userId, row, others, again) {
   const button = (text, label, action) => onlyFor(session, element('button', { type: 'button', 'aria-label': label, onclick: action }, text));
   const buttons = [];
   if (OF_RULES.includes(row.why)) {
     for (const [factor, seconds] of PRESETS) {
       const text = `${factor}× for ${duration(seconds)}`;
-      buttons.push(button(text, `${row.rule}: ${text}`, () => preset(userId, row, factor, seconds, again)));
+      buttons.push(button(text, `${row.rule}: ${text}`, () => preset(userId, row, others, factor, seconds, again)));
     }
-    buttons.push(button('Custom…', `${row.rule}: custom override`, () => custom(userId, row, again)));
+    buttons.push(button('Custom…', `${row.rule}: custom override`, () => custom(userId, row, others, again)));
   }
   buttons.push(button('Reset…', `${row.rule}: reset counters`, () => reset(userId, row, again)));
   return element('div', { class: 'buttons' }, buttons);
@@ -88,7 +97,7 @@ const afterwards = (text, again) => () => {
   again();
 };
 
-function preset(userId, row, factor, seconds, again) {
+function preset(userId, row, others, factor, seconds, again) {
   const times = (value) => Math.min(value * factor, QUOTA_MAX);
   const raised = { limit: times(row.limit), window_seconds: row.window_seconds };
   // Without it the bucket would shrink to one window's worth.
@@ -96,7 +105,9 @@ function preset(userId, row, factor, seconds, again) {
   const end = new Date(Date.now() + seconds * 1_000);
   ask({
     title: `${factor}× ${row.rule} for ${duration(seconds)}?`, action: 'Override',
-    text: element('p', {}, element('b', { class: 'identifier' }, userId), ` gets ${limit(raised)} instead of ${limit(row)} until ${time(end)}. What was used stays used.`),
+    text: element('div', {},
+      element('p', {}, element('b', { class: 'identifier' }, userId), ` gets ${limit(raised)} instead of ${limit(row)} until ${time(end)}. What was used stays used.`),
+      alsoChanged(others)),
     perform: () => override(userId, { ...raised, rule: row.rule, expires_in_seconds: seconds, reason: `${factor}× for ${duration(seconds)}, from the dashboard` }),
     done: afterwards(`Override for ${userId} is in force.`, again),
   });
@@ -107,15 +118,15 @@ function field(label, attributes) {
   return element('div', { class: 'field' }, element('label', { for: id }, label), element('input', { id, autocomplete: 'off', ...attributes }));
 }
 
-function custom(userId, row, again) {
+function custom(userId, row, others, again) {
   const number = (text) => (text === '' ? undefined : Number.isFinite(Number(text)) ? Number(text) : text);
-  const text = element('div', { class: 'columns' },
+  const fields = element('div', { class: 'columns' },
     field(`Requests per ${duration(row.window_seconds)}`, { name: 'limit', inputmode: 'numeric', value: row.limit }),
     hasBurst(row.algorithm) ? field('Burst', { name: 'burst_capacity', inputmode: 'numeric', value: row.burst_capacity }) : null,
     field('For how many minutes', { name: 'expires_in_seconds', inputmode: 'numeric', value: 60 }),
     field('Why', { name: 'reason', placeholder: 'for the audit trail' }));
   ask({
-    title: `Override ${row.rule} for ${userId}`, text, action: 'Override',
+    title: `Override ${row.rule} for ${userId}`, text: element('div', {}, fields, alsoChanged(others)), action: 'Override',
     perform: ({ elements }) => {
       const minutes = number(elements.expires_in_seconds.value.trim());
       return override(userId, {

@@ -20,12 +20,14 @@ export function milliseconds(value) {
 
 const UNITS = [['day', 86_400], ['hour', 3_600], ['minute', 60], ['second', 1]];
 
-/** `1 hour`, `90 seconds`, `500 ms`. */
+const precise = new Intl.NumberFormat('en', { maximumFractionDigits: 3 });
+
+/** `1 hour`, `90 seconds`, `1.5 seconds`, `500 ms`. */
 export function duration(seconds) {
-  if (seconds < 1) return `${Math.round(seconds * 1_000)} ms`;
+  if (seconds < 1) return `${precise.format(seconds * 1_000)} ms`;
   const [name, size] = UNITS.find(([, size]) => seconds >= size && seconds % size === 0) ?? ['second', 1];
   const amount = seconds / size;
-  return `${count(amount)} ${name}${amount === 1 ? '' : 's'}`;
+  return `${precise.format(amount)} ${name}${amount === 1 ? '' : 's'}`;
 }
 
 /** `2 d 3 h`: the two largest parts, or as many as are wanted. */
