@@ -1,17 +1,21 @@
 //! Logs on the error output, and traces to a collector when one is configured.
 
 use std::fmt::{self, Debug};
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Stderr, Write, stderr};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry::{KeyValue, global};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
+use tokio::time::Instant;
 use tollgate::{Config, LogFormat, TRACES, TracesConfig};
+use tonic::transport::ClientTlsConfig;
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::field::MakeExt;
@@ -21,8 +25,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+use crate::output::steers;
+
 /// How long the collector may take to take the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
+
+/// How often it is said that spans are lost.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Logs and traces, until they are finished.
 #[derive(Debug)]
@@ -41,7 +50,7 @@ impl Logging {
                 .with_ansi(std::io::stderr().is_terminal())
                 .fmt_fields(debug_fn(write_field).delimited(" "))
                 .boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+            LogFormat::Json => lines.with_writer(|| Plain(stderr())).json().flatten_event(true).boxed(),
         };
         let traces = config.traces.as_ref().map(provider).transpose().context("traces.otlp")?;
         let spans = traces.as_ref().map(|provider| {
@@ -69,8 +78,46 @@ impl Logging {
     }
 }
 
+/// An exporter whose failures are told, once in a while.
+#[derive(Debug)]
+struct Told {
+    exporter: SpanExporter,
+    told: Mutex<Option<Instant>>,
+}
+
+impl trace::SpanExporter for Told {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let exported = self.exporter.export(batch).await;
+        if let Err(error) = &exported {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+                *told = Some(Instant::now());
+                tracing::warn!(spans, %error, "spans did not reach the collector and are lost");
+            }
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
 fn provider(config: &TracesConfig) -> anyhow::Result<SdkTracerProvider> {
-    let exporter = SpanExporter::builder().with_tonic().with_endpoint(&config.otlp).build()?;
+    let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(&config.otlp);
+    if config.otlp.starts_with("https://") {
+        exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
+    }
+    let exporter = Told { exporter: exporter.build()?, told: Mutex::new(None) };
     let resource = Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
@@ -83,13 +130,40 @@ fn provider(config: &TracesConfig) -> anyhow::Result<SdkTracerProvider> {
         .build())
 }
 
+/// JSON leaves most of what steers a terminal as it is; within its strings this is the same text.
+struct Plain(Stderr);
+
+impl Write for Plain {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        if !text.chars().any(|character| steers(character) && character != '\n') {
+            return self.0.write(line);
+        }
+        let mut plain = String::with_capacity(text.len() + 16);
+        for character in text.chars() {
+            if steers(character) && character != '\n' {
+                // None of them is beyond four digits.
+                plain.push_str(&format!("\\u{:04x}", u32::from(character)));
+            } else {
+                plain.push(character);
+            }
+        }
+        self.0.write_all(plain.as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Writes a field so that whatever is in it stays within its line: an error may hold what somebody sent.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     if field.name() != "message" {
         write!(writer, "{}=", field.name())?;
     }
     for character in format!("{value:?}").chars() {
-        if character.is_control() {
+        if steers(character) {
             write!(writer, "{}", character.escape_default())?;
         } else {
             writer.write_char(character)?;

@@ -143,6 +143,31 @@ fn seconds(lines: &[Value]) -> usize {
     seconds.len()
 }
 
+/// Some characters outside ASCII steer terminals too, or turn a line around.
+#[test]
+fn what_callers_send_stays_text() {
+    for format in ["json", "pretty"] {
+        let service = Logged::start(&format!("log: {{format: {format}, keys: plain}}"));
+        for _ in 0..3 {
+            let body = r#"{"user_id": "eve\u202eve", "endpoint": "/q\u009b31mEVIL\u2028x"}"#;
+            service.send("POST /v1/rate-limit/check", "", body);
+        }
+        let log = service.stop();
+        assert!(log.contains("EVIL"), "{log}");
+        let steers = |character: char| {
+            (character.is_control() && character != '\n') || "\u{202e}\u{2028}".contains(character)
+        };
+        assert!(!log.contains(steers), "{}", log.escape_debug());
+        if format == "json" {
+            assert_eq!(
+                decisions(&log)[0]["key"],
+                "user:eve\u{202e}ve",
+                "and is the same for whoever reads it"
+            );
+        }
+    }
+}
+
 /// An error of a server that somebody else runs may hold anything.
 #[test]
 fn nobody_writes_a_line_but_the_service() {

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 use process::{Service, file};
 use scrape::{Scrape, get, scrape, until};
-use tollgate_proto::v1::CheckRequest;
 use tollgate_proto::v1::rate_limiter_client::RateLimiterClient;
+use tollgate_proto::v1::{BatchCheckRequest, CheckRequest};
 use tollgate_testkit::server::{MariaDb, Postgres, RedisServer};
 use tonic::transport::Endpoint;
 
@@ -162,6 +162,7 @@ fn databases_are_measured() {
         let scrape = scrape(&service.url);
         let of = |name| scrape.get(name, &[("store", "default")]).unwrap();
         assert!((1.0..=3.0).contains(&of("tollgate_store_connections")), "{}", scrape.text);
+        assert!((1.0..=3.0).contains(&of("tollgate_store_connects")), "{}", scrape.text);
         assert!(of("tollgate_store_batches") >= 12.0);
         assert!(of("tollgate_store_batched") >= of("tollgate_store_batches"));
         assert_eq!(scrape.get("tollgate_queue_depth", &[("queue", "store:default")]), Some(0.0));
@@ -205,6 +206,43 @@ fn labels_are_bounded_whatever_clients_send() {
     for (name, labels, _) in &after.series {
         assert!(labels.iter().all(|(label, _)| known.contains(label.as_str())), "{name} {labels:?}");
     }
+}
+
+/// While a store is away and limits are counted in the process, both verdicts have the same reason.
+#[test]
+fn the_local_fallback_is_seen() {
+    let mut redis = RedisServer::start();
+    let rules = "failure: {mode: local}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]";
+    let (service, _directory) = start(rules, &["--store", &format!("redis://{}", redis.address())]);
+    redis.kill();
+    checks(&service, "u1", 6);
+    let scrape = scrape(&service.url);
+    let of = |name| scrape.get(name, &[("rule", "few"), ("reason", "LOCAL_FALLBACK")]);
+    assert_eq!((of("tollgate_allowed"), of("tollgate_blocked")), (Some(2.0), Some(4.0)), "{}", scrape.text);
+}
+
+/// One decision about many checks is one.
+#[test]
+fn a_batch_that_is_decided_as_one_is_counted_as_one() {
+    let (service, _directory) = start(RULES, &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let grpc = format!("http://{}", service.grpc);
+    runtime.block_on(async {
+        let mut client = RateLimiterClient::new(Endpoint::from_shared(grpc).unwrap().connect_lazy());
+        let of =
+            |user: String| CheckRequest { identifier: user, endpoint: "/".into(), ..CheckRequest::default() };
+        let checks = (0..9)
+            .map(|number| of(format!("u{number}")))
+            .chain([CheckRequest { cost: 10, ..of("u9".into()) }]);
+        let batch =
+            BatchCheckRequest { checks: checks.collect(), all_or_nothing: true, ..Default::default() };
+        client.batch_check(batch).await.unwrap();
+    });
+    let scrape = scrape(&service.url);
+    assert_eq!(scrape.get("tollgate_allowed", &[]), Some(1.0), "{}", scrape.text);
+    let throttled = scrape.get("tollgate_state_transitions", &[("to", "throttled")]).unwrap();
+    assert!(throttled <= 11.0, "{throttled}: each limit that changed, once");
+    assert_eq!(scrape.get("tollgate_latency_seconds", &[("outcome", "allowed")]), Some(1.0));
 }
 
 #[test]

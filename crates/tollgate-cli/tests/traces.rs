@@ -23,8 +23,12 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::TcpListenerStream;
-use tollgate_proto::v1::CheckRequest;
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tollgate_proto::v1::rate_limiter_client::RateLimiterClient;
+use tollgate_proto::v1::{BatchCheckRequest, CheckRequest};
 use tollgate_testkit::server::RedisServer;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
@@ -183,6 +187,56 @@ async fn a_check_is_a_span_under_the_callers_with_its_store_inside() {
     }
 }
 
+/// Batches, streams and Envoy's requests have spans like single checks.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_to_check_has_its_spans() {
+    let mut collector = Collector::start().await;
+    let rules = "default_limit: none\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]\ndescriptors: [{domain: edge, name: each, entries: [{key: team}], algorithm: fixed_window, limit: 1, window: 1d}]";
+    let (_directory, config) = collector.config(rules);
+    let service = Service::start(&["--config", &config], &[]);
+    let channel = Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap().connect_lazy();
+    let of =
+        |user: &str| CheckRequest { identifier: user.into(), endpoint: "/".into(), ..Default::default() };
+    fn traced<T>(message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("traceparent", format!("00-{TRACE}-{CALLER}-01").parse().unwrap());
+        request
+    }
+    let mut limiter = RateLimiterClient::new(channel.clone());
+    for all_or_nothing in [false, true] {
+        let checks = vec![of("a"), of("b")];
+        let batch = BatchCheckRequest { checks, all_or_nothing, ..Default::default() };
+        limiter.batch_check(traced(batch)).await.unwrap();
+    }
+    let stream = tokio_stream::iter([of("c"), of("d"), of("e")]);
+    let mut answers = limiter.check_stream(traced(stream)).await.unwrap().into_inner();
+    while answers.message().await.unwrap().is_some() {}
+    let entry = Entry { key: "team".into(), value: "red".into() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    let envoy =
+        RateLimitRequest { domain: "edge".into(), descriptors: vec![descriptor], ..Default::default() };
+    RateLimitServiceClient::new(channel).should_rate_limit(traced(envoy)).await.unwrap();
+    signal(&service.process, "TERM");
+    // Two batches with a span for each decision and one for the store, three of the stream and Envoy's with theirs.
+    let spans = collector.spans(2 + 3 + 4 + 2 + 4).await;
+    assert!(spans.iter().all(|(_, span)| hex(&span.trace_id) == TRACE), "{spans:#?}");
+    let named = |name: &str| -> Vec<&Span> {
+        spans.iter().map(|(_, span)| span).filter(|span| span.name == name).collect()
+    };
+    let (batches, checks) = (named("batch_check"), named("check"));
+    assert_eq!((batches.len(), checks.len()), (2, 7));
+    let under = |parent: &Span| checks.iter().filter(|check| check.parent_span_id == parent.span_id).count();
+    assert_eq!(
+        batches.iter().map(|batch| under(batch)).sum::<usize>(),
+        3,
+        "two of one, and one decision on both"
+    );
+    assert_eq!(checks.iter().filter(|check| hex(&check.parent_span_id) == CALLER).count(), 4);
+    let rules: Vec<String> = checks.iter().map(|check| attribute(check, "tollgate.rule")).collect();
+    assert_eq!(rules.iter().filter(|rule| *rule == "few").count(), 6);
+    assert!(rules.contains(&"each".to_owned()), "{rules:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_decides_whether_its_request_is_traced_and_sampling_about_the_others() {
     let mut collector = Collector::start().await;
@@ -253,6 +307,30 @@ async fn without_its_collector_the_service_works() {
     let mut service = service;
     let ended = tokio::task::spawn_blocking(move || service.process.wait().unwrap());
     assert!(timeout(Duration::from_secs(15), ended).await.expect("it ends").unwrap().success());
+}
+
+/// What is lost is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_that_nobody_takes_are_told() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(directory.path(), &format!("{RULES}\ntraces: {{otlp: 'http://{closed}'}}"));
+    let log = std::fs::File::create(directory.path().join("log")).unwrap();
+    let mut process = process::tollgate()
+        .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
+        .stdout(std::process::Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(process.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
+    process::ask(url, "POST", "/v1/rate-limit/check", r#"{"user_id": "u", "endpoint": "/"}"#).unwrap();
+    signal(&process, "TERM");
+    process.wait().unwrap();
+    let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
+    assert!(log.contains("spans did not reach the collector and are lost"), "{log}");
 }
 
 #[test]

@@ -144,6 +144,7 @@ impl App {
             }
         };
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            let error = error.logged(as_text(&id));
             let mut rendered = error.render(as_text(&id), rendering);
             if let Some(allow) = response.headers_mut().remove(ALLOW) {
                 rendered.headers_mut().insert(ALLOW, allow);
@@ -199,6 +200,24 @@ impl Shared {
         self.transitions.observe(decision);
         if let Some(live) = &self.live {
             live.journal.note(check, request_id, decision);
+        }
+    }
+
+    /// Takes note of one decision about several checks: it is one, whatever it was about, and each of them was used.
+    pub(crate) fn observe_together(
+        &self,
+        checks: &[Check<'_>],
+        request_id: &str,
+        decision: &Decision,
+        took: Duration,
+    ) {
+        self.telemetry.observe(decision, took);
+        self.transitions.observe(decision);
+        for check in checks {
+            self.lines.note(check, request_id, decision, took);
+            if let Some(live) = &self.live {
+                live.journal.note(check, request_id, decision);
+            }
         }
     }
 

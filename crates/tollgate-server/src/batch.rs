@@ -55,7 +55,7 @@ pub(crate) async fn decide<'a>(
         }));
     }
     let (started, span) = (Instant::now(), trace::batch(headers, checks.len()));
-    let outcomes = shared.limiter.check_each(&checks).instrument(span).await;
+    let outcomes = shared.limiter.check_each(&checks).instrument(span.clone()).await;
     let took = started.elapsed();
     let mut outcomes = checks.iter().zip(outcomes);
     let decided = |(index, place): (usize, Result<(), ApiError>)| {
@@ -69,6 +69,7 @@ pub(crate) async fn decide<'a>(
             }
             explain(index, error)
         })?;
+        trace::part(&span, &decision);
         shared.observe(check, request_id(headers), &decision, took);
         Ok(decision)
     };

@@ -15,7 +15,7 @@ pub(crate) struct PerSecond {
 }
 
 impl PerSecond {
-    pub(crate) fn new(max: u64) -> Self {
+    pub(crate) const fn new(max: u64) -> Self {
         Self { max, second: AtomicU64::new(0), count: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 

@@ -10,6 +10,7 @@ use tonic::{Code as Grpc, Status};
 use utoipa::ToSchema;
 
 use crate::openapi::vocabulary::Time;
+use crate::per_second::PerSecond;
 use crate::profiles::now;
 use crate::rest::rfc3339;
 
@@ -22,7 +23,12 @@ pub(crate) struct ApiError {
     pub(crate) details: Option<(String, String)>,
     /// In how many seconds a retry helps, where that is known.
     pub(crate) retry_after: Option<u64>,
+    /// What operators should know and clients should not.
+    cause: Option<String>,
 }
+
+/// How many errors have a line each second.
+static LINES: PerSecond = PerSecond::new(10);
 
 /// The codes of the error model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
@@ -90,19 +96,39 @@ impl Code {
 
 impl ApiError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: None, retry_after: None }
+        Self { code, message: message.into(), details: None, retry_after: None, cause: None }
     }
 
     /// A field of the request is wrong.
     pub(crate) fn field(code: Code, field: &str, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         let message = format!("{field}: {reason}");
-        Self { code, message, details: Some((field.to_owned(), reason)), retry_after: None }
+        Self { code, message, details: Some((field.to_owned(), reason)), retry_after: None, cause: None }
     }
 
     /// The same error with the time after which a retry helps.
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
+        self
+    }
+
+    /// The same error with what operators should know about it.
+    fn because(mut self, cause: String) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// The same error, after its cause was logged under the id of the request it answers; not more often than the log can bear.
+    pub(crate) fn logged(mut self, request_id: &str) -> Self {
+        if let Some(error) = self.cause.take()
+            && LINES.admit()
+        {
+            let request_id = Some(request_id).filter(|id| !id.is_empty());
+            match self.code {
+                Code::InternalError => tracing::error!(request_id, error, "a check could not be decided"),
+                _ => tracing::warn!(request_id, error, "a request needs a store that fails"),
+            }
+        }
         self
     }
 
@@ -148,6 +174,7 @@ impl ApiError {
 /// As an answer over gRPC.
 impl From<ApiError> for Status {
     fn from(error: ApiError) -> Self {
+        let error = error.logged("");
         let mut status = Self::new(error.code.table().2, error.message);
         if let Some(seconds) = error.retry_after {
             status.metadata_mut().insert("retry-after", MetadataValue::from(seconds));
@@ -248,13 +275,12 @@ impl From<CheckError> for ApiError {
             }
             // What the store said names servers, which are not the client's business.
             CheckError::Store(error) if error.is_outage() => {
-                tracing::warn!(%error, "a request needs a store that fails");
-                Self::new(Code::ServiceUnavailable, "the store of these counters does not answer; try again")
+                let message = "the store of these counters does not answer; try again";
+                Self::new(Code::ServiceUnavailable, message).because(error.to_string())
             }
             CheckError::Store(error) if error.is_retryable() => Self::new(Code::ServiceUnavailable, message),
             error => {
-                tracing::error!(%error, "a check could not be decided");
-                Self::new(Code::InternalError, "the request could not be decided")
+                Self::new(Code::InternalError, "the request could not be decided").because(error.to_string())
             }
         }
     }

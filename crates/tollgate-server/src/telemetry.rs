@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tollgate::{Decision, Gauge, Limiter};
+use tollgate::{Decision, Gauge, Limiter, Timestamp};
 use tonic::Code;
 
 use crate::connection::Protocol;
+use crate::profiles::now;
 pub(crate) use export::scrape;
 pub(crate) use histogram::{Counted, Histogram};
 pub(crate) use rules::{Name as RuleName, Rule, Rules};
@@ -50,6 +51,7 @@ impl Ending {
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     is_on: bool,
+    started: Timestamp,
     pub(crate) rules: Rules,
     /// By the place of the store, then by how the check ended.
     latency: Vec<[Histogram; Ending::ALL.len()]>,
@@ -65,6 +67,7 @@ impl Telemetry {
         let of_store = |_| std::array::from_fn(|_| Histogram::new(&LATENCY_BUCKETS));
         Self {
             is_on,
+            started: now(),
             rules: Rules::default(),
             latency: limiter.stores().health().map(of_store).collect(),
             http_responses: std::array::from_fn(|_| AtomicU64::new(0)),

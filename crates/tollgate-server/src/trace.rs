@@ -9,7 +9,11 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 /// The span of one check.
 pub(crate) fn check(headers: &HeaderMap) -> Span {
-    let span = tracing::info_span!(
+    under_caller(empty(), headers)
+}
+
+fn empty() -> Span {
+    tracing::info_span!(
         target: TRACES,
         "check",
         otel.kind = "server",
@@ -20,8 +24,7 @@ pub(crate) fn check(headers: &HeaderMap) -> Span {
         tollgate.reason = Empty,
         tollgate.remaining = Empty,
         tollgate.degraded = Empty,
-    );
-    under_caller(span, headers)
+    )
 }
 
 /// The span of many checks that came together.
@@ -46,6 +49,13 @@ pub(crate) fn decided(span: &Span, decision: &Decision) {
         span.record("tollgate.algorithm", answer.algorithm.name());
         span.record("tollgate.reason", answer.reason.map(|reason| reason.name()));
         span.record("tollgate.remaining", answer.remaining);
+    }
+}
+
+/// The decision on one of many checks, as a span of its own under theirs; the store was asked for all of them at once.
+pub(crate) fn part(batch: &Span, decision: &Decision) {
+    if !batch.is_disabled() {
+        batch.in_scope(|| decided(&empty(), decision));
     }
 }
 

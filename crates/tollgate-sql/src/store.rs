@@ -5,6 +5,8 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
@@ -13,7 +15,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
 use tollgate_store::{
-    ApplyFuture, Asked, Batcher, Command, Figures, Gauge, Lane, Outcome, Present, Store, StoreError,
+    ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store, StoreError,
 };
 
 use crate::error::{Trouble, before_commit, during_commit, locked, not_connected};
@@ -114,6 +116,7 @@ pub struct SqlStore {
     hasher: RandomState,
     options: Options,
     connections: Gauge,
+    connects: Arc<AtomicU64>,
     sweeper: AbortHandle,
 }
 
@@ -147,17 +150,26 @@ impl SqlStore {
         schema::migrate(&mut session).await?;
         let mut sessions = vec![Some(session)];
         sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
-        let connections = Gauge::default();
+        // The first one was made to look at the schema.
+        let (connections, connects) = (Gauge::default(), Arc::new(AtomicU64::new(1)));
         let lane = |session: Option<Session>| Worker {
             options: options.options.clone(),
             session: session.map(|session| (session, connections.enter())),
             connections: connections.clone(),
+            connects: connects.clone(),
             held: Held::default(),
         };
         let lanes: Vec<Worker> = sessions.into_iter().map(lane).collect();
         let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
         let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
-        Ok(Self { batcher, hasher: RandomState::new(), options: options.options, connections, sweeper })
+        Ok(Self {
+            batcher,
+            hasher: RandomState::new(),
+            options: options.options,
+            connections,
+            connects,
+            sweeper,
+        })
     }
 
     /// Removes the rows that are not needed any more; says how many. It also happens by itself, now and then.
@@ -186,6 +198,7 @@ impl Store for SqlStore {
     fn figures(&self) -> Figures {
         let mut figures = self.batcher.figures();
         figures.push(("connections", self.connections.level()));
+        figures.push(("connects", Figure::Count(self.connects.load(Ordering::Relaxed))));
         figures
     }
 }
@@ -229,6 +242,7 @@ struct Worker {
     options: Options,
     session: Option<(Session, Present)>,
     connections: Gauge,
+    connects: Arc<AtomicU64>,
     held: Held,
 }
 
@@ -266,7 +280,11 @@ impl Worker {
         while !batch.is_empty() {
             let ((mut session, present), idle) = match self.session.take() {
                 Some(session) => (session, true),
-                None => ((connect(&self.options).await?, self.connections.enter()), false),
+                None => {
+                    let session = connect(&self.options).await?;
+                    self.connects.fetch_add(1, Ordering::Relaxed);
+                    ((session, self.connections.enter()), false)
+                }
             };
             let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
             let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs, wait)).await;

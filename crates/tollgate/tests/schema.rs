@@ -74,7 +74,9 @@ fn names(schema: &Value, found: &mut BTreeSet<String>) {
         found.insert(name.clone());
         names(inner, found);
     }
-    for inner in [&schema["items"], &schema["additionalProperties"]] {
+    for inner in
+        [&schema["items"], &schema["additionalProperties"]].into_iter().filter(|inner| inner.is_object())
+    {
         names(inner, found);
     }
     schema["oneOf"].as_array().into_iter().flatten().for_each(|inner| names(inner, found));

@@ -73,7 +73,7 @@ impl Envoy {
             // Not an error: Envoy lets those pass.
             Err(error) => {
                 self.shared.telemetry.observe_error(started.elapsed());
-                tracing::error!(%error, "Envoy's request could not be decided");
+                drop(ApiError::from(error).logged(request_id(&headers)));
                 return Ok(undecided(&message, self.shared.failure_mode));
             }
         };

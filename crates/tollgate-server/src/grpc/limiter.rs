@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use hyper::HeaderMap;
 use prost::Message;
 use tokio::time::Instant;
-use tollgate::{Check, Profile};
+use tollgate::{Check, CheckError, Profile};
 use tollgate_proto::v1::check_result::Result as Outcome;
 use tollgate_proto::v1::{
     BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
@@ -141,10 +141,13 @@ impl Limiter {
             .collect();
         // Each was looked at by `check` already; what is left concerns all of them.
         let (started, span) = (Instant::now(), trace::batch(headers, asked.len()));
-        let decision = self.shared.limiter.check_all(&asked).instrument(span).await?;
-        for check in &asked {
-            self.shared.observe(check, request_id(headers), &decision, started.elapsed());
+        let decided = self.shared.limiter.check_all(&asked).instrument(span.clone()).await;
+        if let Err(CheckError::Store(_)) = &decided {
+            self.shared.telemetry.observe_error(started.elapsed());
         }
+        let decision = decided?;
+        trace::part(&span, &decision);
+        self.shared.observe_together(&asked, request_id(headers), &decision, started.elapsed());
         Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response(&decision, true)) })
     }
 
@@ -180,7 +183,8 @@ pub(super) async fn decide_one(
     }
     let profile = profile(shared, &asked).await;
     let asked = asked.profile(profile.as_deref());
-    let decision = shared.decide(&asked, headers).await.map_err(|error| explain(&message, error))?;
+    let decided = shared.decide(&asked, headers).await;
+    let decision = decided.map_err(|error| explain(&message, error).logged(request_id(headers)))?;
     shared.skew.observe(timestamp(&message));
     Ok(response(&decision, message.with_limits))
 }

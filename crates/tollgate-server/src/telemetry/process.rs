@@ -6,7 +6,6 @@ use procfs::process::{LimitValue, Process};
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) cpu_seconds: Option<f64>,
-    pub(super) start_seconds: Option<f64>,
     pub(super) resident_bytes: Option<u64>,
     pub(super) virtual_bytes: Option<u64>,
     pub(super) threads: Option<u64>,
@@ -23,10 +22,8 @@ pub(super) fn figures() -> Figures {
     });
     let Ok(stat) = process.stat() else { return Figures { open_files, max_files, ..Figures::default() } };
     let ticks = procfs::ticks_per_second() as f64;
-    let booted = procfs::boot_time_secs().ok();
     Figures {
         cpu_seconds: Some((stat.utime + stat.stime) as f64 / ticks),
-        start_seconds: booted.map(|booted| booted as f64 + stat.starttime as f64 / ticks),
         resident_bytes: Some(stat.rss * procfs::page_size()),
         virtual_bytes: Some(stat.vsize),
         threads: u64::try_from(stat.num_threads).ok(),

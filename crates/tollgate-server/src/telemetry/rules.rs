@@ -125,7 +125,10 @@ impl Rules {
 
     #[inline]
     fn with(&self, rule: &str, algorithm: Option<Algorithm>, count: impl FnOnce(&Rule)) {
-        match self.known.load().get(&Borrowed(rule, algorithm)) {
+        let known = self.known.load();
+        // Beyond the bound a rule that is not known stays so, and nobody waits for a lock to find that out.
+        let others = || (known.len() >= RULES_MAX).then(|| known.get(&Borrowed(OTHERS, algorithm))).flatten();
+        match known.get(&Borrowed(rule, algorithm)).or_else(others) {
             Some(known) => count(known),
             None => count(&self.add(rule, algorithm)),
         }
