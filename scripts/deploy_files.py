@@ -12,8 +12,10 @@ import yaml
 BINARY = sys.argv[1]
 DEPLOY = Path("deploy")
 KUBERNETES = DEPLOY / "kubernetes"
-# Values, examples, and what needs somebody else's definitions: not part of the kustomization, and not all of them Kubernetes' own.
-NOT_APPLIED = {"envoy.yaml", "kustomization.yaml", "prometheus-adapter.yaml", "secret.example.yaml", "servicemonitor.yaml", "sidecar.yaml"}
+# Values, examples, alternatives, and what needs somebody else's definitions: not part of the kustomization, and not all of them Kubernetes' own.
+NOT_APPLIED = {
+    "autoscaler-checks.yaml", "envoy.yaml", "kustomization.yaml", "prometheus-adapter.yaml", "secret.example.yaml", "servicemonitor.yaml", "sidecar.yaml",
+}  # fmt: skip
 NO_SCHEMA = {"envoy.yaml", "kustomization.yaml", "prometheus-adapter.yaml", "servicemonitor.yaml"}
 
 
@@ -31,6 +33,10 @@ def pods():
     for path, document in manifests():
         if document["kind"] == "Deployment":
             yield path, document["spec"]["template"]["spec"]
+
+
+def autoscalers():
+    return [(path, document["spec"]) for path, document in manifests() if document["kind"] == "HorizontalPodAutoscaler"]
 
 
 def containers(pod):
@@ -79,6 +85,9 @@ def expressions():
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", []):
             yield DEPLOY / "grafana/tollgate.json", target["expr"]
+    for variable in dashboard()["templating"]["list"]:
+        if variable.get("definition", "").startswith("query_result("):
+            yield DEPLOY / "grafana/tollgate.json", variable["definition"].removeprefix("query_result(").removesuffix(")")
     for name in ("alerts.yml", "rules.yml"):
         path = DEPLOY / "prometheus" / name
         for group in documents(path)[0]["groups"]:

@@ -371,7 +371,7 @@ impl Limiter {
     ) {
         for (place, indices) in together {
             let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
-            let answers = self.stores.keeper(place).as_dyn().apply(&batch, None).await;
+            let answers = self.stores.keeper(place).apply_each(&batch).await;
             for (index, answer) in indices.into_iter().zip(answers) {
                 outcomes[index] = Some(answer);
             }

@@ -197,10 +197,21 @@ impl Keeper {
         }
     }
 
+    /// Applies commands that have nothing to do with each other.
+    pub(crate) async fn apply_each(&self, commands: &[Command<'_>]) -> Vec<Result<Outcome, StoreError>> {
+        match self {
+            Self::Memory(store) => {
+                let _span = in_memory(commands.len()).entered();
+                commands.iter().map(|command| store.apply_now(command, None)).collect()
+            }
+            Self::Elsewhere(store) => store.apply(commands, None).await,
+        }
+    }
+
     async fn apply(&self, command: &Command<'_>, at_most: Duration) -> Result<Outcome, StoreError> {
         match self {
             Self::Memory(store) => {
-                let _span = tracing::info_span!(target: TRACES, "store", store = "memory").entered();
+                let _span = in_memory(1).entered();
                 store.apply_now(command, None)
             }
             Self::Elsewhere(store) => {
@@ -209,6 +220,11 @@ impl Keeper {
             }
         }
     }
+}
+
+/// The span of a call of a store in this process, as guarded stores have theirs.
+fn in_memory(commands: usize) -> tracing::Span {
+    tracing::info_span!(target: TRACES, "store", store = "memory", commands)
 }
 
 fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Keeper {

@@ -21,7 +21,7 @@ use crate::app::Shared;
 const STORE_FIGURES: [(&str, &str, &str); 11] = [
     ("keys", "tollgate_keys", "Counters that are kept now"),
     ("errors", "tollgate_store_errors", "Commands that a store failed to carry out"),
-    ("degraded", "tollgate_degraded", "Checks that were answered without their store"),
+    ("degraded", "tollgate_degraded", "Checks and looks that were answered without their store"),
     ("breaker_openings", "tollgate_breaker_openings", "How often a store was given up for a while"),
     ("connections", "tollgate_store_connections", "Connections to a store that are open now"),
     ("connects", "tollgate_store_connects", "Connections that were made"),
