@@ -1,7 +1,8 @@
 //! `tollgate simulate`: replays an access log against a rule file, and tells who would have been blocked.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(crate) struct Simulate {
     /// A second one, to compare.
     #[arg(long, value_name = "FILE")]
     rules_b: Option<PathBuf>,
-    /// The log, or several in the order of their times; plain or gzip, - for standard input.
+    /// The log, or several, which are put in the order of their times; plain or gzip, - for standard input.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     log: Vec<PathBuf>,
     /// How the lines are written; found out from the first of them unless it is set.
@@ -61,6 +62,9 @@ pub(crate) struct Simulate {
     /// How many keys are kept, in the limiter and in each table.
     #[arg(long, value_name = "NUMBER", default_value_t = Options::MAX_KEYS as u64, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     max_keys: u64,
+    /// Enforces rules in shadow mode, too, so that the report names whom they would block.
+    #[arg(long)]
+    enforce_shadow: bool,
     /// Shows hashes instead of identifiers. With a SECRET they are the same in every run.
     #[arg(long, value_name = "SECRET", num_args = 0..=1, default_missing_value = "")]
     hash_keys: Option<String>,
@@ -93,6 +97,9 @@ impl Simulate {
             .chain(self.rules_b.iter().map(|file| ("--rules-b", file)));
         let rules = files.map(|(option, file)| load(option, file)).collect::<Result<Vec<_>, _>>()?;
         let options = self.options()?;
+        // Before the work, not after it.
+        let json_file = self.output("--json", self.json.as_deref())?;
+        let html_file = self.output("--html", self.html.as_deref())?;
         let sources = self.log.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
         let mut bar = Bar::new(&self.log);
         let report = simulate(sources, &rules, &options, &mut |progress| bar.show(progress));
@@ -102,11 +109,11 @@ impl Simulate {
             other => Failure::Failed(anyhow!(other)),
         })?;
         let json = || report.to_json().context("could not write JSON");
-        if let Some(path) = self.json.as_deref().filter(|_| !is_output(&self.json)) {
-            write(path, &json()?)?;
+        if let Some(file) = json_file {
+            file.write(&json()?)?;
         }
-        if let Some(path) = self.html.as_deref().filter(|_| !is_output(&self.html)) {
-            write(path, &report.to_html())?;
+        if let Some(file) = html_file {
+            file.write(&report.to_html())?;
         }
         let text = match (is_output(&self.json), is_output(&self.html)) {
             (true, _) => json()?,
@@ -119,6 +126,29 @@ impl Simulate {
             Err(error) => Err(anyhow!(error).context("could not write the report").into()),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Opens a file to write to; `None` for standard output, or if nobody asked for it.
+    fn output(&self, option: &str, path: Option<&Path>) -> Result<Option<OutputFile>, Failure> {
+        let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(None) };
+        let inputs = [("--rules", &self.rules)]
+            .into_iter()
+            .chain(self.rules_b.iter().map(|path| ("--rules-b", path)))
+            .chain(self.log.iter().map(|path| ("--log", path)))
+            .chain(self.tiers.iter().map(|path| ("--tiers", path)))
+            // The page is opened after the JSON, which is there by then.
+            .chain(self.json.iter().filter(|_| option == "--html").map(|path| ("--json", path)));
+        let written = path.metadata().ok().filter(Metadata::is_file);
+        let is_written = |input: &PathBuf| match (&written, input.metadata()) {
+            (Some(written), Ok(input)) => (written.dev(), written.ino()) == (input.dev(), input.ino()),
+            _ => false,
+        };
+        if let Some((other, _)) = inputs.into_iter().find(|(_, input)| is_written(input)) {
+            return Err(misused(format!("{option} {}: is the same file as that of {other}", path.display())));
+        }
+        OutputFile::open(path)
+            .map(Some)
+            .map_err(|error| misused(format!("{option} {}: {error}", path.display())))
     }
 
     fn options(&self) -> Result<Options, Failure> {
@@ -152,6 +182,7 @@ impl Simulate {
             max_keys: usize::try_from(self.max_keys).unwrap_or(Options::MAX_KEYS),
             only_status: self.only_status.clone(),
             tiers,
+            enforce_shadow: self.enforce_shadow,
             hash_keys,
         })
     }
@@ -161,9 +192,11 @@ fn misused(message: impl Into<String>) -> Failure {
     Failure::Misused(anyhow!(message.into()))
 }
 
+/// Reads rules as they are in the file: variables of the environment are for the service that runs here, not for what is tried out.
 fn load(option: &str, path: &Path) -> Result<RuleFile, Failure> {
     let name = path.display().to_string();
-    let config = tollgate::Config::load(Some(path)).map_err(|errors| {
+    let text = std::fs::read_to_string(path).map_err(|error| misused(format!("{option} {name}: {error}")))?;
+    let config = tollgate::Config::parse(&text).map_err(|errors| {
         let count =
             if errors.0.len() == 1 { "1 mistake".to_owned() } else { format!("{} mistakes", errors.0.len()) };
         misused(format!("{option} {name} has {count}\n{errors}"))
@@ -189,9 +222,43 @@ fn read_tiers(path: &Path) -> Result<String, Failure> {
     if read as u64 == TIERS_BYTES_MAX { Err(wrong("is larger than 1 GiB".to_owned())) } else { Ok(text) }
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let written = std::fs::write(path, text);
-    written.with_context(|| format!("could not write {}", path.display())).map_err(Failure::Failed)
+/// A file that can be written, and is not yet: without a report, what was in it before is still there.
+struct OutputFile {
+    path: PathBuf,
+    file: File,
+    /// Whether it was made just now, and goes again if there is nothing to write.
+    is_new: bool,
+}
+
+impl OutputFile {
+    fn open(path: &Path) -> std::io::Result<Self> {
+        let is_new = !path.exists();
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        Ok(Self { path: path.to_owned(), file, is_new })
+    }
+
+    fn write(mut self, text: &str) -> Result<(), Failure> {
+        self.replace_with(text).with_context(|| format!("could not write {}", self.path.display()))?;
+        self.is_new = false;
+        Ok(())
+    }
+
+    fn replace_with(&mut self, text: &str) -> std::io::Result<()> {
+        // A pipe or a device has no length to set.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if self.is_new {
+            // Nothing depends on it: at worst an empty file stays.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// How far it is, on standard error: a bar that moves if that is a terminal, and a line at the end.

@@ -140,6 +140,9 @@ fn mistakes_are_named_and_have_their_exit_codes() {
     let words = put(directory.path(), "words.log", "a\nb\n");
     let csv = put(directory.path(), "log.csv", "time,ip\n1700000000,192.0.2.1\n");
     let tiers = put(directory.path(), "tiers.csv", "alice\n");
+    let linked = directory.path().join("linked").to_str().unwrap().to_owned();
+    std::fs::hard_link(&log, &linked).unwrap();
+    let out = directory.path().join("out").to_str().unwrap().to_owned();
     let rows: &[(&[&str], i32, &str)] = &[
         (&["--log", &log], 2, "--rules <FILE>"),
         (&["--rules", &rules], 2, "--log <FILE>..."),
@@ -170,17 +173,79 @@ fn mistakes_are_named_and_have_their_exit_codes() {
         (&["--rules", &rules, "--log", &log, "--only-status", "5xx"], 1, "left out by --only-status"),
         (&["--rules", &rules, "--log", &log, "--tiers", &tiers], 2, "line 1 is not `user,tier`"),
         (&["--rules", &rules, "--log", &log, "--max-keys", "0"], 2, "--max-keys"),
-        (
-            &["--rules", &rules, "--log", &log, "--json", "/nonexistent/x"],
-            1,
-            "could not write /nonexistent/x",
-        ),
+        (&["--rules", &rules, "--log", &log, "--json", "/nonexistent/x"], 2, "--json /nonexistent/x: "),
         (&["--rules", &rules, "--log", &log, "--json", "-", "--html", "-"], 2, "--json and --html"),
+        (&["--rules", &rules, "--log", &log, "--map", "a b=user"], 2, "`a b` is neither a part of a request"),
+        (&["--rules", &rules, "--log", &log, "--json", &log], 2, "is the same file as that of --log"),
+        (&["--rules", &rules, "--log", &log, "--html", &rules], 2, "is the same file as that of --rules"),
+        (&["--rules", &rules, "--log", &log, "--html", &linked], 2, "is the same file as that of --log"),
+        (&["--rules", &rules, "--log", &log, "--json", &out, "--html", &out], 2, "as that of --json"),
+        // The log is not even read.
+        (&["--rules", &rules, "--log", &empty, "--html", "/nonexistent/x"], 2, "--html /nonexistent/x: "),
     ];
     for (arguments, expected, part) in rows {
         let (code, output, errors) = run(&[&["simulate"], *arguments].concat());
         assert_eq!((code, output.as_str()), (*expected, ""), "{arguments:?}\n{errors}");
         assert!(errors.contains(part), "{arguments:?}\n{errors}");
+    }
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), self::log());
+    assert_eq!(std::fs::read_to_string(&rules).unwrap(), RULES);
+    assert!(!Path::new(&out).exists(), "without a report there is no file");
+}
+
+#[test]
+fn a_report_replaces_the_one_before_only_when_it_is_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
+    let empty = put(directory.path(), "empty.log", "");
+    let before = "x".repeat(1 << 20);
+    let json = put(directory.path(), "out.json", &before);
+    assert_eq!(run(&["simulate", "--rules", &rules, "--log", &empty, "--json", &json]).0, 1);
+    assert_eq!(std::fs::read_to_string(&json).unwrap(), before);
+    let new = directory.path().join("new.json");
+    assert_eq!(run(&["simulate", "--rules", &rules, "--log", &empty, "--json", new.to_str().unwrap()]).0, 1);
+    assert!(!new.exists());
+    assert_eq!(run(&["simulate", "--rules", &rules, "--log", &log, "--json", &json]).0, 0);
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(report["log"]["requests"], 6);
+    assert_eq!(run(&["simulate", "--rules", &rules, "--log", &log, "--json", "/dev/null"]).0, 0);
+}
+
+#[test]
+fn the_environment_does_not_change_the_rules() {
+    let directory = tempfile::tempdir().unwrap();
+    let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
+    let output = tollgate()
+        .args(["simulate", "--rules", &rules, "--log", &log])
+        .env("TOLLGATE_DEFAULT_LIMIT", "{algorithm: fixed_window, limit: 1, window: 1h}")
+        .env("TOLLGATE_NO_SUCH_VALUE", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        (output.status.code(), text),
+        (Some(0), run(&["simulate", "--rules", &rules, "--log", &log]).1)
+    );
+}
+
+#[test]
+fn rules_that_only_watch_can_be_enforced() {
+    let directory = tempfile::tempdir().unwrap();
+    let (rules, log) = (put(directory.path(), "a.yaml", RULES), put(directory.path(), "access.log", &log()));
+    let (_, output, _) = run(&["simulate", "--rules", &rules, "--log", &log]);
+    assert!(!output.contains("--enforce-shadow"), "{output}");
+    let lenient = put(directory.path(), "b.yaml", &RULES.replace("limit: 2", "limit: 5"));
+    // Sentences are broken where the line ends.
+    let flat = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let output = flat(run(&["simulate", "--rules", &lenient, "--log", &log]).1);
+    assert!(output.contains("would have blocked 2 requests more; --enforce-shadow says whose"), "{output}");
+    let (code, output, errors) = run(&["simulate", "--rules", &lenient, "--log", &log, "--enforce-shadow"]);
+    assert_eq!(code, 0, "{errors}");
+    let output = flat(output);
+    for part in
+        ["watch (192.0.2.1)", "These rules, all enforced, would have blocked 33 % of requests (2 of 6)"]
+    {
+        assert!(output.contains(part), "{part}\n{output}");
     }
 }
 
@@ -191,6 +256,10 @@ fn identifiers_are_hidden_on_request() {
     let (code, output, _) = run(&["simulate", "--rules", &rules, "--log", &log, "--hash-keys"]);
     assert_eq!(code, 0);
     assert!(!output.contains("alice") && output.contains("user #"), "{output}");
+    let words = put(directory.path(), "words.log", "alice\nalice\n");
+    let (code, _, errors) =
+        run(&["simulate", "--rules", &rules, "--log", &words, "--format", "common", "--hash-keys"]);
+    assert!(code == 1 && errors.contains("it is:    (hidden by --hash-keys)"), "{errors}");
     let (_, again, _) = run(&["simulate", "--rules", &rules, "--log", &log, "--hash-keys"]);
     assert_ne!(output, again, "nobody knows the secret of a run");
     let kept = || run(&["simulate", "--rules", &rules, "--log", &log, "--hash-keys", "pepper"]).1;

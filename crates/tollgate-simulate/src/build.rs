@@ -15,8 +15,8 @@ use crate::options::{Options, RuleFile};
 use crate::reading::Read;
 use crate::replay::{Replay, ReplaySet};
 use crate::report::{
-    BrokenLine, EndpointReport, FieldReport, LogReport, NeededReport, Report, RuleReport, RuleSeries,
-    RuleSetReport, SeriesReport,
+    BrokenLine, EndpointReport, FieldReport, LogReport, NeededReport, OddLine, Report, RuleReport,
+    RuleSeries, RuleSetReport, SeriesReport,
 };
 use crate::tally::endpoints::Endpoints;
 use crate::tally::keys::Need;
@@ -24,6 +24,8 @@ use crate::tally::rules::RuleRow;
 use crate::time::{format_duration, format_time};
 
 const ENDPOINTS_SHOWN: usize = 20;
+/// When more requests than these go back in time, the limiter saw another log than the one there was.
+const OUT_OF_ORDER_SHARE: f64 = 0.01;
 /// As many lines as a chart can hold apart.
 const RULE_SERIES_SHOWN: usize = 6;
 pub(crate) const SET_NAMES: [&str; crate::tally::SETS_MAX] = ["A", "B"];
@@ -79,10 +81,15 @@ fn log_report(log: &LogReader, read: &Read, replay: &Replay, options: &Options) 
     let (first, last) = replay.span.unwrap_or_default();
     let fields = log.mapping().pairs().into_iter().map(|(part, field)| FieldReport { part, field });
     let broken = read.broken_shown.iter().map(|broken| BrokenLine {
-        file: log.names()[broken.file].clone(),
-        line: broken.line,
+        file: log.names()[broken.place.file].clone(),
+        line: broken.place.line,
         reason: broken.reason.clone(),
-        text: options.hash_keys.is_none().then(|| broken.excerpt.clone()),
+        text: broken.excerpt.clone(),
+    });
+    let odd = read.odd.shown.iter().map(|(place, time)| OddLine {
+        file: log.names()[place.file].clone(),
+        line: place.line,
+        time: format_time(*time),
     });
     LogReport {
         files: log.names().to_vec(),
@@ -96,6 +103,9 @@ fn log_report(log: &LogReader, read: &Read, replay: &Replay, options: &Options) 
         answered_429: read.already_denied,
         late_requests: read.late.count,
         late_seconds_most: seconds(read.late.most),
+        out_of_order: share(read.late.count, read.requests) > OUT_OF_ORDER_SHARE,
+        odd_times: read.odd.count,
+        odd_examples: odd.collect(),
         spread_over_seconds: read.whole_seconds && options.spread,
         first: format_time(first),
         last: format_time(last),
@@ -130,6 +140,7 @@ fn rule_set(
         blocked: tally.blocked,
         blocked_share: share(tally.blocked, tally.allowed + tally.blocked),
         would_block: tally.would_block,
+        shadow_enforced: options.enforce_shadow,
         rules,
         blocked_customers: people.by_dimension(place),
         most_blocked: people.most_blocked(place),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, limit, number, percent, variant};
+use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, limit, number, percent, variant};
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -24,6 +24,9 @@ impl Report {
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
              <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
         );
+        if self.log.out_of_order {
+            page.push_str("<p class=\"warning\"><b>The log is not in the order of its times: do not trust these numbers.</b></p>\n");
+        }
         log(&self.log, &mut page);
         page.push_str("<div class=\"conclusion\">\n");
         for sentence in &self.conclusion {
@@ -90,11 +93,13 @@ fn rule_set(report: &Report, place: usize, set: &RuleSetReport, page: &mut Strin
     let _ = writeln!(page, "<h2>Rules {}: {}</h2>", escape(&set.name), escape(&set.file));
     warnings(&set.warnings, page);
     let regular: u64 = set.blocked_customers.iter().map(|each| each.regular_hurt).sum();
+    let often: u64 = set.blocked_customers.iter().map(|each| each.regular_often).sum();
     let figures = [
         ("allowed", number(set.allowed)),
         ("blocked", number(set.blocked)),
         ("of requests blocked", percent(set.blocked_share)),
-        ("regular customers hurt", number(regular)),
+        ("regular customers blocked often", number(often)),
+        ("regular customers blocked now and then", number(regular - often)),
         ("shadow rules would block", number(set.would_block)),
     ];
     page.push_str("<div class=\"figures\">\n");
@@ -125,11 +130,13 @@ fn rule_set(report: &Report, place: usize, set: &RuleSetReport, page: &mut Strin
         let _ = writeln!(page, "<p>No regular customer ({}) would have been blocked.</p>", escape(REGULAR));
     } else {
         let _ = writeln!(page, "<p class=\"soft\">A regular customer makes {}.</p>", escape(REGULAR));
-        customers("Regular customers who would be blocked now and then", &set.regular_hurt, page);
+        for (title, often) in REGULAR_LISTS {
+            let listed: Vec<&CustomerReport> =
+                set.regular_hurt.iter().filter(|customer| customer.often == often).collect();
+            customers(title, &listed, page);
+        }
     }
-    if !set.most_blocked.is_empty() {
-        customers("Blocked most", &set.most_blocked, page);
-    }
+    customers("Blocked most", &set.most_blocked.iter().collect::<Vec<_>>(), page);
 }
 
 fn rules(set: &RuleSetReport, page: &mut String) {
@@ -173,7 +180,10 @@ fn rules(set: &RuleSetReport, page: &mut String) {
     let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(NEEDED));
 }
 
-fn customers(caption: &str, customers: &[CustomerReport], page: &mut String) {
+fn customers(caption: &str, customers: &[&CustomerReport], page: &mut String) {
+    if customers.is_empty() {
+        return;
+    }
     let compared = customers.iter().any(|customer| customer.blocked_by_other.is_some());
     let mut columns = vec![
         ("who", false),
@@ -228,9 +238,7 @@ fn compare(comparison: &ComparisonReport, page: &mut String) {
     for (caption, list) in
         [("Blocked by A only", &comparison.only_a), ("Blocked by B only", &comparison.only_b)]
     {
-        if !list.is_empty() {
-            customers(caption, list, page);
-        }
+        customers(caption, &list.iter().collect::<Vec<_>>(), page);
     }
 }
 

@@ -2,7 +2,10 @@
 
 mod access;
 mod csv;
+mod format;
+mod head;
 mod json;
+mod layout;
 pub(crate) mod lines;
 pub(crate) mod mapping;
 pub(crate) mod record;
@@ -11,58 +14,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use self::access::Access;
-use self::csv::Csv;
-use self::json::Json;
+pub use self::format::Format;
+use self::layout::Layout;
 use self::lines::{LINE_LENGTH_MAX, Line, Lines, Source};
-use self::mapping::{Available, FieldMap, Mapping};
-use self::record::{Fields, Record, excerpt};
+use self::mapping::{FieldMap, Mapping};
+use self::record::{Place, Record, excerpt};
 use crate::error::SimulateError;
 
 /// How many lines are looked at to find out what they are.
 const SAMPLE: usize = 100;
-
-/// How the lines of a log are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// The common log format of web servers.
-    Common,
-    /// The same with referer and agent, and whatever a server adds after them.
-    Combined,
-    /// One JSON object a line.
-    Json,
-    /// Comma, semicolon or tab separated values, with a line of names first.
-    Csv,
-}
-
-impl Format {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Common, Self::Combined, Self::Json, Self::Csv];
-
-    /// Its name, as in `--format`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Common => "common",
-            Self::Combined => "combined",
-            Self::Json => "json",
-            Self::Csv => "csv",
-        }
-    }
-
-    /// A line of it, to show what was expected.
-    fn example(self) -> &'static str {
-        match self {
-            Self::Common => r#"192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#,
-            Self::Combined => {
-                r#"192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "-" "curl/8""#
-            }
-            Self::Json => {
-                r#"{"time":"2000-10-10T20:55:36Z","ip":"192.0.2.1","method":"GET","path":"/a","status":200}"#
-            }
-            Self::Csv => "time,ip,user,method,path,status",
-        }
-    }
-}
+/// How many lines of JSON are, whose fields may be in some of them only, and how many bytes at most.
+const JSON_SAMPLE: usize = 10_000;
+const SAMPLE_BYTES: usize = 4 << 20;
 
 /// How to read a log.
 #[derive(Clone, Debug, Default)]
@@ -76,10 +39,10 @@ pub struct LogOptions {
 /// A line that is not a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
-    pub(crate) file: usize,
-    pub(crate) line: u64,
+    pub(crate) place: Place,
     pub(crate) reason: String,
-    pub(crate) excerpt: String,
+    /// Its beginning, unless that may not be shown.
+    pub(crate) excerpt: Option<String>,
 }
 
 /// What a line is.
@@ -93,44 +56,28 @@ pub(crate) enum Entry {
 pub(crate) struct LogReader {
     sources: VecDeque<Source>,
     current: Option<Lines>,
-    /// Lines that were read ahead.
+    /// Lines that were read ahead, and how many there were.
     sample: VecDeque<(Line, Vec<u8>)>,
-    parser: Parser,
-    format: Format,
-    mapping: Mapping,
-    header: Option<String>,
+    sample_length: usize,
+    layout: Layout,
     buffer: Vec<u8>,
     bytes: Arc<AtomicU64>,
     names: Vec<String>,
-    /// The log that is being read, and the line.
-    file: usize,
-    line: u64,
-}
-
-#[derive(Clone, Debug)]
-enum Parser {
-    Access(Box<Access>),
-    Json(Json),
-    Csv(Csv),
-}
-
-impl Parser {
-    fn fields<'a>(&self, line: &'a str) -> Result<Fields<'a>, String> {
-        match self {
-            Self::Access(access) => access.fields(line),
-            Self::Json(json) => json.fields(line),
-            Self::Csv(csv) => csv.fields(line),
-        }
-    }
+    /// The line that is being read, and whether it may be the header of a further log.
+    place: Place,
+    header_expected: bool,
 }
 
 impl LogReader {
-    /// Reads the first lines to find out what they are. `dimensions` are those that the rules count by.
+    /// Puts the logs in the order of their times, and reads the first lines to find out what they are. `dimensions` are those that the rules
+    /// count by; `hidden` says that nothing of the log may be shown.
     pub(crate) fn open(
         sources: Vec<Source>,
         options: &LogOptions,
         dimensions: &[String],
+        hidden: bool,
     ) -> Result<Self, SimulateError> {
+        let sources = head::in_order_of_time(sources, options, dimensions);
         let names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
         let mut sources = VecDeque::from(sources);
         let bytes = Arc::new(AtomicU64::default());
@@ -143,66 +90,43 @@ impl LogReader {
             let name = source.name.clone();
             let read = |error: std::io::Error| cannot_read(&name, &error);
             let mut lines = Lines::open(source, bytes.clone()).map_err(read)?;
-            while sample.len() < SAMPLE {
-                let mut buffer = Vec::new();
-                match lines.next(&mut buffer).map_err(read)? {
-                    Line::End => break,
-                    line => sample.push_back((line, buffer)),
-                }
-            }
+            read_sample(&mut lines, options, &mut sample).map_err(read)?;
             current = Some(lines);
         }
         let file = names.len() - sources.len() - usize::from(current.is_some());
         let texts: Vec<_> = sample.iter().map(|(_, line)| String::from_utf8_lossy(line)).collect();
-        let texts: Vec<&str> = texts.iter().map(|text| text.trim()).filter(|text| !text.is_empty()).collect();
-        let Some(first) = texts.first() else {
-            return Err(SimulateError::failed(format!("{}: there is no line in it", names.join(", "))));
-        };
-        let format = match options.format {
-            Some(format) => format,
-            None => detect(&texts).ok_or_else(|| unknown_format(&names[file], first))?,
-        };
-        let available = match format {
-            Format::Common | Format::Combined => {
-                Available { names: access::NAMES.map(str::to_owned).to_vec(), open: false }
-            }
-            Format::Json => Available { names: names_in(&texts), open: true },
-            Format::Csv => Available { names: csv::names(first).1, open: false },
-        };
-        let mapping = Mapping::find(&options.map, &available, dimensions)?;
-        let header = (format == Format::Csv).then(|| (*first).to_owned());
-        let parser = match (&header, format) {
-            (Some(header), _) => Parser::Csv(Csv::new(&mapping.fields, header)),
-            (None, Format::Json) => Parser::Json(Json::new(&mapping.fields)),
-            (None, _) => Parser::Access(Box::new(Access::new(&mapping.fields))),
-        };
-        let buffer = Vec::new();
+        let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
+        let name = if sources.is_empty() { names.join(", ") } else { names[file].clone() };
+        let layout = Layout::find(&name, &texts, options, dimensions, hidden)?;
         Ok(Self {
             sources,
             current,
+            sample_length: sample.len(),
             sample,
-            parser,
-            format,
-            mapping,
-            header,
-            buffer,
+            layout,
+            buffer: Vec::new(),
             bytes,
             names,
-            file,
-            line: 0,
+            place: Place { file, line: 0 },
+            header_expected: false,
         })
     }
 
     pub(crate) fn format(&self) -> Format {
-        self.format
+        self.layout.format
     }
 
     pub(crate) fn mapping(&self) -> &Mapping {
-        &self.mapping
+        &self.layout.mapping
     }
 
     pub(crate) fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// How many lines were looked at for the fields there are, if others may have further ones.
+    pub(crate) fn sampled(&self) -> Option<usize> {
+        (self.layout.format == Format::Json).then_some(self.sample_length)
     }
 
     /// How many bytes were read so far, of all logs, as they are on disk.
@@ -215,18 +139,25 @@ impl LogReader {
         loop {
             let Some(line) = self.advance()? else { return Ok(None) };
             let text = String::from_utf8_lossy(&self.buffer);
-            let text = text.trim();
-            if text.is_empty() || self.header.as_deref() == Some(text) {
+            if text.trim().is_empty() || self.layout.header.as_deref() == Some(&*text) {
                 continue;
             }
+            if std::mem::take(&mut self.header_expected)
+                && self.layout.take_header(&self.names[self.place.file], &text)?
+            {
+                continue;
+            }
+            let Layout { parser, mapping, .. } = &self.layout;
             let record = match line {
                 Line::TooLong => Err(format!("is longer than {LINE_LENGTH_MAX} bytes")),
-                _ => self.parser.fields(text).and_then(|fields| self.mapping.record(&fields)),
+                _ => parser.fields(&text).and_then(|fields| mapping.record(&fields)),
             };
+            let place = self.place;
             return Ok(Some(match record {
-                Ok(record) => Entry::Request(record),
+                Ok(record) => Entry::Request(Record { place, ..record }),
                 Err(reason) => {
-                    Entry::Broken(Broken { file: self.file, line: self.line, reason, excerpt: excerpt(text) })
+                    let excerpt = (!mapping.hidden).then(|| excerpt(text.trim()));
+                    Entry::Broken(Broken { place, reason, excerpt })
                 }
             }));
         }
@@ -234,7 +165,7 @@ impl LogReader {
 
     /// Puts the next line in the buffer, of the next log if need be.
     fn advance(&mut self) -> Result<Option<Line>, SimulateError> {
-        self.line += 1;
+        self.place.line += 1;
         if let Some((line, buffer)) = self.sample.pop_front() {
             self.buffer = buffer;
             return Ok(Some(line));
@@ -243,69 +174,59 @@ impl LogReader {
             if let Some(lines) = &mut self.current {
                 let line = lines
                     .next(&mut self.buffer)
-                    .map_err(|error| cannot_read(&self.names[self.file], &error))?;
+                    .map_err(|error| cannot_read(&self.names[self.place.file], &error))?;
                 if line != Line::End {
                     return Ok(Some(line));
                 }
             }
             let Some(source) = self.sources.pop_front() else { return Ok(None) };
-            self.file += 1;
-            self.line = 1;
+            self.place = Place { file: self.place.file + 1, line: 1 };
+            self.header_expected = true;
             let opened = Lines::open(source, self.bytes.clone());
-            self.current = Some(opened.map_err(|error| cannot_read(&self.names[self.file], &error))?);
+            self.current = Some(opened.map_err(|error| cannot_read(&self.names[self.place.file], &error))?);
         }
     }
 
     /// What to say when no line at all is a request.
     pub(crate) fn nothing_fits(&self, lines: u64, first: &Broken) -> SimulateError {
-        let format = self.format.name();
+        let format = self.layout.format;
         SimulateError::failed(format!(
-            "none of the {lines} lines is a request, read as {format}: line {} {}\n  it is:    {}\n  expected: {}\n\
+            "none of the {lines} lines is a request, read as {}: line {} {}\n  it is:    {}\n  expected: {}\n\
              Say what it is with --format common, combined, json or csv, and which fields are which with --map, like --map time=FIELD,ip=FIELD",
-            first.line,
+            format.name(),
+            first.place.line,
             first.reason,
-            first.excerpt,
-            self.format.example(),
+            first.excerpt.as_deref().unwrap_or("(hidden by --hash-keys)"),
+            format.example(),
         ))
     }
 }
 
-fn cannot_read(name: &str, error: &std::io::Error) -> SimulateError {
-    SimulateError::failed(format!("could not read {name}: {error}"))
-}
-
-/// What most of the lines look like: the first one may be broken.
-fn detect(lines: &[&str]) -> Option<Format> {
-    let most = |is: fn(&str) -> bool| lines.iter().filter(|line| is(line)).count() * 2 > lines.len();
-    if most(|line| line.starts_with('{')) {
-        return Some(Format::Json);
-    }
-    let access = |line: &str| line.split_once('[').is_some_and(|(_, rest)| rest.contains("] \""));
-    if most(access) {
-        let quotes = |line: &str| line.bytes().filter(|byte| *byte == b'"').count() >= 6;
-        return Some(if most(quotes) { Format::Combined } else { Format::Common });
-    }
-    let (_, names) = csv::names(lines.first()?);
-    (names.len() > 1).then_some(Format::Csv)
-}
-
-/// The names in JSON lines, each once, in the order they come.
-fn names_in(lines: &[&str]) -> Vec<String> {
-    let mut known: Vec<String> = Vec::new();
-    for name in lines.iter().flat_map(|line| json::names(line)) {
-        if !known.contains(&name) {
-            known.push(name);
+/// Reads the first lines: enough to tell the format and, where that is JSON, most of the fields.
+fn read_sample(
+    lines: &mut Lines,
+    options: &LogOptions,
+    sample: &mut VecDeque<(Line, Vec<u8>)>,
+) -> std::io::Result<()> {
+    let mut bytes = 0;
+    let mut length_max = if options.format == Some(Format::Json) { JSON_SAMPLE } else { SAMPLE };
+    while sample.len() < length_max && bytes < SAMPLE_BYTES {
+        let mut buffer = Vec::new();
+        match lines.next(&mut buffer)? {
+            Line::End => break,
+            line => {
+                bytes += buffer.len();
+                sample.push_back((line, buffer));
+            }
+        }
+        if sample.len() == SAMPLE && options.format.is_none() {
+            let objects = sample.iter().filter(|(_, line)| line.trim_ascii_start().starts_with(b"{")).count();
+            length_max = if objects * 2 > SAMPLE { JSON_SAMPLE } else { SAMPLE };
         }
     }
-    known
+    Ok(())
 }
 
-fn unknown_format(name: &str, line: &str) -> SimulateError {
-    let examples: Vec<String> =
-        Format::ALL.map(|format| format!("  {:9} {}", format.name(), format.example())).to_vec();
-    SimulateError::failed(format!(
-        "{name}: cannot tell what its lines are; the first one is\n  {}\nExpected is one of these, or say which it is with --format:\n{}",
-        excerpt(line),
-        examples.join("\n")
-    ))
+fn cannot_read(name: &str, error: &std::io::Error) -> SimulateError {
+    SimulateError::failed(format!("could not read {name}: {error}"))
 }

@@ -33,6 +33,8 @@ pub struct Options {
     pub only_status: Option<StatusFilter>,
     /// The tiers of users, where the log does not tell.
     pub tiers: Tiers,
+    /// Whether rules that only watch are enforced, so that the report names whom they would block.
+    pub enforce_shadow: bool,
     /// Hides identifiers: whoever knows this secret, and only they, can find out whose hash it is.
     pub hash_keys: Option<Vec<u8>>,
 }
@@ -53,6 +55,7 @@ impl Default for Options {
             max_keys: Self::MAX_KEYS,
             only_status: None,
             tiers: Tiers::default(),
+            enforce_shadow: false,
             hash_keys: None,
         }
     }

@@ -1,16 +1,21 @@
 //! Puts requests in the order of their times: servers write a line when a request ends, which is not the order in which they began.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use crate::log::record::Record;
+use crate::log::record::{Place, Record};
 
 /// How many requests wait to be put in order; beyond that the oldest goes first, whatever may still come.
 const WAITING_MAX: usize = 200_000;
 const SECOND: u64 = 1_000_000;
+/// How many of the following lines are asked whether a jump ahead is one of the log or just of one line.
+const FOLLOWERS: usize = 16;
+/// A line that is no further ahead than this is a little early, not odd.
+const EARLY_MAX: Duration = Duration::from_secs(60);
+const ODD_SHOWN: usize = 10;
 
 /// Holds requests back until no earlier one is expected.
 #[derive(Debug)]
@@ -19,6 +24,8 @@ pub(crate) struct Order {
     patience: Duration,
     /// Whether requests of a log that only says the second are spread over it.
     spread: bool,
+    /// Lines that were not looked at yet: those that follow the one that is.
+    followers: VecDeque<Record>,
     /// Times, places in the log, and slots, which are smaller to move than requests.
     waiting: BinaryHeap<Reverse<(Timestamp, u64, u32)>>,
     slots: Vec<Option<Record>>,
@@ -26,10 +33,21 @@ pub(crate) struct Order {
     /// The requests of one time.
     group: Vec<Record>,
     count: u64,
-    /// The latest time that came in, and the latest that went out.
-    latest: Timestamp,
+    /// The first and the latest time that came in, without those that only one line claims.
+    first: Timestamp,
+    latest: Option<Timestamp>,
+    /// The latest time that went out.
     released: Timestamp,
     late: Late,
+    odd: Odd,
+}
+
+/// Requests that the log never came to: their times are far ahead of all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Odd {
+    pub(crate) count: u64,
+    /// The first of them.
+    pub(crate) shown: Vec<(Place, Timestamp)>,
 }
 
 /// What came too late to be put in order.
@@ -45,14 +63,17 @@ impl Order {
         Self {
             patience,
             spread,
+            followers: VecDeque::with_capacity(FOLLOWERS + 1),
             waiting: BinaryHeap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             group: Vec::new(),
             count: 0,
-            latest: Timestamp::default(),
+            first: Timestamp::default(),
+            latest: None,
             released: Timestamp::default(),
             late: Late::default(),
+            odd: Odd::default(),
         }
     }
 
@@ -60,10 +81,26 @@ impl Order {
         self.late
     }
 
+    pub(crate) fn odd(&self) -> &Odd {
+        &self.odd
+    }
+
     /// Takes a request in, and hands those out that nothing can come before any more.
     pub(crate) fn push(&mut self, record: Record, mut release: impl FnMut(Record)) {
+        self.followers.push_back(record);
+        if self.followers.len() > FOLLOWERS {
+            self.take_in(&mut release);
+        }
+    }
+
+    /// Takes the oldest of the lines that were not looked at.
+    fn take_in(&mut self, release: &mut impl FnMut(Record)) {
+        let Some(record) = self.followers.pop_front() else { return };
         let at = record.time.at;
-        self.latest = self.latest.max(at);
+        if !self.is_alone(at) {
+            self.first = if self.latest.is_none() { at } else { self.first.min(at) };
+            self.latest = self.latest.max(Some(at));
+        }
         self.count += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -73,19 +110,52 @@ impl Order {
         self.waiting.push(Reverse((at, self.count, slot)));
         loop {
             let Some(Reverse((oldest, ..))) = self.waiting.peek() else { return };
-            let settled = oldest.saturating_add(self.patience) < self.latest;
+            let settled = self.latest.is_some_and(|latest| oldest.saturating_add(self.patience) < latest);
             if !settled && self.waiting.len() <= WAITING_MAX {
                 return;
             }
-            self.release_group(&mut release);
+            self.release_group(release);
         }
     }
 
-    /// Hands out the rest.
+    /// Whether a time is one that the log does not go on from: most of the lines that follow are before it. It waits for its turn, and moves
+    /// nothing else.
+    fn is_alone(&self, at: Timestamp) -> bool {
+        if self.latest.is_some_and(|latest| at <= latest.saturating_add(self.patience)) {
+            return false;
+        }
+        let agrees = |record: &&Record| record.time.at.saturating_add(self.patience) >= at;
+        let agreeing = self.followers.iter().filter(agrees).count();
+        if self.followers.len() == FOLLOWERS {
+            return agreeing * 2 < FOLLOWERS;
+        }
+        // At the end there are too few to ask: a jump that is longer than the whole log before it is not believed, and where no time was believed
+        // so far, as the log is written backwards, the last ones are not either.
+        if self.count <= FOLLOWERS as u64 {
+            return false;
+        }
+        let Some(latest) = self.latest else { return true };
+        let jump = at.saturating_since(latest);
+        agreeing * 2 <= self.followers.len() && jump > latest.saturating_since(self.first)
+    }
+
+    /// Hands out the rest, without what the log never came to.
     pub(crate) fn finish(&mut self, mut release: impl FnMut(Record)) {
-        while !self.waiting.is_empty() {
+        while !self.followers.is_empty() {
+            self.take_in(&mut release);
+        }
+        let end = self.latest.map(|latest| latest.saturating_add(self.patience.max(EARLY_MAX)));
+        while let Some(Reverse((oldest, ..))) = self.waiting.peek() {
+            if end.is_some_and(|end| *oldest > end) {
+                break;
+            }
             self.release_group(&mut release);
         }
+        let mut odd: Vec<Record> = self.slots.iter_mut().filter_map(Option::take).collect();
+        odd.sort_by_key(|record| record.place);
+        self.waiting.clear();
+        self.odd.count = odd.len() as u64;
+        self.odd.shown = odd.iter().map(|record| (record.place, record.time.at)).take(ODD_SHOWN).collect();
     }
 
     /// Hands out the requests of the oldest time, in the order of the log.
@@ -131,6 +201,8 @@ mod tests {
             tier: "".into(),
             status: None,
             cost: Cost::ONE,
+            is_address: true,
+            place: Place::default(),
         }
     }
 
@@ -188,9 +260,72 @@ mod tests {
     fn no_more_wait_than_the_bound() {
         let mut order = Order::new(Duration::from_secs(3_600), false);
         let mut out = 0;
-        for at in 0..=WAITING_MAX as u64 {
+        for at in 0..=(WAITING_MAX + FOLLOWERS) as u64 {
             order.push(record(at, "a", false), |_| out += 1);
         }
         assert_eq!(out, 1);
+    }
+
+    /// A request a second, with a stray one in front of each of `places`.
+    fn with_strays(count: u64, places: &[u64], ahead: u64) -> Vec<Record> {
+        let mut records = Vec::new();
+        for second in 0..count {
+            if places.contains(&second) {
+                records.push(record((second + ahead) * SECOND, "stray", false));
+            }
+            records.push(record((1_000 + second) * SECOND, "a", false));
+        }
+        for (line, record) in records.iter_mut().enumerate() {
+            record.place.line = line as u64 + 1;
+        }
+        records
+    }
+
+    #[test]
+    fn one_line_with_an_odd_time_changes_nothing_for_the_others() {
+        let year = 365 * 86_400;
+        for places in [&[0_u64][..], &[50], &[99], &[0, 1, 50, 51, 52, 99]] {
+            let mut order = Order::new(Duration::from_secs(5), true);
+            let out = run(&mut order, with_strays(100, places, year));
+            let expected: Vec<_> = (0..100).map(|second| ((1_000 + second) * SECOND, "a")).collect();
+            assert_eq!(out, pairs(&expected), "{places:?}");
+            assert_eq!((order.late(), order.odd().count), (Late::default(), places.len() as u64));
+            let lines: Vec<u64> = order.odd().shown.iter().map(|(place, _)| place.line).collect();
+            let expected: Vec<u64> = (1..).zip(places).map(|(line, place)| line + place).collect();
+            assert_eq!(lines, expected);
+        }
+    }
+
+    #[test]
+    fn a_line_ahead_of_its_turn_waits_for_it() {
+        let mut order = Order::new(Duration::from_secs(5), true);
+        let out = run(&mut order, with_strays(200, &[20], 1_100));
+        assert!(out.is_sorted_by_key(|(at, _)| *at) && out.len() == 201, "{out:?}");
+        assert_eq!((order.late(), order.odd().count), (Late::default(), 0));
+        assert_eq!(out.iter().position(|(_, name)| name == "stray"), Some(120));
+    }
+
+    #[test]
+    fn a_log_with_the_newest_line_first_is_turned_around() {
+        for step in [1, 100, 10_000] {
+            let mut order = Order::new(Duration::from_secs(5), true);
+            let out =
+                run(&mut order, (0..500).rev().map(|at| record(at * step * SECOND, "a", false)).collect());
+            assert!(out.is_sorted() && out.len() == 500, "{step}: {}", out.len());
+            assert_eq!((order.late(), order.odd().count), (Late::default(), 0), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_gap_in_the_log_is_no_odd_time() {
+        let gaps = [10, 70, 3_600, 86_400, 40 * 86_400];
+        for gap in gaps {
+            let mut order = Order::new(Duration::from_secs(5), true);
+            let jump = (0..40).map(|second| record((second + second / 20 * gap) * SECOND, "a", false));
+            let sparse = (0..40).map(|place| record((100 * gap + place * gap) * SECOND, "b", false));
+            let out = run(&mut order, jump.chain(sparse).collect());
+            assert!(out.is_sorted() && out.len() == 80, "{gap}: {out:?}");
+            assert_eq!((order.late(), order.odd().count), (Late::default(), 0), "{gap}");
+        }
     }
 }

@@ -6,11 +6,11 @@ use crate::error::SimulateError;
 use crate::log::record::Record;
 use crate::log::{Broken, Entry, LogReader};
 use crate::options::StatusFilter;
-use crate::order::{Late, Order};
+use crate::order::{Late, Odd, Order};
 
 /// Requests go to the other thread in parts of this many.
 const BATCH: usize = 1_024;
-const BROKEN_SHOWN: usize = 10;
+pub(crate) const BROKEN_SHOWN: usize = 10;
 const TOO_MANY_REQUESTS: u16 = 429;
 
 /// What there is to say about the log itself.
@@ -25,8 +25,29 @@ pub(crate) struct Read {
     pub(crate) left_out: u64,
     pub(crate) already_denied: u64,
     pub(crate) late: Late,
+    /// Left out, because the log never came to their times.
+    pub(crate) odd: Odd,
+    /// How many have an `ip` that is no address.
+    pub(crate) no_address: u64,
     /// Whether any time was just a second.
     pub(crate) whole_seconds: bool,
+}
+
+impl Read {
+    pub(crate) fn add_broken(&mut self, broken: Broken) {
+        self.broken += 1;
+        if self.broken_shown.len() < BROKEN_SHOWN {
+            self.broken_shown.push(broken);
+        }
+    }
+
+    /// Counts what the limiter did not take, although it had been read as a request.
+    pub(crate) fn add_refused(&mut self, count: u64, shown: Vec<Broken>) {
+        let added = shown.len() as u64;
+        shown.into_iter().for_each(|broken| self.add_broken(broken));
+        self.broken += count - added;
+        self.requests -= count;
+    }
 }
 
 /// The thread that reads.
@@ -49,6 +70,8 @@ impl Reading {
         // The other thread ends when nobody sends any more.
         self.sender = None;
         self.read.late = order.late();
+        self.read.odd = order.odd().clone();
+        self.read.requests -= self.read.odd.count;
         result
     }
 
@@ -56,12 +79,7 @@ impl Reading {
         while let Some(entry) = log.next()? {
             self.read.lines += 1;
             match entry {
-                Entry::Broken(broken) => {
-                    self.read.broken += 1;
-                    if self.read.broken_shown.len() < BROKEN_SHOWN {
-                        self.read.broken_shown.push(broken);
-                    }
-                }
+                Entry::Broken(broken) => self.read.add_broken(broken),
                 Entry::Request(record) => {
                     let wanted =
                         |filter: &StatusFilter| record.status.is_some_and(|status| filter.matches(status));
@@ -72,6 +90,7 @@ impl Reading {
                     self.read.requests += 1;
                     self.read.already_denied += u64::from(record.status == Some(TOO_MANY_REQUESTS));
                     self.read.whole_seconds |= record.time.whole_second;
+                    self.read.no_address += u64::from(!record.is_address);
                     order.push(record, |record| self.send(record));
                 }
             }

@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use tollgate::{Check, Clock, Limiter, MemoryOptions, MemoryStore, Profile, Stores, Timestamp};
+use smallvec::SmallVec;
+use tollgate::{
+    Check, CheckError, Clock, Decision, Limiter, MemoryOptions, MemoryStore, Mode, Profile, Stores, Timestamp,
+};
 
 use crate::build::build;
 use crate::error::SimulateError;
-use crate::log::LogReader;
 use crate::log::lines::Source;
 use crate::log::record::Record;
+use crate::log::{Broken, LogReader};
 use crate::options::{Options, RuleFile};
 use crate::order::Order;
-use crate::reading::Reading;
+use crate::reading::{BROKEN_SHOWN, Reading};
 use crate::report::Report;
 use crate::tally::SETS_MAX;
 use crate::tally::customers::Customers;
@@ -61,13 +64,18 @@ pub fn simulate(
     if rules.is_empty() || rules.len() > SETS_MAX {
         return Err(SimulateError::misused(format!("one set of rules is needed, or {SETS_MAX}")));
     }
+    let mut rules = rules.to_vec();
+    if options.enforce_shadow {
+        rules.iter_mut().flat_map(|file| &mut file.config.rules).for_each(|rule| rule.mode = Mode::Enforce);
+    }
+    let rules = &rules;
     let mut dimensions: Vec<String> = Vec::new();
     for rule in rules.iter().flat_map(|file| &file.config.rules) {
         if !dimensions.contains(&rule.dimension) {
             dimensions.push(rule.dimension.clone());
         }
     }
-    let mut log = LogReader::open(sources, &options.log, &dimensions)?;
+    let mut log = LogReader::open(sources, &options.log, &dimensions, options.hash_keys.is_some())?;
     if options.only_status.is_some() && log.mapping().status.is_none() {
         return Err(SimulateError::misused(
             "--only-status: the log has no field known to be the status; say which one is with --map status=FIELD",
@@ -80,10 +88,11 @@ pub fn simulate(
     let order = Order::new(options.reorder, options.spread);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| reading.run(&mut log, order));
-        replay.run(receiver, &bytes, progress)?;
+        replay.run(receiver, &bytes, progress);
         reader.join().unwrap_or_else(|_| Err(SimulateError::failed("the log's reader stopped")))
     })?;
-    let Reading { read, .. } = reading;
+    let Reading { mut read, .. } = reading;
+    read.add_refused(replay.refused, std::mem::take(&mut replay.refused_shown));
     if let (0, Some(first)) = (read.requests + read.left_out, read.broken_shown.first()) {
         return Err(log.nothing_fits(read.lines, first));
     }
@@ -122,6 +131,9 @@ pub(crate) struct Replay {
     pub(crate) customers: Customers,
     pub(crate) endpoints: Endpoints,
     pub(crate) steps: Steps,
+    /// Requests that the limiter did not take, and the first of them.
+    refused: u64,
+    refused_shown: Vec<Broken>,
     /// The times of the first and the last request.
     pub(crate) span: Option<(Timestamp, Timestamp)>,
 }
@@ -175,6 +187,8 @@ impl Replay {
             customers: Customers::new(options.max_keys),
             endpoints: Endpoints::default(),
             steps: Steps::default(),
+            refused: 0,
+            refused_shown: Vec::new(),
             span: None,
         })
     }
@@ -184,21 +198,43 @@ impl Replay {
         receiver: Receiver<Vec<Record>>,
         bytes: &AtomicU64,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), SimulateError> {
+    ) {
         let mut requests = 0;
         for batch in receiver {
             for record in &batch {
-                self.decide(record)?;
+                if let Err(error) = self.decide(record) {
+                    self.refuse(record, &error);
+                }
             }
             requests += batch.len() as u64;
             progress(Progress { bytes: bytes.load(Ordering::Relaxed), requests });
         }
-        Ok(())
     }
 
-    fn decide(&mut self, record: &Record) -> Result<(), SimulateError> {
-        let Self { clock, dimensions, profiles, tiers, sets, ranks, seen, customers, endpoints, steps, span } =
-            self;
+    /// A request that cannot be decided is a broken line: one of many is no reason to stop.
+    fn refuse(&mut self, record: &Record, error: &CheckError) {
+        self.refused += 1;
+        if self.refused_shown.len() < BROKEN_SHOWN {
+            let reason = format!("cannot be decided: {error}");
+            self.refused_shown.push(Broken { place: record.place, reason, excerpt: None });
+        }
+    }
+
+    fn decide(&mut self, record: &Record) -> Result<(), CheckError> {
+        let Self {
+            clock,
+            dimensions,
+            profiles,
+            tiers,
+            sets,
+            ranks,
+            seen,
+            customers,
+            endpoints,
+            steps,
+            span,
+            ..
+        } = self;
         let at = record.time.at;
         clock.0.store(at.as_micros(), Ordering::Relaxed);
         let mut identities = record
@@ -219,15 +255,12 @@ impl Replay {
             let tier = if record.tier.is_empty() { listed() } else { &record.tier };
             check = check.profile(profiles.iter().find(|profile| profile.tier.as_deref() == Some(tier)));
         }
+        let decisions: SmallVec<[Decision; SETS_MAX]> =
+            sets.iter().map(|set| set.limiter.check_now(&check)).collect::<Result<_, _>>()?;
         span.get_or_insert((at, at)).1 = at;
         steps.at(at).requests += 1;
         let mut blocked = [None; SETS_MAX];
-        for (place, set) in sets.iter_mut().enumerate() {
-            // Everything that a check can be wrong about was looked at when the line was read.
-            let decision = set
-                .limiter
-                .check_now(&check)
-                .map_err(|error| SimulateError::failed(format!("the limiter gave no answer: {error}")))?;
+        for (place, (set, decision)) in sets.iter_mut().zip(decisions).enumerate() {
             blocked[place] = set.tally.count(&check, at, &decision);
             if !set.tally.without_room.is_empty() {
                 steps.count(at, place, blocked[place].is_some(), &set.tally.without_room);
@@ -256,5 +289,47 @@ fn rank(dimension: &str) -> u8 {
         "apikey" => 1,
         "ip" => 3,
         _ => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use tollgate::{Config, Cost};
+
+    use super::*;
+    use crate::log::record::Place;
+    use crate::reading::Read;
+    use crate::time::LogTime;
+
+    /// Reading lets no such request through; if it ever does, the others still count.
+    #[test]
+    fn a_request_that_cannot_be_decided_is_a_broken_line() {
+        let text = "time,user,ip\n1700000000,a,192.0.2.1\n";
+        let source = Source { name: "log".into(), reader: Box::new(Cursor::new(text)) };
+        let log = LogReader::open(vec![source], &Default::default(), &[], false).unwrap();
+        let rules = RuleFile { name: "rules".into(), config: Config::default() };
+        let mut replay = Replay::new(&[rules], &Options::default(), &log).unwrap();
+        let record = |user: &str, line: u64| Record {
+            time: LogTime { at: Timestamp::from_micros(line), whole_second: false },
+            identities: smallvec::smallvec![(0, user.into())],
+            endpoint: "/".into(),
+            method: "".into(),
+            tier: "".into(),
+            status: None,
+            cost: Cost::ONE,
+            is_address: true,
+            place: Place { file: 0, line },
+        };
+        let (sender, receiver) = sync_channel(1);
+        sender.send(vec![record("a", 1), record("", 2), record("b", 3)]).unwrap();
+        drop(sender);
+        replay.run(receiver, &AtomicU64::default(), &mut |_| {});
+        assert_eq!((replay.sets[0].tally.allowed, replay.refused), (2, 1));
+        let mut read = Read { lines: 3, requests: 3, ..Read::default() };
+        read.add_refused(replay.refused, replay.refused_shown);
+        assert_eq!((read.requests, read.broken, read.broken_shown[0].place.line), (2, 1, 2));
+        assert!(read.broken_shown[0].reason.starts_with("cannot be decided: identifier must be"));
     }
 }

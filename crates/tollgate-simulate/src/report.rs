@@ -46,6 +46,12 @@ pub struct LogReport {
     pub late_requests: u64,
     /// By how much they went back at most.
     pub late_seconds_most: f64,
+    /// Whether so many came too late that the result says little.
+    pub out_of_order: bool,
+    /// How many more lines are requests that were left out, because the log never comes to their times.
+    pub odd_times: u64,
+    /// The first of those.
+    pub odd_examples: Vec<OddLine>,
     /// Whether times were only told to the second, and requests were spread over it.
     pub spread_over_seconds: bool,
     /// When the first request was.
@@ -80,6 +86,17 @@ pub struct BrokenLine {
     pub text: Option<String>,
 }
 
+/// A line whose time is far ahead of all others.
+#[derive(Clone, Debug, Serialize)]
+pub struct OddLine {
+    /// The log.
+    pub file: String,
+    /// Its number there.
+    pub line: u64,
+    /// The time that it claims.
+    pub time: String,
+}
+
 /// What a set of rules did.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleSetReport {
@@ -95,6 +112,8 @@ pub struct RuleSetReport {
     pub blocked_share: f64,
     /// How many of the allowed requests rules that only watch would have blocked.
     pub would_block: u64,
+    /// Whether rules that only watch were enforced, as was asked for.
+    pub shadow_enforced: bool,
     /// What each rule did.
     pub rules: Vec<RuleReport>,
     /// Who would have been blocked, by the dimension they are known by: each request is its user's or, if there is none, its API key's, that
@@ -102,7 +121,7 @@ pub struct RuleSetReport {
     pub blocked_customers: Vec<DimensionReport>,
     /// Those who would have been blocked most often.
     pub most_blocked: Vec<CustomerReport>,
-    /// Regular customers who would have been blocked now and then: the ones to worry about.
+    /// Regular customers who would have been blocked, those that would be often first: the ones to worry about.
     pub regular_hurt: Vec<CustomerReport>,
     /// Rules that could not do anything, and bounds that were reached.
     pub warnings: Vec<String>,
@@ -167,6 +186,8 @@ pub struct DimensionReport {
     pub blocked: u64,
     /// How many of those are regular customers.
     pub regular_hurt: u64,
+    /// How many of the regular ones would have been blocked often.
+    pub regular_often: u64,
 }
 
 /// Somebody who would have been blocked.
@@ -182,6 +203,8 @@ pub struct CustomerReport {
     pub blocked: u64,
     /// The share of those, from 0 to 1.
     pub blocked_share: f64,
+    /// Whether that is often: 5 % or more.
+    pub often: bool,
     /// How many the other set of rules would have blocked.
     pub blocked_by_other: Option<u64>,
     /// When they would have been blocked first.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use self::table::{Align, Table};
 use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleReport, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, limit, number, percent, variant};
+use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, limit, number, percent, variant};
 
 /// How many of a list are shown; JSON and HTML have more.
 const CUSTOMERS_SHOWN: usize = 10;
@@ -110,14 +110,24 @@ fn rule_set(set: &RuleSetReport, named: bool, text: &mut String) {
     rules(&set.rules, text);
     text.push_str(&format!("\n{of}Numbers that would be enough\n"));
     needs(&set.rules, text);
-    if !set.regular_hurt.is_empty() {
-        text.push_str(&format!("\n{of}Regular customers who would be blocked now and then\n"));
-        wrapped(&format!("A regular customer makes {REGULAR}."), "  ", text);
-        customers(&set.regular_hurt, total(set, |each| each.regular_hurt), text);
+    let mut explained = false;
+    for (title, often) in REGULAR_LISTS {
+        let listed: Vec<&CustomerReport> =
+            set.regular_hurt.iter().filter(|customer| customer.often == often).collect();
+        if !listed.is_empty() {
+            text.push_str(&format!("\n{of}{title}\n"));
+            if !std::mem::replace(&mut explained, true) {
+                wrapped(&format!("A regular customer makes {REGULAR}."), "  ", text);
+            }
+            let count = total(set, |each| each.regular_often);
+            let count = if often { count } else { total(set, |each| each.regular_hurt) - count };
+            customers(&listed, count, text);
+        }
     }
     if !set.most_blocked.is_empty() {
         text.push_str(&format!("\n{of}Blocked most\n"));
-        customers(&set.most_blocked, total(set, |each| each.blocked), text);
+        let listed: Vec<&CustomerReport> = set.most_blocked.iter().collect();
+        customers(&listed, total(set, |each| each.blocked), text);
     }
 }
 
@@ -183,7 +193,7 @@ fn needs(rules: &[RuleReport], text: &mut String) {
     }
 }
 
-fn customers(customers: &[CustomerReport], total: u64, text: &mut String) {
+fn customers(customers: &[&CustomerReport], total: u64, text: &mut String) {
     let compared = customers.iter().any(|customer| customer.blocked_by_other.is_some());
     let mut columns = vec![
         ("who", Align::Left),

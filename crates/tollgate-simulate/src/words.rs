@@ -6,8 +6,14 @@ use crate::report::RuleReport;
 use crate::time::format_duration;
 
 /// What "regular" means, for every kind of report.
-pub(crate) const REGULAR: &str =
-    "at least 20 requests in at least 3 periods of ten minutes, of which less than 5 % are blocked";
+pub(crate) const REGULAR: &str = "at least 20 requests in at least 3 periods of ten minutes";
+/// Who is blocked at this share of their requests is blocked often.
+pub(crate) const OFTEN: f64 = 0.05;
+/// How regular customers are listed, and whether those are the ones that are blocked often.
+pub(crate) const REGULAR_LISTS: [(&str, bool); 2] = [
+    ("Regular customers who would be blocked often (5 % of their requests or more)", true),
+    ("Regular customers who would be blocked now and then (less than 5 %)", false),
+];
 /// How the numbers of the table of needs were found.
 pub(crate) const NEEDED: &str = "What a rule would need so that 99 %, 99.9 % or all of its keys always pass: the most that each key asked for at once, by the \
     rule's own algorithm, with room for everything. A burst is meant at the rule's rate. Try a number with --rules-b before you use it.";
@@ -40,6 +46,11 @@ pub(crate) fn number(value: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// `first 1,000 lines`
+pub(crate) fn first_lines(count: usize) -> String {
+    if count == 1 { "first line".to_owned() } else { format!("first {} lines", number(count as u64)) }
 }
 
 /// `0.8 %`; what is there but rounds to nothing says so.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 
 use tollgate::Config;
 use tollgate_simulate::{Format, LogOptions, Options, Report, RuleFile, SimulateError, Source, simulate};
@@ -89,6 +89,121 @@ fn several_logs_are_one() {
 }
 
 #[test]
+fn several_logs_are_read_in_the_order_of_their_times() {
+    let log = |day: u32| -> String {
+        (0..600)
+            .map(|second| {
+                let clock = format!("{day:02}/Oct/2000:13:{:02}:{:02}", second / 60, second % 60);
+                COMMON.replace("10/Oct/2000:13:55:36", &clock)
+            })
+            .collect()
+    };
+    let gzip = |text: &str| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let logs = [
+        ("new", log(12).into_bytes()),
+        ("empty", Vec::new()),
+        ("newer.gz", gzip(&log(13))),
+        ("old", log(11).into_bytes()),
+    ];
+    let sources = logs
+        .map(|(name, bytes)| Source { name: name.into(), reader: Box::new(Cursor::new(bytes)) })
+        .into_iter()
+        .collect();
+    let rules = RuleFile { name: "rules.yaml".into(), config: Config::parse(RULES).unwrap() };
+    let report = simulate(sources, &[rules], &options(None, ""), &mut |_| {}).unwrap();
+    assert_eq!(report.log.files, ["old", "new", "empty", "newer.gz"]);
+    assert_eq!((report.log.requests, report.log.late_requests, report.log.broken_lines), (1_800, 0, 0));
+    assert_eq!((report.log.first.as_str(), report.log.odd_times), ("2000-10-11T20:00:00Z", 0));
+}
+
+#[test]
+fn columns_may_be_empty_and_each_log_has_its_own_header() {
+    let report = run(&["user\ttime\tip\tagent\n\t1700000000\t192.0.2.1\t\n"], &options(None, "")).unwrap();
+    assert_eq!((report.log.requests, report.log.broken_lines), (1, 0), "{:?}", report.log.broken_examples);
+    assert_eq!(
+        report.rule_sets[0].blocked_customers[1].customers, 1,
+        "{:?}",
+        report.rule_sets[0].blocked_customers
+    );
+    let report = run(&["time\tip\tuser\n1700000000\t192.0.2.1\t\n"], &options(None, "")).unwrap();
+    assert_eq!((report.log.requests, report.log.broken_lines), (1, 0), "{:?}", report.log.broken_examples);
+
+    let first = "time,ip,path\n1700000000,192.0.2.1,/a\n";
+    let other = "path;agent;ip;time\n/a;x;192.0.2.1;1700000001\n";
+    let headless = "1700000002,192.0.2.1,/a\n";
+    let report = run(&[first, first, other], &options(None, "")).unwrap();
+    assert_eq!((report.log.requests, report.log.broken_lines), (3, 0), "{:?}", report.log.broken_examples);
+    assert_eq!(report.endpoints[0].requests, 3);
+    let report = run(&[first, headless], &options(Some(Format::Csv), "")).unwrap();
+    assert_eq!((report.log.requests, report.log.broken_lines), (2, 0), "{:?}", report.log.broken_examples);
+    let message = misused(&[first, "time,address\n1700000001,192.0.2.1\n"], &options(None, ""));
+    assert_eq!(
+        message,
+        "--log log1: its header has no `path`, `ip`, which the other logs have; replay it on its own"
+    );
+}
+
+/// The health checks that a service begins with say nothing of the requests that follow.
+#[test]
+fn fields_are_found_that_only_later_lines_have() {
+    let health = "{\"ts\":1700000000,\"ip\":\"192.0.2.1\"}\n".repeat(5_000);
+    let request = "{\"ts\":1700000001,\"ip\":\"192.0.2.1\",\"user\":\"alice\"}\n".repeat(3);
+    let report = run(&[&(health.clone() + &request)], &options(None, "")).unwrap();
+    assert!(report.log.fields.iter().any(|field| field.part == "user"), "{:?}", report.log.fields);
+    let warnings = report.log.warnings.join("\n");
+    let expected = "no field in its first 5,003 lines is known to be the endpoint, and every request counts as one of `/`";
+    assert!(warnings.contains(expected), "{warnings}");
+    // Beyond what is looked at, nobody says that there is none.
+    let rules = "rules: [{name: r, dimension: user, algorithm: gcra, limit: 1, window: 1s}]";
+    let rules = RuleFile { name: "rules.yaml".into(), config: Config::parse(rules).unwrap() };
+    let log = health.repeat(2) + &request;
+    let source = Source { name: "log".into(), reader: Box::new(Cursor::new(log.into_bytes())) };
+    let report = simulate(vec![source], &[rules], &options(None, ""), &mut |_| {}).unwrap();
+    assert_eq!(
+        report.rule_sets[0].warnings,
+        [
+            "rule `r` never applied: it counts by `user`, which is not in the log's first 10,000 lines; say where it is with --map user=FIELD"
+        ]
+    );
+}
+
+#[test]
+fn who_is_nobody_is_not_counted_as_somebody() {
+    let line = |ip: &str, user: &str| {
+        format!("{{\"ts\":1700000000,\"path\":\"/\",\"ip\":\"{ip}\",\"user\":\"{user}\"}}\n")
+    };
+    let log = line("192.0.2.1", "alice").repeat(3) + &line("192.0.2.1, ", "alice") + &line("192.0.2.1", "--");
+    let report = run(&[&log], &options(None, "")).unwrap();
+    assert_eq!((report.log.requests, report.log.broken_lines), (4, 1));
+    let broken = &report.log.broken_examples[0];
+    assert!(broken.line == 4 && broken.reason.starts_with("the ip is empty"), "{broken:?}");
+    let customers: Vec<u64> =
+        report.rule_sets[0].blocked_customers.iter().map(|each| each.customers).collect();
+    assert_eq!(customers, [1, 1]);
+    assert_eq!(report.log.warnings, ["1 of 5 lines are not requests"]);
+}
+
+#[test]
+fn a_field_that_is_no_address_is_not_taken_for_one_in_silence() {
+    let log = COMBINED.replace("192.0.2.1 - -", "www.example.com:443 192.0.2.7 - alice");
+    let report = run(&[&log.repeat(2)], &options(None, "")).unwrap();
+    assert_eq!(report.rule_sets[0].most_blocked[0].key.as_deref(), Some("ip 192.0.2.7"));
+    assert!(report.log.warnings.is_empty(), "{:?}", report.log.warnings);
+    let log = COMBINED.replace("192.0.2.1 - -", "www.example.com - alice");
+    let report = run(&[&(log.repeat(2) + COMBINED)], &options(None, "")).unwrap();
+    assert_eq!(
+        report.log.warnings,
+        [
+            "most values of the field `address`, read as the ip, are no addresses; say which field is with --map ip=FIELD"
+        ]
+    );
+}
+
+#[test]
 fn broken_lines_are_counted_and_shown_safely() {
     let mut log = String::from("\u{1b}[31mred\u{7}\n\n");
     log.push_str(&COMMON.repeat(3));
@@ -144,7 +259,7 @@ fn a_mapping_that_does_not_fit_names_the_fields_there_are() {
         "--map user=account: the log has no field `account`; it has time, ip, path"
     );
     let message = misused(&["{\"when\":1,\"who\":{\"id\":2}}\n"], &options(None, ""));
-    assert!(message.contains("--map time=FIELD; it has when, who.id"), "{message}");
+    assert!(message.contains("--map time=FIELD; in its first line there are when, who.id"), "{message}");
     let only = Options { only_status: Some("2xx".parse().unwrap()), ..options(None, "") };
     assert!(misused(&[CSV], &only).starts_with("--only-status: the log has no field known to be the status"));
 }
@@ -187,12 +302,47 @@ fn a_page_shows_hostile_text_as_text() {
 
 #[test]
 fn identifiers_can_be_hidden_everywhere() {
-    let log = COMMON.repeat(3) + "192.0.2.1 alice\n";
+    let log = COMMON.repeat(3)
+        + "192.0.2.1 alice\n"
+        + &COMMON.replace("10/Oct/2000:13:55:36 -0700", "alice")
+        + &COMMON.replace(" 200 ", " alice ");
     let hidden =
         |secret: &[u8]| Options { hash_keys: Some(secret.to_vec()), ..options(Some(Format::Common), "") };
     let report = run(&[&log], &hidden(b"secret")).unwrap();
     for text in [report.to_text(), report.to_json().unwrap(), report.to_html()] {
         assert!(!text.contains("alice") && !text.contains("192.0.2.1"), "{text}");
+    }
+    let reasons: Vec<&str> = report.log.broken_examples.iter().map(|broken| broken.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        ["is not in the common log format", "a value is not a time", "a value is not a status"]
+    );
+    // A rule for one customer names them.
+    let rules = |limit: u32| {
+        let yaml = format!(
+            "rules: [{{name: one, dimension: user, identifier: alice, algorithm: fixed_window, limit: {limit}, window: 1h}}]"
+        );
+        RuleFile { name: "rules.yaml".into(), config: Config::parse(&yaml).unwrap() }
+    };
+    let source = Source { name: "log".into(), reader: Box::new(Cursor::new(log.clone().into_bytes())) };
+    let report = simulate(vec![source], &[rules(1), rules(2)], &hidden(b"secret"), &mut |_| {}).unwrap();
+    assert!(report.comparison.as_ref().unwrap().rules[0].rule.starts_with("one [identifier #"));
+    for text in [report.to_text(), report.to_json().unwrap(), report.to_html()] {
+        assert!(!text.contains("alice") && !text.contains("192.0.2.1"), "{text}");
+    }
+    let nothing = [
+        failed(&["192.0.2.77 alice\n"], &hidden(b"secret")),
+        failed(&["alice\n"], &Options { hash_keys: Some(Vec::new()), ..options(None, "") }),
+        misused(&["1700000000,alice\n"], &Options { hash_keys: Some(Vec::new()), ..options(None, "") }),
+        failed(
+            &["{\"time\":1,\"ip\":\"x\"} alice\n", "\"alice\"\n"],
+            &Options { hash_keys: Some(Vec::new()), ..options(Some(Format::Json), "time=time,ip=ip") },
+        ),
+    ];
+    for message in nothing {
+        // The example of what was expected names an alice of its own.
+        let message = message.replace("192.0.2.1 - alice [", "");
+        assert!(!message.contains("alice") && !message.contains("192.0.2.77"), "{message}");
     }
     let name = |secret: &[u8]| {
         run(&[&log], &hidden(secret)).unwrap().rule_sets[0].most_blocked[0].identifier.clone()

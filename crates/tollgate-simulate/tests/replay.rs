@@ -193,11 +193,87 @@ fn a_rule_that_only_watches_blocks_nobody_and_is_counted() {
     let set = &report.rule_sets[0];
     assert_eq!((set.allowed, set.blocked, set.would_block, set.rules[0].blocked), (5, 0, 3, 3));
     assert_eq!(set.rules[0].mode, "shadow");
-    assert!(report.conclusion[0].ends_with("Rules that only watch would have blocked 3 requests more."));
+    assert!(
+        report.conclusion[0].ends_with("would have blocked 3 requests more; --enforce-shadow says whose.")
+    );
+    assert!(!set.shadow_enforced && set.most_blocked.is_empty());
+    let report = run(&log, &[&shadow], &Options { enforce_shadow: true, ..Options::default() }).unwrap();
+    let set = &report.rule_sets[0];
+    assert_eq!((set.allowed, set.blocked, set.would_block), (2, 3, 0));
+    assert_eq!((set.most_blocked[0].identifier.as_str(), set.rules[0].mode.as_str()), ("a", "enforce"));
+    assert!(set.shadow_enforced && set.warnings.is_empty(), "{:?}", set.warnings);
+    assert!(report.conclusion[0].starts_with("These rules, all enforced, would have blocked 60 %"));
+}
+
+/// A good customer that is blocked at a ninth of its requests is no less a regular one.
+#[test]
+fn it_is_never_said_that_nobody_regular_is_blocked_when_somebody_is() {
+    let log: String = (0..90)
+        .map(|place| json(f64::from(place / 3) * 61.0 + f64::from(place % 3) * 0.1, "best", "/"))
+        .chain((0..10).map(|place| json(2_000.0 + f64::from(place) * 61.0, "other", "/")))
+        .collect();
+    let report = run(&log, &[TWO_A_MINUTE], &Options::default()).unwrap();
+    assert_eq!(report.rule_sets[0].regular_hurt[0].identifier, "best");
+    assert!(report.rule_sets[0].regular_hurt[0].often);
+    for text in [report.to_text(), report.to_html()] {
+        let text = text.to_lowercase();
+        assert!(!text.contains("no regular customer") && text.contains("1 user often"), "{text}");
+    }
+}
+
+/// The limiter sees the same log, whatever one line claims.
+#[test]
+fn a_line_from_the_future_changes_nothing_and_is_told() {
+    let line = |second: u32, user: u32| {
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        format!(
+            "192.0.2.1 - u{user} [10/Oct/2000:{hour:02}:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n"
+        )
+    };
+    let yaml = "default_limit: none
+rules: [{name: r, dimension: user, algorithm: gcra, limit: 5, window: 1s, burst: 1}]";
+    let mut lines: Vec<String> = (0..6_000).map(|place| line(place / 5, 1)).collect();
+    let whole = run(&lines.concat(), &[yaml], &Options::default()).unwrap();
+    assert_eq!(whole.rule_sets[0].blocked, 0);
+    for place in [0, 3_000, 6_000] {
+        lines.insert(place, line(0, 1).replace("2000", "2099"));
+        let report = run(&lines.concat(), &[yaml], &Options::default()).unwrap();
+        lines.remove(place);
+        assert_eq!((report.rule_sets[0].blocked, report.log.requests, report.log.odd_times), (0, 6_000, 1));
+        assert_eq!((&report.log.last, report.log.late_requests), (&whole.log.last, 0));
+        assert_eq!(report.series.requests, whole.series.requests);
+        let odd = &report.log.odd_examples[0];
+        assert_eq!((odd.line, odd.time.as_str()), (place as u64 + 1, "2099-10-10T00:00:00Z"));
+        let expected = format!(
+            "1 line was left out, because the log never comes to the time there, as in line {}",
+            place + 1
+        );
+        assert!(report.log.warnings[0].starts_with(&expected), "{:?}", report.log.warnings);
+    }
 }
 
 #[test]
-fn regular_customers_are_told_from_those_who_only_come_to_take() {
+fn a_log_that_is_not_in_order_is_said_to_be_worth_little() {
+    let lines: Vec<String> = (0..1_000).map(|second| json(f64::from(second), "a", "/")).collect();
+    let late = |count: usize| {
+        let mut lines = lines.clone();
+        lines.extend_from_within(..count);
+        run(&lines.concat(), &[TWO_A_MINUTE], &Options::default()).unwrap()
+    };
+    let report = late(5);
+    assert!(report.log.late_requests == 5 && !report.log.out_of_order);
+    assert!(!report.conclusion[0].contains("Do not trust") && !report.to_html().contains("do not trust"));
+    let report = late(100);
+    assert!(report.log.out_of_order);
+    let sentence = "Do not trust these numbers: 9.1 % of requests go back in time, by up to";
+    assert!(report.conclusion[0].starts_with(sentence), "{:?}", report.conclusion);
+    let page = report.to_html();
+    let (headline, warning) = (page.find("</h1>").unwrap(), page.find("do not trust these numbers").unwrap());
+    assert!(warning > headline && warning < page.find("1,100 requests").unwrap(), "{page}");
+}
+
+#[test]
+fn regular_customers_are_listed_however_often_they_are_blocked() {
     let mut lines: Vec<(f64, &str)> = (0..200).map(|place| (f64::from(place) * 31.0, "regular")).collect();
     // One burst of a regular customer, and a scraper that never stops.
     lines.extend((0..3).map(|place| (3_600.0 + f64::from(place), "regular")));
@@ -210,9 +286,23 @@ fn regular_customers_are_told_from_those_who_only_come_to_take() {
         list.iter().map(|each| each.identifier.clone()).collect()
     };
     assert_eq!(names(&set.most_blocked), ["scraper", "regular"]);
-    assert_eq!(names(&set.regular_hurt), ["regular"]);
-    assert_eq!(set.regular_hurt[0].key.as_deref(), Some("user regular"));
-    assert_eq!((set.regular_hurt[0].needed, set.regular_hurt[0].available), (Some(5), 2));
+    assert_eq!(names(&set.regular_hurt), ["scraper", "regular"]);
+    assert_eq!(set.regular_hurt.iter().map(|each| each.often).collect::<Vec<_>>(), [true, false]);
+    assert_eq!((set.blocked_customers[0].regular_hurt, set.blocked_customers[0].regular_often), (2, 1));
+    assert_eq!(set.regular_hurt[1].key.as_deref(), Some("user regular"));
+    assert_eq!((set.regular_hurt[1].needed, set.regular_hurt[1].available), (Some(5), 2));
+    let sentence = &report.conclusion[0];
+    assert!(
+        sentence.contains("among them regular customers: 1 user often; 1 user now and then"),
+        "{sentence}"
+    );
+    for text in [report.to_text(), report.to_html()] {
+        let often = text.find("Regular customers who would be blocked often (5 % of their requests or more)");
+        let seldom = text.find("Regular customers who would be blocked now and then (less than 5 %)");
+        assert!(often.is_some() && often < seldom, "{text}");
+    }
+    let page = report.to_html();
+    assert!(page.contains("<b>1</b><span class=\"soft\">regular customers blocked often</span>"), "{page}");
 }
 
 #[test]
@@ -227,7 +317,7 @@ rules:
     let report = run(&json(0.0, "a", "/"), &[yaml], &Options::default()).unwrap();
     let warnings = report.rule_sets[0].warnings.join("\n");
     for expected in [
-        "rule `tenants` never applied: it counts by `tenant`, which the log does not have; say where it is with --map tenant=FIELD",
+        "rule `tenants` never applied: it counts by `tenant`, which is not in the log's first line; say where it is with --map tenant=FIELD",
         "rule `golden` never applied: it is for the tier `gold`",
         "rule `posts` never applied: it is for the method `POST`",
         "no request of the log matches `elsewhere`",

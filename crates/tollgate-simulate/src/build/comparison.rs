@@ -33,7 +33,7 @@ pub(super) fn compare(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> Compar
         }
     }
     ComparisonReport {
-        rules: changes(a, b),
+        rules: changes(a, b, people),
         customers,
         only_a: people.listed(0, SHOWN, |customer| customer.hurt(1).is_none()),
         only_b: people.listed(1, SHOWN, |customer| customer.hurt(0).is_none()),
@@ -41,18 +41,18 @@ pub(super) fn compare(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> Compar
 }
 
 /// The rules that are not the same in both, and the default limit if it is not.
-fn changes(a: &RuleFile, b: &RuleFile) -> Vec<RuleChange> {
+fn changes(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> Vec<RuleChange> {
     let mut changes = Vec::new();
     let variants = |rules: &[Rule]| rules.iter().map(|rule| (rule.variant_key(), describe(rule))).collect();
     let (in_a, in_b): (HashMap<_, _>, HashMap<_, _>) = (variants(&a.config.rules), variants(&b.config.rules));
     for rule in &a.config.rules {
         let (before, after) = (describe(rule), in_b.get(&rule.variant_key()).cloned());
         if after.as_ref() != Some(&before) {
-            changes.push(RuleChange { rule: label(rule), a: Some(before), b: after });
+            changes.push(RuleChange { rule: label(rule, people), a: Some(before), b: after });
         }
     }
     for rule in b.config.rules.iter().filter(|rule| !in_a.contains_key(&rule.variant_key())) {
-        changes.push(RuleChange { rule: label(rule), a: None, b: Some(describe(rule)) });
+        changes.push(RuleChange { rule: label(rule, people), a: None, b: Some(describe(rule)) });
     }
     if a.config.default_limit != b.config.default_limit {
         let limit = |file: &RuleFile| file.config.default_limit.as_ref().map(describe_limit);
@@ -68,9 +68,10 @@ fn describe(rule: &Rule) -> String {
 }
 
 /// The name of a rule, and what tells its variants apart.
-fn label(rule: &Rule) -> String {
+fn label(rule: &Rule, people: &People<'_>) -> String {
     let mut label = rule.name.clone();
-    let parts = [("identifier", &rule.identifier), ("tier", &rule.tier), ("method", &rule.method)];
+    let identifier = rule.identifier.as_ref().map(|identifier| people.shown(&rule.dimension, identifier));
+    let parts = [("identifier", &identifier), ("tier", &rule.tier), ("method", &rule.method)];
     for (what, value) in parts {
         if let Some(value) = value {
             label.push_str(&format!(" [{what} {value}]"));

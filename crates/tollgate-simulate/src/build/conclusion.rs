@@ -1,6 +1,9 @@
 //! The gist of a report, in a few sentences.
 
+use std::time::Duration;
+
 use crate::report::{ComparisonReport, DimensionReport, LogReport, RuleSetReport};
+use crate::time::format_duration;
 use crate::words::{number, percent};
 
 /// What a reader should take away.
@@ -9,18 +12,37 @@ pub(super) fn conclude(
     sets: &[RuleSetReport],
     comparison: Option<&ComparisonReport>,
 ) -> Vec<String> {
-    let mut sentences: Vec<String> = sets.iter().map(|set| of_set(log, set, sets.len() > 1)).collect();
+    let mut sentences: Vec<String> = out_of_order(log).into_iter().collect();
+    sentences.extend(sets.iter().map(|set| of_set(log, set, sets.len() > 1)));
     if let (Some(comparison), [a, b]) = (comparison, sets) {
         sentences.push(difference(comparison, a, b));
     }
     sentences
 }
 
+/// What makes all the other sentences doubtful.
+fn out_of_order(log: &LogReport) -> Option<String> {
+    let most = Duration::from_secs_f64(log.late_seconds_most);
+    log.out_of_order.then(|| {
+        format!(
+            "Do not trust these numbers: {} of requests go back in time, by up to {}, because the log is not in the order of its times.",
+            percent(log.late_requests as f64 / log.requests.max(1) as f64),
+            format_duration(most)
+        )
+    })
+}
+
 fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
-    let who = if named { format!("Rules {}", set.name) } else { "These rules".to_owned() };
+    let mut who = if named { format!("Rules {}", set.name) } else { "These rules".to_owned() };
+    if set.shadow_enforced {
+        who.push_str(", all enforced,");
+    }
     let watched = match set.would_block {
         0 => String::new(),
-        count => format!(" Rules that only watch would have blocked {} more.", requests(count)),
+        count => format!(
+            " Rules that only watch would have blocked {} more; --enforce-shadow says whose.",
+            requests(count)
+        ),
     };
     if set.blocked == 0 {
         return format!("{who} would have blocked none of the {} requests.{watched}", number(log.requests));
@@ -43,11 +65,11 @@ fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
     let regular = match regular.as_slice() {
         [] => "no regular customer is among them".to_owned(),
         some => {
-            let each = some.iter().map(|each| format!("{} {}s", number(each.regular_hurt), each.dimension));
-            format!(
-                "among them regular customers who come too fast now and then: {}",
-                each.collect::<Vec<_>>().join(", ")
-            )
+            let often = counts(some, |each| each.regular_often).map(|who| format!("{who} often"));
+            let seldom = counts(some, |each| each.regular_hurt - each.regular_often)
+                .map(|who| format!("{who} now and then"));
+            let each: Vec<String> = often.into_iter().chain(seldom).collect();
+            format!("among them regular customers: {}", each.join("; "))
         }
     };
     format!(
@@ -57,6 +79,17 @@ fn of_set(log: &LogReport, set: &RuleSetReport, named: bool) -> String {
         number(log.requests),
         hit.join(" and ")
     )
+}
+
+/// `3 users, 1 ip`; `None` where there is nobody.
+fn counts(dimensions: &[&DimensionReport], of: impl Fn(&DimensionReport) -> u64) -> Option<String> {
+    let counted = dimensions.iter().map(|each| (of(each), &each.dimension)).filter(|(count, _)| *count > 0);
+    let each: Vec<String> = counted.map(|(count, dimension)| plural(count, dimension)).collect();
+    (!each.is_empty()).then(|| each.join(", "))
+}
+
+fn plural(count: u64, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 fn difference(comparison: &ComparisonReport, a: &RuleSetReport, b: &RuleSetReport) -> String {
@@ -77,5 +110,5 @@ fn difference(comparison: &ComparisonReport, a: &RuleSetReport, b: &RuleSetRepor
 }
 
 fn requests(count: u64) -> String {
-    if count == 1 { "1 request".to_owned() } else { format!("{} requests", number(count)) }
+    plural(count, "request")
 }

@@ -14,12 +14,12 @@ use crate::report::{CustomerReport, DimensionReport};
 use crate::tally::customers::{Customer, PERIOD};
 use crate::tally::keys::{Need, NeedOf};
 use crate::time::format_time;
+use crate::words::OFTEN;
 
 const SHOWN: usize = 50;
-/// A regular customer makes at least so many requests, in so many periods of ten minutes, and is blocked at less than this share of them.
+/// A regular customer makes at least so many requests, in so many periods of ten minutes, however many of them are blocked.
 const REGULAR_REQUESTS: u64 = 20;
 const REGULAR_PERIODS: u64 = 3;
-const REGULAR_SHARE: f64 = 0.05;
 /// How much of a hash is shown: enough that two of a million customers hardly ever share it.
 const HASH_BYTES: usize = 6;
 
@@ -58,9 +58,14 @@ impl<'a> People<'a> {
         self.listed(set, SHOWN, |_| true)
     }
 
-    /// Regular customers that are blocked now and then.
+    /// Regular customers that are blocked: as many as can be shown of those that are often, then of those that are now and then.
     pub(super) fn regular_hurt(&self, set: usize) -> Vec<CustomerReport> {
-        self.listed(set, SHOWN, |customer| self.is_regular_hurt(customer, set))
+        let kind = |often: bool| {
+            self.listed(set, SHOWN, |customer| {
+                self.is_regular(customer) && is_blocked_often(customer, set) == often
+            })
+        };
+        [kind(true), kind(false)].concat()
     }
 
     /// Those that `wanted` says and that the set blocked, most often first.
@@ -90,22 +95,22 @@ impl<'a> People<'a> {
                 customers: 0,
                 blocked: 0,
                 regular_hurt: 0,
+                regular_often: 0,
             })
             .collect();
         for customer in self.all() {
             let dimension = &mut dimensions[usize::from(customer.dimension)];
             dimension.customers += 1;
             dimension.blocked += u64::from(customer.hurt(set).is_some());
-            dimension.regular_hurt += u64::from(self.is_regular_hurt(customer, set));
+            let regular_hurt = customer.hurt(set).is_some() && self.is_regular(customer);
+            dimension.regular_hurt += u64::from(regular_hurt);
+            dimension.regular_often += u64::from(regular_hurt && is_blocked_often(customer, set));
         }
         dimensions
     }
 
-    fn is_regular_hurt(&self, customer: &Customer, set: usize) -> bool {
-        let seldom = |blocked| share(blocked, customer.requests) < REGULAR_SHARE;
-        customer.hurt(set).is_some_and(|hurt| seldom(hurt.blocked))
-            && customer.requests >= REGULAR_REQUESTS
-            && u64::from(customer.periods) >= self.periods_needed
+    fn is_regular(&self, customer: &Customer) -> bool {
+        customer.requests >= REGULAR_REQUESTS && u64::from(customer.periods) >= self.periods_needed
     }
 
     fn report(&self, customer: &Customer, set: usize) -> Option<CustomerReport> {
@@ -128,6 +133,7 @@ impl<'a> People<'a> {
             requests: customer.requests,
             blocked: hurt.blocked,
             blocked_share: share(hurt.blocked, customer.requests),
+            often: is_blocked_often(customer, set),
             blocked_by_other: other,
             first_blocked: format_time(hurt.first),
             last_blocked: format_time(hurt.last),
@@ -143,7 +149,7 @@ impl<'a> People<'a> {
     }
 
     /// An identifier as it is shown: as it is in the log, or a hash of it under the secret.
-    fn shown(&self, dimension: &str, identifier: &str) -> String {
+    pub(super) fn shown(&self, dimension: &str, identifier: &str) -> String {
         let Some(secret) = self.secret else { return visible(identifier) };
         let mut hasher = Sha256::new();
         for part in [secret, dimension.as_bytes(), identifier.as_bytes()] {
@@ -157,17 +163,22 @@ impl<'a> People<'a> {
     }
 }
 
+fn is_blocked_often(customer: &Customer, set: usize) -> bool {
+    customer.hurt(set).is_some_and(|hurt| share(hurt.blocked, customer.requests) >= OFTEN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::REGULAR;
+    use crate::words::{REGULAR, REGULAR_LISTS};
 
     #[test]
     fn what_regular_means_is_what_is_said() {
         let said = format!(
-            "at least {REGULAR_REQUESTS} requests in at least {REGULAR_PERIODS} periods of ten minutes, of which less than {} % are blocked",
-            REGULAR_SHARE * 100.0
+            "at least {REGULAR_REQUESTS} requests in at least {REGULAR_PERIODS} periods of ten minutes"
         );
+        let often = format!("{} %", OFTEN * 100.0);
+        assert!(REGULAR_LISTS.iter().all(|(title, _)| title.contains(&often)));
         assert_eq!((REGULAR, PERIOD.as_secs()), (said.as_str(), 600));
     }
 }

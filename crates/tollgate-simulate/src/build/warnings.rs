@@ -8,7 +8,7 @@ use crate::options::{Options, RuleFile};
 use crate::reading::Read;
 use crate::replay::{Replay, ReplaySet};
 use crate::time::{format_duration, format_time};
-use crate::words::number;
+use crate::words::{first_lines, number};
 
 /// More rules than this are not named one by one.
 const NAMED_MAX: usize = 20;
@@ -35,6 +35,19 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
             format_duration(read.late.most)
         ));
     }
+    if let Some((place, time)) = read.odd.shown.first() {
+        let lines = if read.odd.count == 1 {
+            "1 line was"
+        } else {
+            &format!("{} lines were", number(read.odd.count))
+        };
+        warnings.push(format!(
+            "{lines} left out, because the log never comes to the time there, as in line {} of {}: {}",
+            place.line,
+            log.names()[place.file],
+            format_time(*time)
+        ));
+    }
     if replay.customers.untracked > 0 {
         warnings.push(format!(
             "{} requests are of customers beyond the first {}, who are in the totals but in no list: raise --max-keys",
@@ -43,15 +56,39 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
         ));
     }
     let mapping = log.mapping();
+    if mapping.endpoint.is_none() && mapping.request.is_none() {
+        warnings.push(format!(
+            "no field{} is known to be the endpoint, and every request counts as one of `/`; say which one is with --map endpoint=FIELD",
+            in_first_lines(log)
+        ));
+    }
     for (place, (dimension, slot)) in mapping.dimensions.iter().enumerate() {
         if replay.seen[place] == 0 {
             warnings.push(format!(
                 "no request has a {dimension}: the field `{}` is empty",
                 mapping.fields[*slot]
             ));
+        } else if dimension == "ip" && read.no_address * 2 > replay.seen[place] {
+            warnings.push(format!(
+                "most values of the field `{}`, read as the ip, are no addresses; say which field is with --map ip=FIELD",
+                mapping.fields[*slot]
+            ));
         }
     }
     warnings
+}
+
+/// Where was looked for fields, if not everywhere.
+fn in_first_lines(log: &LogReader) -> String {
+    log.sampled().map_or(String::new(), |lines| format!(" in its {}", first_lines(lines)))
+}
+
+/// What to say of something that a log does not have.
+fn lacks(log: &LogReader) -> String {
+    match log.sampled() {
+        None => "which the log does not have".to_owned(),
+        Some(lines) => format!("which is not in the log's {}", first_lines(lines)),
+    }
 }
 
 /// About one set of rules.
@@ -125,7 +162,8 @@ fn obstacle(rule: &Rule, log: &LogReader, options: &Options) -> Option<String> {
     let dimension = &rule.dimension;
     if !mapping.dimensions.iter().any(|(known, _)| known == dimension) {
         return Some(format!(
-            "it counts by `{dimension}`, which the log does not have; say where it is with --map {dimension}=FIELD"
+            "it counts by `{dimension}`, {}; say where it is with --map {dimension}=FIELD",
+            lacks(log)
         ));
     }
     if let Some(tier) = &rule.tier
@@ -139,7 +177,8 @@ fn obstacle(rule: &Rule, log: &LogReader, options: &Options) -> Option<String> {
     let has_method = mapping.method.is_some() || mapping.request.is_some();
     if let Some(method) = rule.method.as_ref().filter(|_| !has_method) {
         return Some(format!(
-            "it is for the method `{method}`, which the log does not have; say where it is with --map method=FIELD"
+            "it is for the method `{method}`, {}; say where it is with --map method=FIELD",
+            lacks(log)
         ));
     }
     None

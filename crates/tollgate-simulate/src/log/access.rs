@@ -3,6 +3,7 @@
 //! `192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent" …`
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use super::record::Fields;
 
@@ -39,6 +40,7 @@ impl Access {
                 found[slot] = Some(value);
             }
         };
+        let line = without_host(line);
         let (address, rest) = line.split_once(' ').ok_or("is not in the common log format")?;
         let (ident, rest) = rest.split_once(' ').ok_or("is not in the common log format")?;
         // Users may have blanks in their names, and brackets: the time is what a quote follows.
@@ -60,6 +62,17 @@ impl Access {
         }
         Ok(found)
     }
+}
+
+/// A line without the host and port that Apache's `vhost_combined` begins with.
+fn without_host(line: &str) -> &str {
+    let Some((host, rest)) = line.split_once(' ') else { return line };
+    let has_port = host.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+    let then_address = || rest.split_once(' ').is_some_and(|(address, _)| is_address(address));
+    if has_port && !is_address(host) && then_address() { rest } else { line }
 }
 
 /// The next field, quoted or not, and what follows it.
@@ -134,7 +147,8 @@ mod tests {
         let user = ["address", "user", "time", "request", "status"];
         let alice = ["192.0.2.1", "alice", "10/Oct/2000:13:55:36 -0700", "GET /a?b HTTP/1.0", "200"];
         let alice: Vec<Option<String>> = alice.map(|text| Some(text.to_owned())).to_vec();
-        for line in [common, &combined, &extra] {
+        let vhost = format!("www.example.com:443 {combined}");
+        for line in [common, &combined, &extra, &vhost] {
             assert_eq!(fields(line, &user).as_ref(), Ok(&alice), "{line}");
         }
         let some = |text: &str| Some(text.to_owned());
@@ -165,5 +179,16 @@ mod tests {
         // A quote that is never closed after the status only ends the fields.
         let open = "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1 \"x";
         assert_eq!(fields(open, &["referer"]), Ok(vec![None]));
+    }
+
+    #[test]
+    fn an_address_at_the_beginning_is_no_host() {
+        let rest = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1";
+        for (start, expected) in
+            [("a:80 ", "192.0.2.1"), ("::1 ", "::1"), ("unix: ", "unix:"), ("a ", "a"), (":80 ", ":80")]
+        {
+            let found = fields(&format!("{start}{rest}"), &["address"]).unwrap();
+            assert_eq!(found, [Some(expected.to_owned())], "{start}");
+        }
     }
 }

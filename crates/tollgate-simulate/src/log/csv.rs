@@ -26,6 +26,14 @@ impl Csv {
         Self { delimiter, columns, last }
     }
 
+    /// The same fields under another header, which is that of a further log; names those that it does not have.
+    pub(crate) fn under(fields: &[String], header: &str) -> Result<Self, String> {
+        let (_, names) = names(header);
+        let missing: Vec<String> =
+            fields.iter().filter(|field| !names.contains(field)).map(|field| format!("`{field}`")).collect();
+        if missing.is_empty() { Ok(Self::new(fields, header)) } else { Err(missing.join(", ")) }
+    }
+
     /// The fields of a line.
     pub(crate) fn fields<'a>(&self, line: &'a str) -> Result<Fields<'a>, String> {
         let mut found: Fields<'a> = smallvec::smallvec![None; self.columns.len()];

@@ -52,8 +52,19 @@ impl Json {
         let mut found: Fields<'a> = smallvec::smallvec![None; self.slot_count];
         let mut deserializer = serde_json::Deserializer::from_str(line);
         let read = Object { wanted: &self.root, found: &mut found }.deserialize(&mut deserializer);
-        read.and_then(|()| deserializer.end()).map_err(|error| format!("is not a JSON object: {error}"))?;
+        read.and_then(|()| deserializer.end()).map_err(|error| reason(&error))?;
         Ok(found)
+    }
+}
+
+/// What is wrong with a line, without any of what it says: that may have to be hidden.
+fn reason(error: &serde_json::Error) -> String {
+    match error.classify() {
+        serde_json::error::Category::Eof => "is not a JSON object: it ends too early".to_owned(),
+        serde_json::error::Category::Syntax => {
+            format!("is not a JSON object: there is a mistake at column {}", error.column())
+        }
+        _ => "is not a JSON object".to_owned(),
     }
 }
 
@@ -166,7 +177,8 @@ mod tests {
     fn what_is_no_object_is_refused() {
         let deep = format!("{}{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
         for line in ["", "[]", "1", "{", r#"{"a":1} x"#, r#"{"a":1"#, "\"x\"", "{a:1}", "null"] {
-            assert!(fields(line, &["a"]).is_err(), "{line}");
+            let reason = fields(line, &["a"]).unwrap_err();
+            assert!(reason.starts_with("is not a JSON object") && !reason.contains('x'), "{line}: {reason}");
         }
         // However deep it is, it is an answer.
         let _ = fields(&deep, &["a.a.a", "b"]);

@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 /// The longest line; what is longer is counted as broken, and skipped.
 pub const LINE_LENGTH_MAX: usize = 64 * 1024;
 const BUFFER: usize = 256 * 1024;
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+pub(crate) const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// A log to read: a name to speak of it, and its bytes, which may be compressed by gzip.
 pub struct Source {

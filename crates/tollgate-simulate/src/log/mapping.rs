@@ -1,9 +1,13 @@
 //! Which field of the log is which part of a request.
 
 use crate::error::SimulateError;
+use crate::words::first_lines;
 
 /// More dimensions than anybody counts by at once.
 const DIMENSIONS_MAX: usize = 16;
+/// Parts of a request that are no dimension.
+const PARTS: [&str; 7] = ["time", "endpoint", "method", "request", "status", "cost", "tier"];
+const DIMENSION_LENGTH_MAX: usize = 64;
 
 /// What is known by these names is found without being told. The first that the log has is taken.
 const USUAL: [(&str, &[&str]); 9] = [
@@ -72,6 +76,11 @@ impl std::str::FromStr for FieldMap {
             if part.is_empty() {
                 return Err(format!("`{pair}` does not say which part of a request `{field}` is"));
             }
+            if !is_dimension(part) {
+                return Err(format!(
+                    "`{part}` is neither a part of a request nor a dimension, which is 1 to {DIMENSION_LENGTH_MAX} letters, digits, `_`, `-` or `.`"
+                ));
+            }
             if pairs.iter().any(|(other, _)| other == part) {
                 return Err(format!("`{part}` is there twice"));
             }
@@ -79,6 +88,12 @@ impl std::str::FromStr for FieldMap {
         }
         Ok(Self(pairs))
     }
+}
+
+/// Whether a word can name a dimension, as in rules.
+fn is_dimension(word: &str) -> bool {
+    (1..=DIMENSION_LENGTH_MAX).contains(&word.len())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 impl FieldMap {
@@ -105,8 +120,21 @@ impl FieldMap {
 #[derive(Clone, Debug)]
 pub(crate) struct Available {
     pub(crate) names: Vec<String>,
-    /// Whether there can be others further down.
-    pub(crate) open: bool,
+    /// How many lines were looked at, where others may have further fields.
+    pub(crate) in_lines: Option<usize>,
+    /// Whether nothing of the log may be shown: without its header, the first line of a log gives the names.
+    pub(crate) hidden: bool,
+}
+
+impl Available {
+    /// What fields there are, for whoever has to choose one.
+    fn list(&self) -> String {
+        let names = if self.hidden { format!("{} fields", self.names.len()) } else { self.names.join(", ") };
+        match self.in_lines {
+            None => format!("it has {names}"),
+            Some(lines) => format!("in its {} there are {names}", first_lines(lines)),
+        }
+    }
 }
 
 /// Where each part of a request is. A slot is a place among the fields that are read from every line.
@@ -123,6 +151,8 @@ pub(crate) struct Mapping {
     pub(crate) cost: Option<usize>,
     pub(crate) tier: Option<usize>,
     pub(crate) dimensions: Vec<(String, usize)>,
+    /// Whether what lines say may not be shown.
+    pub(crate) hidden: bool,
 }
 
 impl Mapping {
@@ -151,8 +181,7 @@ impl Mapping {
         };
         let mut names: Vec<&str> = vec!["user", "ip", "apikey"];
         names.extend(rule_dimensions.iter().map(String::as_str));
-        let parts = ["time", "endpoint", "method", "request", "status", "cost", "tier"];
-        names.extend(map.0.iter().map(|(part, _)| part.as_str()).filter(|part| !parts.contains(part)));
+        names.extend(map.0.iter().map(|(part, _)| part.as_str()).filter(|part| !PARTS.contains(part)));
         let mut dimensions: Vec<(String, usize)> = Vec::new();
         for name in names {
             if dimensions.iter().any(|(known, _)| known == name) {
@@ -168,7 +197,18 @@ impl Mapping {
         if dimensions.len() > DIMENSIONS_MAX {
             return Err(SimulateError::misused(format!("--map: more than {DIMENSIONS_MAX} dimensions")));
         }
-        Ok(Self { fields, time, endpoint, method, request, status, cost, tier, dimensions })
+        Ok(Self {
+            fields,
+            time,
+            endpoint,
+            method,
+            request,
+            status,
+            cost,
+            tier,
+            dimensions,
+            hidden: available.hidden,
+        })
     }
 
     /// Every part and its field, to be told.
@@ -193,10 +233,10 @@ fn find_field(part: &str, map: &FieldMap, available: &Available) -> Result<Optio
     let has = |name: &&str| available.names.iter().any(|known| known == name);
     match map.field(part) {
         Some("") => Ok(None),
-        Some(field) if available.open || has(&field) => Ok(Some(field.to_owned())),
+        Some(field) if available.in_lines.is_some() || has(&field) => Ok(Some(field.to_owned())),
         Some(field) => Err(SimulateError::misused(format!(
-            "--map {part}={field}: the log has no field `{field}`; it has {}",
-            available.names.join(", ")
+            "--map {part}={field}: the log has no field `{field}`; {}",
+            available.list()
         ))),
         None => {
             let usual =
@@ -210,8 +250,8 @@ fn find_field(part: &str, map: &FieldMap, available: &Available) -> Result<Optio
 fn missing(part: &str, available: &Available) -> SimulateError {
     let first = part.split(' ').next().unwrap_or(part);
     SimulateError::misused(format!(
-        "no field of the log is known to be the {part}; say which one is with --map {first}=FIELD; it has {}",
-        available.names.join(", ")
+        "no field of the log is known to be the {part}; say which one is with --map {first}=FIELD; {}",
+        available.list()
     ))
 }
 
@@ -220,7 +260,8 @@ mod tests {
     use super::*;
 
     fn available(names: &[&str], open: bool) -> Available {
-        Available { names: names.iter().map(|name| (*name).to_owned()).collect(), open }
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Available { names, in_lines: open.then_some(100), hidden: false }
     }
 
     fn found(map: &str, available: &Available) -> Result<String, String> {
@@ -260,8 +301,13 @@ mod tests {
             "no field of the log is known to be the time; say which one is with --map time=FIELD; it has when, who"
         );
         assert!(found("time=when", &own).unwrap_err().contains("known to be the ip or user"));
-        for (map, reason) in [("user", "PART=FIELD"), ("=x", "which part"), ("a=b,a=c", "`a` is there twice")]
-        {
+        for (map, reason) in [
+            ("user", "PART=FIELD"),
+            ("=x", "which part"),
+            ("a=b,a=c", "`a` is there twice"),
+            ("a b=c", "`a b` is neither a part of a request nor a dimension"),
+            ("tenänt=c", "1 to 64 letters"),
+        ] {
             assert!(found(map, &own).unwrap_err().contains(reason), "{map}");
         }
     }

@@ -1,7 +1,7 @@
 //! A request as a line of the log tells it.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use compact_str::{CompactString, format_compact};
 use smallvec::SmallVec;
@@ -16,6 +16,15 @@ pub(crate) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
 /// What one customer of a provider usually gets; the service counts IPv6 addresses by the same part.
 const IPV6_PREFIX: u32 = 64;
 
+/// Where a line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The place of the log among all of them.
+    pub(crate) file: usize,
+    /// Its number, from 1.
+    pub(crate) line: u64,
+}
+
 /// A request of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -29,6 +38,10 @@ pub(crate) struct Record {
     pub(crate) tier: CompactString,
     pub(crate) status: Option<u16>,
     pub(crate) cost: Cost,
+    /// Whether its `ip` is one; also if it has none.
+    pub(crate) is_address: bool,
+    /// The line that it comes from.
+    pub(crate) place: Place,
 }
 
 impl Mapping {
@@ -36,11 +49,11 @@ impl Mapping {
     pub(crate) fn record(&self, fields: &Fields<'_>) -> Result<Record, String> {
         let text = |slot: Option<usize>| {
             let field = slot.and_then(|slot| fields.get(slot)?.as_deref());
-            field.filter(|text| !matches!(*text, "" | "-"))
+            field.filter(|text| !text.bytes().all(|byte| byte == b'-'))
         };
         let time =
             text(Some(self.time)).ok_or_else(|| format!("has no time in `{}`", self.fields[self.time]))?;
-        let time = LogTime::parse(time).ok_or_else(|| format!("`{}` is not a time", excerpt(time)))?;
+        let time = LogTime::parse(time).ok_or_else(|| format!("{} is not a time", self.quoted(time)))?;
         let (mut method, mut endpoint) = (text(self.method), text(self.endpoint));
         if let Some((of_request, target)) = text(self.request).and_then(split_request) {
             (method, endpoint) = (method.or(Some(of_request)), endpoint.or(Some(target)));
@@ -53,15 +66,21 @@ impl Mapping {
         let endpoint = normalise_endpoint(path_of(endpoint.unwrap_or("/")))
             .map_err(|error| format!("the endpoint {error}"))?;
         let mut identities = SmallVec::new();
+        let mut is_address = true;
         for (place, (dimension, slot)) in self.dimensions.iter().enumerate() {
             let Some(identifier) = text(Some(*slot)) else { continue };
-            let identifier =
-                if dimension == "ip" { address(identifier) } else { CompactString::new(identifier) };
-            if identifier.len() > IDENTIFIER_LENGTH_MAX
+            let identifier = if dimension == "ip" {
+                let (identifier, known) = address(identifier);
+                is_address = known;
+                identifier
+            } else {
+                CompactString::new(identifier)
+            };
+            if !(1..=IDENTIFIER_LENGTH_MAX).contains(&identifier.len())
                 || identifier.bytes().any(|byte| byte.is_ascii_control())
             {
                 return Err(format!(
-                    "the {dimension} is longer than {IDENTIFIER_LENGTH_MAX} bytes or has control characters"
+                    "the {dimension} is empty, is longer than {IDENTIFIER_LENGTH_MAX} bytes or has control characters"
                 ));
             }
             identities.push((place as u8, identifier));
@@ -70,11 +89,12 @@ impl Mapping {
             return Err("does not say who made the request".to_owned());
         }
         let status = text(self.status)
-            .map(|status| status.parse().map_err(|_| format!("`{}` is not a status", excerpt(status))));
+            .map(|status| status.parse().map_err(|_| format!("{} is not a status", self.quoted(status))));
         let cost = text(self.cost).map(|cost| {
             let parsed = cost.parse().ok().and_then(|cost| Cost::try_new(cost).ok());
-            parsed
-                .ok_or_else(|| format!("`{}` is not a cost between 1 and {}", excerpt(cost), Cost::MAX.get()))
+            parsed.ok_or_else(|| {
+                format!("{} is not a cost between 1 and {}", self.quoted(cost), Cost::MAX.get())
+            })
         });
         Ok(Record {
             time,
@@ -84,7 +104,14 @@ impl Mapping {
             tier: CompactString::new(text(self.tier).unwrap_or_default()),
             status: status.transpose()?,
             cost: cost.transpose()?.unwrap_or(Cost::ONE),
+            is_address,
+            place: Place::default(),
         })
+    }
+
+    /// What a line has, unless that is to be hidden.
+    fn quoted(&self, text: &str) -> String {
+        if self.hidden { "a value".to_owned() } else { format!("`{}`", excerpt(text)) }
     }
 }
 
@@ -133,22 +160,22 @@ fn path_of(target: &str) -> &str {
 }
 
 /// An address as the service counts it: IPv6 by its first 64 bits, IPv4 inside IPv6 as IPv4, without a port. Of a list of addresses, as in
-/// `X-Forwarded-For`, it is the last one, which the nearest proxy added.
-fn address(text: &str) -> CompactString {
+/// `X-Forwarded-For`, it is the last one, which the nearest proxy added. Also says whether it is an address at all.
+fn address(text: &str) -> (CompactString, bool) {
     let text = text.rsplit(',').next().unwrap_or(text).trim();
     if !text.contains(':') {
-        return CompactString::new(text);
+        return (CompactString::new(text), text.parse::<Ipv4Addr>().is_ok());
     }
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let parsed = bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|socket| socket.ip()));
     match parsed.map(|address| address.to_canonical()) {
-        Ok(IpAddr::V4(address)) => format_compact!("{address}"),
+        Ok(IpAddr::V4(address)) => (format_compact!("{address}"), true),
         Ok(IpAddr::V6(address)) => {
             let network =
                 Ipv6Addr::from_bits(address.to_bits() >> (128 - IPV6_PREFIX) << (128 - IPV6_PREFIX));
-            format_compact!("{network}/{IPV6_PREFIX}")
+            (format_compact!("{network}/{IPV6_PREFIX}"), true)
         }
-        Err(_) => CompactString::new(text),
+        Err(_) => (CompactString::new(text), false),
     }
 }
 
@@ -168,9 +195,11 @@ mod tests {
             ("203.0.113.9, 192.0.2.1", "192.0.2.1"),
             ("unix:", "unix:"),
             ("host.example", "host.example"),
+            ("192.0.2.1, ", ""),
         ];
         for (text, expected) in rows {
-            assert_eq!(address(text), expected);
+            let is_address = !matches!(text, "unix:" | "host.example" | "192.0.2.1, ");
+            assert_eq!(address(text), (CompactString::new(expected), is_address), "{text}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use compact_str::CompactString;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 use tollgate::Timestamp;
 
 use super::SETS_MAX;
@@ -13,6 +14,8 @@ use super::rules::Culprit;
 
 /// Who comes in several of these is there regularly.
 pub(crate) const PERIOD: Duration = Duration::from_secs(600);
+/// How many of those to blame are told apart for one customer.
+const CULPRITS_MAX: usize = 4;
 
 /// One identity of the log.
 #[derive(Debug)]
@@ -38,14 +41,15 @@ pub(crate) struct Hurt {
     stretch: Option<Timestamp>,
     /// The longest time with nothing but blocked requests, from the first of them to the last.
     pub(crate) longest: Duration,
-    /// To blame for most of it, if anybody is: found by the vote of Boyer and Moore, in which others cancel one out.
-    culprit: Option<Culprit>,
-    votes: u64,
+    /// Who is to blame, and how often. Where there are more than fit, a new one takes the place of the least and its count, so that whoever is
+    /// to blame for most of it stays.
+    culprits: SmallVec<[(Culprit, u64); CULPRITS_MAX]>,
 }
 
 impl Hurt {
     pub(crate) fn culprit(&self) -> Option<Culprit> {
-        self.culprit
+        // The first of equals.
+        self.culprits.iter().rev().max_by_key(|(_, count)| *count).map(|(culprit, _)| *culprit)
     }
 
     fn add(&mut self, at: Timestamp, culprit: Culprit) {
@@ -56,13 +60,12 @@ impl Hurt {
         self.last = at;
         let start = *self.stretch.get_or_insert(at);
         self.longest = self.longest.max(at.saturating_since(start));
-        if self.votes == 0 {
-            self.culprit = Some(culprit);
-        }
-        if self.culprit == Some(culprit) {
-            self.votes += 1;
-        } else {
-            self.votes -= 1;
+        if let Some((_, count)) = self.culprits.iter_mut().find(|(known, _)| *known == culprit) {
+            *count += 1;
+        } else if self.culprits.len() < CULPRITS_MAX {
+            self.culprits.push((culprit, 1));
+        } else if let Some(least) = self.culprits.iter_mut().min_by_key(|(_, count)| *count) {
+            *least = (culprit, least.1 + 1);
         }
     }
 }
@@ -190,5 +193,20 @@ mod tests {
         assert_eq!(hurt.culprit().map(|culprit| culprit.rule), Some(2));
         assert!(customer.hurt(1).is_none());
         assert_eq!(customers.untracked, 1);
+    }
+
+    #[test]
+    fn whoever_is_to_blame_most_often_is_named() {
+        let blamed = |rules: &[(u32, usize)]| {
+            let mut hurt = Hurt::default();
+            for (rule, times) in rules {
+                (0..*times).for_each(|_| hurt.add(Timestamp::default(), Culprit { rule: *rule, key: 0 }));
+            }
+            hurt.culprit().map(|culprit| culprit.rule)
+        };
+        assert_eq!(blamed(&[]), None);
+        assert_eq!(blamed(&[(1, 100), (2, 100), (3, 1)]), Some(1));
+        assert_eq!(blamed(&[(1, 100), (2, 101), (3, 1)]), Some(2));
+        assert_eq!(blamed(&[(1, 5), (2, 50), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (1, 5)]), Some(2));
     }
 }

@@ -1,0 +1,61 @@
+//! How the lines of a log are written, found out from the first of them.
+
+use super::csv;
+
+/// How the lines of a log are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The common log format of web servers.
+    Common,
+    /// The same with referer and agent, and whatever a server adds after them.
+    Combined,
+    /// One JSON object a line.
+    Json,
+    /// Comma, semicolon or tab separated values, with a line of names first.
+    Csv,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Common, Self::Combined, Self::Json, Self::Csv];
+
+    /// Its name, as in `--format`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Common => "common",
+            Self::Combined => "combined",
+            Self::Json => "json",
+            Self::Csv => "csv",
+        }
+    }
+
+    /// A line of it, to show what was expected.
+    pub(super) fn example(self) -> &'static str {
+        match self {
+            Self::Common => r#"192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#,
+            Self::Combined => {
+                r#"192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "-" "curl/8""#
+            }
+            Self::Json => {
+                r#"{"time":"2000-10-10T20:55:36Z","ip":"192.0.2.1","method":"GET","path":"/a","status":200}"#
+            }
+            Self::Csv => "time,ip,user,method,path,status",
+        }
+    }
+
+    /// What most of the lines look like: the first one may be broken.
+    pub(super) fn detect(lines: &[&str]) -> Option<Self> {
+        let most =
+            |is: fn(&str) -> bool| lines.iter().filter(|line| is(line.trim())).count() * 2 > lines.len();
+        if most(|line| line.starts_with('{')) {
+            return Some(Self::Json);
+        }
+        let access = |line: &str| line.split_once('[').is_some_and(|(_, rest)| rest.contains("] \""));
+        if most(access) {
+            let quotes = |line: &str| line.bytes().filter(|byte| *byte == b'"').count() >= 6;
+            return Some(if most(quotes) { Self::Combined } else { Self::Common });
+        }
+        let (_, names) = csv::names(lines.first()?);
+        (names.len() > 1).then_some(Self::Csv)
+    }
+}
