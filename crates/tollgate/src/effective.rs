@@ -9,8 +9,9 @@ use tollgate_store::{Charge, Command, Outcome};
 use crate::check::Check;
 use crate::endpoint::Pattern;
 use crate::error::CheckError;
-use crate::limiter::{Limiter, charge};
+use crate::limiter::Limiter;
 use crate::profile::Profile;
+use crate::resolved::charge;
 use crate::rule::{Mode, NamedLimit};
 use crate::ruleset::{CompiledRule, RuleSet};
 

@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Key, Limit, Reason, Timestamp};
+use tollgate_core::{Cost, Limit, Reason, Timestamp};
 use tollgate_memory::MemoryStore;
 use tollgate_store::{
     Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
 };
 
 use crate::ad_hoc::AdHocShapes;
-use crate::check::{Check, fingerprint, is_idempotency_key, is_identifier};
+use crate::check::{Check, fingerprint, is_idempotency_key};
 use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
+use crate::plan::Plan;
 use crate::remote::Elsewhere;
-use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, NamedLimits, Rule};
-use crate::ruleset::{Applied, RuleSet};
+use crate::resolved::{Act, Resolved, charge, command, decided};
+use crate::rule::{KEY_DIMENSION, NamedLimit, Rule};
+use crate::ruleset::RuleSet;
 use crate::stores::{Keeper, Stores};
 use crate::wait::Waiters;
 
@@ -439,126 +441,5 @@ impl Limiter {
     ) -> Result<Option<Cow<'a, str>>, CheckError> {
         check.validate()?;
         Ok(check.endpoint.map(normalise_endpoint).transpose()?)
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Act {
-    Take,
-    Peek,
-    Reset,
-    Refund(Timestamp),
-}
-
-fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Command<'a> {
-    let action = match act {
-        Act::Take => Action::Take {
-            idempotency: check.idempotency.as_ref().map(|(caller, key)| Idempotency {
-                caller,
-                key,
-                fingerprint: check.fingerprint(),
-            }),
-        },
-        Act::Peek => Action::peek(),
-        Act::Reset => Action::Reset,
-        Act::Refund(at) => Action::Refund { taken_at: Some(at) },
-    };
-    Command { action, charges, cost: check.cost }
-}
-
-/// A check with the limits that apply to it.
-pub(crate) struct Resolved<'a> {
-    pub(crate) applied: Applied<'a>,
-    pub(crate) endpoint: Option<Cow<'a, str>>,
-}
-
-impl Resolved<'_> {
-    fn charges(&self) -> SmallVec<[Charge<'_>; 2]> {
-        let endpoint = self.endpoint.as_deref().unwrap_or_default();
-        let charges = self.applied.iter().map(|(limit, identifier)| charge(limit, identifier, endpoint));
-        charges.collect()
-    }
-
-    /// Where each charge is kept.
-    fn places(&self) -> SmallVec<[usize; 2]> {
-        self.applied.iter().map(|(limit, _)| limit.store).collect()
-    }
-
-    /// Where all charges are kept; `None` when they are spread over several stores.
-    fn only_place(&self) -> Option<usize> {
-        let first = self.applied.first().map_or(0, |(limit, _)| limit.store);
-        self.applied.iter().all(|(limit, _)| limit.store == first).then_some(first)
-    }
-
-    fn decision(self, outcome: Outcome) -> Result<Decision, CheckError> {
-        let limits = self.applied.into_iter().map(|(limit, _)| limit).collect();
-        decided(outcome).map(|decision| Decision::of(decision, limits))
-    }
-}
-
-#[inline(always)]
-pub(crate) fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> Charge<'a> {
-    Charge {
-        key: Key::new(&limit.counter, identifier, endpoint),
-        limit: &limit.limit,
-        shadow: limit.mode == Mode::Shadow,
-        on_store_error: limit.on_store_error,
-    }
-}
-
-#[inline]
-fn decided(outcome: Outcome) -> Result<tollgate_core::Decision, CheckError> {
-    match outcome {
-        Outcome::Decided(decision) => Ok(decision),
-        // Stores answer a take, a peek and a refund with a decision or with this.
-        _ => Err(CheckError::IdempotencyMismatch),
-    }
-}
-
-/// A plan of a [`Limiter`], looked up once: the fastest way to check many keys of one's own.
-///
-/// ```
-/// use tollgate::{Cost, Limit, Limiter};
-///
-/// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)?]).build()?;
-/// let gold = limiter.plan("gold")?;
-/// assert!(gold.check_now("user-123", Cost::ONE)?.allowed);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Plan {
-    limits: NamedLimits,
-    /// `None` where a service decides instead.
-    store: Option<Keeper>,
-}
-
-impl Plan {
-    /// Charges `cost` to all limits of the plan for `key`, or to none.
-    ///
-    /// # Errors
-    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
-    #[inline]
-    pub fn check_now(&self, key: &str, cost: Cost) -> Result<tollgate_core::Decision, CheckError> {
-        let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
-        if let [limit] = &*self.limits
-            && let Some((at, taken)) = store.take_known(&charge(limit, key, ""), cost)
-        {
-            return Ok(tollgate_core::Decision::charged(at, &limit.limit, &taken));
-        }
-        self.check_any(store, key, cost)
-    }
-
-    #[inline(never)]
-    fn check_any(
-        &self,
-        store: &MemoryStore,
-        key: &str,
-        cost: Cost,
-    ) -> Result<tollgate_core::Decision, CheckError> {
-        if !is_identifier(key) {
-            return Err(CheckError::InvalidIdentifier { dimension: KEY_DIMENSION.into() });
-        }
-        let charges: SmallVec<[_; 4]> = self.limits.iter().map(|limit| charge(limit, key, "")).collect();
-        decided(store.apply_now(&Command { action: Action::take(), charges: &charges, cost }, None)?)
     }
 }

@@ -10,7 +10,8 @@ use tollgate_store::{FailureMode, StoreError};
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::CheckError;
-use crate::limiter::{Act, Limiter};
+use crate::limiter::Limiter;
+use crate::resolved::Act;
 
 /// What a [`Remote`] will say.
 pub type RemoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>;

@@ -12,7 +12,7 @@ use tollgate_store::{Action, Charge, Command, Outcome, StoreError};
 
 use super::check::Hits;
 use crate::error::CheckError;
-use crate::limiter::charge;
+use crate::resolved::charge;
 use crate::rule::NamedLimit;
 use crate::stores::Stores;
 
