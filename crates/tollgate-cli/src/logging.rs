@@ -59,6 +59,7 @@ impl Logging {
                 .with_tracer(provider.tracer("tollgate"))
                 .with_location(false)
                 .with_threads(false)
+                .with_tracked_inactivity(false)
                 .with_target(false)
                 .with_filter(Targets::new().with_target(TRACES, LevelFilter::INFO))
         });
