@@ -4,10 +4,9 @@
 
 mod process;
 
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-use process::{Service, file, run, signal, tollgate};
+use process::{Service, file, run, signal, started, tollgate};
 use serde_json::Value;
 use tollgate_testkit::server::{Authority, Validity};
 
@@ -281,14 +280,9 @@ fn encrypted_services_are_asked_if_their_certificate_is_trusted() {
     std::fs::write(path.join("ca.pem"), authority.certificate()).unwrap();
     let tls = format!("server: {{tls: {{cert: {0}/server.pem, key: {0}/server.key}}}}\n", path.display());
     let config = file(path, &format!("{HUNDRED}{tls}"));
-    let mut process = tollgate()
-        .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (process, _output, line) = started(
+        tollgate().args(["serve", "--http", "127.0.0.1:0", "--config", &config]).stderr(Stdio::null()),
+    );
     let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
     let port = |address: &str| format!("https://localhost:{}", address.rsplit(':').next().unwrap());
     let service = Encrypted { process, http: port(start), grpc: port(grpc) };

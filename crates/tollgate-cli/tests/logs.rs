@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 
-use process::{file, signal, tollgate};
+use process::{file, signal, started, tollgate};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -30,15 +30,12 @@ impl Logged {
         let directory = tempfile::tempdir().unwrap();
         let config = file(directory.path(), &format!("{RULES}{settings}"));
         let log = fs::File::create(directory.path().join("log")).unwrap();
-        let mut process = tollgate()
-            .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
-            .env("TOLLGATE_ADMIN_KEY", "correct-horse")
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (process, _output, line) = started(
+            tollgate()
+                .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
+                .env("TOLLGATE_ADMIN_KEY", "correct-horse")
+                .stderr(log),
+        );
         let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
         Self { url: url.trim_start_matches("http://").to_owned(), process, directory }
     }

@@ -5,9 +5,9 @@
 mod process;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use process::{file, run, signal, tollgate};
+use process::{file, run, signal, started, tollgate};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -42,14 +42,8 @@ impl Service {
         authority.server(&["localhost"], Validity::Now).save(path, "server");
         let config = file(path, &config(path));
         let log = fs::File::create(path.join("log")).unwrap();
-        let mut process = tollgate()
-            .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (process, _output, line) =
+            started(tollgate().args(["serve", "--http", "127.0.0.1:0", "--config", &config]).stderr(log));
         let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
         let (_, http) = start.split_once(" listens on https://").unwrap();
         Self { process, http: http.to_owned(), grpc: grpc.to_owned(), authority, directory }

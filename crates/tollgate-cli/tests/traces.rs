@@ -316,15 +316,9 @@ async fn spans_that_nobody_takes_are_told() {
     let directory = tempfile::tempdir().unwrap();
     let config = file(directory.path(), &format!("{RULES}\ntraces: {{otlp: 'http://{closed}'}}"));
     let log = std::fs::File::create(directory.path().join("log")).unwrap();
-    let mut process = process::tollgate()
-        .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
-        .stdout(std::process::Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(process.stdout.take().unwrap()), &mut line)
-        .unwrap();
+    let (mut process, _output, line) = process::started(
+        process::tollgate().args(["serve", "--http", "127.0.0.1:0", "--config", &config]).stderr(log),
+    );
     let url = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
     process::ask(url, "POST", "/v1/rate-limit/check", r#"{"user_id": "u", "endpoint": "/"}"#).unwrap();
     signal(&process, "TERM");

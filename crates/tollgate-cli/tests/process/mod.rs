@@ -28,6 +28,15 @@ pub fn run(arguments: &[&str]) -> (i32, String, String) {
     (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
+/// Runs a command that goes on; gives back its first line, and where the others come.
+pub fn started(command: &mut Command) -> (Child, BufReader<ChildStdout>, String) {
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    (process, output, line)
+}
+
 /// A running service, stopped when the test ends.
 pub struct Service {
     pub process: Child,
@@ -45,17 +54,9 @@ impl Service {
 
     /// Starts where the arguments say.
     pub fn start_at(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut process = tollgate()
-            .arg("serve")
-            .args(arguments)
-            .envs(environment.iter().copied())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(process.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
+        let mut command = tollgate();
+        command.arg("serve").args(arguments).envs(environment.iter().copied()).stderr(Stdio::null());
+        let (process, output, line) = started(&mut command);
         let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
         let url = start.rsplit(' ').next().unwrap().to_owned();
         assert!(url.starts_with("http://127.0.0.1:"), "{line}");

@@ -3,7 +3,6 @@
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "one test file uses it")]
 
 use std::convert::Infallible;
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_stream::{StreamExt, once, pending};
 
-use super::process::{file, tollgate};
+use super::process::{file, started, tollgate};
 
 /// A client that keeps its connections.
 pub fn client<B>(http2: bool) -> Client<HttpConnector, B>
@@ -45,16 +44,13 @@ pub struct Proxy {
 impl Proxy {
     pub fn start(upstream: &str, config: &str, arguments: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
-        let mut process = tollgate()
-            .args(["proxy", "--http", "127.0.0.1:0", "--upstream", upstream])
-            .args(["--config", &file(directory.path(), config)])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (process, _output, line) = started(
+            tollgate()
+                .args(["proxy", "--http", "127.0.0.1:0", "--upstream", upstream])
+                .args(["--config", &file(directory.path(), config)])
+                .args(arguments)
+                .stderr(Stdio::null()),
+        );
         let said = line.trim().strip_prefix("tollgate proxy listens on ").unwrap();
         let url = said.strip_suffix(&format!(", in front of {upstream}")).unwrap().to_owned();
         Self { process, url, directory }
