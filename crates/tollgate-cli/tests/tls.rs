@@ -5,7 +5,6 @@
 mod process;
 
 use std::fs;
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, limit, number, percent, variant};
+use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, what_it_did};
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -155,26 +155,18 @@ fn rules(set: &RuleSetReport, page: &mut String) {
         ("for all", true),
     ];
     let rows = set.rules.iter().map(|rule| {
-        let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
         let needed = |of: fn(&crate::report::NeededReport) -> u64| {
             rule.needed.as_ref().map_or("–".to_owned(), |needed| {
                 format!("{}{}", if needed.exact { "" } else { "~" }, number(of(needed)))
             })
         };
-        vec![
-            format!("{}{}{shadow}", rule.name, variant(rule)),
-            rule.dimension.clone(),
-            limit(rule),
-            number(rule.requests),
-            number(rule.blocked),
-            percent(rule.blocked_share),
-            number(rule.keys),
-            number(rule.keys_blocked),
+        let needs = [
             rule.needed.as_ref().map_or("–".to_owned(), |needed| needed.number.clone()),
             needed(|needed| needed.for_99_percent),
             needed(|needed| needed.for_99_9_percent),
             needed(|needed| needed.for_all),
-        ]
+        ];
+        what_it_did(rule).into_iter().chain(needs).collect()
     });
     table("What each rule did, and what would be enough", &columns, rows, page);
     let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(NEEDED));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use self::table::{Align, Table};
 use crate::report::{ComparisonReport, CustomerReport, LogReport, Report, RuleReport, RuleSetReport};
 use crate::time::format_duration;
-use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, limit, number, percent, variant};
+use crate::words::{NEEDED, REGULAR, REGULAR_LISTS, number, percent, variant, what_it_did};
 
 /// How many of a list are shown; JSON and HTML have more.
 const CUSTOMERS_SHOWN: usize = 10;
@@ -147,17 +147,7 @@ fn rules(rules: &[RuleReport], text: &mut String) {
         ("blocked", Align::Right),
     ]);
     for rule in rules {
-        let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
-        table.row(vec![
-            format!("{}{}{shadow}", rule.name, variant(rule)),
-            rule.dimension.clone(),
-            limit(rule),
-            number(rule.requests),
-            number(rule.blocked),
-            percent(rule.blocked_share),
-            number(rule.keys),
-            number(rule.keys_blocked),
-        ]);
+        table.row(what_it_did(rule).into());
     }
     table.render(text);
 }

@@ -66,6 +66,21 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
+/// What a rule did, as the cells of a row.
+pub(crate) fn what_it_did(rule: &RuleReport) -> [String; 8] {
+    let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
+    [
+        format!("{}{}{shadow}", rule.name, variant(rule)),
+        rule.dimension.clone(),
+        limit(rule),
+        number(rule.requests),
+        number(rule.blocked),
+        percent(rule.blocked_share),
+        number(rule.keys),
+        number(rule.keys_blocked),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
