@@ -150,6 +150,20 @@ fn redis_is_measured_and_its_loss_is_seen() {
     });
 }
 
+/// A catalog that hangs is seen, and the other figures come all the same.
+#[test]
+fn a_catalog_that_does_not_answer_is_seen() {
+    let postgres = Postgres::start();
+    let (service, _directory) = start(RULES, &["--catalog", &postgres.url()]);
+    assert_eq!(scrape(&service.url).get("tollgate_catalog_up", &[]), Some(1.0));
+    postgres.freeze();
+    let frozen = scrape(&service.url);
+    assert_eq!(frozen.get("tollgate_catalog_up", &[]), Some(0.0), "{}", frozen.text);
+    assert_eq!(frozen.get("tollgate_store_up", &[]), Some(1.0));
+    postgres.thaw();
+    until(&service.url, "the catalog is back", |scrape| scrape.get("tollgate_catalog_up", &[]) == Some(1.0));
+}
+
 #[test]
 fn databases_are_measured() {
     let (mariadb, postgres) = (MariaDb::start(), Postgres::start());
