@@ -16,6 +16,7 @@ use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
 use tokio::time::Instant;
 use tollgate::{Config, LogFormat, TRACES, TracesConfig};
 use tonic::transport::ClientTlsConfig;
+use tracing::Subscriber;
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::field::MakeExt;
@@ -23,7 +24,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::output::steers;
 
@@ -53,19 +54,10 @@ impl Logging {
             LogFormat::Json => lines.with_writer(|| Plain(stderr())).json().flatten_event(true).boxed(),
         };
         let traces = config.traces.as_ref().map(provider).transpose().context("traces.otlp")?;
-        let spans = traces.as_ref().map(|provider| {
+        if traces.is_some() {
             global::set_text_map_propagator(TraceContextPropagator::new());
-            tracing_opentelemetry::layer()
-                .with_tracer(provider.tracer("tollgate"))
-                .with_location(false)
-                .with_threads(false)
-                .with_tracked_inactivity(false)
-                .with_target(false)
-                .with_filter(Targets::new().with_target(TRACES, LevelFilter::INFO))
-        });
-        tracing_subscriber::registry()
-            .with(lines.with_filter(filter))
-            .with(spans)
+        }
+        subscriber(lines.with_filter(filter), traces.as_ref())
             .try_init()
             .context("could not start logging")?;
         Ok(Self { traces })
@@ -77,6 +69,26 @@ impl Logging {
             tracing::warn!(%error, "the last spans did not reach the collector");
         }
     }
+}
+
+/// Writes `lines`, and has spans for `traces` if somebody collects them.
+fn subscriber(
+    lines: impl Layer<Registry> + Send + Sync,
+    traces: Option<&SdkTracerProvider>,
+) -> Box<dyn Subscriber + Send + Sync> {
+    let lines = tracing_subscriber::registry().with(lines);
+    let Some(provider) = traces else {
+        // Not a layer that is `None`: with that, spans would be made for nobody, on every check.
+        return Box::new(lines);
+    };
+    let spans = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("tollgate"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_target(false)
+        .with_filter(Targets::new().with_target(TRACES, LevelFilter::INFO));
+    Box::new(lines.with(spans))
 }
 
 /// An exporter whose failures are told, once in a while.
@@ -171,4 +183,21 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_made_only_where_somebody_collects_them() {
+        let lines = || {
+            let filter = EnvFilter::new(format!("trace,{TRACES}=off"));
+            tracing_subscriber::fmt::layer().with_writer(io::sink).with_filter(filter)
+        };
+        let is_made = || !tracing::info_span!(target: TRACES, "check").is_disabled();
+        assert!(!tracing::subscriber::with_default(subscriber(lines(), None), is_made));
+        let provider = SdkTracerProvider::builder().build();
+        assert!(tracing::subscriber::with_default(subscriber(lines(), Some(&provider)), is_made));
+    }
 }
