@@ -213,7 +213,9 @@ impl Shard {
             digest_high: probe.digest.0,
             digest_low: probe.digest.1,
             fresh_at: 0,
-            tail: CompactString::from_utf8_lossy(probe.tail),
+            // Texts are put into keys, so that it never is anything else; the lossy way goes character by character.
+            tail: CompactString::from_utf8(probe.tail)
+                .unwrap_or_else(|_| CompactString::from_utf8_lossy(probe.tail)),
             state,
         };
         entry.set_fresh_at(fresh_at);
