@@ -161,7 +161,7 @@ impl App {
         if request.method() == Method::POST && rest::is_check(request.uri().path()) {
             return rest::check(State(self.shared.clone()), request).await.into_response();
         }
-        let Ok(response) = self.router.clone().oneshot(request).await;
+        let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         response
     }
 
@@ -223,7 +223,12 @@ impl Shared {
 
     /// What is known about the user of a request, if it has one.
     pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
-        self.live.as_ref()?.profiles.get(user_id?).await
+        let (profiles, user_id) = (&self.live.as_ref()?.profiles, user_id?);
+        match profiles.known(user_id) {
+            Some(known) => known,
+            // Rare, so that it does not make the future of every check larger.
+            None => Box::pin(profiles.get(user_id)).await,
+        }
     }
 
     /// Says why the service is not ready for traffic, if it is not.

@@ -146,7 +146,7 @@ impl Gate {
         if !self.require_key {
             return Ok(());
         }
-        self.authenticate(headers, peer, need).await.map(drop)
+        Box::pin(self.authenticate(headers, peer, need)).await.map(drop)
     }
 
     /// Whether something may be managed; says by whom.

@@ -38,11 +38,54 @@ pub struct Families {
     ietf: bool,
 }
 
-/// What happens to headers that are there already.
-#[derive(Clone, Copy, PartialEq)]
-enum Present {
-    Replace,
-    Keep,
+/// Where headers go.
+trait Target {
+    /// The first header of a family; says whether the others are to follow.
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool;
+    fn next(&mut self, name: HeaderName, value: HeaderValue);
+}
+
+/// Replaces headers that are there already.
+struct Replace<'a>(&'a mut HeaderMap);
+
+impl Target for Replace<'_> {
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
+        self.next(name, value);
+        true
+    }
+
+    fn next(&mut self, name: HeaderName, value: HeaderValue) {
+        self.0.insert(name, value);
+    }
+}
+
+/// Keeps a family that is there already.
+struct Keep<'a>(&'a mut HeaderMap);
+
+impl Target for Keep<'_> {
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
+        let Entry::Vacant(entry) = self.0.entry(name) else { return false };
+        entry.insert(value);
+        true
+    }
+
+    fn next(&mut self, name: HeaderName, value: HeaderValue) {
+        self.0.insert(name, value);
+    }
+}
+
+/// Says each header.
+struct Say<F>(F);
+
+impl<F: FnMut(HeaderName, HeaderValue)> Target for Say<F> {
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
+        self.next(name, value);
+        true
+    }
+
+    fn next(&mut self, name: HeaderName, value: HeaderValue) {
+        self.0(name, value);
+    }
 }
 
 impl Families {
@@ -56,21 +99,32 @@ impl Families {
 
     /// Adds what there is to say about `decision`; nothing when no limit applied.
     pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
-        self.write_all(decision, headers, Present::Replace);
+        headers.reserve(self.usual_count());
+        self.write_to(decision, &mut Replace(headers));
+    }
+
+    /// Says each header that [`write`](Self::write) would add, for protocols with lists of their own.
+    pub fn for_each(self, decision: &Decision, say: impl FnMut(HeaderName, HeaderValue)) {
+        self.write_to(decision, &mut Say(say));
+    }
+
+    /// How many headers there usually are.
+    fn usual_count(self) -> usize {
+        4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf)
     }
 
     /// As [`write`](Self::write), unless a limiter further inside has spoken already: what it said stays.
     #[inline]
     pub(crate) fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
         if self.x_ratelimit || self.ietf {
-            self.write_all(decision, headers, Present::Keep);
+            headers.reserve(self.usual_count());
+            self.write_to(decision, &mut Keep(headers));
         }
     }
 
-    fn write_all(self, decision: &Decision, headers: &mut HeaderMap, present: Present) {
+    fn write_to(self, decision: &Decision, target: &mut impl Target) {
         // A limit that only watches is nobody's business but the operator's.
         let Some(binding) = decision.binding().filter(|binding| !binding.shadow) else { return };
-        headers.reserve(4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf));
         Fixed::with(decision, |fixed| {
             let mut values = Values::new();
             // What nobody knows, because the store failed, is left out rather than made up.
@@ -87,48 +141,32 @@ impl Families {
             let capacity =
                 || fixed.map_or_else(|| values.get(capacity), |fixed| Some(fixed.capacity.clone()));
             let policies = || fixed.map_or_else(|| values.get(policies), |fixed| Some(fixed.policy.clone()));
-            if self.x_ratelimit && insert_first(headers, LIMIT, capacity(), present) {
-                insert(headers, REMAINING, values.get(remaining));
-                insert(headers, RESET, values.get(reset));
-                headers.insert(
-                    STRATEGY,
-                    match fixed {
-                        Some(fixed) => fixed.strategy.clone(),
-                        None => HeaderValue::from_static(binding.algorithm.name()),
-                    },
-                );
+            if self.x_ratelimit && first(target, LIMIT, capacity()) {
+                next(target, REMAINING, values.get(remaining));
+                next(target, RESET, values.get(reset));
+                let strategy = || HeaderValue::from_static(binding.algorithm.name());
+                target.next(STRATEGY, fixed.map_or_else(strategy, |fixed| fixed.strategy.clone()));
                 if binding.standing != Standing::Normal {
-                    headers.insert(STATE, HeaderValue::from_static(binding.standing.name()));
+                    target.next(STATE, HeaderValue::from_static(binding.standing.name()));
                 }
             }
-            if self.ietf && insert_first(headers, POLICY, policies(), present) {
-                insert(headers, RATE_LIMIT, values.get(states));
+            if self.ietf && first(target, POLICY, policies()) {
+                next(target, RATE_LIMIT, values.get(states));
             }
         });
     }
 }
 
-/// Inserts a header, if there is anything to say.
-fn insert(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
-    if let Some(value) = value {
-        headers.insert(name, value);
-    }
+/// The first header of a family, without which there are no others.
+fn first(target: &mut impl Target, name: HeaderName, value: Option<HeaderValue>) -> bool {
+    value.is_some_and(|value| target.first(name, value))
 }
 
-/// Inserts the first header of a family; whether the others are to follow.
-fn insert_first(
-    headers: &mut HeaderMap,
-    name: HeaderName,
-    value: Option<HeaderValue>,
-    present: Present,
-) -> bool {
-    let Some(value) = value else { return false };
-    match headers.entry(name) {
-        Entry::Occupied(_) if present == Present::Keep => return false,
-        Entry::Occupied(mut entry) => drop(entry.insert(value)),
-        Entry::Vacant(entry) => drop(entry.insert(value)),
+/// Another header, if there is anything to say.
+fn next(target: &mut impl Target, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        target.next(name, value);
     }
-    true
 }
 
 /// How long to wait, on a denial that waiting helps against.

@@ -189,7 +189,7 @@ impl Limiter {
     pub async fn check(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
         match &self.elsewhere {
             None => self.run(check, Act::Take).await,
-            Some(elsewhere) => self.check_elsewhere(elsewhere, check).await,
+            Some(elsewhere) => Box::pin(self.check_elsewhere(elsewhere, check)).await,
         }
     }
 
@@ -207,10 +207,7 @@ impl Limiter {
         let resolved = self.resolve(check)?;
         let place = resolved.only_place().ok_or(CheckError::NotInProcess)?;
         let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
-        let charges = resolved.charges();
-        let outcome = store.apply_now(&command(check, Act::Take, &charges), None)?;
-        drop(charges);
-        resolved.decision(outcome)
+        resolved.run_in(store, check, Act::Take)
     }
 
     /// The short way for the commonest check: one identity that is known already, under one plan of one limit with room. `None` charged nothing.
@@ -235,7 +232,7 @@ impl Limiter {
     pub async fn peek(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
         match &self.elsewhere {
             None => self.run(check, Act::Peek).await,
-            Some(elsewhere) => self.peek_elsewhere(elsewhere, check).await,
+            Some(elsewhere) => Box::pin(self.peek_elsewhere(elsewhere, check)).await,
         }
     }
 
@@ -398,7 +395,7 @@ impl Limiter {
 
     /// Whether all counters are in one store of this process, so that [`check_now`](Self::check_now) can answer every check.
     pub fn is_in_process(&self) -> bool {
-        self.elsewhere.is_none() && self.stores.is_one_in_memory()
+        self.elsewhere.is_none() && self.stores.only_memory().is_some()
     }
 
     /// The stores it counts in.
@@ -411,6 +408,13 @@ impl Limiter {
     }
 
     pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
+        match self.stores.only_memory() {
+            Some(store) => self.resolve(check)?.run_in(store, check, act),
+            None => Box::pin(self.run_and_wait(check, act)).await,
+        }
+    }
+
+    async fn run_and_wait(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
         let resolved = self.resolve(check)?;
         let charges = resolved.charges();
         let outcome = self.stores.apply(&command(check, act, &charges), &resolved.places()).await?;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tollgate_core::{Key, Timestamp};
+use tollgate_memory::MemoryStore;
 use tollgate_store::{Action, Charge, Command, Idempotency, Outcome};
 
 use crate::check::Check;
@@ -11,6 +12,7 @@ use crate::decision::Decision;
 use crate::error::CheckError;
 use crate::rule::{Mode, NamedLimit};
 use crate::ruleset::Applied;
+use crate::stores::apply_in_memory;
 
 /// What is done with the limits.
 #[derive(Clone, Copy)]
@@ -59,6 +61,19 @@ impl Resolved<'_> {
     pub(crate) fn only_place(&self) -> Option<usize> {
         let first = self.applied.first().map_or(0, |(limit, _)| limit.store);
         self.applied.iter().all(|(limit, _)| limit.store == first).then_some(first)
+    }
+
+    /// Has a store in this process decide.
+    pub(crate) fn run_in(
+        self,
+        store: &MemoryStore,
+        check: &Check<'_>,
+        act: Act,
+    ) -> Result<Decision, CheckError> {
+        let charges = self.charges();
+        let outcome = apply_in_memory(store, &command(check, act, &charges))?;
+        drop(charges);
+        self.decision(outcome)
     }
 
     pub(crate) fn decision(self, outcome: Outcome) -> Result<Decision, CheckError> {

@@ -125,9 +125,13 @@ impl Stores {
         self.place(name).is_some()
     }
 
-    /// Whether there is one store only, in this process.
-    pub(crate) fn is_one_in_memory(&self) -> bool {
-        matches!(self.stores.as_slice(), [(_, Keeper::Memory(_))])
+    /// The store, if there is only one and it is in this process.
+    #[inline]
+    pub(crate) fn only_memory(&self) -> Option<&MemoryStore> {
+        match self.stores.as_slice() {
+            [(_, Keeper::Memory(store))] => Some(store),
+            _ => None,
+        }
     }
 
     /// The place of a store; the first is the default one.
@@ -147,6 +151,8 @@ impl Stores {
     }
 
     /// As [`apply`](Self::apply), for a caller who has only so much time left.
+    ///
+    /// What has to wait is put into a box: futures are moved before they are polled, and those of checks in this process had better be small.
     pub(crate) async fn apply_within(
         &self,
         command: &Command<'_>,
@@ -155,8 +161,21 @@ impl Stores {
     ) -> Result<Outcome, StoreError> {
         let first = places.first().copied().unwrap_or_default();
         if places.iter().all(|place| *place == first) {
-            return self.keeper(first).apply(command, at_most).await;
+            return match self.keeper(first) {
+                Keeper::Memory(store) => apply_in_memory(store, command),
+                Keeper::Elsewhere(store) => Box::pin(apply_elsewhere(store, command, at_most)).await,
+            };
         }
+        Box::pin(self.apply_apart(command, places, at_most)).await
+    }
+
+    /// Applies a command whose charges are kept in several stores.
+    async fn apply_apart(
+        &self,
+        command: &Command<'_>,
+        places: &[usize],
+        at_most: Duration,
+    ) -> Result<Outcome, StoreError> {
         // By the place of the store, so that all callers charge in the same order.
         let mut used: SmallVec<[usize; 4]> = places.into();
         used.sort_unstable();
@@ -207,19 +226,21 @@ impl Keeper {
             Self::Elsewhere(store) => store.apply(commands, None).await,
         }
     }
+}
 
-    async fn apply(&self, command: &Command<'_>, at_most: Duration) -> Result<Outcome, StoreError> {
-        match self {
-            Self::Memory(store) => {
-                let _span = in_memory(1).entered();
-                store.apply_now(command, None)
-            }
-            Self::Elsewhere(store) => {
-                let outcome = store.apply_within(std::slice::from_ref(command), None, at_most).await.pop();
-                outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
-            }
-        }
-    }
+/// Applies a command at once, to a store in this process.
+pub(crate) fn apply_in_memory(store: &MemoryStore, command: &Command<'_>) -> Result<Outcome, StoreError> {
+    let _span = in_memory(1).entered();
+    store.apply_now(command, None)
+}
+
+async fn apply_elsewhere(
+    store: &GuardedStore,
+    command: &Command<'_>,
+    at_most: Duration,
+) -> Result<Outcome, StoreError> {
+    let outcome = store.apply_within(std::slice::from_ref(command), None, at_most).await.pop();
+    outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
 }
 
 /// The span of a call of a store in this process, as guarded stores have theirs.

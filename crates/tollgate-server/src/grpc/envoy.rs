@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::HeaderMap;
+use hyper::header::RETRY_AFTER;
 use prost_types::Duration as ProtoDuration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use crate::auth::Need;
 use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::trace;
-use tollgate_tower::headers::write_retry_after;
+use tollgate_tower::headers::seconds_ceil;
 
 /// How many descriptors one request can have, and how many entries a descriptor.
 const DESCRIPTORS_MAX: usize = 64;
@@ -115,16 +115,16 @@ impl Envoy {
     }
 
     fn response(&self, decision: &DescriptorDecision) -> RateLimitResponse {
-        let whole = decision.whole();
-        let mut headers = HeaderMap::new();
-        self.shared.families.write(&whole, &mut headers);
-        if !decision.allowed {
-            write_retry_after(&whole, &mut headers);
-        }
-        let mut added: Vec<HeaderValue> = Vec::with_capacity(headers.len() + 1);
-        for (name, value) in &headers {
-            let value = value.to_str().unwrap_or_default();
-            added.push(header(name.as_str(), value));
+        let (whole, families) = (decision.whole(), self.shared.families);
+        // Both families, and what a denial or a failing store adds.
+        let mut added: Vec<HeaderValue> = Vec::with_capacity(8);
+        families.for_each(&whole, |name, value| {
+            added.push(header(name.as_str(), value.to_str().unwrap_or_default()));
+        });
+        if !decision.allowed
+            && let Some(wait) = whole.retry_after()
+        {
+            added.push(header(RETRY_AFTER.as_str(), &seconds_ceil(wait).to_string()));
         }
         if decision.degraded() {
             added.push(header("x-tollgate-degraded", "true"));

@@ -220,11 +220,23 @@ fn path_counter<'a>(limit: &Limit, keys: impl Iterator<Item = &'a str>) -> Count
 
 /// Texts as one that no other texts share. They may have any length and any characters: keys take care of both.
 fn identifier<'a>(parts: impl Iterator<Item = &'a str>) -> String {
-    parts.map(part).collect()
+    // Room for what most descriptors have.
+    let mut texts = String::with_capacity(96);
+    parts.for_each(|text| push_part(&mut texts, text));
+    texts
 }
 
 fn part(text: &str) -> String {
-    format!("{}:{text};", text.len())
+    let mut part = String::with_capacity(text.len() + 8);
+    push_part(&mut part, text);
+    part
+}
+
+fn push_part(texts: &mut String, text: &str) {
+    texts.push_str(itoa::Buffer::new().format(text.len()));
+    texts.push(':');
+    texts.push_str(text);
+    texts.push(';');
 }
 
 fn sorted(texts: &[String]) -> Vec<String> {
