@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Parser;
 use tollgate_bench::grpc::bare;
-use tollgate_bench::grpc::load::{self, CONNECTIONS, Question, STREAMS};
+use tollgate_bench::grpc::load::{self, CONNECTIONS, Question, STREAMS, Until};
 use tollgate_bench::machine;
 use tollgate_bench::service::process::{Server, free_port, pin_to};
 use tollgate_bench::stopwatch::median;
@@ -19,11 +19,7 @@ const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
 const ROUNDS: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(1);
-const RULES: &str = r#"
-default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}
-descriptors:
-  - {domain: edge, entries: [{key: remote_address}], algorithm: fixed_window, limit: 100, window: 1s}
-"#;
+const RULES: &str = include_str!("../grpc/rules.yaml");
 
 /// Measures what one check over gRPC costs the server, next to handlers that decide nothing.
 #[derive(Debug, Parser)]
@@ -37,12 +33,27 @@ struct Arguments {
     /// Only be the bare server on this port, for ten minutes at most.
     #[arg(long, value_name = "PORT")]
     bare: Option<u16>,
+    /// Only ask the server on this port, for a profiler.
+    #[arg(long, value_name = "PORT", requires_all = ["question", "times"])]
+    load: Option<u16>,
+    /// What is asked.
+    #[arg(long, requires = "load")]
+    question: Option<Question>,
+    /// How often each of the requests in flight is asked.
+    #[arg(long, requires = "load")]
+    times: Option<u64>,
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if let Some(port) = arguments.bare {
         return bare::serve(port);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if let (Some(port), Some(question), Some(times)) = (arguments.load, arguments.question, arguments.times) {
+        let (answers, _) = runtime.block_on(load::run(port, question, Until::Asked(times)))?;
+        println!("{answers}");
+        return Ok(());
     }
     // Before pinning, which hides the other cores.
     let machine = machine::description();
@@ -53,7 +64,6 @@ fn main() -> Result<()> {
     let rules = scratch.path().join("tollgate.yaml");
     fs::write(&rules, RULES)?;
     pin_to(LOAD_CORE)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 
     let port = free_port()?;
     let listen = format!("127.0.0.1:{port}");
@@ -77,7 +87,8 @@ fn main() -> Result<()> {
         for ((_, server, question), figures) in contenders.iter().zip(&mut figures) {
             let before = server.processor_seconds()?;
             let time = if round == 0 { WARM_UP } else { duration };
-            let (answers, elapsed) = runtime.block_on(load::run(server.port, *question, time))?;
+            let (answers, elapsed) =
+                runtime.block_on(load::run(server.port, *question, Until::Passed(time)))?;
             let processor = (server.processor_seconds()? - before) * 1e6 / answers as f64;
             if round > 0 {
                 figures.push((processor, answers as f64 / elapsed.as_secs_f64()));
@@ -98,11 +109,16 @@ fn main() -> Result<()> {
         ]);
     }
     println!("{machine}\n\n{table}");
-    println!("CheckRateLimit / bare tonic, CPU per request: {:.2}", processor(1) / processor(0));
-    println!("ShouldRateLimit / bare tonic echo, CPU per request: {:.2}", processor(3) / processor(0));
-    println!("ShouldRateLimit / bare tonic with its messages: {:.2}", processor(3) / processor(2));
-    println!("CheckStream / CheckRateLimit, checks per second: {:.2}", rate(4) / rate(1));
-    println!("CheckStream / CheckRateLimit, CPU per check: {:.2}\n", processor(4) / processor(1));
+    // Of the same round each: the machine is not as fast in every round.
+    let ratio = |of: usize, to: usize, figure: fn(&(f64, f64)) -> f64| {
+        median(figures[of].iter().zip(&figures[to]).map(|(of, to)| figure(of) / figure(to)))
+    };
+    let (cost, speed) = (|figures: &(f64, f64)| figures.0, |figures: &(f64, f64)| figures.1);
+    println!("CheckRateLimit / bare tonic, CPU per request: {:.2}", ratio(1, 0, cost));
+    println!("ShouldRateLimit / bare tonic echo, CPU per request: {:.2}", ratio(3, 0, cost));
+    println!("ShouldRateLimit / bare tonic with its messages: {:.2}", ratio(3, 2, cost));
+    println!("CheckStream / CheckRateLimit, checks per second: {:.2}", ratio(4, 1, speed));
+    println!("CheckStream / CheckRateLimit, CPU per check: {:.2}\n", ratio(4, 1, cost));
     println!(
         "{CONNECTIONS} connections × {STREAMS} streams, {ROUNDS} rounds of {} s each.",
         duration.as_secs()

@@ -25,9 +25,11 @@ const IDENTITIES: usize = 10_000;
 const STEP: usize = 7_919;
 /// How long a stuck server is waited for.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long a counted load may take, on a server that a profiler slows down.
+const COUNTED_AT_MOST: Duration = Duration::from_secs(300);
 
 /// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Question {
     /// `CheckRateLimit`, one call a check.
     Check,
@@ -37,11 +39,37 @@ pub enum Question {
     Stream,
 }
 
-/// Asks as often as the server on `port` answers for `duration`; says how many answers came and how long it took.
+/// When a load ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// So long after its start.
+    Passed(Duration),
+    /// When each of the requests in flight was asked so often.
+    Asked(u64),
+}
+
+impl Until {
+    fn is_reached(self, start: Instant, answered: u64) -> bool {
+        match self {
+            Self::Passed(duration) => now() - start >= duration,
+            Self::Asked(times) => answered >= times,
+        }
+    }
+
+    /// How long all of it may take.
+    fn at_most(self) -> Duration {
+        match self {
+            Self::Passed(duration) => duration + GRACE,
+            Self::Asked(_) => COUNTED_AT_MOST,
+        }
+    }
+}
+
+/// Asks as often as the server on `port` answers; says how many answers came and how long it took.
 ///
 /// # Errors
 /// When the server answers with an error or gets stuck.
-pub async fn run(port: u16, question: Question, duration: Duration) -> Result<(u64, Duration)> {
+pub async fn run(port: u16, question: Question, until: Until) -> Result<(u64, Duration)> {
     let start = now();
     let mut tasks = JoinSet::new();
     for connection in 0..CONNECTIONS {
@@ -50,12 +78,13 @@ pub async fn run(port: u16, question: Question, duration: Duration) -> Result<(u
             Endpoint::from_shared(address)?.tcp_nodelay(true).connect().await.context("connecting")?;
         for stream in 0..STREAMS {
             let first = IDENTITIES * (connection * STREAMS + stream) / (CONNECTIONS * STREAMS);
-            let (channel, deadline) = (channel.clone(), start + duration);
+            let channel = channel.clone();
+            let is_enough = move |answered| until.is_reached(start, answered);
             tasks.spawn(async move {
                 match question {
-                    Question::Check => check(channel, first, deadline).await,
-                    Question::Envoy => envoy(channel, first, deadline).await,
-                    Question::Stream => self::stream(channel, first, deadline).await,
+                    Question::Check => check(channel, first, is_enough).await,
+                    Question::Envoy => envoy(channel, first, is_enough).await,
+                    Question::Stream => self::stream(channel, first, is_enough).await,
                 }
             });
         }
@@ -67,7 +96,7 @@ pub async fn run(port: u16, question: Question, duration: Duration) -> Result<(u
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(duration + GRACE, all).await.context("the server is stuck")??;
+    tokio::time::timeout(until.at_most(), all).await.context("the server is stuck")??;
     ensure!(total > 0, "nothing was answered");
     Ok((total, now() - start))
 }
@@ -80,10 +109,10 @@ fn request(identity: usize) -> CheckRequest {
     }
 }
 
-async fn check(channel: Channel, first: usize, deadline: Instant) -> Result<u64> {
+async fn check(channel: Channel, first: usize, is_enough: impl Fn(u64) -> bool) -> Result<u64> {
     let mut client = RateLimiterClient::new(channel);
     let (mut answered, mut identity) = (0, first);
-    while now() < deadline {
+    while !is_enough(answered) {
         client.check_rate_limit(request(identity)).await?;
         answered += 1;
         identity = (identity + STEP) % IDENTITIES;
@@ -91,10 +120,10 @@ async fn check(channel: Channel, first: usize, deadline: Instant) -> Result<u64>
     Ok(answered)
 }
 
-async fn envoy(channel: Channel, first: usize, deadline: Instant) -> Result<u64> {
+async fn envoy(channel: Channel, first: usize, is_enough: impl Fn(u64) -> bool) -> Result<u64> {
     let mut client = RateLimitServiceClient::new(channel);
     let (mut answered, mut identity) = (0, first);
-    while now() < deadline {
+    while !is_enough(answered) {
         let value = format!("10.{}.{}.{}", identity >> 16, identity >> 8 & 255, identity & 255);
         let entries = vec![Entry { key: "remote_address".into(), value }];
         let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
@@ -106,7 +135,7 @@ async fn envoy(channel: Channel, first: usize, deadline: Instant) -> Result<u64>
     Ok(answered)
 }
 
-async fn stream(channel: Channel, first: usize, deadline: Instant) -> Result<u64> {
+async fn stream(channel: Channel, first: usize, is_enough: impl Fn(u64) -> bool) -> Result<u64> {
     let mut client = RateLimiterClient::new(channel);
     let (sender, receiver) = tokio::sync::mpsc::channel(PIPELINED);
     let mut identity = first;
@@ -119,7 +148,7 @@ async fn stream(channel: Channel, first: usize, deadline: Instant) -> Result<u64
     let mut answered = 0;
     while answers.message().await?.is_some() {
         answered += 1;
-        if now() >= deadline {
+        if is_enough(answered) {
             break;
         }
         sender.send(request(identity)).await?;
