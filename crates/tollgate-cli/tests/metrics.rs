@@ -11,7 +11,7 @@ use process::{Service, file};
 use scrape::{Scrape, get, scrape, until};
 use tollgate_proto::v1::rate_limiter_client::RateLimiterClient;
 use tollgate_proto::v1::{BatchCheckRequest, CheckRequest};
-use tollgate_testkit::server::{MariaDb, Postgres, RedisServer};
+use tollgate_testkit::server::{MariaDb, Postgres, RedisSentinels, RedisServer};
 use tonic::transport::Endpoint;
 
 const RULES: &str = "
@@ -116,7 +116,7 @@ fn a_wrong_clock_lines_that_are_too_many_and_grpc_are_counted() {
 fn redis_is_measured_and_its_loss_is_seen() {
     let mut redis = RedisServer::start();
     let (service, _directory) = start(
-        "failure: {mode: closed}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]",
+        "failure: {mode: closed, timeout: 1s}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]",
         &["--store", &format!("redis://{}", redis.address())],
     );
     let store = [("store", "default")];
@@ -150,6 +150,69 @@ fn redis_is_measured_and_its_loss_is_seen() {
     });
 }
 
+#[test]
+fn another_primary_and_a_script_that_is_gone_are_seen() {
+    let mut redis = RedisSentinels::start(2, 3);
+    let rules = "rules: [{name: many, dimension: user, algorithm: fixed_window, limit: 1000000, window: 1d}]";
+    let (service, _directory) = start(rules, &["--store", &redis.url()]);
+    let store = [("store", "default")];
+    checks(&service, "u1", 3);
+    let before = scrape(&service.url);
+    assert_eq!(before.get("tollgate_store_primary_changes", &store), Some(0.0), "{}", before.text);
+    let primary = redis.primary_port();
+    redis.servers().iter_mut().find(|server| server.port() == primary).unwrap().kill();
+    until(&service.url, "there is another primary", |scrape| {
+        checks(&service, "u1", 1);
+        scrape.get("tollgate_store_primary_changes", &store) == Some(1.0)
+            && scrape.get("tollgate_store_up", &store) == Some(1.0)
+    });
+    let loads = |scrape: &Scrape| scrape.get("tollgate_script_loads", &store).unwrap();
+    let resends = |scrape: &Scrape| scrape.get("tollgate_store_resends", &store).unwrap();
+    checks(&service, "u1", 3);
+    let moved = scrape(&service.url);
+    let primary = redis.primary_port();
+    redis
+        .servers()
+        .iter()
+        .find(|server| server.port() == primary)
+        .unwrap()
+        .command(&["SCRIPT", "FLUSH", "SYNC"]);
+    checks(&service, "u1", 1);
+    let after = scrape(&service.url);
+    assert_eq!(loads(&after), loads(&moved) + 1.0, "{}", after.text);
+    assert_eq!(resends(&after), resends(&moved) + 1.0, "{}", after.text);
+}
+
+#[test]
+fn what_waits_is_seen() {
+    let redis = RedisServer::start();
+    let rules = "
+failure: {mode: closed, timeout: 5s}
+decision_log: {denied: 1.0}
+rules: [{name: one, dimension: user, algorithm: fixed_window, limit: 1, window: 1d}]
+";
+    let (service, _directory) = start(rules, &["--store", &format!("redis://{}", redis.address())]);
+    until(&service.url, "decisions wait for a second before they are written", |scrape| {
+        checks(&service, "u1", 2);
+        scrape.get("tollgate_queue_depth", &[("queue", "decision_log")]).unwrap() > 0.0
+    });
+    redis.freeze();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            // Of a user whose connection is there already.
+            scope.spawn(|| checks(&service, "u1", 1));
+        }
+        until(&service.url, "checks wait for the store", |scrape| {
+            scrape.get("tollgate_queue_depth", &[("queue", "store:default")]).unwrap() > 0.0
+        });
+        redis.thaw();
+    });
+    until(&service.url, "nothing waits any more", |scrape| {
+        scrape.get("tollgate_queue_depth", &[("queue", "store:default")]) == Some(0.0)
+            && scrape.get("tollgate_queue_depth", &[("queue", "decision_log")]) == Some(0.0)
+    });
+}
+
 /// A catalog that hangs is seen, and the other figures come all the same.
 #[test]
 fn a_catalog_that_does_not_answer_is_seen() {
@@ -169,7 +232,8 @@ fn databases_are_measured() {
     let (mariadb, postgres) = (MariaDb::start(), Postgres::start());
     for url in [mariadb.url(), postgres.url()] {
         let (service, _directory) = start(
-            "rules: [{name: few, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]",
+            // However slow the machine is: what takes longer is no round trip.
+            "failure: {timeout: 5s}\nrules: [{name: few, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]",
             &["--store", &url],
         );
         checks(&service, "u1", 12);

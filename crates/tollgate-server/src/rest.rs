@@ -39,10 +39,14 @@ pub(crate) fn is_check(path: &str) -> bool {
     CHECK_PATHS.contains(&path)
 }
 
+/// Room for the answer to a check by one limit.
+const USUAL_BYTES: usize = 512;
+
 /// A response with a JSON body.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(bytes) => {
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    match serde_json::to_writer(&mut bytes, body) {
+        Ok(()) => {
             let mut response = Response::new(Body::from(bytes));
             *response.status_mut() = status;
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
