@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -121,12 +120,12 @@ impl App {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let mut request = request.map(Body::new);
+        let mut request = request;
         let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
-        request.extensions_mut().insert(peer.into());
         let rendering = Rendering::of(request.uri().path());
-        let answer = AssertUnwindSafe(self.dispatch(request)).catch_unwind();
+        // In a box, because what follows moves it before it is first polled.
+        let answer = AssertUnwindSafe(Box::pin(self.dispatch(request, peer.into()))).catch_unwind();
         let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
             Ok(Ok(response)) => response,
             Ok(Err(panic)) => {
@@ -157,10 +156,16 @@ impl App {
     }
 
     /// Checks are almost all there is, so they do not look their way up in the router, which has the same route for every other method.
-    async fn dispatch(&self, request: Request<Body>) -> Response {
+    async fn dispatch<B>(&self, request: Request<B>, peer: Peer) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         if request.method() == Method::POST && rest::is_check(request.uri().path()) {
-            return rest::check(State(self.shared.clone()), request).await.into_response();
+            return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();
         }
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         response
     }

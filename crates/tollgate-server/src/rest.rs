@@ -14,6 +14,8 @@ mod status;
 mod whoami;
 mod wire;
 
+use std::error::Error;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -26,7 +28,7 @@ use crate::BODY_BYTES_MAX;
 use crate::respond::{ApiError, Code};
 
 pub(crate) use answer::{millis_ceil, used};
-pub(crate) use check::check;
+pub(crate) use check::check_from;
 pub(crate) use live::WATCHERS_MAX;
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{router, routes};
@@ -39,14 +41,15 @@ pub(crate) fn is_check(path: &str) -> bool {
     CHECK_PATHS.contains(&path)
 }
 
-/// Room for the answer to a check by one limit.
-const USUAL_BYTES: usize = 512;
-
 /// A response with a JSON body.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let mut bytes = Vec::with_capacity(USUAL_BYTES);
-    match serde_json::to_writer(&mut bytes, body) {
-        Ok(()) => {
+    written(status, serde_json::to_vec(body))
+}
+
+/// A response with a JSON body that is written already.
+fn written(status: StatusCode, bytes: serde_json::Result<Vec<u8>>) -> Response {
+    match bytes {
+        Ok(bytes) => {
             let mut response = Response::new(Body::from(bytes));
             *response.status_mut() = status;
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -60,7 +63,11 @@ fn json(status: StatusCode, body: &impl Serialize) -> Response {
 }
 
 /// The whole body of a request that says it is JSON, if it is not too large.
-async fn read_json(request: Request<Body>) -> Result<(HeaderMap, Bytes), ApiError> {
+async fn read_json<B>(request: Request<B>) -> Result<(HeaderMap, Bytes), ApiError>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let (parts, body) = request.into_parts();
     if !says_json(&parts.headers) {
         return Err(ApiError::new(

@@ -1,7 +1,8 @@
 //! How often each identifier passed and did not, until that is written to the catalog.
 
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 
+use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap};
 use parking_lot::Mutex;
 use tollgate::Timestamp;
@@ -55,7 +56,7 @@ impl Equivalent<Name> for Borrowed<'_> {
 
 impl Default for Usage {
     fn default() -> Self {
-        let hasher = RandomState::new();
+        let hasher = RandomState::default();
         Self {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))),
             hasher,

@@ -1,5 +1,7 @@
 //! The bodies of answers. These types exist only here; inside, an answer is a `Decision`.
 
+mod json;
+
 use std::time::Duration;
 
 use serde::Serialize;
@@ -154,11 +156,17 @@ impl<'a> CheckResponse<'a> {
     }
 }
 
-impl Serialize for Limits<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl Limits<'_> {
+    fn each(&self) -> impl Iterator<Item = LimitResponse<'_>> {
         let Self(decision) = self;
         let limits = decision.limits().iter().zip(&decision.answers);
-        serializer.collect_seq(limits.map(|(named, answer)| LimitResponse::new(named, answer, decision)))
+        limits.map(|(named, answer)| LimitResponse::new(named, answer, decision))
+    }
+}
+
+impl Serialize for Limits<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.each())
     }
 }
 

@@ -1,21 +1,23 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
+use std::error::Error;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use bytes::Bytes;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Request, StatusCode};
 use tollgate::Decision;
 
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, idempotency_key};
-use super::{json, read_json};
+use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::IdempotencyKey;
-use crate::peer::peer;
+use crate::peer::{Peer, peer};
 use crate::request_id::request_id;
 use crate::respond::{ApiError, Code};
 use tollgate_tower::headers::write_retry_after;
@@ -45,7 +47,21 @@ pub(crate) async fn check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit_check(request.headers(), peer(&request), Need::Check).await?;
+    let peer = peer(&request).cloned();
+    check_from(&shared, request, peer.as_ref()).await
+}
+
+/// The same for whoever knows already that it is a check, and where it comes from.
+pub(crate) async fn check_from<B>(
+    shared: &Shared,
+    request: Request<B>,
+    peer: Option<&Peer>,
+) -> Result<Response, ApiError>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
     let (headers, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
@@ -59,17 +75,17 @@ pub(crate) async fn check(
     shared.skew.observe(request.timestamp);
     let mut body = CheckResponse::new(&decision);
     if decision.allowed {
-        return Ok(answer(&shared, StatusCode::OK, &decision, &body));
+        return Ok(answer(shared, StatusCode::OK, &decision, &body));
     }
     if !decision.failed_closed() {
-        let mut response = answer(&shared, StatusCode::TOO_MANY_REQUESTS, &decision, &body);
+        let mut response = answer(shared, StatusCode::TOO_MANY_REQUESTS, &decision, &body);
         write_retry_after(&decision, response.headers_mut());
         return Ok(response);
     }
     let message = "the store of a limit fails, and that limit denies then; try again";
     let error = ApiError::new(Code::ServiceUnavailable, message);
     body.error = Some(error.envelope(request_id(&headers)).error);
-    let mut response = answer(&shared, error.code.status(), &decision, &body);
+    let mut response = answer(shared, error.code.status(), &decision, &body);
     response.headers_mut().insert(RETRY_AFTER, STORE_RETRY_AFTER);
     Ok(response)
 }
@@ -81,7 +97,7 @@ pub(super) fn answer(
     decision: &Decision,
     body: &CheckResponse<'_>,
 ) -> Response {
-    let mut response = json(status, body);
+    let mut response = written(status, body.to_json());
     shared.families.write(decision, response.headers_mut());
     response
 }

@@ -1,6 +1,5 @@
 //! `GET /v1/rate-limit/status/{user_id}/{endpoint…}`: how a user stands, without consuming anything.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -50,8 +49,8 @@ pub(super) async fn status(
     let (user_id, endpoint) =
         (path.first().cloned().unwrap_or_default(), path.get(1).map_or("/", String::as_str));
     let mut request = CheckRequest::default();
-    request.user_id = Some(Cow::Borrowed(&user_id));
-    request.endpoint = Some(Cow::Borrowed(endpoint));
+    request.user_id = Some(user_id.as_str().into());
+    request.endpoint = Some(endpoint.into());
     for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
         match &*name {
             "strategy" => request.strategy = Some(value.into_owned().into()),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Deref;
 use std::time::Duration;
 
 use hyper::HeaderMap;
@@ -22,7 +23,24 @@ const KEYS_MAX: usize = 16;
 const PLANS_MAX: usize = 16;
 const METHOD_LENGTH_MAX: usize = 32;
 
-type Text<'a> = Cow<'a, str>;
+/// Borrowed from the body unless it has escapes. Serde would make a copy of every `Option<Cow<str>>`.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'a, T: Into<Cow<'a, str>>> From<T> for Text<'a> {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
 
 /// The body of a check, of a reset, and of each item of a batch. Who is checked is said by `user_id`, by `dimension` and `identifier`, or by `keys`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -114,7 +132,7 @@ impl<'a> CheckRequest<'a> {
         if let Some(method) = &mut request.method
             && method.bytes().any(|byte| byte.is_ascii_lowercase())
         {
-            method.to_mut().make_ascii_uppercase();
+            method.0.to_mut().make_ascii_uppercase();
         }
         Ok(request)
     }
@@ -154,7 +172,7 @@ impl<'a> CheckRequest<'a> {
         let named = dimension.and(self.identifier.as_deref());
         let keys = self.keys.iter().flat_map(|Keys(keys)| keys);
         let mut of_keys =
-            keys.filter(|(dimension, _)| dimension == "user").map(|(_, identifier)| &**identifier);
+            keys.filter(|(dimension, _)| &**dimension == "user").map(|(_, identifier)| &**identifier);
         self.user_id.as_deref().or(named).or_else(|| of_keys.next())
     }
 
