@@ -126,9 +126,9 @@ fn a_rate_that_is_not_reached_is_said() {
     assert!(output.contains("of 1,000,000 requests/s"), "{output}");
 }
 
-/// A test that runs, once answers have reached it: each of its callers waits for the one before it asks again.
+/// A test that runs, once an answer has reached it: each of its callers waits for one before it asks again.
 fn running(service: &Service, callers: u64, arguments: &[&str]) -> Child {
-    let child = tollgate()
+    let mut child = tollgate()
         .args(["bench", "--keys", "1", "--warmup", "0", "--json", "-", "--concurrency", &callers.to_string()])
         .args(arguments)
         .stdout(Stdio::piped())
@@ -138,6 +138,7 @@ fn running(service: &Service, callers: u64, arguments: &[&str]) -> Child {
     let counted =
         || service.ask("GET", "/v1/rate-limit/status/bench-0/", "").unwrap().1["current_count"].clone();
     while counted().as_u64().unwrap() <= callers {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended already");
         std::thread::yield_now();
     }
     child

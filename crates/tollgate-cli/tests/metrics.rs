@@ -153,18 +153,19 @@ fn redis_is_measured_and_its_loss_is_seen() {
 #[test]
 fn another_primary_and_a_script_that_is_gone_are_seen() {
     let mut redis = RedisSentinels::start(2, 3);
-    let rules = "rules: [{name: many, dimension: user, algorithm: fixed_window, limit: 1000000, window: 1d}]";
+    let rules = "failure: {timeout: 5s}\nrules: [{name: many, dimension: user, algorithm: fixed_window, limit: 1000000, window: 1d}]";
     let (service, _directory) = start(rules, &["--store", &redis.url()]);
     let store = [("store", "default")];
     checks(&service, "u1", 3);
     let before = scrape(&service.url);
     assert_eq!(before.get("tollgate_store_primary_changes", &store), Some(0.0), "{}", before.text);
-    let primary = redis.primary_port();
-    redis.servers().iter_mut().find(|server| server.port() == primary).unwrap().kill();
-    until(&service.url, "there is another primary", |scrape| {
+    let first = redis.primary_port();
+    redis.servers().iter_mut().find(|server| server.port() == first).unwrap().kill();
+    until(&service.url, "there is another primary, and all sentinels know it", |scrape| {
         checks(&service, "u1", 1);
-        scrape.get("tollgate_store_primary_changes", &store) == Some(1.0)
+        scrape.get("tollgate_store_primary_changes", &store).unwrap() >= 1.0
             && scrape.get("tollgate_store_up", &store) == Some(1.0)
+            && redis.primary_port() != first
     });
     let loads = |scrape: &Scrape| scrape.get("tollgate_script_loads", &store).unwrap();
     let resends = |scrape: &Scrape| scrape.get("tollgate_store_resends", &store).unwrap();

@@ -115,12 +115,11 @@ impl App {
     }
 
     /// Answers a request that came from `peer`. Whatever happens inside, there is an answer, and errors have the error model's body.
-    pub async fn respond<B>(&self, request: Request<B>, peer: impl Into<Peer>) -> Response
+    pub async fn respond<B>(&self, mut request: Request<B>, peer: impl Into<Peer>) -> Response
     where
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let mut request = request;
         let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         let rendering = Rendering::of(request.uri().path());
@@ -231,7 +230,7 @@ impl Shared {
         let (profiles, user_id) = (&self.live.as_ref()?.profiles, user_id?);
         match profiles.known(user_id) {
             Some(known) => known,
-            // Rare, so that it does not make the future of every check larger.
+            // In a box, because it is rare and would make the future of every check larger.
             None => Box::pin(profiles.get(user_id)).await,
         }
     }

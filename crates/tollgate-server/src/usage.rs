@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 use hashbrown::{Equivalent, HashMap};
 use parking_lot::Mutex;
 use tollgate::Timestamp;

@@ -100,6 +100,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "hashbrown",
                 "humantime",
                 "ipnet",
+                "itoa",
                 "parking_lot",
                 "serde",
                 "serde-saphyr",

@@ -40,49 +40,48 @@ pub struct Families {
 
 /// Where headers go.
 trait Target {
+    /// So many are about to come.
+    fn reserve(&mut self, _count: usize) {}
+
     /// The first header of a family; says whether the others are to follow.
-    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool;
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
+        self.next(name, value);
+        true
+    }
+
     fn next(&mut self, name: HeaderName, value: HeaderValue);
 }
 
-/// Replaces headers that are there already.
-struct Replace<'a>(&'a mut HeaderMap);
+/// The headers of a response.
+struct Map<'a> {
+    headers: &'a mut HeaderMap,
+    /// Whether a family that is there already stays.
+    keep: bool,
+}
 
-impl Target for Replace<'_> {
+impl Target for Map<'_> {
+    fn reserve(&mut self, count: usize) {
+        self.headers.reserve(count);
+    }
+
     fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
-        self.next(name, value);
+        match self.headers.entry(name) {
+            Entry::Occupied(_) if self.keep => return false,
+            Entry::Occupied(mut entry) => drop(entry.insert(value)),
+            Entry::Vacant(entry) => drop(entry.insert(value)),
+        }
         true
     }
 
     fn next(&mut self, name: HeaderName, value: HeaderValue) {
-        self.0.insert(name, value);
+        self.headers.insert(name, value);
     }
 }
 
-/// Keeps a family that is there already.
-struct Keep<'a>(&'a mut HeaderMap);
+/// Somebody who is told each header.
+struct Listener<F>(F);
 
-impl Target for Keep<'_> {
-    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
-        let Entry::Vacant(entry) = self.0.entry(name) else { return false };
-        entry.insert(value);
-        true
-    }
-
-    fn next(&mut self, name: HeaderName, value: HeaderValue) {
-        self.0.insert(name, value);
-    }
-}
-
-/// Says each header.
-struct Say<F>(F);
-
-impl<F: FnMut(HeaderName, HeaderValue)> Target for Say<F> {
-    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
-        self.next(name, value);
-        true
-    }
-
+impl<F: FnMut(HeaderName, HeaderValue)> Target for Listener<F> {
     fn next(&mut self, name: HeaderName, value: HeaderValue) {
         self.0(name, value);
     }
@@ -99,32 +98,40 @@ impl Families {
 
     /// Adds what there is to say about `decision`; nothing when no limit applied.
     pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
-        headers.reserve(self.usual_count());
-        self.write_to(decision, &mut Replace(headers));
+        self.write_to(decision, &mut Map { headers, keep: false });
     }
 
     /// Says each header that [`write`](Self::write) would add, for protocols with lists of their own.
+    ///
+    /// ```
+    /// use tollgate::{Check, HeaderFamily, Limit, Limiter};
+    /// use tollgate_tower::headers::Families;
+    ///
+    /// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
+    /// let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
+    /// let mut lines = Vec::new();
+    /// Families::new(&[HeaderFamily::Ietf]).for_each(&decision, |name, value| {
+    ///     lines.push(format!("{name}: {}", value.to_str().unwrap_or_default()));
+    /// });
+    /// assert_eq!(lines, ["ratelimit-policy: \"gold\";q=10;w=60", "ratelimit: \"gold\";r=9;t=6"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn for_each(self, decision: &Decision, say: impl FnMut(HeaderName, HeaderValue)) {
-        self.write_to(decision, &mut Say(say));
-    }
-
-    /// How many headers there usually are.
-    fn usual_count(self) -> usize {
-        4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf)
+        self.write_to(decision, &mut Listener(say));
     }
 
     /// As [`write`](Self::write), unless a limiter further inside has spoken already: what it said stays.
     #[inline]
     pub(crate) fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
         if self.x_ratelimit || self.ietf {
-            headers.reserve(self.usual_count());
-            self.write_to(decision, &mut Keep(headers));
+            self.write_to(decision, &mut Map { headers, keep: true });
         }
     }
 
     fn write_to(self, decision: &Decision, target: &mut impl Target) {
         // A limit that only watches is nobody's business but the operator's.
         let Some(binding) = decision.binding().filter(|binding| !binding.shadow) else { return };
+        target.reserve(4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf));
         Fixed::with(decision, |fixed| {
             let mut values = Values::new();
             // What nobody knows, because the store failed, is left out rather than made up.
@@ -192,5 +199,30 @@ pub(crate) fn policy_name(decision: &Decision, place: usize) -> String {
     match (earlier_of_that_name(decision, place), &decision.limits()[place].name) {
         (0, name) => name.to_string(),
         (earlier, name) => format!("{name}#{}", earlier + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Check, Limit, Limiter};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_told_a_header_may_write_headers() {
+        let limiter = Limiter::builder().plan("gold", Limit::per_minute(10).ok()).build().unwrap();
+        let decision = limiter.check_now(&Check::key("u1").plan("gold")).unwrap();
+        let families = Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]);
+        let mut written = HeaderMap::new();
+        families.write(&decision, &mut written);
+        let mut told = HeaderMap::new();
+        families.for_each(&decision, |name, value| {
+            let mut within = HeaderMap::new();
+            families.write(&decision, &mut within);
+            assert_eq!(within, written);
+            told.insert(name, value);
+        });
+        assert_eq!(told, written);
+        assert_eq!(told.len(), 6);
     }
 }

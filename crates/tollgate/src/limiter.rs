@@ -23,7 +23,7 @@ use crate::remote::Elsewhere;
 use crate::resolved::{Act, Resolved, charge, command, decided};
 use crate::rule::{KEY_DIMENSION, NamedLimit, Rule};
 use crate::ruleset::RuleSet;
-use crate::stores::{Keeper, Stores};
+use crate::stores::{Keeper, Stores, in_memory};
 use crate::wait::Waiters;
 
 /// Decides on requests: rules and plans on one side, a store on the other.
@@ -409,7 +409,11 @@ impl Limiter {
 
     pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
         match self.stores.only_memory() {
-            Some(store) => self.resolve(check)?.run_in(store, check, act),
+            Some(store) => {
+                let resolved = self.resolve(check)?;
+                let _span = in_memory(1).entered();
+                resolved.run_in(store, check, act)
+            }
             None => Box::pin(self.run_and_wait(check, act)).await,
         }
     }

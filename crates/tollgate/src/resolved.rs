@@ -12,7 +12,6 @@ use crate::decision::Decision;
 use crate::error::CheckError;
 use crate::rule::{Mode, NamedLimit};
 use crate::ruleset::Applied;
-use crate::stores::apply_in_memory;
 
 /// What is done with the limits.
 #[derive(Clone, Copy)]
@@ -71,7 +70,7 @@ impl Resolved<'_> {
         act: Act,
     ) -> Result<Decision, CheckError> {
         let charges = self.charges();
-        let outcome = apply_in_memory(store, &command(check, act, &charges))?;
+        let outcome = store.apply_now(&command(check, act, &charges), None)?;
         drop(charges);
         self.decision(outcome)
     }

@@ -162,7 +162,10 @@ impl Stores {
         let first = places.first().copied().unwrap_or_default();
         if places.iter().all(|place| *place == first) {
             return match self.keeper(first) {
-                Keeper::Memory(store) => apply_in_memory(store, command),
+                Keeper::Memory(store) => {
+                    let _span = in_memory(1).entered();
+                    store.apply_now(command, None)
+                }
                 Keeper::Elsewhere(store) => Box::pin(apply_elsewhere(store, command, at_most)).await,
             };
         }
@@ -228,12 +231,6 @@ impl Keeper {
     }
 }
 
-/// Applies a command at once, to a store in this process.
-pub(crate) fn apply_in_memory(store: &MemoryStore, command: &Command<'_>) -> Result<Outcome, StoreError> {
-    let _span = in_memory(1).entered();
-    store.apply_now(command, None)
-}
-
 async fn apply_elsewhere(
     store: &GuardedStore,
     command: &Command<'_>,
@@ -244,7 +241,7 @@ async fn apply_elsewhere(
 }
 
 /// The span of a call of a store in this process, as guarded stores have theirs.
-fn in_memory(commands: usize) -> tracing::Span {
+pub(crate) fn in_memory(commands: usize) -> tracing::Span {
     tracing::info_span!(target: TRACES, "store", store = "memory", commands)
 }
 

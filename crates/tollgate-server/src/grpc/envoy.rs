@@ -116,8 +116,8 @@ impl Envoy {
 
     fn response(&self, decision: &DescriptorDecision) -> RateLimitResponse {
         let (whole, families) = (decision.whole(), self.shared.families);
-        // Both families, and what a denial or a failing store adds.
-        let mut added: Vec<HeaderValue> = Vec::with_capacity(8);
+        // Both families, and what a denial and a failing store add.
+        let mut added: Vec<HeaderValue> = Vec::with_capacity(9);
         families.for_each(&whole, |name, value| {
             added.push(header(name.as_str(), value.to_str().unwrap_or_default()));
         });

@@ -161,13 +161,14 @@ impl Fixed {
             return use_it(None);
         }
         let slot = (Arc::as_ptr(limit) as usize / 64) % REMEMBERED;
-        LIMITS.with_borrow_mut(|limits| {
-            let known = &mut limits[slot];
-            if !known.as_ref().is_some_and(|known| Arc::ptr_eq(&known.limit, limit)) {
-                *known = Self::write(decision, limit);
-            }
-            use_it(known.as_ref())
-        })
+        // Taken out meanwhile, because whoever uses it may come here again.
+        let mut known = LIMITS.with_borrow_mut(|limits| limits[slot].take());
+        if !known.as_ref().is_some_and(|known| Arc::ptr_eq(&known.limit, limit)) {
+            known = Self::write(decision, limit);
+        }
+        let used = use_it(known.as_ref());
+        LIMITS.with_borrow_mut(|limits| limits[slot] = known);
+        used
     }
 
     #[cold]
