@@ -31,8 +31,6 @@ use tollgate_testkit::server::{Fault, FaultProxy, MariaDb, Postgres};
 
 /// Databases are slower than Redis.
 const DEADLINE: Duration = Duration::from_millis(250);
-/// What is allowed on top of the deadline, apart from what the machine's own timers are late by.
-const GRACE: Duration = Duration::from_millis(10);
 /// How soon a database that is back is used again.
 const BACK_WITHIN: Duration = Duration::from_secs(3);
 const SEED: u64 = 20_261_116;
@@ -148,20 +146,13 @@ fn figure(store: &dyn Store, name: &str) -> u64 {
     store.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
 }
 
-fn punctual(report: &Report) {
-    let slowest = report.slowest_of_ours();
-    assert!(slowest <= DEADLINE + GRACE, "a request took {slowest:?} beyond {:?} of noise", report.lateness);
-    assert_eq!(report.count(Fate::Failed), 0, "every request gets an answer");
-}
-
 /// What was counted without an answer: at most what was on its way when it happened, `times` times; or what waited in vain, where a busy machine
 /// had more of that. Nothing that was admitted is forgotten.
 async fn uncertain(load: &Load, store: &dyn Store, report: &Report, times: u64) -> u64 {
     let (admitted, used) = (report.count(Fate::Admitted), load.used(store).await);
     assert!(used >= admitted, "{admitted} were admitted, {used} are counted");
     let uncertain = used - admitted;
-    let in_vain = |record: &&Record| record.fate == Fate::Degraded && record.took >= DEADLINE;
-    let in_vain = report.records.iter().filter(in_vain).count() as u64;
+    let in_vain = report.in_vain(DEADLINE);
     let at_most = in_vain.max(load.callers as u64 * times);
     assert!(uncertain <= at_most, "{uncertain} were counted without an answer, {in_vain} waited in vain");
     uncertain
@@ -207,7 +198,7 @@ async fn killed_and_restarted<S: Server>() {
         slowest_return = slowest_return.max(up_again(&store, back_at).await);
     }
     let report = running.stop_when_healthy(back_at, Duration::from_secs(5)).await;
-    punctual(&report);
+    report.assert_punctual(DEADLINE);
     assert!(report.count(Fate::Admitted) > 0 && report.count(Fate::Degraded) > 0);
     let uncertain = uncertain(&load, &*store, &report, rounds).await;
     let back = report.healthy_after(back_at).unwrap().max(slowest_return);
@@ -228,7 +219,7 @@ async fn frozen<S: Server>() {
     let thawed_at = Instant::now();
     let up = up_again(&store, thawed_at).await;
     let report = running.stop_when_healthy(thawed_at, Duration::from_secs(5)).await;
-    punctual(&report);
+    report.assert_punctual(DEADLINE);
     assert!(report.count(Fate::Admitted) > 0);
     assert!(figure(&*store, "breaker_openings") >= 1);
     let uncertain = uncertain(&load, &*store, &report, 1).await;
@@ -278,7 +269,7 @@ async fn locked_from_outside<S: Server>() {
     for running in others_running {
         reports.push(running.stop().await);
     }
-    reports.iter().chain([&report]).for_each(punctual);
+    reports.iter().chain([&report]).for_each(|report| report.assert_punctual(DEADLINE));
 
     // One request of each caller may have been on its way when the row was locked.
     let meanwhile = |report: &Report, fates: &[Fate]| {
@@ -392,7 +383,7 @@ async fn replies_swallowed<S: Server>() {
     let back_at = Instant::now();
     let up = up_again(&store, back_at).await;
     let report = running.stop_when_healthy(back_at, Duration::from_secs(5)).await;
-    punctual(&report);
+    report.assert_punctual(DEADLINE);
     let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
     assert!(used >= admitted && used <= report.records.len() as u64, "{admitted} {used}");
     let back = report.healthy_after(back_at).unwrap().max(up);
@@ -449,7 +440,7 @@ async fn connections_forgotten<S: Server>() {
     sleep(DEADLINE * 2).await;
     let up = up_again(&store, abandoned_at).await;
     let report = running.stop_when_healthy(abandoned_at + up, Duration::from_secs(5)).await;
-    punctual(&report);
+    report.assert_punctual(DEADLINE);
     let uncertain = uncertain(&load, &*store, &report, 1).await;
     let back = report.healthy_after(abandoned_at).unwrap().max(up);
     assert!(back <= BACK_WITHIN, "{back:?}");

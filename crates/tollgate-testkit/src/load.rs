@@ -5,9 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Cost, Counter, Key, Limit};
 use tollgate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store};
+
+/// How long a store that has come back may take to say what is used, and how often it is asked.
+const KNOWS_WITHIN: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How much later than the deadline an answer may be.
+const GRACE: Duration = Duration::from_millis(5);
 
 /// What the callers ask for.
 #[derive(Clone, Debug)]
@@ -50,16 +56,24 @@ impl Load {
         Running { callers, lateness, stop, load, store }
     }
 
-    /// How much is used of the first limit, summed over all identifiers.
+    /// How much is used of the first limit, summed over all identifiers. A store that has just come back may have to be asked again.
     pub async fn used(&self, store: &dyn Store) -> u64 {
         let mut used = 0;
         for identifier in &self.identifiers {
             let (counter, limit) = &self.limits[0];
             let charges = [Charge::new(Key::new(counter, identifier, ""), limit)];
             let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-            let outcome = store.apply(&[command], None).await.remove(0).expect("the store answers");
-            let Outcome::Decided(decision) = outcome else { continue };
-            let remaining = decision.remaining().expect("the store knows");
+            let known = async {
+                loop {
+                    let outcome = store.apply(&[command], None).await.remove(0).expect("the store answers");
+                    let Outcome::Decided(decision) = outcome else { return limit.capacity() };
+                    if let Some(remaining) = decision.remaining() {
+                        return remaining;
+                    }
+                    sleep(ASK_AGAIN).await;
+                }
+            };
+            let remaining = timeout(KNOWS_WITHIN, known).await.expect("the store knows");
             used += u64::from(limit.capacity() - remaining);
         }
         used
@@ -155,14 +169,26 @@ impl Report {
         self.records.iter().filter(|record| record.fate == fate).count() as u64
     }
 
+    /// How many requests the store did not answer within the deadline. Each of them may have been counted.
+    pub fn in_vain(&self, deadline: Duration) -> u64 {
+        let in_vain = |record: &&Record| record.fate == Fate::Degraded && record.took >= deadline;
+        self.records.iter().filter(in_vain).count() as u64
+    }
+
     /// The longest that a request took.
     pub fn slowest(&self) -> Duration {
         self.records.iter().map(|record| record.took).max().unwrap_or_default()
     }
 
-    /// The longest that a request took beyond what this machine's timers were late by.
-    pub fn slowest_of_ours(&self) -> Duration {
-        self.slowest().saturating_sub(self.lateness)
+    /// Panics unless every request was answered, 99 of 100 within five milliseconds of the deadline, none much later; beyond what this machine's timers
+    /// were late by, which stands still for a moment now and then.
+    pub fn assert_punctual(&self, deadline: Duration) {
+        assert_eq!(self.count(Fate::Failed), 0, "every request gets an answer");
+        let mut times: Vec<Duration> = self.records.iter().map(|record| record.took).collect();
+        for (share, at_most) in [(0.99, deadline + GRACE), (1.0, deadline * 3)] {
+            let took = percentile(&mut times, share).saturating_sub(self.lateness);
+            assert!(took <= at_most, "{share} took {took:?} beyond {:?} of noise", self.lateness);
+        }
     }
 
     /// How long after `instant` the store itself first answered a request that was sent after it.
@@ -185,10 +211,14 @@ impl Report {
     pub fn percentile(&self, fate: Fate, share: f64) -> Duration {
         let mut times: Vec<Duration> =
             self.records.iter().filter(|record| record.fate == fate).map(|record| record.took).collect();
-        times.sort_unstable();
-        let place = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
-        times.get(place).copied().unwrap_or_default()
+        percentile(&mut times, share)
     }
+}
+
+fn percentile(times: &mut [Duration], share: f64) -> Duration {
+    times.sort_unstable();
+    let place = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
+    times.get(place).copied().unwrap_or_default()
 }
 
 async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<AtomicBool>) -> Vec<Record> {
