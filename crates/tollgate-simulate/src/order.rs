@@ -187,23 +187,12 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::Cost;
 
     use super::*;
     use crate::time::LogTime;
 
     fn record(micros: u64, name: &str, whole_second: bool) -> Record {
-        Record {
-            time: LogTime { at: Timestamp::from_micros(micros), whole_second },
-            identities: smallvec::smallvec![(0, name.into())],
-            endpoint: "/".into(),
-            method: "".into(),
-            tier: "".into(),
-            status: None,
-            cost: Cost::ONE,
-            is_address: true,
-            place: Place::default(),
-        }
+        Record::of(name, LogTime { at: Timestamp::from_micros(micros), whole_second }, Place::default())
     }
 
     fn run(order: &mut Order, records: Vec<Record>) -> Vec<(u64, String)> {

@@ -296,7 +296,7 @@ fn rank(dimension: &str) -> u8 {
 mod tests {
     use std::io::Cursor;
 
-    use tollgate::{Config, Cost};
+    use tollgate::Config;
 
     use super::*;
     use crate::log::record::Place;
@@ -311,16 +311,9 @@ mod tests {
         let log = LogReader::open(vec![source], &Default::default(), &[], false).unwrap();
         let rules = RuleFile { name: "rules".into(), config: Config::default() };
         let mut replay = Replay::new(&[rules], &Options::default(), &log).unwrap();
-        let record = |user: &str, line: u64| Record {
-            time: LogTime { at: Timestamp::from_micros(line), whole_second: false },
-            identities: smallvec::smallvec![(0, user.into())],
-            endpoint: "/".into(),
-            method: "".into(),
-            tier: "".into(),
-            status: None,
-            cost: Cost::ONE,
-            is_address: true,
-            place: Place { file: 0, line },
+        let record = |user: &str, line: u64| {
+            let time = LogTime { at: Timestamp::from_micros(line), whole_second: false };
+            Record::of(user, time, Place { file: 0, line })
         };
         let (sender, receiver) = sync_channel(1);
         sender.send(vec![record("a", 1), record("", 2), record("b", 3)]).unwrap();

@@ -44,6 +44,24 @@ pub(crate) struct Record {
     pub(crate) place: Place,
 }
 
+#[cfg(test)]
+impl Record {
+    /// A request of somebody, for tests.
+    pub(crate) fn of(name: &str, time: LogTime, place: Place) -> Self {
+        Self {
+            time,
+            identities: smallvec::smallvec![(0, name.into())],
+            endpoint: "/".into(),
+            method: "".into(),
+            tier: "".into(),
+            status: None,
+            cost: Cost::ONE,
+            is_address: true,
+            place,
+        }
+    }
+}
+
 impl Mapping {
     /// Puts a request together; if that cannot be done, says why.
     pub(crate) fn record(&self, fields: &Fields<'_>) -> Result<Record, String> {
