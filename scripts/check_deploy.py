@@ -16,7 +16,7 @@ import kubernetes_validate
 import yaml
 from deploy_files import (
     DEPLOY, KUBERNETES, NOT_APPLIED, alerts, autoscalers, configurations, containers, dashboard, documents, expressions, manifests, pods, port,
-    tollgate, tollgate_containers, workspace,
+    pacegate, pacegate_containers, workspace,
 )  # fmt: skip
 from google.protobuf import json_format
 from envoy.config.bootstrap.v3 import bootstrap_pb2
@@ -72,7 +72,7 @@ def hardened_pods():
         if not security.get("runAsNonRoot") or security.get("seccompProfile") != {"type": "RuntimeDefault"}:
             yield f"{path}: securityContext: needs runAsNonRoot and the seccomp profile RuntimeDefault"
         if pod.get("enableServiceLinks") is not False:
-            yield f"{path}: enableServiceLinks: must be false, or the variables of the service `tollgate` keep it from starting"
+            yield f"{path}: enableServiceLinks: must be false, or the variables of the service `pacegate` keep it from starting"
         for container in containers(pod):
             own = container["securityContext"]
             if not own.get("readOnlyRootFilesystem") or own.get("allowPrivilegeEscalation") is not False or own.get("capabilities") != {"drop": ["ALL"]}:
@@ -103,14 +103,14 @@ def scaling():
 
 def redis_user():
     """redis: the user of redis.conf is the one of docs/operating.md"""
-    users = [re.findall(r"^(?:# )?(user tollgate .*)$", Path(path).read_text(), re.M) for path in (DEPLOY / "redis.conf", "docs/operating.md")]
+    users = [re.findall(r"^(?:# )?(user pacegate .*)$", Path(path).read_text(), re.M) for path in (DEPLOY / "redis.conf", "docs/operating.md")]
     if users[0] != users[1] or len(users[0]) != 1:
         yield f"{DEPLOY}/redis.conf: {users[0]}, but docs/operating.md has {users[1]}"
 
 
 def probes():
     """kubernetes: what is probed is in the OpenAPI document, and every port that is named exists"""
-    paths = json.loads(tollgate("openapi").stdout)["paths"]
+    paths = json.loads(pacegate("openapi").stdout)["paths"]
     for path, pod in pods():
         for container in containers(pod):
             ports = {item["name"] for item in container.get("ports", [])}
@@ -126,12 +126,12 @@ def probes():
         if endpoint["port"] not in {item["name"] for item in service["spec"]["ports"]} or endpoint["path"] not in paths:
             yield f"{KUBERNETES}/servicemonitor.yaml: no port {endpoint['port']} in the service, or no {endpoint['path']} in the program"
     if monitor["selector"]["matchLabels"] != service["metadata"]["labels"]:
-        yield f"{KUBERNETES}/servicemonitor.yaml: does not select the service `tollgate`"
+        yield f"{KUBERNETES}/servicemonitor.yaml: does not select the service `pacegate`"
 
 
 def ports():
     """all files: ports agree with the configuration that goes with them"""
-    server = yaml.safe_load(manifests("configmap.yaml")[0][1]["data"]["tollgate.yaml"])["server"]
+    server = yaml.safe_load(manifests("configmap.yaml")[0][1]["data"]["pacegate.yaml"])["server"]
     wanted = {"http": port(server["http"]), "grpc": port(server["grpc"])}
     deployment = manifests("deployment.yaml")[0][1]["spec"]["template"]["spec"]["containers"][0]
     opened = {item["name"]: item["containerPort"] for item in deployment["ports"]}
@@ -147,26 +147,26 @@ def ports():
             yield f"{KUBERNETES}/network.yaml: ingress to {item['port']}, which the container does not have"
     for cluster in documents(KUBERNETES / "envoy.yaml")[0]["static_resources"]["clusters"]:
         address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]
-        if cluster["name"] == "tollgate" and address["port_value"] != wanted["grpc"]:
+        if cluster["name"] == "pacegate" and address["port_value"] != wanted["grpc"]:
             yield f"{KUBERNETES}/envoy.yaml: asks port {address['port_value']}, gRPC is on {wanted['grpc']}"
-    server = yaml.safe_load((DEPLOY / "docker/tollgate.yaml").read_text())["server"]
+    server = yaml.safe_load((DEPLOY / "docker/pacegate.yaml").read_text())["server"]
     inside = sorted((port(server["http"]), port(server["grpc"])))
-    published = sorted(port(item) for item in documents(DEPLOY / "docker/compose.yaml")[0]["services"]["tollgate"]["ports"])
+    published = sorted(port(item) for item in documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]["ports"])
     exposed = sorted(map(int, re.search(r"^EXPOSE (.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.M)[1].split()))
     scraped = documents(DEPLOY / "prometheus/prometheus.yml")[0]["scrape_configs"][0]["dns_sd_configs"][0]["port"]
     for path, found in (("docker/compose.yaml", published), ("docker/Dockerfile", exposed)):
         if found != inside:
-            yield f"{DEPLOY}/{path}: ports {found}, but docker/tollgate.yaml listens on {inside}"
+            yield f"{DEPLOY}/{path}: ports {found}, but docker/pacegate.yaml listens on {inside}"
     if scraped != port(server["http"]):
         yield f"{DEPLOY}/prometheus/prometheus.yml: asks port {scraped}, metrics are on {port(server['http'])}"
-    for path, _, container in tollgate_containers():
+    for path, _, container in pacegate_containers():
         if "--http" in container["args"] and port(container["args"][container["args"].index("--http") + 1]) != container["ports"][0]["containerPort"]:
             yield f"{path}: {container['name']}: --http is not its containerPort"
 
 
 def configurations_are_valid():
-    """all files: `tollgate config check` takes every configuration, with the variables that go with it"""
-    compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["tollgate"]["environment"]
+    """all files: `pacegate config check` takes every configuration, with the variables that go with it"""
+    compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]["environment"]
     compose = {name: re.sub(r"\$\{[^}]*\}", "secret", value) for name, value in compose.items()}
     secret = manifests("secret.example.yaml")[0][1]["stringData"]
     for path, text in configurations():
@@ -174,23 +174,23 @@ def configurations_are_valid():
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write(text)
             file.flush()
-            checked = tollgate("config", "check", file.name, environment=variables)
+            checked = pacegate("config", "check", file.name, environment=variables)
         if checked.returncode != 0:
             yield f"{path}: {checked.stderr.strip().replace(file.name, 'the configuration')}"
 
 
 def options():
-    """all files: every option that Tollgate is started with exists"""
-    lines = [(path, container["args"]) for path, _, container in tollgate_containers()]
-    compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["tollgate"]
+    """all files: every option that Pacegate is started with exists"""
+    lines = [(path, container["args"]) for path, _, container in pacegate_containers()]
+    compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]
     lines += [(DEPLOY / "docker/compose.yaml", compose["command"]), (DEPLOY / "docker/compose.yaml", compose["healthcheck"]["test"][2:])]
     lines += [(DEPLOY / "docker/Dockerfile", json.loads(re.search(r"^CMD (.*)$", (DEPLOY / "docker/Dockerfile").read_text(), re.M)[1]))]
-    unit = DEPLOY / "systemd/tollgate.service"
+    unit = DEPLOY / "systemd/pacegate.service"
     lines += [(unit, re.search(r"^ExecStart=\S+ (.*)$", unit.read_text(), re.M)[1].split())]
     for path, (command, *arguments) in lines:
-        known = set(re.findall(r"--[a-z0-9-]+", tollgate(command, "--help").stdout))
+        known = set(re.findall(r"--[a-z0-9-]+", pacegate(command, "--help").stdout))
         for option in (argument for argument in arguments if argument.startswith("--") and argument not in known):
-            yield f"{path}: `tollgate {command}` has no option {option}"
+            yield f"{path}: `pacegate {command}` has no option {option}"
 
 
 def images():
@@ -204,7 +204,7 @@ def images():
         name, _, tag = image.rpartition(":")
         if not name or "/" in tag or tag in ("", "latest"):
             yield f"{path}: {image} has no version"
-        elif name.split("/")[-1] == "tollgate" and tag != version:
+        elif name.split("/")[-1] == "pacegate" and tag != version:
             yield f"{path}: {image}, but the program is {version}"
 
 
@@ -257,10 +257,10 @@ def envoy():
 
 def metrics():
     """metrics: everything that is asked for is in the table of docs/operating.md"""
-    table = re.findall(r"^\| `((?:tollgate|process)_\w+)`", Path("docs/operating.md").read_text(), re.M)
+    table = re.findall(r"^\| `((?:pacegate|process)_\w+)`", Path("docs/operating.md").read_text(), re.M)
     known = set(table) | {name + suffix for name in table for suffix in ("_bucket", "_count", "_sum")}
     for path, expression in expressions():
-        for name in re.findall(r"(?<![\w:])(?:tollgate|process)_\w+(?![\w:])", expression):
+        for name in re.findall(r"(?<![\w:])(?:pacegate|process)_\w+(?![\w:])", expression):
             if name not in known:
                 yield f"{path}: {name} is not in the table of docs/operating.md"
     adapter = {rule["name"]["as"] for rule in documents(KUBERNETES / "prometheus-adapter.yaml")[0]["rules"]["custom"]}
@@ -274,8 +274,8 @@ def promql():
     """metrics: every expression is PromQL, and can be answered while rules fall back to `local`"""
     stand_ins = {"$__rate_interval": "1m", "<<.LabelMatchers>>": 'namespace="n"', "<<.GroupBy>>": "pod", "$job": ".*", "$instance": ".*", "$rule": ".*"}
     # Then both counters have series with the same labels, which an expression that covers several names may stumble over.
-    labels = '{job="tollgate",instance="a",namespace="n",pod="p",rule="r",algorithm="gcra",reason="LOCAL_FALLBACK"}'
-    history = [{"series": f"tollgate_{decided}_total{labels}", "values": "0+1x20"} for decided in ("allowed", "blocked")]
+    labels = '{job="pacegate",instance="a",namespace="n",pod="p",rule="r",algorithm="gcra",reason="LOCAL_FALLBACK"}'
+    history = [{"series": f"pacegate_{decided}_total{labels}", "values": "0+1x20"} for decided in ("allowed", "blocked")]
     with tempfile.TemporaryDirectory() as directory:
         rules, tests = Path(directory, "rules.yml"), Path(directory, "tests.yml")
         # promtool evaluates rules up to the last moment that something is expected at.
@@ -292,7 +292,7 @@ def promql():
 
 def grafana():
     """grafana: panels have ids and places of their own, and ask the data source that was chosen"""
-    path = DEPLOY / "grafana/tollgate.json"
+    path = DEPLOY / "grafana/pacegate.json"
     panels, taken = dashboard()["panels"], {}
     if len({panel["id"] for panel in panels}) != len(panels):
         yield f"{path}: two panels have the same id"

@@ -43,24 +43,24 @@ def containers(pod):
     return pod.get("initContainers", []) + pod["containers"]
 
 
-def tollgate_containers():
+def pacegate_containers():
     for path, pod in pods():
         for container in containers(pod):
-            if "tollgate" in container["image"]:
+            if "pacegate" in container["image"]:
                 yield path, pod, container
 
 
 def configurations():
     """Every configuration that is shipped, as (file, text)."""
-    for path in (DEPLOY / "docker/tollgate.yaml", DEPLOY / "systemd/tollgate.yaml"):
+    for path in (DEPLOY / "docker/pacegate.yaml", DEPLOY / "systemd/pacegate.yaml"):
         yield path, path.read_text()
     for path, document in manifests():
         if document["kind"] == "ConfigMap":
-            yield path, document["data"]["tollgate.yaml"]
+            yield path, document["data"]["pacegate.yaml"]
 
 
-def tollgate(*arguments, environment=None):
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+def pacegate(*arguments, environment=None):
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PACEGATE_")}
     return subprocess.run([BINARY, *arguments], capture_output=True, text=True, env=ours | (environment or {}))
 
 
@@ -73,7 +73,7 @@ def workspace():
 
 
 def dashboard():
-    return json.loads((DEPLOY / "grafana/tollgate.json").read_text())
+    return json.loads((DEPLOY / "grafana/pacegate.json").read_text())
 
 
 def alerts():
@@ -84,10 +84,10 @@ def expressions():
     """Every PromQL expression that is shipped, with its file."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", []):
-            yield DEPLOY / "grafana/tollgate.json", target["expr"]
+            yield DEPLOY / "grafana/pacegate.json", target["expr"]
     for variable in dashboard()["templating"]["list"]:
         if variable.get("definition", "").startswith("query_result("):
-            yield DEPLOY / "grafana/tollgate.json", variable["definition"].removeprefix("query_result(").removesuffix(")")
+            yield DEPLOY / "grafana/pacegate.json", variable["definition"].removeprefix("query_result(").removesuffix(")")
     for name in ("alerts.yml", "rules.yml"):
         path = DEPLOY / "prometheus" / name
         for group in documents(path)[0]["groups"]:

@@ -1,4 +1,4 @@
-"""Asks a Tollgate over gRPC and compares every answer with what is documented.
+"""Asks a Pacegate over gRPC and compares every answer with what is documented.
 
 Usage: grpc_client.py ADDRESS ADMIN_KEY, against the configuration in scripts/test-grpc.
 """
@@ -148,18 +148,18 @@ class Envoy:
         refused(self.ask, invalid, "descriptors: ", "no descriptors")
 
 
-class Tollgate:
-    """Tollgate's own protocol, known by reflection alone."""
+class Pacegate:
+    """Pacegate's own protocol, known by reflection alone."""
 
     def __init__(self, channel, key):
         database = ProtoReflectionDescriptorDatabase(channel)
         self.services = sorted(database.get_services())
         self.pool = descriptor_pool.DescriptorPool(database)
-        self.service = self.pool.FindServiceByName("tollgate.v1.RateLimiter")
+        self.service = self.pool.FindServiceByName("pacegate.v1.RateLimiter")
         self.channel, self.key = channel, key
 
     def message(self, name, **fields):
-        return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(f"tollgate.v1.{name}"))(**fields)
+        return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(f"pacegate.v1.{name}"))(**fields)
 
     def call(self, name, request, metadata=()):
         method = self.service.methods_by_name[name]
@@ -186,9 +186,9 @@ class Tollgate:
         say(what, ", ".join(shown))
 
     def test(self):
-        print("tollgate.v1.RateLimiter, by reflection")
+        print("pacegate.v1.RateLimiter, by reflection")
         say("services", ", ".join(self.services))
-        for name in ("envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "tollgate.v1.RateLimiter"):
+        for name in ("envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "pacegate.v1.RateLimiter"):
             equal(name in self.services, True, name)
         methods = [method.name for method in self.service.methods]
         equal(methods[:5], ["CheckRateLimit", "GetRemainingQuota", "ResetLimit", "BatchCheck", "CheckStream"], "methods")
@@ -253,7 +253,7 @@ def test_health(channel):
     print("grpc.health.v1.Health")
     stub = health_pb2_grpc.HealthStub(channel)
     serving = health_pb2.HealthCheckResponse.SERVING
-    for name in ("", "tollgate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"):
+    for name in ("", "pacegate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"):
         status = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT).status
         say(f"Check {name!r}", health_pb2.HealthCheckResponse.ServingStatus.Name(status))
         equal(status, serving, name)
@@ -269,7 +269,7 @@ def main():
     address, key = sys.argv[1:]
     with grpc.insecure_channel(address) as channel:
         Envoy(channel).test()
-        Tollgate(channel, key).test()
+        Pacegate(channel, key).test()
         test_health(channel)
     print("everything was answered as documented")
 

@@ -28,9 +28,9 @@ python_tools() {
 
 # start_service OPTION...: builds and starts a service in `work` on free ports, with the key `secret`; sets `http` (a URL) and `grpc` (an address).
 start_service() {
-    cargo build --quiet -p tollgate-cli
+    cargo build --quiet -p pacegate-cli
     : >"$work/out"
-    (cd "$work" && exec env TOLLGATE_ADMIN_KEY=secret "$target/debug/tollgate" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 \
+    (cd "$work" && exec env PACEGATE_ADMIN_KEY=secret "$target/debug/pacegate" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 \
         --catalog sqlite::memory: "$@" >out 2>log) &
     service=$!
     for _ in $(seq 300); do

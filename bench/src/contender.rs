@@ -5,8 +5,8 @@
 
 mod governor;
 mod limitador;
+mod pacegate;
 mod throttlecrab;
-mod tollgate;
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub trait Contender: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ours.
-    Tollgate,
+    Pacegate,
     /// `governor` with its default keyed store, a `DashMap`.
     Governor,
     /// `throttlecrab` with its default store, the periodic one.
@@ -52,12 +52,12 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, ours first.
-    pub const ALL: [Self; 4] = [Self::Tollgate, Self::Governor, Self::Throttlecrab, Self::Limitador];
+    pub const ALL: [Self; 4] = [Self::Pacegate, Self::Governor, Self::Throttlecrab, Self::Limitador];
 
     /// What it is called on the command line and in tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Tollgate => "tollgate",
+            Self::Pacegate => "pacegate",
             Self::Governor => "governor",
             Self::Throttlecrab => "throttlecrab",
             Self::Limitador => "limitador",
@@ -83,7 +83,7 @@ impl Kind {
     /// When the library refuses the limit.
     pub fn build(self, keys: usize) -> Result<Box<dyn Contender>> {
         Ok(match self {
-            Self::Tollgate => Box::new(tollgate::Tollgate::new()?),
+            Self::Pacegate => Box::new(pacegate::Pacegate::new()?),
             Self::Governor => Box::new(governor::Governor::new()?),
             Self::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new(keys)),
             Self::Limitador => Box::new(limitador::Limitador::new(keys)?),

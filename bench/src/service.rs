@@ -1,4 +1,4 @@
-//! The cost of the service: `tollgate serve` and a bare axum handler under the same load.
+//! The cost of the service: `pacegate serve` and a bare axum handler under the same load.
 
 pub mod bare;
 pub mod comparison;

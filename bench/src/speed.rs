@@ -56,18 +56,18 @@ pub fn compare(workload: &Workload) -> Result<Table> {
         workload.title,
         "1 thread: best ns",
         "median ns",
-        "best / tollgate",
+        "best / pacegate",
         "2 threads: best ns",
         "median ns",
-        "best / tollgate",
+        "best / pacegate",
     ]);
     for (position, (kind, _)) in contenders.iter().enumerate() {
         let figures = samples.iter().flat_map(|samples| {
-            let (own, tollgate) = (&samples[position], &samples[0]);
+            let (own, pacegate) = (&samples[position], &samples[0]);
             [
                 format!("{:.1}", own.best()),
                 format!("{:.1}", own.median()),
-                format!("{:.2}", own.best() / tollgate.best()),
+                format!("{:.2}", own.best() / pacegate.best()),
             ]
         });
         table.row(std::iter::once(kind.name().to_owned()).chain(figures));

@@ -1,4 +1,4 @@
-// Load for a running Tollgate, with k6: k6 run -e URL=http://127.0.0.1:8080 -e RATE=5000 deploy/k6/check.js
+// Load for a running Pacegate, with k6: k6 run -e URL=http://127.0.0.1:8080 -e RATE=5000 deploy/k6/check.js
 //
 // Requests arrive at a constant rate, whatever the answers take, so that a slow service cannot hide behind slow clients. Options, by -e:
 //   URL       the service                                (http://127.0.0.1:8080)
@@ -22,9 +22,9 @@ const batch = number('BATCH', 1, 1, 1000);
 const p99 = number('P99', 20, 1, 10000);
 const endpoint = __ENV.ENDPOINT || '/api/v1/orders';
 
-const allowed = new Counter('tollgate_allowed');
-const blocked = new Counter('tollgate_blocked');
-const degraded = new Rate('tollgate_degraded');
+const allowed = new Counter('pacegate_allowed');
+const blocked = new Counter('pacegate_blocked');
+const degraded = new Rate('pacegate_degraded');
 
 export const options = {
   scenarios: {
@@ -43,7 +43,7 @@ export const options = {
     checks: ['rate>0.999'],
     http_req_duration: [`p(99)<${p99}`],
     dropped_iterations: ['count==0'],
-    tollgate_degraded: ['rate<0.001'],
+    pacegate_degraded: ['rate<0.001'],
   },
   summaryTrendStats: ['min', 'med', 'avg', 'p(95)', 'p(99)', 'max'],
 };

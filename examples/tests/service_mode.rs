@@ -4,17 +4,17 @@
 
 mod support;
 
+use pacegate::Config;
+use pacegate_server::{AdminKey, App, Listeners};
 use support::{Example, command};
 use tokio::net::TcpListener;
-use tollgate::Config;
-use tollgate_server::{AdminKey, App, Listeners};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/service_mode.yaml");
 
 /// The program in a mode, with the service at `url`.
 fn start(mode: &str, url: &str) -> Example {
     let mut command = command(env!("CARGO_BIN_EXE_service_mode"), &[FILE, "127.0.0.1:0"]);
-    Example::start(command.env("TOLLGATE_MODE", mode).env("TOLLGATE_SERVICE__URL", url))
+    Example::start(command.env("PACEGATE_MODE", mode).env("PACEGATE_SERVICE__URL", url))
 }
 
 /// The service as the command starts it, with the same file; says where it answers gRPC.
@@ -26,7 +26,7 @@ async fn serve() -> String {
     let app = App::new(&config, config.limiter().unwrap(), AdminKey::new("secret"));
     tokio::spawn(async move {
         let listeners = Listeners::from(http).grpc(grpc);
-        tollgate_server::run(listeners, app, &config.server, std::future::pending()).await;
+        pacegate_server::run(listeners, app, &config.server, std::future::pending()).await;
     });
     url
 }

@@ -6,15 +6,15 @@ mod support;
 
 use std::process::{Child, Command, Stdio};
 
+use pacegate_testkit::server::RedisServer;
 use support::command;
-use tollgate_testkit::server::RedisServer;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/worker_pool.yaml");
 
 /// A worker with 60 jobs, on this Redis instead of the one that the file names.
 fn worker(name: &str, redis: &RedisServer) -> Command {
     let mut worker = command(env!("CARGO_BIN_EXE_worker_pool"), &[CONFIG, name, "60"]);
-    worker.env("TOLLGATE_STORES__DEFAULT__URL", redis.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    worker.env("PACEGATE_STORES__DEFAULT__URL", redis.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
     worker
 }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use tollgate_bench::grpc::bare;
-use tollgate_bench::grpc::load::{self, CONNECTIONS, Question, STREAMS, Until};
-use tollgate_bench::machine;
-use tollgate_bench::service::process::{Server, free_port, pin_to};
-use tollgate_bench::stopwatch::median;
-use tollgate_bench::table::{Table, grouped};
+use pacegate_bench::grpc::bare;
+use pacegate_bench::grpc::load::{self, CONNECTIONS, Question, STREAMS, Until};
+use pacegate_bench::machine;
+use pacegate_bench::service::process::{Server, free_port, pin_to};
+use pacegate_bench::stopwatch::median;
+use pacegate_bench::table::{Table, grouped};
 
 const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
@@ -24,9 +24,9 @@ const RULES: &str = include_str!("../grpc/rules.yaml");
 /// Measures what one check over gRPC costs the server, next to handlers that decide nothing.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The tollgate binary; without it, the one next to this program.
+    /// The pacegate binary; without it, the one next to this program.
     #[arg(long, value_name = "PATH")]
-    tollgate: Option<PathBuf>,
+    pacegate: Option<PathBuf>,
     /// How long each is loaded in each round.
     #[arg(long, default_value_t = 4)]
     seconds: u64,
@@ -58,10 +58,10 @@ fn main() -> Result<()> {
     // Before pinning, which hides the other cores.
     let machine = machine::description();
     let program = env::current_exe().context("finding this program")?;
-    let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
-    let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
+    let pacegate = arguments.pacegate.unwrap_or_else(|| program.with_file_name("pacegate"));
+    let pacegate = fs::canonicalize(&pacegate).with_context(|| format!("finding {}", pacegate.display()))?;
     let scratch = tempfile::tempdir()?;
-    let rules = scratch.path().join("tollgate.yaml");
+    let rules = scratch.path().join("pacegate.yaml");
     fs::write(&rules, RULES)?;
     pin_to(LOAD_CORE)?;
 
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     let listen = format!("127.0.0.1:{port}");
     let rules = rules.display().to_string();
     let serve = ["serve", "--http", "127.0.0.1:0", "--grpc", &listen, "--config", &rules];
-    let service = Server::start("tollgate serve", port, SERVER_CORE, scratch.path(), &tollgate, serve)?;
+    let service = Server::start("pacegate serve", port, SERVER_CORE, scratch.path(), &pacegate, serve)?;
     let port = free_port()?;
     let alone = ["--bare".to_owned(), port.to_string()];
     let bare = Server::start("bare tonic", port, SERVER_CORE, scratch.path(), &program, alone)?;

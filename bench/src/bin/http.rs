@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use tollgate_bench::machine;
-use tollgate_bench::service::bare;
-use tollgate_bench::service::comparison::{self, ROUNDS};
-use tollgate_bench::service::load::{CONNECTIONS, Load, USERS};
-use tollgate_bench::service::process::{Server, free_port, pin_to};
-use tollgate_bench::sql::database::Database;
-use tollgate_testkit::server::{MariaDb, Postgres};
+use pacegate_bench::machine;
+use pacegate_bench::service::bare;
+use pacegate_bench::service::comparison::{self, ROUNDS};
+use pacegate_bench::service::load::{CONNECTIONS, Load, USERS};
+use pacegate_bench::service::process::{Server, free_port, pin_to};
+use pacegate_bench::sql::database::Database;
+use pacegate_testkit::server::{MariaDb, Postgres};
 
 const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
@@ -26,16 +26,16 @@ const WITH_DATABASE: &str = "failure: {mode: closed, timeout: 250ms}\n";
 /// Measures what one check over HTTP costs the server, next to a handler that decides nothing.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The tollgate binary; without it, the one next to this program.
+    /// The pacegate binary; without it, the one next to this program.
     #[arg(long, value_name = "PATH")]
-    tollgate: Option<PathBuf>,
+    pacegate: Option<PathBuf>,
     /// How long each server is loaded in each round.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
     /// How many connections the load has, one request in flight each.
     #[arg(long, default_value_t = CONNECTIONS)]
     connections: usize,
-    /// Have tollgate keep its counters in a private database, which shares the cores with everybody.
+    /// Have pacegate keep its counters in a private database, which shares the cores with everybody.
     #[arg(long)]
     database: Option<Kind>,
     /// Only be the bare server on this port, for ten minutes at most.
@@ -44,7 +44,7 @@ struct Arguments {
     /// The size of the bare server's answers.
     #[arg(long)]
     bytes: Option<usize>,
-    /// Further arguments for `tollgate serve`.
+    /// Further arguments for `pacegate serve`.
     #[arg(last = true)]
     serve: Vec<String>,
 }
@@ -73,13 +73,13 @@ fn main() -> Result<()> {
     // Before pinning, which hides the other cores.
     let machine = machine::description();
     let program = env::current_exe().context("finding this program")?;
-    let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
-    let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
+    let pacegate = arguments.pacegate.unwrap_or_else(|| program.with_file_name("pacegate"));
+    let pacegate = fs::canonicalize(&pacegate).with_context(|| format!("finding {}", pacegate.display()))?;
     let scratch = Scratch::new()?;
     let database = arguments.database.map(Kind::start);
     let mut store = Vec::new();
     if let Some(database) = &database {
-        let path = scratch.0.join("tollgate.yaml");
+        let path = scratch.0.join("pacegate.yaml");
         fs::write(&path, WITH_DATABASE).with_context(|| format!("writing {}", path.display()))?;
         store = vec!["--config".to_owned(), path.display().to_string(), "--store".to_owned(), database.url()];
     } else {
@@ -90,7 +90,7 @@ fn main() -> Result<()> {
     let port = free_port()?;
     let listen = ["serve".to_owned(), "--http".to_owned(), format!("127.0.0.1:{port}")];
     let serve = listen.into_iter().chain(store).chain(arguments.serve);
-    let service = Server::start("tollgate serve", port, SERVER_CORE, &scratch.0, &tollgate, serve)?;
+    let service = Server::start("pacegate serve", port, SERVER_CORE, &scratch.0, &pacegate, serve)?;
     let bytes = runtime.block_on(Load::new(port, arguments.connections).probe(PROBES))?.body_bytes().round();
 
     let port = free_port()?;
@@ -105,7 +105,7 @@ fn main() -> Result<()> {
         println!("{} {}\n", database.name(), database.description());
     }
     println!("{}", comparison.table);
-    println!("tollgate / bare, CPU per request: {:.2}\n", comparison.ratio);
+    println!("pacegate / bare, CPU per request: {:.2}\n", comparison.ratio);
     println!(
         "{} connections, one request in flight each, {USERS} users, {ROUNDS} rounds of {} s each.",
         arguments.connections,
@@ -119,7 +119,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Result<Self> {
-        let path = env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
+        let path = env::temp_dir().join(format!("pacegate-bench-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self(path))
     }

@@ -1,4 +1,4 @@
-//! Tollgate inside a program, next to `governor`, `throttlecrab` and `limitador`. Prints Markdown.
+//! Pacegate inside a program, next to `governor`, `throttlecrab` and `limitador`. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::env;
@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use tollgate_bench::contender::Kind;
-use tollgate_bench::workload::Workload;
-use tollgate_bench::{machine, memory, pause, speed};
+use pacegate_bench::contender::Kind;
+use pacegate_bench::workload::Workload;
+use pacegate_bench::{machine, memory, pause, speed};
 
 /// Measures a check: its time and memory next to other libraries, and whether expiry makes anyone wait.
 #[derive(Debug, Parser)]

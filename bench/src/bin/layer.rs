@@ -1,4 +1,4 @@
-//! What a rate limit in front of a service adds to a request, in process: Tollgate's layer next to `tower_governor`. Prints Markdown.
+//! What a rate limit in front of a service adds to a request, in process: Pacegate's layer next to `tower_governor`. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::convert::Infallible;
@@ -14,12 +14,12 @@ use axum::extract::ConnectInfo;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{Request, Response, StatusCode};
 use clap::Parser;
-use tollgate::{HeaderFamily, Limit, Limiter};
-use tollgate_bench::machine;
-use tollgate_bench::stopwatch::{median, now};
-use tollgate_bench::table::Table;
-use tollgate_tower::TollgateLayer;
-use tollgate_tower::resolve::address;
+use pacegate::{HeaderFamily, Limit, Limiter};
+use pacegate_bench::machine;
+use pacegate_bench::stopwatch::{median, now};
+use pacegate_bench::table::Table;
+use pacegate_tower::PacegateLayer;
+use pacegate_tower::resolve::address;
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -102,10 +102,10 @@ fn rows() -> Result<Vec<(&'static str, Run)>> {
             run(GovernorLayer::new(config.finish().context("governor's configuration")?).layer(hello()))
         })
     };
-    let tollgate = |families: &[HeaderFamily]| -> Result<Run> {
+    let pacegate = |families: &[HeaderFamily]| -> Result<Run> {
         let limit = Limit::per_hour(72)?.with_burst(BURST.into())?;
         let limiter = Limiter::builder().plan("bench", [limit]).build()?;
-        let layer = TollgateLayer::builder(limiter).by(address()).plan("bench").headers(families).build()?;
+        let layer = PacegateLayer::builder(limiter).by(address()).plan("bench").headers(families).build()?;
         Ok(run(layer.layer(hello())))
     };
     Ok(vec![
@@ -113,9 +113,9 @@ fn rows() -> Result<Vec<(&'static str, Run)>> {
         ("the same six headers, as constants", run(with_headers())),
         ("tower_governor, no headers", governor(false)?),
         ("tower_governor, 2 headers", governor(true)?),
-        ("tollgate, no headers", tollgate(&[])?),
-        ("tollgate, X-RateLimit (4 headers)", tollgate(&[HeaderFamily::XRateLimit])?),
-        ("tollgate, all (6 headers)", tollgate(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf])?),
+        ("pacegate, no headers", pacegate(&[])?),
+        ("pacegate, X-RateLimit (4 headers)", pacegate(&[HeaderFamily::XRateLimit])?),
+        ("pacegate, all (6 headers)", pacegate(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf])?),
     ])
 }
 
@@ -135,7 +135,7 @@ fn hello()
     })
 }
 
-/// The same service with the headers that Tollgate writes, which nobody had to find out: what they cost alone.
+/// The same service with the headers that Pacegate writes, which nobody had to find out: what they cost alone.
 fn with_headers() -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + 'static {
     const HEADERS: [(HeaderName, HeaderValue); 6] = [
         (HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from_static("1000000000")),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use axum::body::Body;
 use axum::http::Request;
-use tollgate::{Config, Limit, MemoryStore, Rule, Stores, Timestamp};
-use tollgate_bench::machine;
-use tollgate_bench::stopwatch::{median, now, quantile};
-use tollgate_bench::table::{Table, grouped};
-use tollgate_catalog::{Actor, Catalog, DECISIONS_MAX, DecisionRecord, Retention};
-use tollgate_server::{AdminKey, App, Live};
+use pacegate::{Config, Limit, MemoryStore, Rule, Stores, Timestamp};
+use pacegate_bench::machine;
+use pacegate_bench::stopwatch::{median, now, quantile};
+use pacegate_bench::table::{Table, grouped};
+use pacegate_catalog::{Actor, Catalog, DECISIONS_MAX, DecisionRecord, Retention};
+use pacegate_server::{AdminKey, App, Live};
 
 const ROUNDS: usize = 5;
 const CHECKS: usize = 40_000;

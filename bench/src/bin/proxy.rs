@@ -1,4 +1,4 @@
-//! The cost of `tollgate proxy` next to a bare proxy of the same parts, both in front of the same tiny upstream, in the same run. Prints Markdown.
+//! The cost of `pacegate proxy` next to a bare proxy of the same parts, both in front of the same tiny upstream, in the same run. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::env;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use tollgate_bench::service::comparison::{self, ROUNDS};
-use tollgate_bench::service::load::CONNECTIONS;
-use tollgate_bench::service::process::{Server, free_port, pin_to};
-use tollgate_bench::{machine, proxy, service};
+use pacegate_bench::service::comparison::{self, ROUNDS};
+use pacegate_bench::service::load::CONNECTIONS;
+use pacegate_bench::service::process::{Server, free_port, pin_to};
+use pacegate_bench::{machine, proxy, service};
 
 const PROXY_CORE: usize = 0;
 /// The load and the upstream share it.
@@ -21,12 +21,12 @@ const BYTES: usize = 300;
 /// Every request is counted, and none is denied.
 const CONFIG: &str = "rules:\n  - {name: per-address, dimension: ip, algorithm: gcra, limit: 1000000, window: 1s}\n  - {name: per-key, dimension: apikey, algorithm: gcra, limit: 1000000, window: 1s}\n";
 
-/// Measures what a request through `tollgate proxy` costs, next to a proxy that limits nothing.
+/// Measures what a request through `pacegate proxy` costs, next to a proxy that limits nothing.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The tollgate binary; without it, the one next to this program.
+    /// The pacegate binary; without it, the one next to this program.
     #[arg(long, value_name = "PATH")]
-    tollgate: Option<PathBuf>,
+    pacegate: Option<PathBuf>,
     /// How long each proxy is loaded in each round.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
@@ -55,10 +55,10 @@ fn main() -> Result<()> {
     // Before pinning, which hides the other cores.
     let machine = machine::description();
     let program = env::current_exe().context("finding this program")?;
-    let tollgate = arguments.tollgate.unwrap_or_else(|| program.with_file_name("tollgate"));
-    let tollgate = fs::canonicalize(&tollgate).with_context(|| format!("finding {}", tollgate.display()))?;
+    let pacegate = arguments.pacegate.unwrap_or_else(|| program.with_file_name("pacegate"));
+    let pacegate = fs::canonicalize(&pacegate).with_context(|| format!("finding {}", pacegate.display()))?;
     let scratch = tempfile::tempdir()?;
-    let config = scratch.path().join("tollgate.yaml");
+    let config = scratch.path().join("pacegate.yaml");
     fs::write(&config, CONFIG).with_context(|| format!("writing {}", config.display()))?;
     pin_to(OTHER_CORE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     let (address, url, config) =
         (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{to}"), config.display().to_string());
     let listen = ["proxy", "--http", &address, "--upstream", &url, "--config", &config];
-    let limited = Server::start("tollgate proxy", port, PROXY_CORE, scratch.path(), &tollgate, listen)?;
+    let limited = Server::start("pacegate proxy", port, PROXY_CORE, scratch.path(), &pacegate, listen)?;
     let port = free_port()?;
     let forward = ["--bare", &port.to_string(), "--to", &to.to_string()];
     let bare = Server::start("bare hyper-util proxy", port, PROXY_CORE, scratch.path(), &program, forward)?;
@@ -79,8 +79,8 @@ fn main() -> Result<()> {
     let comparison =
         runtime.block_on(comparison::compare([&limited, &bare], duration, arguments.connections))?;
     println!("{machine}\n\n{}", comparison.table);
-    println!("tollgate / bare, requests per second: {:.2}", comparison.rate_ratio);
-    println!("tollgate / bare, CPU per request: {:.2}\n", comparison.ratio);
+    println!("pacegate / bare, requests per second: {:.2}", comparison.rate_ratio);
+    println!("pacegate / bare, CPU per request: {:.2}\n", comparison.ratio);
     println!(
         "{} connections, one request in flight each, {ROUNDS} rounds of {} s each. The upstream shares a core with the load.",
         arguments.connections,

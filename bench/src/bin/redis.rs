@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
-use tollgate_bench::machine;
-use tollgate_bench::redis::calls::Calls;
-use tollgate_bench::redis::cost::{self, Costs};
-use tollgate_bench::redis::server::Redis;
-use tollgate_bench::redis::throughput::{self, Throughput};
-use tollgate_bench::redis::{DEPTH, ROUNDS, USERS};
-use tollgate_bench::service::process::pin_to;
+use pacegate_bench::machine;
+use pacegate_bench::redis::calls::Calls;
+use pacegate_bench::redis::cost::{self, Costs};
+use pacegate_bench::redis::server::Redis;
+use pacegate_bench::redis::throughput::{self, Throughput};
+use pacegate_bench::redis::{DEPTH, ROUNDS, USERS};
+use pacegate_bench::service::process::pin_to;
 
 const CLIENT_CORE: usize = 0;
 const REDIS_CORE: usize = 1;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use tollgate::{Check, Limit, Limiter, LimiterBuilder, Pattern, Profile, Rule, Scope};
-use tollgate_bench::machine;
-use tollgate_bench::stopwatch::{median, now};
-use tollgate_bench::table::{Table, grouped};
-use tollgate_bench::workload::uniform;
+use pacegate::{Check, Limit, Limiter, LimiterBuilder, Pattern, Profile, Rule, Scope};
+use pacegate_bench::machine;
+use pacegate_bench::stopwatch::{median, now};
+use pacegate_bench::table::{Table, grouped};
+use pacegate_bench::workload::uniform;
 
 /// Measures a check with more and more rules, in four shapes.
 #[derive(Debug, Parser)]

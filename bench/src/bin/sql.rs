@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
-use tollgate_bench::machine;
-use tollgate_bench::sql::comparison::{self, Comparison};
-use tollgate_bench::sql::database::Database;
-use tollgate_bench::sql::{NAIVE_CONNECTIONS, ROUNDS};
-use tollgate_sql::SqlOptions;
-use tollgate_testkit::server::{MariaDb, Postgres};
+use pacegate_bench::machine;
+use pacegate_bench::sql::comparison::{self, Comparison};
+use pacegate_bench::sql::database::Database;
+use pacegate_bench::sql::{NAIVE_CONNECTIONS, ROUNDS};
+use pacegate_sql::SqlOptions;
+use pacegate_testkit::server::{MariaDb, Postgres};
 
 /// Measures the throughput and latency of a store on MariaDB and on PostgreSQL.
 #[derive(Debug, Parser)]

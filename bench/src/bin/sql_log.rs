@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
-use tollgate_bench::machine;
-use tollgate_bench::sql::database::Database;
-use tollgate_bench::sql::log::{self, CALLERS};
-use tollgate_sql::SqlOptions;
-use tollgate_testkit::server::{MariaDb, Postgres};
+use pacegate_bench::machine;
+use pacegate_bench::sql::database::Database;
+use pacegate_bench::sql::log::{self, CALLERS};
+use pacegate_sql::SqlOptions;
+use pacegate_testkit::server::{MariaDb, Postgres};
 
 /// Measures a sliding log in both forms, on both databases.
 #[derive(Debug, Parser)]

@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail, ensure};
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use clap::Parser;
+use pacegate::Config;
+use pacegate_bench::machine;
+use pacegate_bench::stopwatch::{median, now};
+use pacegate_bench::table::Table;
+use pacegate_server::{AdminKey, App};
 use tokio::runtime::Runtime;
-use tollgate::Config;
-use tollgate_bench::machine;
-use tollgate_bench::stopwatch::{median, now};
-use tollgate_bench::table::Table;
-use tollgate_server::{AdminKey, App};
 
 const ROUNDS: usize = 9;
 const REQUESTS: u64 = 20_000;

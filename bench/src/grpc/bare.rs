@@ -4,13 +4,13 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
-use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tollgate_proto::v1::rate_limiter_server::{RateLimiter, RateLimiterServer};
-use tollgate_proto::v1::{
+use pacegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use pacegate_proto::v1::rate_limiter_server::{RateLimiter, RateLimiterServer};
+use pacegate_proto::v1::{
     BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
     QuotaResponse, RefundRequest, ResetRequest, ResetResponse,
 };

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use pacegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use pacegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use pacegate_proto::v1::CheckRequest;
+use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
 use tokio::task::JoinSet;
-use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tollgate_proto::v1::CheckRequest;
-use tollgate_proto::v1::rate_limiter_client::RateLimiterClient;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::stopwatch::now;

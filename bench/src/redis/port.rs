@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use pacegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tollgate_redis::{RedisOptions, RedisStore};
 
 use super::USERS;
 use super::recorder::options;

@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
+use pacegate_redis::{RedisOptions, RedisStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tollgate_redis::{RedisOptions, RedisStore};
 
 use super::USERS;
 use super::scenario::{Scenario, user};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tollgate_core::{Algorithm, Cost, Counter, InvalidLimit, Key, Limit};
-use tollgate_redis::RedisStore;
-use tollgate_store::{Action, Charge, Command, Outcome, Store};
+use pacegate_core::{Algorithm, Cost, Counter, InvalidLimit, Key, Limit};
+use pacegate_redis::RedisStore;
+use pacegate_store::{Action, Charge, Command, Outcome, Store};
 
 /// A bucket's quota per hour: so few that no state expires while it is measured.
 pub(super) const REFILL_PER_HOUR: u64 = 72;

@@ -42,7 +42,7 @@ impl Server {
             .args(["-c", &core.to_string()])
             .arg(program)
             .args(arguments)
-            .env("TOLLGATE_ADMIN_KEY", "bench")
+            .env("PACEGATE_ADMIN_KEY", "bench")
             .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_sql::SqlStore;
+use pacegate_store::{Action, Charge, Command, Outcome, Store};
 use tokio::task::JoinSet;
-use tollgate_core::{Algorithm, Cost, Counter, Key, Limit};
-use tollgate_sql::SqlStore;
-use tollgate_store::{Action, Charge, Command, Outcome, Store};
 
 use super::naive::Naive;
 use super::{KEYS, user};

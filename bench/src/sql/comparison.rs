@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use pacegate_sql::{SqlOptions, SqlStore};
 use tokio::runtime::Runtime;
-use tollgate_sql::{SqlOptions, SqlStore};
 
 use super::caller::{Caller, Check};
 use super::database::Database;

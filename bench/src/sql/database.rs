@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use tollgate_testkit::server::{MariaDb, Postgres};
+use pacegate_testkit::server::{MariaDb, Postgres};
 
 use crate::machine::processor_seconds;
 
@@ -86,7 +86,7 @@ impl Database {
     pub fn size_bytes(&self, table: &str) -> Result<u64> {
         number(&match self {
             Self::MariaDb(server) => server.query(&format!(
-                "SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = 'tollgate/{table}'"
+                "SELECT file_size FROM information_schema.innodb_sys_tablespaces WHERE name = 'pacegate/{table}'"
             )),
             Self::Postgres(server) => server.query(&format!("SELECT pg_total_relation_size('{table}')")),
         })

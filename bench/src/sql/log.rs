@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pacegate_core::{Algorithm, Cost, Counter, Evaluation, Key, Limit, Timestamp};
+use pacegate_sql::{SqlOptions, SqlStore};
+use pacegate_store::{Action, Charge, Command, Outcome, Store};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tollgate_core::{Algorithm, Cost, Counter, Evaluation, Key, Limit, Timestamp};
-use tollgate_sql::{SqlOptions, SqlStore};
-use tollgate_store::{Action, Charge, Command, Outcome, Store};
 
 use super::database::Database;
 use super::log_rows::{BATCH, Rows};
@@ -90,7 +90,7 @@ pub fn compare(
             dense,
             duration,
             format!("{name}: a row per key"),
-            "tollgate_state",
+            "pacegate_state",
         )?);
         let rows = runtime.block_on(rows(database, scenario, connections))?;
         table.row(measure(
@@ -162,7 +162,7 @@ async fn dense(database: &Database, scenario: Scenario, connections: usize) -> R
     let limit = Limit::try_new(Algorithm::SlidingLog, quota, WINDOW)?;
     let users: Arc<Vec<String>> = Arc::new((0..keys).map(user).collect());
     let mut setup = Rows::connect(&database.url()).await?;
-    setup.run("TRUNCATE TABLE tollgate_state").await?;
+    setup.run("TRUNCATE TABLE pacegate_state").await?;
     for user in users.iter() {
         ask(&store, &limit, user).await?;
     }
@@ -172,9 +172,9 @@ async fn dense(database: &Database, scenario: Scenario, connections: usize) -> R
         Database::MariaDb(_) => format!("x'{digits}'"),
         Database::Postgres(_) => format!("'\\x{digits}'"),
     };
-    setup.run(&format!("UPDATE tollgate_state SET state = {literal}")).await?;
+    setup.run(&format!("UPDATE pacegate_state SET state = {literal}")).await?;
     if let Database::Postgres(_) = database {
-        setup.run("VACUUM FULL tollgate_state").await?;
+        setup.run("VACUUM FULL pacegate_state").await?;
     }
     let (tally, mut tasks) = (Arc::new(Tally::default()), JoinSet::new());
     for caller in 0..CALLERS {

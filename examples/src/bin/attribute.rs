@@ -1,7 +1,7 @@
 //! Functions with a limit of their own: the attribute checks before they run, and a denied call is an error of theirs.
 //!
 //! ```text
-//! cargo run -p tollgate-examples --bin attribute
+//! cargo run -p pacegate-examples --bin attribute
 //! curl -i http://127.0.0.1:3000/greetings/alice
 //! curl -i 'http://127.0.0.1:3000/exports/alice?rows=2500'
 //! ```
@@ -15,8 +15,8 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::get;
+use pacegate::{CheckError, Limit, Limiter, RateLimited, rate_limit};
 use serde::Deserialize;
-use tollgate::{CheckError, Limit, Limiter, RateLimited, rate_limit};
 
 /// Counted per user; both plans are charged, or none is.
 #[rate_limit(key = "user:{user}", plan = "gold", plan = "daily")]

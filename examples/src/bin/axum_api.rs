@@ -1,7 +1,7 @@
 //! A shop's API in axum: limits per user and per address in one step, a stricter one for orders, and an admin route.
 //!
 //! ```text
-//! cargo run -p tollgate-examples --bin axum_api
+//! cargo run -p pacegate-examples --bin axum_api
 //! curl -i -H 'x-api-key: key-of-alice' http://127.0.0.1:3000/items
 //! curl -i -H 'x-api-key: key-of-alice' -X POST 'http://127.0.0.1:3000/orders?items=3'
 //! curl -i -H 'x-api-key: key-of-admin' http://127.0.0.1:3000/admin/limits/alice
@@ -19,11 +19,11 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use pacegate::{Check, Cost, Limit, Limiter, Pattern, Rule};
+use pacegate_tower::PacegateLayer;
+use pacegate_tower::resolve::{RequestHead, address, principal};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::{Check, Cost, Limit, Limiter, Pattern, Rule};
-use tollgate_tower::TollgateLayer;
-use tollgate_tower::resolve::{RequestHead, address, principal};
 
 /// Who may come in; a real program asks its database.
 const KEYS: [(&str, User); 3] = [
@@ -52,7 +52,7 @@ async fn main() -> anyhow::Result<()> {
         .rule(Rule { endpoint: Pattern::parse("/orders")?, method: Some("POST".into()), ..orders })
         .build()?;
     // All limits that apply to a request are charged in one step, or none is: an order that is refused takes nothing from anybody.
-    let limits = TollgateLayer::builder(limiter.clone())
+    let limits = PacegateLayer::builder(limiter.clone())
         .by(principal(|user: &User| user.name.into()))
         .and_by(address())
         .cost(cost)
@@ -123,10 +123,10 @@ async fn reset(State(limiter): State<Limiter>, Path(user): Path<String>) -> Resu
 }
 
 /// A user that nobody can be counted by, such as one with a line break in its name.
-struct AppError(tollgate::CheckError);
+struct AppError(pacegate::CheckError);
 
-impl From<tollgate::CheckError> for AppError {
-    fn from(error: tollgate::CheckError) -> Self {
+impl From<pacegate::CheckError> for AppError {
+    fn from(error: pacegate::CheckError) -> Self {
         Self(error)
     }
 }

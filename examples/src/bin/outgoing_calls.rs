@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! python3 -m http.server 8000 --bind 127.0.0.1 &
-//! cargo run -p tollgate-examples --bin outgoing_calls -- http://127.0.0.1:8000/ 15
+//! cargo run -p pacegate-examples --bin outgoing_calls -- http://127.0.0.1:8000/ 15
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
@@ -14,8 +14,8 @@ use axum::body::Body;
 use axum::http::Uri;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use pacegate::{Check, Limit, Limiter};
 use tokio::time::Instant;
-use tollgate::{Check, Limit, Limiter};
 
 /// Whoever cannot have a turn by then is told so at once, instead of waiting in vain.
 const WAIT_MAX: Duration = Duration::from_secs(5);

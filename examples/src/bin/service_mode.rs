@@ -1,11 +1,11 @@
-//! One program, two places to count: `mode: embedded` in its configuration counts in the process, `mode: service` asks a Tollgate service.
+//! One program, two places to count: `mode: embedded` in its configuration counts in the process, `mode: service` asks a Pacegate service.
 //!
 //! ```text
-//! cargo run -p tollgate-examples --bin service_mode -- examples/service_mode.yaml
+//! cargo run -p pacegate-examples --bin service_mode -- examples/service_mode.yaml
 //!
 //! cargo run -- serve --config examples/service_mode.yaml &
-//! TOLLGATE_MODE=service cargo run -p tollgate-examples --bin service_mode -- examples/service_mode.yaml 127.0.0.1:3001
-//! TOLLGATE_MODE=service cargo run -p tollgate-examples --bin service_mode -- examples/service_mode.yaml 127.0.0.1:3002
+//! PACEGATE_MODE=service cargo run -p pacegate-examples --bin service_mode -- examples/service_mode.yaml 127.0.0.1:3001
+//! PACEGATE_MODE=service cargo run -p pacegate-examples --bin service_mode -- examples/service_mode.yaml 127.0.0.1:3002
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
-use tollgate::Limiter;
-use tollgate_connect::FromConfig;
-use tollgate_tower::TollgateLayer;
-use tollgate_tower::resolve::address;
+use pacegate::Limiter;
+use pacegate_connect::FromConfig;
+use pacegate_tower::PacegateLayer;
+use pacegate_tower::resolve::address;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -27,7 +27,7 @@ async fn main() -> anyhow::Result<()> {
 
     // This is all that knows the difference, and it is not in the program.
     let limiter = Limiter::from_config(file).await?;
-    let limits = TollgateLayer::builder(limiter).by(address()).plan("public").build()?;
+    let limits = PacegateLayer::builder(limiter).by(address()).plan("public").build()?;
     let app = Router::new().route("/", get("hello\n")).layer(limits);
 
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".into());

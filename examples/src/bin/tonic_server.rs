@@ -1,17 +1,17 @@
 //! A gRPC server in tonic with a limit per address. Its one service is the standard health check.
 //!
 //! ```text
-//! cargo run -p tollgate-examples --bin tonic_server
+//! cargo run -p pacegate-examples --bin tonic_server
 //! printf '\0\0\0\0\0' | curl -i --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' \
 //!     --data-binary @- http://127.0.0.1:3000/grpc.health.v1.Health/Check -o -
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
 
+use pacegate::{Limit, Limiter};
+use pacegate_tower::PacegateLayer;
+use pacegate_tower::resolve::address;
 use tokio::net::TcpListener;
-use tollgate::{Limit, Limiter};
-use tollgate_tower::TollgateLayer;
-use tollgate_tower::resolve::address;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -19,7 +19,7 @@ use tonic::transport::server::TcpIncoming;
 async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::builder().plan("calls", [Limit::per_minute(1)?.with_burst(3)?]).build()?;
     // A call that is refused gets RESOURCE_EXHAUSTED, with `retry-after` in its metadata, and never reaches a service.
-    let limits = TollgateLayer::builder(limiter).by(address()).plan("calls").build()?;
+    let limits = PacegateLayer::builder(limiter).by(address()).plan("calls").build()?;
     let (_, health) = tonic_health::server::health_reporter();
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());

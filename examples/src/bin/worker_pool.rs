@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! redis-server --port 6379 &
-//! for worker in a b c; do cargo run -p tollgate-examples --bin worker_pool -- examples/worker_pool.yaml $worker 60 & done
+//! for worker in a b c; do cargo run -p pacegate-examples --bin worker_pool -- examples/worker_pool.yaml $worker 60 & done
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
 
 use anyhow::Context;
-use tollgate::{Check, Limiter};
-use tollgate_connect::FromConfig;
+use pacegate::{Check, Limiter};
+use pacegate_connect::FromConfig;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

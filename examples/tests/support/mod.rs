@@ -11,10 +11,10 @@ use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
-/// An example, without what the environment of the tests says to Tollgate.
+/// An example, without what the environment of the tests says to Pacegate.
 pub(crate) fn command(binary: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE_")) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PACEGATE_")) {
         command.env_remove(name);
     }
     command.args(arguments);

@@ -1,0 +1,261 @@
+//! The catalog: a pool of connections, the clock, and whose turn it is to change something.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate::{Clock, SystemClock};
+use sqlx::any::{Any, AnyRow};
+use sqlx::pool::PoolConnection;
+use sqlx::{AnyConnection, AnyPool, Connection};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+use crate::database::{Kind, Location};
+use crate::digest::random_hexadecimal;
+use crate::error::CatalogError;
+use crate::record::Revision;
+use crate::schema;
+use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
+
+/// How often a file is opened again that others are just making into a database.
+const OPEN_ATTEMPTS_MAX: u32 = 20;
+const OPEN_PAUSE: Duration = Duration::from_millis(50);
+
+/// Configuration, users, keys and the audit trail in a database. See the crate documentation. Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    pub(crate) kind: Kind,
+    /// Everything would be gone with the only connection.
+    is_memory: bool,
+    pub(crate) pool: AnyPool,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// What the hashes of secrets are keyed with.
+    pub(crate) pepper: Arc<str>,
+    /// Changes of this node wait here, and not each with a connection for the row that all of them lock first.
+    pub(crate) turn: Arc<Mutex<()>>,
+}
+
+impl Catalog {
+    /// The file that a `sqlite://` URL names; none for databases elsewhere, and for one in memory.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the URL is not one of a catalog.
+    pub fn file(url: &str) -> Result<Option<PathBuf>, CatalogError> {
+        Ok(Location::parse(url)?.file)
+    }
+
+    /// Opens the database at `sqlite://path`, `sqlite::memory:`, `postgres://…` or `mysql://…`, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// [`CatalogError`], never with the password in it: [`is_unavailable`](CatalogError::is_unavailable) when the database cannot be reached,
+    /// [`is_permanent`](CatalogError::is_permanent) when it refuses us or has a schema newer than ours.
+    pub async fn open(url: &str) -> Result<Self, CatalogError> {
+        Self::open_with_clock(url, Arc::new(SystemClock::new())).await
+    }
+
+    /// As [`open`](Self::open), with a clock that says when changes are made.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with_clock(url: &str, clock: Arc<dyn Clock>) -> Result<Self, CatalogError> {
+        let location = Location::parse(url)?;
+        let (kind, is_memory) = (location.kind, location.is_memory);
+        if !is_memory {
+            let mut attempt = 1;
+            // While a file becomes a database SQLite does not wait for locks.
+            while let Err(error) = bring_up_to_date(&location).await {
+                if !error.is_rolled_back() || attempt == OPEN_ATTEMPTS_MAX {
+                    return Err(error);
+                }
+                attempt += 1;
+                sleep(OPEN_PAUSE).await;
+            }
+        }
+        let pool = location.pool();
+        let mut catalog = Self { kind, is_memory, pool, clock, pepper: Arc::default(), turn: Arc::default() };
+        if is_memory {
+            let mut lease = catalog.lease().await?;
+            schema::migrate(lease.connection(), kind).await?;
+            lease.settle();
+        }
+        catalog.pepper = catalog.load_pepper().await?;
+        Ok(catalog)
+    }
+
+    /// The catalog's own, made by whichever node comes first.
+    async fn load_pepper(&self) -> Result<Arc<str>, CatalogError> {
+        let mut lease = self.lease().await?;
+        let sql = "SELECT key_pepper FROM pacegate_catalog_state WHERE key_pepper <> ''";
+        let mut row = self.statement(sql).row(lease.connection()).await?;
+        if row.is_none() {
+            let make = "UPDATE pacegate_catalog_state SET key_pepper = ? WHERE key_pepper = ''";
+            self.statement(make).bind(random_hexadecimal::<32>()?).run(lease.connection()).await?;
+            row = self.statement(sql).row(lease.connection()).await?;
+        }
+        lease.settle();
+        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+        Ok(column::<String>(&row, 0)?.into())
+    }
+
+    /// How far the catalog has been changed: a cheap question, to be asked often.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer.
+    pub async fn revision(&self) -> Result<Revision, CatalogError> {
+        let mut lease = self.lease().await?;
+        let revision = revision(lease.connection(), self.kind).await?;
+        lease.settle();
+        Ok(revision)
+    }
+
+    /// Whether the database answers.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when it does not.
+    pub async fn ping(&self) -> Result<(), CatalogError> {
+        self.revision().await.map(drop)
+    }
+
+    pub(crate) fn statement<'q>(&self, sql: &str) -> Statement<'q> {
+        Statement::new(self.kind, sql)
+    }
+
+    pub(crate) async fn rows(&self, statement: Statement<'_>) -> Result<Vec<AnyRow>, CatalogError> {
+        let mut lease = self.lease().await?;
+        let rows = statement.rows(lease.connection()).await?;
+        lease.settle();
+        Ok(rows)
+    }
+
+    pub(crate) async fn row(&self, statement: Statement<'_>) -> Result<Option<AnyRow>, CatalogError> {
+        let mut lease = self.lease().await?;
+        let row = statement.row(lease.connection()).await?;
+        lease.settle();
+        Ok(row)
+    }
+
+    pub(crate) async fn lease(&self) -> Result<Lease, CatalogError> {
+        let connection = self.pool.acquire().await.map_err(|error| CatalogError::before_commit(&error))?;
+        Ok(Lease { connection, is_settled: self.is_memory })
+    }
+}
+
+async fn bring_up_to_date(location: &Location) -> Result<(), CatalogError> {
+    let mut connection = location.connect().await?;
+    schema::migrate(&mut connection, location.kind).await?;
+    // MySQL writes to its log about clients that just go away.
+    bounded(STATEMENT_TIMEOUT, connection.close()).await
+}
+
+pub(crate) async fn revision(connection: &mut AnyConnection, kind: Kind) -> Result<Revision, CatalogError> {
+    let sql = "SELECT revision, rules_revision, users_revision FROM pacegate_catalog_state";
+    let row = Statement::new(kind, sql).row(connection).await?;
+    let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+    Ok(Revision { all: column(&row, 0)?, rules: column(&row, 1)?, users: column(&row, 2)? })
+}
+
+/// A connection that is closed, and not used by others, when somebody goes away or gives up in the middle of something. SQLite ends a transaction by
+/// itself when the disk is full, which the driver does not notice.
+pub(crate) struct Lease {
+    connection: PoolConnection<Any>,
+    is_settled: bool,
+}
+
+impl Lease {
+    pub(crate) fn connection(&mut self) -> &mut AnyConnection {
+        &mut self.connection
+    }
+
+    /// Everything that was begun is ended.
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Actor;
+    use pacegate::{Limit, Rule};
+
+    async fn file() -> (tempfile::TempDir, Catalog) {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
+        let catalog = Catalog::open(&url).await.unwrap();
+        (directory, catalog)
+    }
+
+    /// Does this on every connection that there will be.
+    async fn everywhere(catalog: &Catalog, sql: &str) -> Vec<String> {
+        let mut leases = Vec::new();
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            let mut lease = catalog.lease().await.unwrap();
+            let row = catalog.statement(sql).row(lease.connection()).await.unwrap();
+            answers.extend(row.map(|row| {
+                column::<i64>(&row, 0).map_or_else(|_| column(&row, 0).unwrap(), |number| number.to_string())
+            }));
+            leases.push(lease);
+        }
+        leases.into_iter().for_each(Lease::settle);
+        answers
+    }
+
+    fn rule(name: &str) -> Rule {
+        Rule::new(name, "user", Limit::per_minute(1).unwrap())
+    }
+
+    #[tokio::test]
+    async fn every_connection_to_a_file_is_durable() {
+        let (_directory, catalog) = file().await;
+        let settings =
+            [("synchronous", "2"), ("journal_mode", "wal"), ("foreign_keys", "1"), ("busy_timeout", "5000")];
+        for (setting, value) in settings {
+            assert_eq!(everywhere(&catalog, &format!("PRAGMA {setting}")).await, [value; 4], "{setting}");
+        }
+        assert_eq!(catalog.pool.size(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_stops_changes_and_says_so() {
+        let (_directory, catalog) = file().await;
+        let actor = Actor::default();
+        catalog.create_rule(&actor, &rule("kept"), None).await.unwrap();
+        let before = catalog.rules().await.unwrap();
+        for (obstacle, message) in [
+            ("PRAGMA max_page_count = 1", "the disk of the catalog's database is full"),
+            ("PRAGMA query_only = 1", "the catalog's database is read-only"),
+        ] {
+            everywhere(&catalog, obstacle).await;
+            let error = loop {
+                // Until the last page is full.
+                let name = uuid::Uuid::now_v7().to_string();
+                match catalog.put_user(&actor, &name.repeat(20), None, &[]).await {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert!(error.is_unavailable() && !error.is_uncertain(), "{error:?}");
+            assert_eq!(error.to_string(), message);
+            assert_eq!(catalog.rules().await.unwrap().rules, before.rules);
+            let revision = catalog.revision().await.unwrap();
+            assert_eq!(catalog.audit_verify().await.unwrap().records, u64::try_from(revision.all).unwrap());
+        }
+        for relief in ["PRAGMA query_only = 0", "PRAGMA max_page_count = 1000000"] {
+            everywhere(&catalog, relief).await;
+        }
+        // Whichever connection it is.
+        for number in 0..8 {
+            catalog.create_rule(&actor, &rule(&format!("later {number}")), None).await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! One change: a transaction that first of all takes the catalog's turn, and ends with its audit record.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use pacegate::Timestamp;
+use sqlx::{Any, AnyConnection, Connection, Transaction};
+use tokio::time::timeout;
+
+use crate::audit::{self, Entry, Tail};
+use crate::catalog::Catalog;
+use crate::database::Kind;
+use crate::error::CatalogError;
+use crate::record::Actor;
+use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
+
+/// How often a change that was rolled back is tried again.
+const RETRIES_MAX: u32 = 3;
+/// How long a change waits for those of the same node before it.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a change is about, so that others know what to read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Rules,
+    Users,
+    Keys,
+}
+
+/// An open transaction that no other change is made beside.
+pub(crate) struct Change<'c> {
+    pub(crate) connection: &'c mut AnyConnection,
+    pub(crate) kind: Kind,
+    /// The revision it makes: greater than that of everything before.
+    pub(crate) revision: i64,
+    pub(crate) now: Timestamp,
+    actor: &'c Actor,
+    tail: Tail,
+    is_recorded: bool,
+}
+
+/// What a change does, once it has its turn.
+pub(crate) type Work<I, T> = for<'c> fn(&'c mut Change<'_>, &'c I) -> Step<'c, T>;
+pub(crate) type Step<'c, T> = Pin<Box<dyn Future<Output = Result<T, CatalogError>> + Send + 'c>>;
+
+impl Change<'_> {
+    pub(crate) fn statement<'q>(&self, sql: &str) -> Statement<'q> {
+        Statement::new(self.kind, sql)
+    }
+
+    /// Writes the audit record. A change without one is rolled back.
+    pub(crate) async fn record(&mut self, entry: Entry<'_>) -> Result<(), CatalogError> {
+        self.tail =
+            audit::append(self.connection, self.kind, &self.tail, self.now, self.actor, entry).await?;
+        self.is_recorded = true;
+        Ok(())
+    }
+}
+
+impl Catalog {
+    /// Does `work` in a transaction of its own, again when the database rolled it back. It runs to its end even if the caller goes away.
+    pub(crate) async fn change<I, T>(
+        &self,
+        actor: &Actor,
+        part: Part,
+        input: I,
+        work: Work<I, T>,
+    ) -> Result<T, CatalogError>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let turn = timeout(TURN_TIMEOUT, self.turn.clone().lock_owned()).await;
+        let turn = turn.map_err(|_| CatalogError::unavailable("too many changes wait for the catalog"))?;
+        let (catalog, actor) = (self.clone(), actor.clone());
+        let changed = tokio::spawn(async move {
+            let mut retries = 0;
+            let changed = loop {
+                match catalog.change_once(&actor, part, &input, work).await {
+                    Err(error) if error.is_rolled_back() && retries < RETRIES_MAX => retries += 1,
+                    changed => break changed,
+                }
+            };
+            drop(turn);
+            changed
+        });
+        let lost =
+            |_| CatalogError::uncertain("whether the change was committed is not known: it was interrupted");
+        changed.await.map_err(lost)?
+    }
+
+    async fn change_once<I, T>(
+        &self,
+        actor: &Actor,
+        part: Part,
+        input: &I,
+        work: Work<I, T>,
+    ) -> Result<T, CatalogError> {
+        let mut lease = self.lease().await?;
+        let begin = lease.connection().begin_with(self.kind.begin_change());
+        let mut transaction = bounded(STATEMENT_TIMEOUT, begin).await?;
+        let done = self.work(&mut transaction, actor, part, input, work).await;
+        let ended = match &done {
+            Ok((_, true)) => commit(transaction).await,
+            // Nothing is sent through a connection that is broken; losing it undoes everything.
+            Err(error) if error.is_unavailable() && !error.is_rolled_back() => return Err(error.clone()),
+            _ => bounded(STATEMENT_TIMEOUT, transaction.rollback()).await,
+        };
+        if ended.is_ok() {
+            lease.settle();
+        }
+        let (result, _) = done?;
+        ended.map(|()| result)
+    }
+
+    /// Says whether there is something to commit.
+    async fn work<I, T>(
+        &self,
+        connection: &mut AnyConnection,
+        actor: &Actor,
+        part: Part,
+        input: &I,
+        work: Work<I, T>,
+    ) -> Result<(T, bool), CatalogError> {
+        let (revision, tail) = take_turn(connection, self.kind, part).await?;
+        let (kind, now) = (self.kind, self.clock.now());
+        let mut change = Change { connection, kind, revision, now, actor, tail, is_recorded: false };
+        let result = work(&mut change, input).await?;
+        Ok((result, change.is_recorded))
+    }
+}
+
+async fn commit(transaction: Transaction<'_, Any>) -> Result<(), CatalogError> {
+    match timeout(STATEMENT_TIMEOUT, transaction.commit()).await {
+        Ok(committed) => committed.map_err(|error| CatalogError::during_commit(&error)),
+        Err(_) => Err(CatalogError::uncertain(
+            "whether the change was committed is not known: the database does not answer",
+        )),
+    }
+}
+
+/// Locks the one row that every change begins with: whoever has it sees all changes before, and no other is made until this one ends.
+async fn take_turn(
+    connection: &mut AnyConnection,
+    kind: Kind,
+    part: Part,
+) -> Result<(i64, Tail), CatalogError> {
+    // MySQL counts from left to right, with what it has just set.
+    let sql = match part {
+        Part::Rules => {
+            "UPDATE pacegate_catalog_state SET rules_revision = revision + 1, revision = revision + 1"
+        }
+        Part::Users => {
+            "UPDATE pacegate_catalog_state SET users_revision = revision + 1, revision = revision + 1"
+        }
+        Part::Keys => "UPDATE pacegate_catalog_state SET revision = revision + 1",
+    };
+    Statement::new(kind, sql).run(connection).await?;
+    let sql = "SELECT revision, audit_sequence, audit_hash FROM pacegate_catalog_state";
+    let row = Statement::new(kind, sql).row(connection).await?;
+    let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+    Ok((column(&row, 0)?, Tail { sequence: column(&row, 1)?, hash: column(&row, 2)? }))
+}

@@ -1,0 +1,166 @@
+//! Limits as JSON: exact in the tables, and with the names of the REST interface in the audit trail.
+
+use std::time::Duration;
+
+use pacegate::{Algorithm, Limit, Numbers, Rule, Scope};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::CatalogError;
+use crate::record::{Override, StoredKey, StoredPlan, StoredRule, User};
+use crate::statement::micros;
+
+#[derive(Serialize, Deserialize)]
+struct KeptLimit {
+    algorithm: String,
+    quota: u64,
+    window_micros: u64,
+    burst: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptNumbers {
+    rule: String,
+    quota: u64,
+    window_micros: Option<u64>,
+    burst: Option<u64>,
+}
+
+/// The limits of a plan, for its row.
+pub(crate) fn write_limits(limits: &[Limit]) -> Result<String, CatalogError> {
+    let kept = limits.iter().map(|limit| KeptLimit {
+        algorithm: limit.algorithm().name().to_owned(),
+        quota: limit.quota().into(),
+        window_micros: whole_micros(limit.window()),
+        burst: limit.capacity().into(),
+    });
+    written(&kept.collect::<Vec<_>>())
+}
+
+pub(crate) fn read_limits(text: &str) -> Result<Vec<Limit>, CatalogError> {
+    let kept: Vec<KeptLimit> = serde_json::from_str(text).map_err(unreadable)?;
+    kept.iter().map(|kept| limit(&kept.algorithm, kept.quota, kept.window_micros, kept.burst)).collect()
+}
+
+/// A limit from the columns or fields it is kept in.
+pub(crate) fn limit(
+    algorithm: &str,
+    quota: u64,
+    window_micros: u64,
+    burst: u64,
+) -> Result<Limit, CatalogError> {
+    let algorithm: Algorithm = algorithm.parse().map_err(unreadable)?;
+    let limit = Limit::try_new(algorithm, quota, Duration::from_micros(window_micros)).map_err(unreadable)?;
+    limit.with_burst(burst).map_err(unreadable)
+}
+
+/// A user's own limits, for the row.
+pub(crate) fn write_custom_limits(limits: &[(String, Numbers)]) -> Result<String, CatalogError> {
+    let kept = limits.iter().map(|(rule, numbers)| KeptNumbers {
+        rule: rule.clone(),
+        quota: numbers.quota,
+        window_micros: numbers.window.map(whole_micros),
+        burst: numbers.burst,
+    });
+    written(&kept.collect::<Vec<_>>())
+}
+
+pub(crate) fn read_custom_limits(text: &str) -> Result<Vec<(String, Numbers)>, CatalogError> {
+    let kept: Vec<KeptNumbers> = serde_json::from_str(text).map_err(unreadable)?;
+    let numbers = |kept: &KeptNumbers| Numbers {
+        quota: kept.quota,
+        window: kept.window_micros.map(Duration::from_micros),
+        burst: kept.burst,
+    };
+    Ok(kept
+        .into_iter()
+        .map(|kept| (numbers(&kept), kept.rule))
+        .map(|(numbers, rule)| (rule, numbers))
+        .collect())
+}
+
+pub(crate) fn rule(stored: &StoredRule) -> Value {
+    let StoredRule { rule_id, rule, policy, version, .. } = stored;
+    let Rule { name, dimension, identifier, tier, endpoint, method, limit, .. } = rule;
+    json!({
+        "rule_id": rule_id, "version": version, "name": name, "dimension": dimension, "identifier": identifier,
+        "tier": tier, "endpoint_pattern": endpoint.as_str(), "method": method,
+        "algorithm": limit.algorithm().name(), "limit": limit.quota(),
+        "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
+        "mode": rule.mode.name(), "counter": scope(rule.scope), "store": rule.store,
+        "on_store_error": rule.on_store_error.map(|mode| mode.name()),
+        "policy": policy.map(|policy| json!({
+            "refillRate": policy.refill_rate, "windowSeconds": policy.window_seconds,
+        })),
+    })
+}
+
+pub(crate) fn plan(plan: &StoredPlan) -> Value {
+    let limit = |limit: &Limit| {
+        json!({
+            "algorithm": limit.algorithm().name(), "limit": limit.quota(),
+            "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
+        })
+    };
+    let limits: Vec<Value> = plan.limits.iter().map(limit).collect();
+    json!({ "name": plan.name, "version": plan.version, "limits": limits })
+}
+
+pub(crate) fn user(user: &User) -> Value {
+    let custom = user.custom_limits.iter().map(|(rule, numbers)| (rule.clone(), self::numbers(numbers)));
+    json!({
+        "user_id": user.user_id, "version": user.version, "tier": user.tier,
+        "custom_limits": custom.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+pub(crate) fn of_override(of: &Override) -> Value {
+    let mut value = numbers(&of.numbers);
+    if let Value::Object(fields) = &mut value {
+        fields.insert("override_id".to_owned(), of.override_id.clone().into());
+        fields.insert("user_id".to_owned(), of.user_id.clone().into());
+        fields.insert("rule".to_owned(), of.rule.clone().into());
+        fields.insert("reason".to_owned(), of.reason.clone().into());
+        fields.insert("expires_at_micros".to_owned(), micros(of.expires_at).into());
+    }
+    value
+}
+
+/// Neither the secret nor its hash.
+pub(crate) fn key(key: &StoredKey) -> Value {
+    json!({
+        "key_id": key.key_id, "name": key.name, "role": key.role,
+        "expires_at_micros": key.expires_at.map(micros), "revoked_at_micros": key.revoked_at.map(micros),
+    })
+}
+
+fn numbers(numbers: &Numbers) -> Value {
+    let (window, burst) = (numbers.window.map(seconds), numbers.burst);
+    json!({ "limit": numbers.quota, "window_seconds": window, "burst_capacity": burst })
+}
+
+pub(crate) const fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Pattern => "pattern",
+        Scope::Endpoint => "endpoint",
+    }
+}
+
+/// At most 366 days, which are far from the bound.
+pub(crate) fn whole_micros(window: Duration) -> u64 {
+    u64::try_from(window.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whole seconds without a fraction, because that is how people write them.
+fn seconds(window: Duration) -> Value {
+    if window.subsec_nanos() == 0 { window.as_secs().into() } else { window.as_secs_f64().into() }
+}
+
+pub(crate) fn written(value: &impl Serialize) -> Result<String, CatalogError> {
+    serde_json::to_string(value).map_err(unreadable)
+}
+
+/// A row that this program did not write.
+pub(crate) fn unreadable(error: impl std::fmt::Display) -> CatalogError {
+    CatalogError::permanent(format!("the catalog's tables are not as they were made: {error}"))
+}

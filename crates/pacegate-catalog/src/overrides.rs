@@ -1,0 +1,151 @@
+//! Temporary limits of single users.
+
+use std::time::Duration;
+
+use pacegate::{Numbers, Timestamp};
+use sqlx::any::AnyRow;
+use uuid::Uuid;
+
+use crate::audit::Entry;
+use crate::bounds::{check_name, check_numbers, check_reason, check_user_id, is_id};
+use crate::catalog::Catalog;
+use crate::change::{Change, Part};
+use crate::database::Kind;
+use crate::digest::key_of;
+use crate::error::CatalogError;
+use crate::json;
+use crate::record::{Actor, NewOverride, Override};
+use crate::statement::{Statement, column, time, unsigned};
+
+/// How many overrides a user may have at a time.
+pub const OVERRIDES_MAX: usize = 100;
+
+const SELECT: &str = "SELECT override_id, user_id, rule, quota, window_micros, burst, reason, expires_at, created_at FROM pacegate_overrides";
+
+/// Those that hold at `now`, oldest first.
+pub(crate) fn select_live<'q>(kind: Kind, user_id: &str, now: Timestamp) -> Statement<'q> {
+    let sql = format!("{SELECT} WHERE user_key = ? AND expires_at > ? ORDER BY number");
+    Statement::new(kind, &sql).bind(key_of(user_id)).time(now)
+}
+
+impl Catalog {
+    /// Makes an override. A later one for the same rule comes before an earlier one.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a value cannot be kept, the expiry is not in the future, or the user has 100 overrides already.
+    pub async fn add_override(&self, actor: &Actor, new: NewOverride) -> Result<Override, CatalogError> {
+        check_user_id(&new.user_id)?;
+        check_name("rule", &new.rule)?;
+        check_numbers(&new.numbers)?;
+        check_reason(new.reason.as_deref())?;
+        self.change(actor, Part::Users, new, |change, new| Box::pin(add(change, new))).await
+    }
+
+    /// The overrides of a user that hold at `now`, oldest first.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    pub async fn overrides(&self, user_id: &str, now: Timestamp) -> Result<Vec<Override>, CatalogError> {
+        let rows = self.rows(select_live(self.kind, user_id, now)).await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Removes an override of a user.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: not found.
+    pub async fn delete_override(
+        &self,
+        actor: &Actor,
+        user_id: &str,
+        override_id: &str,
+    ) -> Result<(), CatalogError> {
+        let input = (user_id.to_owned(), override_id.to_owned());
+        self.change(actor, Part::Users, input, |change, (user_id, override_id)| {
+            Box::pin(delete(change, user_id, override_id))
+        })
+        .await
+    }
+}
+
+async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, CatalogError> {
+    if new.expires_at <= change.now {
+        return Err(CatalogError::invalid("expires_at", "expires_at must be in the future"));
+    }
+    // What has expired is of no use any more; the audit trail remembers it.
+    let expired = change.statement("DELETE FROM pacegate_overrides WHERE user_key = ? AND expires_at <= ?");
+    expired.bind(key_of(&new.user_id)).time(change.now).run(change.connection).await?;
+    let count = change.statement("SELECT COUNT(*) FROM pacegate_overrides WHERE user_key = ?");
+    let count = count.bind(key_of(&new.user_id)).row(change.connection).await?;
+    let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
+    if usize::try_from(count).unwrap_or(usize::MAX) >= OVERRIDES_MAX {
+        return Err(CatalogError::invalid(
+            "overrides",
+            "the user has 100 overrides already, the most there may be",
+        ));
+    }
+    let made = Override {
+        override_id: Uuid::now_v7().to_string(),
+        user_id: new.user_id.clone(),
+        rule: new.rule.clone(),
+        numbers: new.numbers,
+        reason: new.reason.clone(),
+        expires_at: new.expires_at,
+        created_at: change.now,
+    };
+    let too_large = |_| CatalogError::invalid("limit", "limit is too large");
+    let kept = |number: Option<u64>| number.map(i64::try_from).transpose().map_err(too_large);
+    let sql = "INSERT INTO pacegate_overrides (number, override_id, user_key, user_id, rule, quota, window_micros, burst, reason, expires_at, \
+               created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    change
+        .statement(sql)
+        // No other override is made by this revision.
+        .bind(change.revision)
+        .bind(made.override_id.clone())
+        .bind(key_of(&made.user_id))
+        .bind(made.user_id.clone())
+        .bind(made.rule.clone())
+        .bind(kept(Some(made.numbers.quota))?)
+        .bind(kept(made.numbers.window.map(json::whole_micros))?)
+        .bind(kept(made.numbers.burst)?)
+        .bind(made.reason.clone())
+        .time(made.expires_at)
+        .time(made.created_at)
+        .run(change.connection)
+        .await?;
+    let after = Some(json::of_override(&made));
+    let (subject, user_id) = (made.override_id.as_str(), Some(made.user_id.as_str()));
+    change.record(Entry { action: "override.create", subject, user_id, before: None, after }).await?;
+    Ok(made)
+}
+
+async fn delete(change: &mut Change<'_>, user_id: &str, override_id: &str) -> Result<(), CatalogError> {
+    if !is_id(override_id) {
+        return Err(CatalogError::not_found("the user has no such override"));
+    }
+    let statement = change.statement(&format!("{SELECT} WHERE override_id = ? AND user_key = ?"));
+    let row = statement.bind(override_id.to_owned()).bind(key_of(user_id)).row(change.connection).await?;
+    let row = row.ok_or_else(|| CatalogError::not_found("the user has no such override"))?;
+    let before = Some(json::of_override(&read(&row)?));
+    let delete = change.statement("DELETE FROM pacegate_overrides WHERE override_id = ?");
+    delete.bind(override_id.to_owned()).run(change.connection).await?;
+    let (action, subject) = ("override.delete", override_id);
+    change.record(Entry { action, subject, user_id: Some(user_id), before, after: None }).await
+}
+
+pub(crate) fn read(row: &AnyRow) -> Result<Override, CatalogError> {
+    let optional = |index| column::<Option<i64>>(row, index)?.map(unsigned).transpose();
+    Ok(Override {
+        override_id: column(row, 0)?,
+        user_id: column(row, 1)?,
+        rule: column(row, 2)?,
+        numbers: Numbers {
+            quota: unsigned(column(row, 3)?)?,
+            window: optional(4)?.map(Duration::from_micros),
+            burst: optional(5)?,
+        },
+        reason: column(row, 6)?,
+        expires_at: time(row, 7)?,
+        created_at: time(row, 8)?,
+    })
+}

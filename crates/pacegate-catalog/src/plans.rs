@@ -1,0 +1,145 @@
+//! Plans in the catalog.
+
+use pacegate::Limit;
+use sqlx::any::AnyRow;
+
+use crate::audit::Entry;
+use crate::bounds::{check_name, check_plan};
+use crate::catalog::Catalog;
+use crate::change::{Change, Part};
+use crate::database::Kind;
+use crate::digest::key_of;
+use crate::error::CatalogError;
+use crate::json;
+use crate::record::{Actor, StoredPlan};
+use crate::statement::{Statement, column, time};
+
+/// How many plans there may be.
+pub const PLANS_MAX: usize = 10_000;
+
+const SELECT: &str = "SELECT name, limits_json, version, updated_at, name_key FROM pacegate_plans";
+
+pub(crate) fn select_all<'q>(kind: Kind) -> Statement<'q> {
+    Statement::new(kind, SELECT).patient()
+}
+
+impl Catalog {
+    /// All plans by their name.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    pub async fn plans(&self) -> Result<Vec<StoredPlan>, CatalogError> {
+        let rows = self.rows(select_all(self.kind)).await?;
+        let mut plans: Vec<StoredPlan> = rows.iter().map(read).collect::<Result<_, _>>()?;
+        plans.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(plans)
+    }
+
+    /// The plan of that name.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when its row cannot be read, or the database does not answer.
+    pub async fn plan(&self, name: &str) -> Result<Option<StoredPlan>, CatalogError> {
+        let statement = self.statement(&format!("{SELECT} WHERE name_key = ?")).bind(key_of(name));
+        self.row(statement).await?.as_ref().map(read).transpose()
+    }
+
+    /// Makes or replaces a plan, if it still has the version that is expected; says whether it was made.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: changed meanwhile, or an invalid value.
+    pub async fn put_plan(
+        &self,
+        actor: &Actor,
+        name: &str,
+        limits: &[Limit],
+        expected_version: Option<i64>,
+    ) -> Result<(StoredPlan, bool), CatalogError> {
+        check_name("name", name)?;
+        check_plan(limits)?;
+        let input = (name.to_owned(), limits.to_vec(), expected_version);
+        self.change(actor, Part::Rules, input, |change, (name, limits, expected_version)| {
+            Box::pin(put(change, name, limits, *expected_version))
+        })
+        .await
+    }
+
+    /// Removes a plan.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: not found.
+    pub async fn delete_plan(&self, actor: &Actor, name: &str) -> Result<(), CatalogError> {
+        self.change(actor, Part::Rules, name.to_owned(), |change, name| {
+            Box::pin(async move {
+                let before = find(change, name).await?;
+                let before = before.ok_or_else(|| CatalogError::not_found("there is no such plan"))?;
+                let delete = change.statement("DELETE FROM pacegate_plans WHERE name_key = ?");
+                delete.bind(key_of(name)).run(change.connection).await?;
+                let before = Some(json::plan(&before));
+                let entry =
+                    Entry { action: "plan.delete", subject: name, user_id: None, before, after: None };
+                change.record(entry).await
+            })
+        })
+        .await
+    }
+}
+
+async fn put(
+    change: &mut Change<'_>,
+    name: &str,
+    limits: &[Limit],
+    expected_version: Option<i64>,
+) -> Result<(StoredPlan, bool), CatalogError> {
+    let before = find(change, name).await?;
+    let version = before.as_ref().map_or(0, |plan| plan.version);
+    if expected_version.is_some_and(|expected| expected != version) {
+        return Err(CatalogError::changed("the plan was changed meanwhile"));
+    }
+    let plan = StoredPlan {
+        name: name.to_owned(),
+        limits: limits.to_vec(),
+        version: version + 1,
+        updated_at: change.now,
+    };
+    let sql = if before.is_some() {
+        "UPDATE pacegate_plans SET name = ?, limits_json = ?, version = ?, updated_at = ? WHERE name_key = ?"
+    } else {
+        let count = change.statement("SELECT COUNT(*) FROM pacegate_plans").row(change.connection).await?;
+        let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
+        if usize::try_from(count).unwrap_or(usize::MAX) >= PLANS_MAX {
+            let message = format!("there are {count} plans already, the most there may be");
+            return Err(CatalogError::invalid("plans", message));
+        }
+        "INSERT INTO pacegate_plans (name, limits_json, version, updated_at, name_key) VALUES (?, ?, ?, ?, ?)"
+    };
+    let statement = change.statement(sql).bind(plan.name.clone()).bind(json::write_limits(limits)?);
+    let statement = statement.bind(plan.version).time(plan.updated_at).bind(key_of(name));
+    statement.run(change.connection).await?;
+    let is_new = before.is_none();
+    let (before, after) = (before.as_ref().map(json::plan), Some(json::plan(&plan)));
+    change.record(Entry { action: "plan.put", subject: name, user_id: None, before, after }).await?;
+    Ok((plan, is_new))
+}
+
+async fn find(change: &mut Change<'_>, name: &str) -> Result<Option<StoredPlan>, CatalogError> {
+    let statement = change.statement(&format!("{SELECT} WHERE name_key = ?")).bind(key_of(name));
+    statement.row(change.connection).await?.as_ref().map(read).transpose()
+}
+
+/// An error names the plan: somebody edited the table.
+pub(crate) fn read(row: &AnyRow) -> Result<StoredPlan, CatalogError> {
+    let name: String = column(row, 0)?;
+    fields(row, &name)
+        .map_err(|error| CatalogError::permanent(format!("plan `{name}` cannot be read: {error}")))
+}
+
+fn fields(row: &AnyRow, name: &str) -> Result<StoredPlan, CatalogError> {
+    let limits = json::read_limits(column(row, 1)?)?;
+    check_plan(&limits)?;
+    // Two plans of one name would make the whole set invalid, not only themselves.
+    if column::<&str>(row, 4)? != key_of(name) {
+        return Err(json::unreadable("it is not the name that it was made with"));
+    }
+    Ok(StoredPlan { name: name.to_owned(), limits, version: column(row, 2)?, updated_at: time(row, 3)? })
+}

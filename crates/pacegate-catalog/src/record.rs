@@ -1,0 +1,197 @@
+//! What the catalog keeps, as the rest of the program sees it.
+
+use pacegate::{Limit, Numbers, Rule, Timestamp};
+
+/// A rule with what the catalog knows about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRule {
+    /// Grows with every rule that is made; lists are in this order.
+    pub number: i64,
+    /// The rule's id.
+    pub rule_id: String,
+    /// The rule.
+    pub rule: Rule,
+    /// Numbers of a policy that its limit has no place for.
+    pub policy: Option<PolicyDetail>,
+    /// Grows by one with every change.
+    pub version: i64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was changed last.
+    pub updated_at: Timestamp,
+}
+
+/// What a policy's algorithm does not use, kept so that it is shown as it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyDetail {
+    /// Tokens per second, which windows have not.
+    pub refill_rate: u64,
+    /// The window, which buckets have not.
+    pub window_seconds: u64,
+}
+
+/// A plan with what the catalog knows about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredPlan {
+    /// The plan's name.
+    pub name: String,
+    /// Its limits.
+    pub limits: Vec<Limit>,
+    /// Grows by one with every change.
+    pub version: i64,
+    /// When it was changed last.
+    pub updated_at: Timestamp,
+}
+
+/// A user that has a tier or limits of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The identifier in the dimension `user`.
+    pub user_id: String,
+    /// The tier.
+    pub tier: Option<String>,
+    /// Limits of their own, by the name of the rule.
+    pub custom_limits: Vec<(String, Numbers)>,
+    /// Grows by one with every change.
+    pub version: i64,
+    /// When it was changed last.
+    pub updated_at: Timestamp,
+}
+
+/// A temporary limit for one user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The override's id.
+    pub override_id: String,
+    /// Whom it is for.
+    pub user_id: String,
+    /// Which rules it replaces the numbers of.
+    pub rule: String,
+    /// The numbers.
+    pub numbers: Numbers,
+    /// Why somebody made it.
+    pub reason: Option<String>,
+    /// From when on it does not hold any more.
+    pub expires_at: Timestamp,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// Who makes a change, for the audit trail.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    /// The id of the API key, or a word for the program itself.
+    pub key_id: String,
+    /// The address the request came from.
+    pub address: Option<String>,
+    /// The id of the request.
+    pub request_id: Option<String>,
+}
+
+/// One change in the audit trail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditRecord {
+    /// Its place in the trail, which has no gaps.
+    pub sequence: i64,
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub actor: Actor,
+    /// What was done, like `rule.create`.
+    pub action: String,
+    /// To what: the id of the rule, the name of the plan, the user.
+    pub subject: String,
+    /// The user it concerns, if it is about one.
+    pub user_id: Option<String>,
+    /// As JSON, before the change.
+    pub before: Option<String>,
+    /// As JSON, after the change.
+    pub after: Option<String>,
+    /// Of the record before and of everything above.
+    pub hash: String,
+}
+
+/// How far the catalog has been changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Revision {
+    /// Grows with every change of anything.
+    pub all: i64,
+    /// What `all` was when rules or plans were changed last.
+    pub rules: i64,
+    /// What `all` was when users or overrides were changed last; 0 when there has never been one.
+    pub users: i64,
+}
+
+/// An API key without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredKey {
+    /// The public part, by which people name it.
+    pub key_id: String,
+    /// What people call it.
+    pub name: String,
+    /// `admin`, `reader` or `checker`.
+    pub role: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// From when on it does not hold any more.
+    pub expires_at: Option<Timestamp>,
+    /// When somebody took it back.
+    pub revoked_at: Option<Timestamp>,
+    /// When it was used last, as far as anybody noted it.
+    pub last_used_at: Option<Timestamp>,
+}
+
+impl StoredKey {
+    /// Whether it is neither revoked nor expired at `now`.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| expires_at > now)
+    }
+}
+
+/// All rules and plans as they were at one revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleList {
+    /// The revision they belong to.
+    pub revision: Revision,
+    /// The rules by their number.
+    pub rules: Vec<StoredRule>,
+    /// The plans by their name.
+    pub plans: Vec<StoredPlan>,
+    /// What is wrong with the rows that are left out, because somebody else edited the tables.
+    pub unreadable: Vec<String>,
+}
+
+/// An override that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewOverride {
+    /// Whom it is for.
+    pub user_id: String,
+    /// Which rules it replaces the numbers of.
+    pub rule: String,
+    /// The numbers.
+    pub numbers: Numbers,
+    /// Why somebody makes it.
+    pub reason: Option<String>,
+    /// From when on it does not hold any more.
+    pub expires_at: Timestamp,
+}
+
+/// Which audit records are wanted; all of them unless something is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// About this user.
+    pub user: Option<String>,
+    /// By this key.
+    pub actor: Option<String>,
+    /// Made then or later.
+    pub since: Option<Timestamp>,
+}
+
+/// What a walk along the audit trail found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditCheck {
+    /// How many records are as they were written, counted from the first one.
+    pub records: u64,
+    /// The first one that is missing or not as it was written.
+    pub first_broken: Option<i64>,
+}

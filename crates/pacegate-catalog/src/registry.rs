@@ -1,0 +1,227 @@
+//! The plans and rules of a limiter behind one registry: those of the configuration and those of the catalog, compiled together and swapped in whole.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use pacegate::{Config, InvalidRules, Limiter, LimiterBuilder, Rule, Stores};
+use tokio::sync::Mutex;
+
+use crate::catalog::Catalog;
+use crate::error::CatalogError;
+use crate::record::{Revision, RuleList};
+
+/// How often the catalog is asked whether something changed; a node is behind by at most this and the time to load.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+
+/// A limiter whose plans and rules follow a configuration and a catalog.
+///
+/// ```
+/// use std::sync::Arc;
+/// use pacegate::{Check, Config, Limit, Stores};
+/// use pacegate_catalog::{Actor, Catalog, Registry};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let catalog = Catalog::open("sqlite::memory:").await?;
+/// let registry = Arc::new(Registry::start(Config::default(), Stores::default(), catalog.clone()).await?);
+/// let following = tokio::spawn(registry.clone().follow());
+///
+/// catalog.put_plan(&Actor::default(), "gold", &[Limit::per_second(10)?], None).await?;
+/// registry.refresh().await?;
+/// let decision = registry.limiter().check(&Check::key("user-123").plan("gold")).await?;
+/// assert_eq!(decision.remaining(), Some(9));
+/// # following.abort();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Registry {
+    limiter: Limiter,
+    catalog: Catalog,
+    /// Held while rules are changed, so that an older set never replaces a newer one.
+    current: Mutex<Sources>,
+    /// What can be looked up without waiting for a change.
+    shown: ArcSwap<Sources>,
+}
+
+/// What the rules in force were made of.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The configuration.
+    pub file: Arc<Config>,
+    /// What the catalog had.
+    pub catalog: Arc<RuleList>,
+}
+
+impl Registry {
+    /// Loads the catalog's rules and compiles them together with those of `config`.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when the catalog cannot be read or the rules contradict each other.
+    pub async fn start(config: Config, stores: Stores, catalog: Catalog) -> Result<Self, RegistryError> {
+        let current = Sources { catalog: Arc::new(catalog.rules().await?), file: Arc::new(config) };
+        let limiter = current.builder(&stores).stores(stores).build()?;
+        let shown = ArcSwap::from_pointee(current.clone());
+        Ok(Self { limiter, catalog, shown, current: Mutex::new(current) })
+    }
+
+    /// The limiter, which always has the plans and rules that were loaded last.
+    pub fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// The catalog that it follows.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// What the rules in force were made of.
+    pub fn sources(&self) -> Arc<Sources> {
+        self.shown.load_full()
+    }
+
+    /// Brings plans and rules up to date with the catalog; says what its revision is, and whether something changed.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when the catalog does not answer; everything stays as it was.
+    pub async fn refresh(&self) -> Result<(Revision, bool), RegistryError> {
+        let mut current = self.current.lock().await;
+        let revision = self.catalog.revision().await?;
+        if revision.rules == current.catalog.revision.rules {
+            return Ok((revision, false));
+        }
+        let list = self.catalog.rules().await?;
+        let next = Sources { file: current.file.clone(), catalog: Arc::new(list) };
+        self.put(&mut current, next)?;
+        Ok((revision, true))
+    }
+
+    /// Has the rules, plans, default limit and failure mode of `config` take the place of those before.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when they contradict each other; everything stays as it was.
+    pub async fn reload(&self, config: Config) -> Result<(), RegistryError> {
+        let mut current = self.current.lock().await;
+        let next = Sources { file: Arc::new(config), catalog: current.catalog.clone() };
+        self.put(&mut current, next)
+    }
+
+    /// Follows the catalog until the task is aborted.
+    pub async fn follow(self: Arc<Self>) {
+        let mut rounds = Rounds::default();
+        loop {
+            rounds.pause().await;
+            rounds.note(self.refresh().await.map(|(_, changed)| changed));
+        }
+    }
+
+    fn put(&self, current: &mut Sources, next: Sources) -> Result<(), RegistryError> {
+        self.limiter.replace(next.builder(self.limiter.stores()))?;
+        self.shown.store(Arc::new(next.clone()));
+        *current = next;
+        Ok(())
+    }
+}
+
+/// The rounds of looking whether something changed, each of which is talked about only if it is news.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    failing: bool,
+}
+
+impl Rounds {
+    /// Waits for the next one.
+    pub async fn pause(&self) {
+        tokio::time::sleep(POLL_EVERY).await;
+    }
+
+    /// Says in the log what came of it.
+    pub fn note(&mut self, refreshed: Result<bool, RegistryError>) {
+        match refreshed {
+            Ok(changed) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("the catalog answers again");
+                }
+                if changed {
+                    tracing::info!("rules changed");
+                }
+            }
+            // Said once, not twice a second.
+            Err(error) if !std::mem::replace(&mut self.failing, true) => {
+                tracing::error!(%error, "the catalog cannot be followed; rules stay as they are");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Sources {
+    /// The file's rules, then the catalog's. What cannot be in force is left out, and said.
+    fn builder(&self, stores: &Stores) -> LimiterBuilder {
+        let mut builder = self.file.builder();
+        for message in &self.catalog.unreadable {
+            tracing::error!(message, "a rule of the catalog is not in force");
+        }
+        let in_file: HashSet<_> = self.file.rules.iter().map(Rule::variant).collect();
+        for stored in &self.catalog.rules {
+            let rule_id = stored.rule_id.as_str();
+            if in_file.contains(&stored.rule.variant()) {
+                tracing::warn!(rule_id, "a rule of the catalog is not in force: the file has the same one");
+                continue;
+            }
+            let mut rule = stored.rule.clone();
+            if let Some(store) = rule.store.take_if(|store| !stores.has(store)) {
+                tracing::error!(
+                    rule_id,
+                    store,
+                    "this node has no such store; the default one counts the rule"
+                );
+            }
+            builder = builder.rule(rule);
+        }
+        for plan in &self.catalog.plans {
+            if self.file.plans.iter().any(|(name, _)| *name == plan.name) {
+                tracing::warn!(
+                    plan = plan.name,
+                    "a plan of the catalog is not in force: the file has it too"
+                );
+                continue;
+            }
+            builder = builder.plan(&plan.name, plan.limits.iter().copied());
+        }
+        builder
+    }
+
+    /// The id of a rule of the file, which stays the same as long as its variant does.
+    pub fn file_rule_id(rule: &Rule) -> String {
+        let mut id = rule.variant_key();
+        id.truncate(32);
+        id.insert_str(0, "file-");
+        id
+    }
+
+    /// Whether the file has a rule of this id.
+    pub fn file_rule(&self, rule_id: &str) -> Option<&Rule> {
+        let is_file = rule_id.starts_with("file-");
+        self.file.rules.iter().filter(|_| is_file).find(|rule| Self::file_rule_id(rule) == rule_id)
+    }
+
+    /// Every rule, whoever it is from.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.file.rules.iter().chain(self.catalog.rules.iter().map(|stored| &stored.rule))
+    }
+}
+
+/// Why rules could not be brought into force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// The catalog failed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The rules contradict each other.
+    #[error(transparent)]
+    Rules(#[from] InvalidRules),
+}

@@ -1,0 +1,159 @@
+//! Retention: what is too old goes, a few rows at a time, so that nobody waits for it.
+
+use pacegate::Timestamp;
+use sqlx::Connection;
+
+use crate::catalog::Catalog;
+use crate::error::CatalogError;
+use crate::statement::{STATEMENT_TIMEOUT, bounded, column};
+use crate::usage::{Period, seconds};
+
+/// How many rows go at once: few enough that nobody waits for them.
+const STEP: i64 = 500;
+
+/// What is older than these times is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Audit records made before.
+    pub audit: Timestamp,
+    /// Decisions made before.
+    pub decisions: Timestamp,
+    /// Minutes of usage that began before.
+    pub minutes: Timestamp,
+    /// Hours of usage that began before.
+    pub hours: Timestamp,
+    /// Overrides that ended before.
+    pub overrides: Timestamp,
+}
+
+/// How many rows were removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Audit records.
+    pub audit: u64,
+    /// Decisions.
+    pub decisions: u64,
+    /// Minutes and hours of usage.
+    pub usage: u64,
+    /// Overrides.
+    pub overrides: u64,
+}
+
+impl Catalog {
+    /// Removes what is too old. What was removed of the audit trail is remembered by its last hash, so that the rest can still be verified.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer; what was removed until then stays removed.
+    pub async fn remove_old(&self, retention: Retention) -> Result<Removed, CatalogError> {
+        let mut removed = Removed::default();
+        loop {
+            let rows = self.remove_audit_step(retention.audit).await?;
+            removed.audit += rows;
+            if rows == 0 {
+                break;
+            }
+        }
+        removed.decisions = self.remove_numbered("pacegate_decision_log", "at", retention.decisions).await?;
+        removed.overrides =
+            self.remove_numbered("pacegate_overrides", "expires_at", retention.overrides).await?;
+        for (period, before) in [(Period::Minute, retention.minutes), (Period::Hour, retention.hours)] {
+            removed.usage += self.remove_usage(period, before).await?;
+        }
+        Ok(removed)
+    }
+
+    /// Rows of a table whose primary key is a number.
+    async fn remove_numbered(
+        &self,
+        table: &str,
+        column_of_time: &str,
+        before: Timestamp,
+    ) -> Result<u64, CatalogError> {
+        let mut removed = 0;
+        loop {
+            let sql = format!(
+                "SELECT number FROM {table} WHERE {column_of_time} < ? ORDER BY {column_of_time} LIMIT ?"
+            );
+            let found = self.rows(self.statement(&sql).time(before).bind(STEP)).await?;
+            let numbers: Vec<String> = found
+                .iter()
+                .map(|row| column::<i64>(row, 0).map(|number| number.to_string()))
+                .collect::<Result<_, _>>()?;
+            if numbers.is_empty() {
+                return Ok(removed);
+            }
+            // By a list of keys: a subquery would lock what it passes by.
+            let sql = format!("DELETE FROM {table} WHERE number IN ({})", numbers.join(", "));
+            let mut lease = self.lease().await?;
+            removed += self.statement(&sql).run(lease.connection()).await?;
+            lease.settle();
+        }
+    }
+
+    async fn remove_usage(&self, period: Period, before: Timestamp) -> Result<u64, CatalogError> {
+        let mut removed = 0;
+        loop {
+            let sql = "SELECT period_start, identifier_key FROM pacegate_usage_rollups WHERE period_seconds = ? AND period_start < ? \
+                       ORDER BY period_start, identifier_key LIMIT ?";
+            let statement = self.statement(sql).bind(seconds(period)).time(before).bind(STEP);
+            let found = self.rows(statement).await?;
+            let Some(first) = found.first() else { return Ok(removed) };
+            let start: i64 = column(first, 0)?;
+            // One period at a time; the others come in the next steps.
+            let mut keys: Vec<String> = Vec::new();
+            for row in &found {
+                if column::<i64>(row, 0)? == start {
+                    keys.push(column(row, 1)?);
+                }
+            }
+            let places = vec!["?"; keys.len()].join(", ");
+            let sql = format!(
+                "DELETE FROM pacegate_usage_rollups WHERE period_seconds = ? AND period_start = ? AND identifier_key IN ({places})"
+            );
+            let mut statement = self.statement(&sql).bind(seconds(period)).bind(start);
+            for key in keys {
+                statement = statement.bind(key);
+            }
+            let mut lease = self.lease().await?;
+            removed += statement.run(lease.connection()).await?;
+            lease.settle();
+        }
+    }
+
+    /// The oldest records, in a transaction that no change is made beside.
+    async fn remove_audit_step(&self, before: Timestamp) -> Result<u64, CatalogError> {
+        let sql = "SELECT sequence FROM pacegate_audit_log WHERE at < ? ORDER BY sequence LIMIT 1";
+        if self.row(self.statement(sql).time(before)).await?.is_none() {
+            return Ok(0);
+        }
+        let _turn = self.turn.lock().await;
+        let mut lease = self.lease().await?;
+        let begin = lease.connection().begin_with(self.kind.begin_change());
+        let mut transaction = bounded(STATEMENT_TIMEOUT, begin).await?;
+        // Locks the row that every change begins with.
+        let lock = "UPDATE pacegate_catalog_state SET audit_removed_sequence = audit_removed_sequence";
+        self.statement(lock).run(&mut transaction).await?;
+        let sql = "SELECT sequence, at, hash FROM pacegate_audit_log ORDER BY sequence LIMIT ?";
+        let rows = self.statement(sql).bind(STEP).rows(&mut transaction).await?;
+        // From the oldest on, as far as they are too old: the trail stays in one piece.
+        let mut last = None;
+        for row in &rows {
+            if column::<i64>(row, 1)? >= crate::statement::micros(before) {
+                break;
+            }
+            last = Some((column::<i64>(row, 0)?, column::<String>(row, 2)?));
+        }
+        let Some((sequence, hash)) = last else {
+            bounded(STATEMENT_TIMEOUT, transaction.rollback()).await?;
+            lease.settle();
+            return Ok(0);
+        };
+        let delete = self.statement("DELETE FROM pacegate_audit_log WHERE sequence <= ?").bind(sequence);
+        let removed = delete.run(&mut transaction).await?;
+        let note = "UPDATE pacegate_catalog_state SET audit_removed_sequence = ?, audit_removed_hash = ?";
+        self.statement(note).bind(sequence).bind(hash).run(&mut transaction).await?;
+        bounded(STATEMENT_TIMEOUT, transaction.commit()).await?;
+        lease.settle();
+        Ok(removed)
+    }
+}

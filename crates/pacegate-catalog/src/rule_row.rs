@@ -1,0 +1,151 @@
+//! A rule and its row.
+
+use std::borrow::Cow;
+
+use pacegate::{FailureMode, Mode, Pattern, Rule, Scope, Timestamp};
+use serde::{Deserialize, Serialize};
+use sqlx::any::AnyRow;
+
+use crate::bounds::check_rule;
+use crate::digest::Digest;
+use crate::error::CatalogError;
+use crate::json::{self, unreadable, whole_micros};
+use crate::record::{PolicyDetail, StoredRule};
+use crate::statement::column;
+
+/// The number, and everything else as one text: each column of a row costs the driver more than the whole rule costs us.
+pub(crate) const SELECT: &str = "SELECT number, rule_id || ' ' || variant_key || ' ' || version || ' ' || created_at || ' ' || updated_at || ' ' || \
+    definition_json FROM pacegate_rules";
+
+const MODES: [Mode; 2] = [Mode::Enforce, Mode::Shadow];
+const SCOPES: [Scope; 2] = [Scope::Pattern, Scope::Endpoint];
+const FAILURE_MODES: [FailureMode; 3] = [FailureMode::Open, FailureMode::Closed, FailureMode::Local];
+
+/// What a rule says, as it is kept. A field that this program does not know makes the rule unreadable rather than something else.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Definition<'a> {
+    name: String,
+    dimension: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    identifier: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tier: Option<String>,
+    #[serde(borrow)]
+    endpoint: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    method: Option<String>,
+    #[serde(borrow)]
+    algorithm: Cow<'a, str>,
+    quota: u64,
+    window_micros: u64,
+    burst: u64,
+    #[serde(borrow)]
+    mode: Cow<'a, str>,
+    #[serde(borrow)]
+    counter: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    on_store_error: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    policy: Option<Policy>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Policy {
+    refill_rate: u64,
+    window_seconds: u64,
+}
+
+/// The same for rules that are the same variant of the same name: of those there is one.
+pub(crate) fn variant_key(rule: &Rule) -> String {
+    Digest::new()
+        .text(&rule.name)
+        .text(&rule.dimension)
+        .optional(rule.identifier.as_deref())
+        .optional(rule.tier.as_deref())
+        .text(&rule.endpoint.canonical())
+        .optional(rule.method.as_deref())
+        .hexadecimal()
+}
+
+/// The rule for the column `definition_json`.
+pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String, CatalogError> {
+    json::written(&Definition {
+        name: rule.name.clone(),
+        dimension: rule.dimension.clone(),
+        identifier: rule.identifier.clone(),
+        tier: rule.tier.clone(),
+        endpoint: rule.endpoint.as_str().into(),
+        method: rule.method.clone(),
+        algorithm: rule.limit.algorithm().name().into(),
+        quota: rule.limit.quota().into(),
+        window_micros: whole_micros(rule.limit.window()),
+        burst: rule.limit.capacity().into(),
+        mode: rule.mode.name().into(),
+        counter: json::scope(rule.scope).into(),
+        store: rule.store.clone(),
+        on_store_error: rule.on_store_error.map(|mode| mode.name().into()),
+        policy: policy
+            .map(|PolicyDetail { refill_rate, window_seconds }| Policy { refill_rate, window_seconds }),
+    })
+}
+
+/// An error names the rule: somebody edited the table.
+pub(crate) fn read(row: &AnyRow) -> Result<StoredRule, CatalogError> {
+    let (number, text): (i64, &str) = (column(row, 0)?, column(row, 1)?);
+    let (rule_id, rest) = text.split_once(' ').unwrap_or((text, ""));
+    stored(number, rule_id, rest)
+        .map_err(|error| CatalogError::permanent(format!("rule {rule_id} cannot be read: {error}")))
+}
+
+fn stored(number: i64, rule_id: &str, text: &str) -> Result<StoredRule, CatalogError> {
+    let mut parts = text.splitn(5, ' ');
+    let mut part = || parts.next().ok_or_else(|| unreadable("it is cut off"));
+    let (key, version, created_at, updated_at, definition) = (part()?, part()?, part()?, part()?, part()?);
+    let time = |text: &str| text.parse().map(Timestamp::from_micros).map_err(unreadable);
+    let (rule, policy) = defined(definition)?;
+    // Two rules of one variant would make the whole set invalid, not only themselves.
+    if variant_key(&rule) != key {
+        return Err(unreadable("it is not the variant that it was made as"));
+    }
+    Ok(StoredRule {
+        number,
+        rule_id: rule_id.to_owned(),
+        rule,
+        policy,
+        version: version.parse().map_err(unreadable)?,
+        created_at: time(created_at)?,
+        updated_at: time(updated_at)?,
+    })
+}
+
+fn defined(text: &str) -> Result<(Rule, Option<PolicyDetail>), CatalogError> {
+    let definition: Definition<'_> = serde_json::from_str(text).map_err(unreadable)?;
+    let Definition { quota, window_micros, burst, .. } = definition;
+    let limit = json::limit(&definition.algorithm, quota, window_micros, burst)?;
+    let on_store_error =
+        definition.on_store_error.map(|word| named(&FAILURE_MODES, FailureMode::name, &word)).transpose()?;
+    let rule = Rule {
+        name: definition.name,
+        dimension: definition.dimension,
+        identifier: definition.identifier,
+        tier: definition.tier,
+        endpoint: Pattern::parse(&definition.endpoint).map_err(unreadable)?,
+        method: definition.method,
+        limit,
+        mode: named(&MODES, Mode::name, &definition.mode)?,
+        scope: named(&SCOPES, json::scope, &definition.counter)?,
+        store: definition.store,
+        on_store_error,
+    };
+    check_rule(&rule)?;
+    let detail = |Policy { refill_rate, window_seconds }| PolicyDetail { refill_rate, window_seconds };
+    Ok((rule, definition.policy.map(detail)))
+}
+
+fn named<T: Copy>(values: &[T], name: impl Fn(T) -> &'static str, word: &str) -> Result<T, CatalogError> {
+    let found = values.iter().copied().find(|value| name(*value) == word);
+    found.ok_or_else(|| unreadable(format!("`{word}` has no meaning")))
+}

@@ -1,0 +1,326 @@
+//! Rules in the catalog.
+
+use pacegate::Rule;
+use sqlx::Connection;
+use sqlx::any::AnyRow;
+use tokio::task::{JoinHandle, spawn_blocking};
+use uuid::Uuid;
+
+use crate::audit::Entry;
+use crate::bounds::{check_page, check_rule, is_id};
+use crate::catalog::{Catalog, revision};
+use crate::change::{Change, Part};
+use crate::error::CatalogError;
+use crate::record::{Actor, PolicyDetail, RuleList, StoredRule};
+use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
+use crate::{json, plans, rule_row};
+
+/// How many rules there may be.
+pub const RULES_MAX: usize = 100_000;
+/// How many are read at a time when all are.
+const LOAD_PAGE: i64 = 5_000;
+
+impl Catalog {
+    /// All rules by their number, and all plans, as they were at one revision.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer. Rows that cannot be read are left out and named.
+    pub async fn rules(&self) -> Result<RuleList, CatalogError> {
+        let mut lease = self.lease().await?;
+        let begin = lease.connection().begin_with(self.kind.begin_snapshot());
+        let mut snapshot = bounded(STATEMENT_TIMEOUT, begin).await?;
+        let revision = revision(&mut snapshot, self.kind).await?;
+        let mut list = RuleList { revision, ..RuleList::default() };
+        // Page by page, because rows take far more room than the rules in them; one page is read while the next one comes.
+        let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);
+        let mut after: Option<i64> = Some(-1);
+        let mut reading = None;
+        while let Some(number) = after {
+            let page = self.statement(&sql).bind(number).bind(LOAD_PAGE).patient();
+            let rows = page.rows(&mut snapshot).await?;
+            after = rows.last().and_then(|last| column(last, 0).ok());
+            if let Some(read) = reading.replace(spawn_blocking(move || read_all(&rows))) {
+                take_in(&mut list, read).await?;
+            }
+        }
+        let plan_rows = plans::select_all(self.kind).rows(&mut snapshot).await?;
+        bounded(STATEMENT_TIMEOUT, snapshot.rollback()).await?;
+        lease.settle();
+        if let Some(read) = reading {
+            take_in(&mut list, read).await?;
+        }
+        for row in plan_rows {
+            match plans::read(&row) {
+                Ok(plan) => list.plans.push(plan),
+                Err(error) => list.unreadable.push(error.to_string()),
+            }
+        }
+        list.plans.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(list)
+    }
+
+    /// Rules by their number: those after the number `after`, if it is given. Rows that cannot be read are left out.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not answer.
+    pub async fn rule_page(&self, after: Option<i64>, limit: usize) -> Result<Vec<StoredRule>, CatalogError> {
+        let page = check_page(limit)?;
+        let mut after = after.unwrap_or(-1);
+        let mut rules = Vec::new();
+        // An empty page is the end, so what is left out must be made up for.
+        loop {
+            let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);
+            let rows = self.rows(self.statement(&sql).bind(after).bind(page)).await?;
+            rules.extend(rows.iter().filter_map(|row| rule_row::read(row).ok()));
+            match rows.last() {
+                Some(last) if rows.len() == limit && rules.len() < limit => after = column(last, 0)?,
+                _ => break,
+            }
+        }
+        rules.truncate(limit);
+        Ok(rules)
+    }
+
+    /// The rule of that id.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when its row cannot be read, or the database does not answer.
+    pub async fn rule(&self, rule_id: &str) -> Result<Option<StoredRule>, CatalogError> {
+        if !is_id(rule_id) {
+            return Ok(None);
+        }
+        let sql = format!("{} WHERE rule_id = ?", rule_row::SELECT);
+        let row = self.row(self.statement(&sql).bind(rule_id.to_owned())).await?;
+        row.as_ref().map(rule_row::read).transpose()
+    }
+
+    /// The rule of the same name, dimension, identifier, tier, endpoints and method.
+    ///
+    /// # Errors
+    /// As [`rule`](Self::rule).
+    pub async fn rule_of_variant(&self, rule: &Rule) -> Result<Option<StoredRule>, CatalogError> {
+        let sql = format!("{} WHERE variant_key = ?", rule_row::SELECT);
+        let row = self.row(self.statement(&sql).bind(rule_row::variant_key(rule))).await?;
+        row.as_ref().map(rule_row::read).transpose()
+    }
+
+    /// Makes a rule.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: a conflict when there is one of the same variant, invalid when a value cannot be kept or there are too many rules.
+    pub async fn create_rule(
+        &self,
+        actor: &Actor,
+        rule: &Rule,
+        policy: Option<PolicyDetail>,
+    ) -> Result<StoredRule, CatalogError> {
+        check_rule(rule)?;
+        self.change(actor, Part::Rules, (rule.clone(), policy), |change, (rule, policy)| {
+            Box::pin(async move {
+                refuse_variant(change, rule, None).await?;
+                create(change, rule, *policy).await
+            })
+        })
+        .await
+    }
+
+    /// Replaces a rule by its id, if it still has the version that is expected.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: not found, changed meanwhile, a conflict when another rule is of the new variant, or an invalid value.
+    pub async fn replace_rule(
+        &self,
+        actor: &Actor,
+        rule_id: &str,
+        expected_version: Option<i64>,
+        rule: &Rule,
+        policy: Option<PolicyDetail>,
+    ) -> Result<StoredRule, CatalogError> {
+        check_rule(rule)?;
+        let input = (rule_id.to_owned(), expected_version, rule.clone(), policy);
+        self.change(actor, Part::Rules, input, |change, (rule_id, expected_version, rule, policy)| {
+            Box::pin(async move {
+                let before = expect(change, rule_id, *expected_version).await?;
+                refuse_variant(change, rule, Some(rule_id)).await?;
+                replace(change, before, rule, *policy).await
+            })
+        })
+        .await
+    }
+
+    /// Makes a rule, or replaces the one of the same variant; says whether it was made.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a value cannot be kept or there are too many rules.
+    pub async fn put_rule(
+        &self,
+        actor: &Actor,
+        rule: &Rule,
+        policy: Option<PolicyDetail>,
+    ) -> Result<(StoredRule, bool), CatalogError> {
+        check_rule(rule)?;
+        self.change(actor, Part::Rules, (rule.clone(), policy), |change, (rule, policy)| {
+            Box::pin(async move {
+                let sql = format!("{} WHERE variant_key = ?", rule_row::SELECT);
+                let statement = change.statement(&sql).bind(rule_row::variant_key(rule));
+                match statement.row(change.connection).await? {
+                    None => Ok((create(change, rule, *policy).await?, true)),
+                    Some(row) => Ok((replace(change, rule_row::read(&row)?, rule, *policy).await?, false)),
+                }
+            })
+        })
+        .await
+    }
+
+    /// Removes a rule, if it still has the version that is expected.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: not found, or changed meanwhile.
+    pub async fn delete_rule(
+        &self,
+        actor: &Actor,
+        rule_id: &str,
+        expected_version: Option<i64>,
+    ) -> Result<(), CatalogError> {
+        let input = (rule_id.to_owned(), expected_version);
+        self.change(actor, Part::Rules, input, |change, (rule_id, expected_version)| {
+            Box::pin(async move {
+                let before = expect(change, rule_id, *expected_version).await?;
+                let delete = change.statement("DELETE FROM pacegate_rules WHERE rule_id = ?");
+                delete.bind(rule_id.clone()).run(change.connection).await?;
+                record(change, "rule.delete", Some(&before), None).await
+            })
+        })
+        .await
+    }
+}
+
+/// The rules, and what is wrong with the others. 100,000 take long enough to keep others on this thread waiting.
+fn read_all(rows: &[AnyRow]) -> (Vec<StoredRule>, Vec<String>) {
+    let (mut rules, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        match rule_row::read(row) {
+            Ok(rule) => rules.push(rule),
+            Err(error) => unreadable.push(error.to_string()),
+        }
+    }
+    (rules, unreadable)
+}
+
+async fn take_in(
+    list: &mut RuleList,
+    read: JoinHandle<(Vec<StoredRule>, Vec<String>)>,
+) -> Result<(), CatalogError> {
+    let interrupted = |_| CatalogError::unavailable("reading the rules was interrupted");
+    let (rules, unreadable) = read.await.map_err(interrupted)?;
+    list.rules.extend(rules);
+    list.unreadable.extend(unreadable);
+    Ok(())
+}
+
+/// The rule as it is now, which must be the expected version of it.
+async fn expect(
+    change: &mut Change<'_>,
+    rule_id: &str,
+    expected_version: Option<i64>,
+) -> Result<StoredRule, CatalogError> {
+    if !is_id(rule_id) {
+        return Err(CatalogError::not_found("there is no such rule"));
+    }
+    let statement = change.statement(&format!("{} WHERE rule_id = ?", rule_row::SELECT));
+    let row = statement.bind(rule_id.to_owned()).row(change.connection).await?;
+    let row = row.ok_or_else(|| CatalogError::not_found("there is no such rule"))?;
+    let rule = rule_row::read(&row)?;
+    if expected_version.is_some_and(|expected| expected != rule.version) {
+        let message = format!("the rule was changed meanwhile and has version {} now", rule.version);
+        return Err(CatalogError::changed(message));
+    }
+    Ok(rule)
+}
+
+/// Refuses a variant that another rule than `rule_id` has.
+async fn refuse_variant(
+    change: &mut Change<'_>,
+    rule: &Rule,
+    rule_id: Option<&str>,
+) -> Result<(), CatalogError> {
+    let statement = change.statement("SELECT rule_id FROM pacegate_rules WHERE variant_key = ?");
+    let row = statement.bind(rule_row::variant_key(rule)).row(change.connection).await?;
+    match row.map(|row| column::<String>(&row, 0)).transpose()? {
+        Some(existing) if Some(existing.as_str()) != rule_id => {
+            let message = format!(
+                "rule {existing} has the same name, dimension, identifier, tier, endpoints and method"
+            );
+            Err(CatalogError::conflict(message, &existing))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn create(
+    change: &mut Change<'_>,
+    rule: &Rule,
+    policy: Option<PolicyDetail>,
+) -> Result<StoredRule, CatalogError> {
+    let count = change.statement("SELECT COUNT(*) FROM pacegate_rules").row(change.connection).await?;
+    let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
+    if usize::try_from(count).unwrap_or(usize::MAX) >= RULES_MAX {
+        return Err(CatalogError::invalid(
+            "rules",
+            format!("there are {count} rules already, the most there may be"),
+        ));
+    }
+    let stored = StoredRule {
+        // No other rule is made by this revision.
+        number: change.revision,
+        rule_id: Uuid::now_v7().to_string(),
+        rule: rule.clone(),
+        policy,
+        version: 1,
+        created_at: change.now,
+        updated_at: change.now,
+    };
+    let sql = "INSERT INTO pacegate_rules (variant_key, definition_json, version, updated_at, number, rule_id, created_at) \
+               VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let statement = bind(change.statement(sql), &stored)?.bind(stored.number);
+    statement.bind(stored.rule_id.clone()).time(stored.created_at).run(change.connection).await?;
+    record(change, "rule.create", None, Some(&stored)).await?;
+    Ok(stored)
+}
+
+async fn replace(
+    change: &mut Change<'_>,
+    before: StoredRule,
+    rule: &Rule,
+    policy: Option<PolicyDetail>,
+) -> Result<StoredRule, CatalogError> {
+    let version = before.version + 1;
+    let after = StoredRule { rule: rule.clone(), policy, version, updated_at: change.now, ..before.clone() };
+    let sql = "UPDATE pacegate_rules SET variant_key = ?, definition_json = ?, version = ?, updated_at = ? WHERE rule_id = ?";
+    let statement = bind(change.statement(sql), &after)?;
+    statement.bind(after.rule_id.clone()).run(change.connection).await?;
+    record(change, "rule.update", Some(&before), Some(&after)).await?;
+    Ok(after)
+}
+
+/// The columns that can change.
+fn bind<'q>(statement: Statement<'q>, rule: &StoredRule) -> Result<Statement<'q>, CatalogError> {
+    let definition = rule_row::write(&rule.rule, rule.policy)?;
+    let statement = statement.bind(rule_row::variant_key(&rule.rule)).bind(definition);
+    Ok(statement.bind(rule.version).time(rule.updated_at))
+}
+
+async fn record(
+    change: &mut Change<'_>,
+    action: &'static str,
+    before: Option<&StoredRule>,
+    after: Option<&StoredRule>,
+) -> Result<(), CatalogError> {
+    let subject = before.or(after).map_or("", |rule| &rule.rule_id);
+    // What is about one user's rule is found by that user.
+    let user =
+        |rule: &StoredRule| (rule.rule.dimension == "user").then(|| rule.rule.identifier.clone()).flatten();
+    let user_id = after.or(before).and_then(user);
+    let (before, after) = (before.map(json::rule), after.map(json::rule));
+    change.record(Entry { action, subject, user_id: user_id.as_deref(), before, after }).await
+}

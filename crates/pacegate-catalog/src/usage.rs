@@ -1,0 +1,173 @@
+//! Usage: how many requests of each identifier passed and did not, by the minute and by the hour.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pacegate::Timestamp;
+use sqlx::any::AnyRow;
+
+use crate::bounds::check_page;
+use crate::catalog::Catalog;
+use crate::database::Kind;
+use crate::decisions::signed;
+use crate::digest::Digest;
+use crate::error::CatalogError;
+use crate::statement::{column, micros, time, unsigned};
+
+/// How many records are written by one statement.
+const BATCH: usize = 500;
+
+/// How long a period of usage is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    /// Kept for a month.
+    Minute,
+    /// Kept for a year.
+    Hour,
+}
+
+impl Period {
+    /// How long it is.
+    pub const fn length(self) -> Duration {
+        match self {
+            Self::Minute => Duration::from_secs(60),
+            Self::Hour => Duration::from_secs(3_600),
+        }
+    }
+
+    /// When the period that `at` is in began.
+    pub fn start_of(self, at: Timestamp) -> Timestamp {
+        let length = u64::try_from(self.length().as_micros()).unwrap_or(u64::MAX);
+        Timestamp::from_micros(at.as_micros() / length * length)
+    }
+}
+
+/// What one identifier used within one period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageRecord {
+    /// When the period began.
+    pub start: Timestamp,
+    /// What was counted.
+    pub dimension: String,
+    /// The value in that dimension.
+    pub identifier: String,
+    /// How many requests passed.
+    pub allowed: u64,
+    /// How many did not.
+    pub blocked: u64,
+}
+
+/// Which usage is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageFilter {
+    /// In this dimension.
+    pub dimension: Option<String>,
+    /// Of this identifier.
+    pub identifier: Option<String>,
+}
+
+impl Catalog {
+    /// Adds to what is known about periods of that length.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer; some of it may have been added.
+    pub async fn add_usage(&self, period: Period, usage: &[UsageRecord]) -> Result<(), CatalogError> {
+        // In one order on all nodes, so that none waits for another that waits for it.
+        let mut sorted = BTreeMap::<(i64, String), UsageRecord>::new();
+        for record in usage {
+            let start = period.start_of(record.start);
+            let key = Digest::new().text(&record.dimension).text(&record.identifier).hexadecimal();
+            let entry = sorted.entry((micros(start), key)).or_insert_with(|| UsageRecord {
+                start,
+                allowed: 0,
+                blocked: 0,
+                ..record.clone()
+            });
+            entry.allowed += record.allowed;
+            entry.blocked += record.blocked;
+        }
+        let sorted: Vec<_> = sorted.into_iter().collect();
+        for batch in sorted.chunks(BATCH) {
+            let rows = vec!["(?, ?, ?, ?, ?, NULL, ?, ?)"; batch.len()].join(", ");
+            let sql = format!(
+                "INSERT INTO pacegate_usage_rollups (period_seconds, period_start, identifier_key, dimension, identifier, rule, allowed, blocked) VALUES {rows}{}",
+                add_up(self.kind)
+            );
+            let mut statement = self.statement(&sql);
+            for ((start, key), record) in batch {
+                statement = statement
+                    .bind(seconds(period))
+                    .bind(*start)
+                    .bind(key.clone())
+                    .bind(record.dimension.clone())
+                    .bind(record.identifier.clone())
+                    .bind(signed(record.allowed))
+                    .bind(signed(record.blocked));
+            }
+            let mut lease = self.lease().await?;
+            statement.run(lease.connection()).await?;
+            lease.settle();
+        }
+        Ok(())
+    }
+
+    /// The usage since `since`, all periods of an identifier added up, the heaviest identifiers first.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not answer.
+    pub async fn usage(
+        &self,
+        period: Period,
+        filter: UsageFilter,
+        since: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<UsageRecord>, CatalogError> {
+        let limit = check_page(limit)?;
+        let mut sql = String::from(
+            "SELECT MAX(period_start), MAX(dimension), MAX(identifier), CAST(SUM(allowed) AS {integer}), CAST(SUM(blocked) AS {integer}) FROM pacegate_usage_rollups \
+             WHERE period_seconds = ? AND period_start >= ?",
+        )
+        .replace("{integer}", if self.kind == Kind::MySql { "SIGNED" } else { "BIGINT" });
+        for (wanted, condition) in [
+            (filter.dimension.is_some(), " AND dimension = ?"),
+            (filter.identifier.is_some(), " AND identifier = ?"),
+        ] {
+            sql.push_str(if wanted { condition } else { "" });
+        }
+        sql.push_str(
+            " GROUP BY identifier_key ORDER BY SUM(allowed) + SUM(blocked) DESC, identifier_key LIMIT ?",
+        );
+        let mut statement = self.statement(&sql).bind(seconds(period)).time(period.start_of(since));
+        for text in [filter.dimension, filter.identifier].into_iter().flatten() {
+            statement = statement.bind(text);
+        }
+        self.rows(statement.bind(limit)).await?.iter().map(read).collect()
+    }
+}
+
+pub(crate) fn seconds(period: Period) -> i64 {
+    signed(period.length().as_secs())
+}
+
+/// What follows the rows of an INSERT so that they are added to those that are there.
+fn add_up(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Sqlite | Kind::Postgres => {
+            " ON CONFLICT (period_seconds, period_start, identifier_key) DO UPDATE SET allowed = pacegate_usage_rollups.allowed + excluded.allowed, \
+             blocked = pacegate_usage_rollups.blocked + excluded.blocked"
+        }
+        Kind::MySql => {
+            " ON DUPLICATE KEY UPDATE allowed = allowed + VALUES(allowed), blocked = blocked + VALUES(blocked)"
+        }
+    }
+}
+
+fn read(row: &AnyRow) -> Result<UsageRecord, CatalogError> {
+    Ok(UsageRecord {
+        start: time(row, 0)?,
+        dimension: column(row, 1)?,
+        identifier: column(row, 2)?,
+        allowed: unsigned(column(row, 3)?)?,
+        blocked: unsigned(column(row, 4)?)?,
+    })
+}

@@ -1,0 +1,225 @@
+//! Users in the catalog: their tiers and limits of their own.
+
+use std::collections::BTreeMap;
+
+use pacegate::{Numbers, Profile, Timestamp};
+use serde_json::{Value, json};
+use sqlx::any::AnyRow;
+
+use crate::audit::Entry;
+use crate::bounds::{NAME_LENGTH_MAX, check_custom_limits, check_page, check_text, check_user_id, is_id};
+use crate::catalog::Catalog;
+use crate::change::{Change, Part};
+use crate::digest::key_of;
+use crate::error::CatalogError;
+use crate::record::{Actor, Override, User};
+use crate::statement::{Statement, column, time};
+use crate::{json, overrides};
+
+/// How many users are imported in one transaction.
+const IMPORT_BATCH: usize = 1_000;
+
+const SELECT: &str = "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
+
+impl Catalog {
+    /// The user, if anything is known about them.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the row cannot be read, or the database does not answer.
+    pub async fn user(&self, user_id: &str) -> Result<Option<User>, CatalogError> {
+        let statement = self.statement(&format!("{SELECT} WHERE user_key = ?")).bind(key_of(user_id));
+        self.row(statement).await?.as_ref().map(read).transpose()
+    }
+
+    /// Users in an order of the catalog's own: those after `after`, which is what came with the page before, if it is given.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, a row cannot be read, or the database does not answer.
+    pub async fn user_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<User>, Option<String>), CatalogError> {
+        let page = check_page(limit)?;
+        if after.as_deref().is_some_and(|after| !is_id(after)) {
+            return Err(CatalogError::invalid("cursor", "cursor is none that came with a page"));
+        }
+        let statement = self.statement(&format!("{SELECT} WHERE user_key > ? ORDER BY user_key LIMIT ?"));
+        let rows = self.rows(statement.bind(after.unwrap_or_default()).bind(page)).await?;
+        let users: Vec<User> = rows.iter().map(read).collect::<Result<_, _>>()?;
+        let next = users.last().filter(|_| users.len() == limit).map(|user| key_of(&user.user_id));
+        Ok((users, next))
+    }
+
+    /// Sets a user's tier and limits of their own, in place of those before.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a value cannot be kept.
+    pub async fn put_user(
+        &self,
+        actor: &Actor,
+        user_id: &str,
+        tier: Option<&str>,
+        custom_limits: &[(String, Numbers)],
+    ) -> Result<User, CatalogError> {
+        check_user_id(user_id)?;
+        check_tier(tier)?;
+        check_custom_limits(custom_limits)?;
+        let input = (user_id.to_owned(), tier.map(str::to_owned), custom_limits.to_vec());
+        self.change(actor, Part::Users, input, |change, (user_id, tier, custom_limits)| {
+            Box::pin(put(change, user_id, tier.as_deref(), custom_limits))
+        })
+        .await
+    }
+
+    /// Forgets a user, overrides included.
+    ///
+    /// # Errors
+    /// [`CatalogError`]: not found.
+    pub async fn delete_user(&self, actor: &Actor, user_id: &str) -> Result<(), CatalogError> {
+        self.change(actor, Part::Users, user_id.to_owned(), |change, user_id| {
+            Box::pin(delete(change, user_id))
+        })
+        .await
+    }
+
+    /// What is known about a user at `now`, and when the first override in it expires.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    pub async fn profile(
+        &self,
+        user_id: &str,
+        now: Timestamp,
+    ) -> Result<(Profile, Option<Timestamp>), CatalogError> {
+        let mut lease = self.lease().await?;
+        let statement = self.statement(&format!("{SELECT} WHERE user_key = ?")).bind(key_of(user_id));
+        let user = statement.row(lease.connection()).await?;
+        let live = overrides::select_live(self.kind, user_id, now).rows(lease.connection()).await?;
+        lease.settle();
+        let user = user.as_ref().map(read).transpose()?;
+        let live: Vec<Override> = live.iter().map(overrides::read).collect::<Result<_, _>>()?;
+
+        // The newest one for a rule wins.
+        let newest: BTreeMap<&str, &Override> = live.iter().map(|of| (of.rule.as_str(), of)).collect();
+        let expires = newest.values().map(|of| of.expires_at).min();
+        let overrides = newest.values().map(|of| (of.rule.clone(), of.numbers)).collect();
+        let (tier, custom_limits) = user.map(|user| (user.tier, user.custom_limits)).unwrap_or_default();
+        Ok((Profile { tier, custom_limits, overrides }, expires))
+    }
+
+    /// Makes many users, or gives them these tiers; limits of their own stay. Each thousand is one change, with one audit record; says how many
+    /// users were given.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when a value cannot be kept. The thousands before stay.
+    pub async fn import_users<I>(&self, actor: &Actor, users: I) -> Result<u64, CatalogError>
+    where
+        I: IntoIterator<Item = (String, Option<String>), IntoIter: Send> + Send,
+    {
+        let mut users = users.into_iter();
+        let mut imported = 0;
+        loop {
+            let mut batch = BTreeMap::new();
+            let mut given = 0;
+            for (user_id, tier) in users.by_ref().take(IMPORT_BATCH) {
+                check_user_id(&user_id)?;
+                check_tier(tier.as_deref())?;
+                given += 1;
+                // One statement cannot have a user twice; the last one counts.
+                batch.insert(key_of(&user_id), (user_id, tier));
+            }
+            if given == 0 {
+                return Ok(imported);
+            }
+            self.change(actor, Part::Users, batch, |change, batch| Box::pin(import(change, batch))).await?;
+            imported += given;
+        }
+    }
+}
+
+fn check_tier(tier: Option<&str>) -> Result<(), CatalogError> {
+    tier.map_or(Ok(()), |tier| check_text("tier", tier, NAME_LENGTH_MAX))
+}
+
+async fn put(
+    change: &mut Change<'_>,
+    user_id: &str,
+    tier: Option<&str>,
+    custom_limits: &[(String, Numbers)],
+) -> Result<User, CatalogError> {
+    let before = find(change, user_id).await?;
+    let user = User {
+        user_id: user_id.to_owned(),
+        tier: tier.map(str::to_owned),
+        custom_limits: custom_limits.to_vec(),
+        version: before.as_ref().map_or(0, |user| user.version) + 1,
+        updated_at: change.now,
+    };
+    let sql = if before.is_some() {
+        "UPDATE pacegate_users SET user_id = ?, tier = ?, custom_limits_json = ?, version = ?, updated_at = ? WHERE user_key = ?"
+    } else {
+        "INSERT INTO pacegate_users (user_id, tier, custom_limits_json, version, updated_at, user_key) VALUES (?, ?, ?, ?, ?, ?)"
+    };
+    let statement = change.statement(sql).bind(user.user_id.clone()).bind(user.tier.clone());
+    let statement = statement.bind(json::write_custom_limits(custom_limits)?).bind(user.version);
+    statement.time(user.updated_at).bind(key_of(user_id)).run(change.connection).await?;
+    let (before, after) = (before.as_ref().map(json::user), Some(json::user(&user)));
+    change
+        .record(Entry { action: "user.put", subject: user_id, user_id: Some(user_id), before, after })
+        .await?;
+    Ok(user)
+}
+
+async fn delete(change: &mut Change<'_>, user_id: &str) -> Result<(), CatalogError> {
+    let before = find(change, user_id).await?;
+    let overrides = overrides::select_live(change.kind, user_id, Timestamp::default());
+    let overrides = overrides.rows(change.connection).await?;
+    if before.is_none() && overrides.is_empty() {
+        return Err(CatalogError::not_found("nothing is known about that user"));
+    }
+    let overrides: Vec<Override> = overrides.iter().map(overrides::read).collect::<Result<_, _>>()?;
+    for table in ["pacegate_users", "pacegate_overrides"] {
+        let delete = change.statement(&format!("DELETE FROM {table} WHERE user_key = ?"));
+        delete.bind(key_of(user_id)).run(change.connection).await?;
+    }
+    let overrides: Vec<Value> = overrides.iter().map(json::of_override).collect();
+    let before = Some(json!({ "user": before.as_ref().map(json::user), "overrides": overrides }));
+    let (action, user) = ("user.delete", Some(user_id));
+    change.record(Entry { action, subject: user_id, user_id: user, before, after: None }).await
+}
+
+async fn import(
+    change: &mut Change<'_>,
+    batch: &BTreeMap<String, (String, Option<String>)>,
+) -> Result<(), CatalogError> {
+    let mut sql = String::from(
+        "INSERT INTO pacegate_users (user_key, user_id, tier, custom_limits_json, version, updated_at) VALUES ",
+    );
+    sql.push_str(&vec!["(?, ?, ?, '[]', 1, ?)"; batch.len()].join(", "));
+    sql.push_str(change.kind.replace_tier());
+    let mut statement: Statement<'_> = change.statement(&sql).patient();
+    for (user_key, (user_id, tier)) in batch {
+        let row = statement.bind(user_key.clone()).bind(user_id.clone()).bind(tier.clone());
+        statement = row.time(change.now);
+    }
+    statement.run(change.connection).await?;
+    let after = Some(json!({ "users": batch.len() }));
+    change.record(Entry { action: "user.import", subject: "users", user_id: None, before: None, after }).await
+}
+
+async fn find(change: &mut Change<'_>, user_id: &str) -> Result<Option<User>, CatalogError> {
+    let statement = change.statement(&format!("{SELECT} WHERE user_key = ?")).bind(key_of(user_id));
+    statement.row(change.connection).await?.as_ref().map(read).transpose()
+}
+
+fn read(row: &AnyRow) -> Result<User, CatalogError> {
+    let custom_limits = json::read_custom_limits(column(row, 2)?)?;
+    Ok(User {
+        user_id: column(row, 0)?,
+        tier: column(row, 1)?,
+        custom_limits,
+        version: column(row, 3)?,
+        updated_at: time(row, 4)?,
+    })
+}

@@ -1,0 +1,171 @@
+//! What a caller is told when something happens to the database: real servers, real outages.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+
+use pacegate::{Limit, Rule};
+use pacegate_catalog::{Actor, Catalog, CatalogError};
+use pacegate_testkit::server::{Fault, FaultProxy, MariaDb, Postgres};
+
+/// What the tests need of a database server.
+trait Server {
+    fn url(&self) -> String;
+    fn port(&self) -> u16;
+    fn kill(&mut self);
+    fn restart(&mut self);
+    fn freeze(&self);
+    fn thaw(&self);
+}
+
+macro_rules! server {
+    ($server:ty) => {
+        impl Server for $server {
+            fn url(&self) -> String {
+                self.url()
+            }
+
+            fn port(&self) -> u16 {
+                self.port()
+            }
+
+            fn kill(&mut self) {
+                self.kill();
+            }
+
+            fn restart(&mut self) {
+                self.restart();
+            }
+
+            fn freeze(&self) {
+                self.freeze();
+            }
+
+            fn thaw(&self) {
+                self.thaw();
+            }
+        }
+    };
+}
+
+server!(MariaDb);
+server!(Postgres);
+
+macro_rules! on_both {
+    ($($scenario:ident),+ $(,)?) => {
+        mod mariadb {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $scenario() {
+                    super::$scenario(pacegate_testkit::server::MariaDb::start()).await;
+                }
+            )+
+        }
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $scenario() {
+                    super::$scenario(pacegate_testkit::server::Postgres::start()).await;
+                }
+            )+
+        }
+    };
+}
+
+on_both!(
+    a_wrong_password_is_not_an_outage,
+    a_killed_server_is_an_outage_and_comes_back,
+    a_frozen_server_keeps_nobody_waiting_for_ever,
+    lost_replies_neither_lose_nor_invent_a_change,
+);
+
+fn actor() -> Actor {
+    Actor { key_id: "somebody".into(), ..Actor::default() }
+}
+
+fn rule(number: usize) -> Rule {
+    Rule::new(&format!("rule {number}"), "user", Limit::per_minute(1).unwrap())
+}
+
+fn assert_discreet(error: &CatalogError) {
+    assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+}
+
+async fn a_wrong_password_is_not_an_outage(server: impl Server) {
+    let error = Catalog::open(&server.url().replace("secret", "secretx")).await.unwrap_err();
+    assert!(error.is_permanent(), "{error:?}");
+    assert_discreet(&error);
+    let error = Catalog::open(&server.url().replace("/pacegate", "/elsewhere")).await.unwrap_err();
+    assert!(error.is_permanent(), "{error:?}");
+}
+
+async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl Server) {
+    let catalog = Catalog::open(&server.url()).await.unwrap();
+    assert!(!format!("{catalog:?}").contains("secret"));
+    catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
+    server.kill();
+    for error in [
+        catalog.revision().await.unwrap_err(),
+        catalog.create_rule(&actor(), &rule(2), None).await.unwrap_err(),
+        Catalog::open(&server.url()).await.unwrap_err(),
+    ] {
+        assert!(error.is_unavailable() && !error.is_uncertain(), "{error:?}");
+        assert_discreet(&error);
+    }
+    server.restart();
+    // What was acknowledged is there, what was refused is not.
+    let list = catalog.rules().await.unwrap();
+    assert_eq!((list.rules.len(), list.revision.all), (1, 1));
+    catalog.create_rule(&actor(), &rule(2), None).await.unwrap();
+}
+
+async fn a_frozen_server_keeps_nobody_waiting_for_ever(server: impl Server) {
+    let catalog = Catalog::open(&server.url()).await.unwrap();
+    catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
+    server.freeze();
+    let (by, rule) = (actor(), rule(2));
+    let (read, list, change) =
+        tokio::join!(catalog.revision(), catalog.rules(), catalog.create_rule(&by, &rule, None));
+    server.thaw();
+    for error in [read.unwrap_err(), list.unwrap_err(), change.unwrap_err()] {
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+    catalog.create_rule(&actor(), &rule, None).await.unwrap();
+    assert_eq!(catalog.audit_verify().await.unwrap().records, 2);
+}
+
+/// The reply to anything is cut off now and then, that to a COMMIT included.
+async fn lost_replies_neither_lose_nor_invent_a_change(server: impl Server) {
+    let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], server.port()))).await;
+    let url = server.url().replace(&server.port().to_string(), &proxy.address().port().to_string());
+    let catalog = Catalog::open(&url).await.unwrap();
+    proxy.set(Fault::CutReplies { one_in: 12, seed: 20_261_116 });
+    let mut outcomes = Vec::new();
+    for number in 0..300 {
+        outcomes.push(catalog.create_rule(&actor(), &rule(number), None).await);
+    }
+    proxy.set(Fault::None);
+
+    let direct = Catalog::open(&server.url()).await.unwrap();
+    let (mut kept, mut undone, mut uncertain) = (0, 0, 0);
+    for (number, outcome) in outcomes.iter().enumerate() {
+        let found = direct.rule_of_variant(&rule(number)).await.unwrap();
+        match outcome {
+            Ok(stored) => {
+                assert_eq!(found.as_ref(), Some(stored));
+                kept += 1;
+            }
+            Err(error) if error.is_uncertain() => uncertain += 1,
+            Err(error) => {
+                assert!(error.is_unavailable(), "{error:?}");
+                assert_eq!(found, None, "{error:?}");
+                undone += 1;
+            }
+        }
+    }
+    assert!(kept > 0 && undone > 0 && uncertain > 0, "{kept} kept, {undone} undone, {uncertain} uncertain");
+    let list = direct.rules().await.unwrap();
+    assert_eq!(i64::try_from(list.rules.len()).unwrap(), list.revision.all);
+    let check = direct.audit_verify().await.unwrap();
+    assert_eq!((check.records, check.first_broken), (u64::try_from(list.rules.len()).unwrap(), None));
+}

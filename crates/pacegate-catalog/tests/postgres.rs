@@ -1,0 +1,59 @@
+//! The suite on a real PostgreSQL.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod suite;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use pacegate_catalog::Catalog;
+use pacegate_testkit::server::Postgres;
+use sqlx::{Connection, PgConnection, raw_sql};
+use suite::Place;
+use tokio::task::JoinSet;
+
+/// One server for the tests that run at a time, with a database for each. A static one would never be stopped.
+static SERVER: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+static DATABASES: AtomicUsize = AtomicUsize::new(0);
+
+fn database() -> Place {
+    let server = {
+        let mut shared = SERVER.lock().unwrap();
+        shared.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Postgres::start());
+            *shared = Arc::downgrade(&server);
+            server
+        })
+    };
+    let name = format!("catalog_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
+    server.query(&format!("CREATE DATABASE {name} OWNER pacegate"));
+    let url = format!("postgres://pacegate:secret@127.0.0.1:{}/{name}", server.port());
+    Place::new(url, server)
+}
+
+catalog_suite!(database());
+
+/// PostgreSQL does not let two make the same table at the same moment, even if each would make it only if it is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_meet_while_they_make_tables_wait_for_each_other() {
+    let place = database();
+    let mut holder = PgConnection::connect(&place.url).await.unwrap();
+    raw_sql("BEGIN; CREATE TABLE pacegate_catalog_schema (version bigint PRIMARY KEY)")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let mut starts = JoinSet::new();
+    for _ in 0..8 {
+        let url = place.url.clone();
+        starts.spawn(async move { Catalog::open(&url).await.map(drop) });
+    }
+    let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while place.number(waiting).await < 8 {
+        tokio::task::yield_now().await;
+    }
+    raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    for start in starts.join_all().await {
+        start.unwrap();
+    }
+}

@@ -1,0 +1,107 @@
+//! The suite on SQLite files, and what only files and memory have.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod suite;
+
+use std::fs;
+
+use pacegate_catalog::{Catalog, RULES_MAX};
+use suite::{Place, actor, rule};
+use tokio::task::JoinSet;
+
+fn file() -> Place {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    Place::new(url, directory)
+}
+
+catalog_suite!(file());
+
+#[tokio::test]
+async fn a_file_is_made_wherever_its_name_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("100% of ünusual names #1.db");
+    let url = format!("sqlite://{}", path.display());
+    assert!(Catalog::open(&url).await.unwrap_err().is_permanent(), "a fragment is not a part of a path");
+    let path = directory.path().join("100% of ünusual names.db");
+    let url = format!("sqlite://{}", path.display());
+    let catalog = Catalog::open(&url).await.unwrap();
+    catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    assert!(path.exists());
+    drop(catalog);
+    assert_eq!(Catalog::open(&url).await.unwrap().rules().await.unwrap().rules.len(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_not_an_outage() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("notes.txt");
+    fs::write(
+        &other,
+        "not a database, but long enough to look like something that somebody wrote".repeat(20),
+    )
+    .unwrap();
+    for path in [other.as_path(), directory.path(), &directory.path().join("missing/catalog.db")] {
+        let error = Catalog::open(&format!("sqlite://{}", path.display())).await.unwrap_err();
+        assert!(error.is_permanent(), "{}: {error:?}", path.display());
+    }
+    assert!(fs::read_to_string(other).unwrap().starts_with("not a database"), "it is left alone");
+}
+
+#[tokio::test]
+async fn memory_is_one_catalog_for_all_clones() {
+    let (catalog, other) =
+        (Catalog::open("sqlite::memory:").await.unwrap(), Catalog::open("sqlite::memory:").await.unwrap());
+    let mut tasks = JoinSet::new();
+    for number in 0..40 {
+        let catalog = catalog.clone();
+        tasks.spawn(async move {
+            catalog.create_rule(&actor(), &rule(&format!("rule {number}"), 1), None).await.unwrap();
+            catalog.rules().await.unwrap().rules.len()
+        });
+    }
+    assert_eq!(tasks.join_all().await.into_iter().max(), Some(40));
+    assert_eq!(catalog.audit_verify().await.unwrap().records, 40);
+    assert_eq!(other.revision().await.unwrap().all, 0);
+}
+
+#[tokio::test]
+async fn there_are_at_most_a_hundred_thousand_rules() {
+    let place = file();
+    let catalog = place.open().await;
+    let first = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    let row = |number: usize| format!("({}, '{number:064x}', '{number:064x}', '{{}}', 1, 0, 0)", number + 10);
+    let rows: Vec<String> = (1..RULES_MAX - 1).map(row).collect();
+    let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
+    place.tamper(&format!("INSERT INTO pacegate_rules ({columns}) VALUES {}", rows.join(", "))).await;
+
+    catalog.create_rule(&actor(), &rule("last", 1), None).await.unwrap();
+    let error = catalog.create_rule(&actor(), &rule("more", 1), None).await.unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("100000 rules already"), "{error}");
+    assert!(catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap_err().is_invalid());
+    // Those that are there can still be changed, and one can go for another.
+    catalog.put_rule(&actor(), &rule("a", 2), None).await.unwrap();
+    catalog.delete_rule(&actor(), &first.rule_id, None).await.unwrap();
+    catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_goes_away_does_not_take_a_catalog_in_memory_along() {
+    let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+    let before = catalog.revision().await.unwrap();
+    // Gives up at every moment of asking: before there is a connection, while one is looked at, and while it is asked.
+    for round in 0..500 {
+        let give_up = async {
+            for _ in 0..round % 10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = catalog.ping() => answer.unwrap(),
+            () = give_up => {}
+        }
+    }
+    assert_eq!(catalog.revision().await.unwrap(), before);
+}

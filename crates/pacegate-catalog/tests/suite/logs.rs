@@ -1,0 +1,126 @@
+//! The decision log, usage, and how old they get.
+
+use std::time::Duration;
+
+use pacegate::Timestamp;
+use pacegate_catalog::{DecisionFilter, DecisionRecord, Period, Retention, UsageFilter, UsageRecord};
+
+use super::{Place, actor, rule};
+
+fn decision(place: &Place, number: u64) -> DecisionRecord {
+    DecisionRecord {
+        at: place.after(number),
+        request_id: Some(format!("r-{number}")),
+        user_id: Some(format!("u{}", number % 3)),
+        dimension: "user".into(),
+        identifier: format!("u{}", number % 3),
+        endpoint: if number.is_multiple_of(2) { "/even" } else { "/odd ' \" 🦀" }.into(),
+        method: number.is_multiple_of(4).then(|| "GET".into()),
+        allowed: !number.is_multiple_of(5),
+        rule: Some("per-user".into()),
+        reason: number.is_multiple_of(5).then(|| "LIMIT_EXCEEDED".into()),
+        cost: number + 1,
+        capacity: Some(100),
+        remaining: (!number.is_multiple_of(7)).then_some(number),
+    }
+}
+
+pub(crate) async fn decisions_are_kept_and_filtered(place: &Place) {
+    let catalog = place.open().await;
+    let all: Vec<DecisionRecord> = (0..1_203).map(|number| decision(place, number)).collect();
+    catalog.append_decisions(&all).await.unwrap();
+    let filters = [
+        DecisionFilter::default(),
+        DecisionFilter { user_id: Some("u1".into()), ..DecisionFilter::default() },
+        DecisionFilter { endpoint: Some("/odd ' \" 🦀".into()), ..DecisionFilter::default() },
+        DecisionFilter { since: Some(place.after(600)), allowed: Some(false), ..DecisionFilter::default() },
+    ];
+    for filter in filters {
+        let wanted = |record: &&DecisionRecord| {
+            filter.user_id.as_ref().is_none_or(|user_id| record.user_id.as_ref() == Some(user_id))
+                && filter.endpoint.as_ref().is_none_or(|endpoint| record.endpoint == *endpoint)
+                && filter.since.is_none_or(|since| record.at >= since)
+                && filter.allowed.is_none_or(|allowed| record.allowed == allowed)
+        };
+        let expected: Vec<DecisionRecord> = all.iter().rev().filter(wanted).cloned().collect();
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = catalog.decision_page(filter.clone(), after, 250).await.unwrap();
+            let Some((number, _)) = page.last() else { break };
+            after = Some(*number);
+            found.extend(page.into_iter().map(|(_, record)| record));
+        }
+        assert_eq!(found, expected, "{filter:?}");
+    }
+    assert!(catalog.decision_page(DecisionFilter::default(), None, 1_001).await.is_err());
+}
+
+fn used(start: Timestamp, identifier: &str, allowed: u64, blocked: u64) -> UsageRecord {
+    UsageRecord { start, dimension: "user".into(), identifier: identifier.into(), allowed, blocked }
+}
+
+pub(crate) async fn usage_adds_up(place: &Place) {
+    let (catalog, other) = (place.open().await, place.open().await);
+    let start = Period::Minute.start_of(place.now());
+    let later = start.saturating_add(Duration::from_secs(60));
+    // Two nodes at once, the second half-way through the minute.
+    let half = start.saturating_add(Duration::from_secs(30));
+    let first = [used(start, "u1", 5, 1), used(start, "u2", 1, 0), used(later, "u1", 2, 2)];
+    let second = [used(half, "u2", 10, 0), used(half, "u1", 1, 1), used(half, "U1", 1, 0)];
+    let (one, two) =
+        tokio::join!(catalog.add_usage(Period::Minute, &first), other.add_usage(Period::Minute, &second));
+    one.unwrap();
+    two.unwrap();
+    let all = catalog.usage(Period::Minute, UsageFilter::default(), start, 10).await.unwrap();
+    let shown: Vec<(&str, u64, u64)> =
+        all.iter().map(|record| (record.identifier.as_str(), record.allowed, record.blocked)).collect();
+    assert_eq!(shown, [("u1", 8, 4), ("u2", 11, 0), ("U1", 1, 0)], "the heaviest first");
+    let only = UsageFilter { dimension: Some("user".into()), identifier: Some("u1".into()) };
+    let recent = catalog.usage(Period::Minute, only, later, 10).await.unwrap();
+    assert_eq!(recent, [used(later, "u1", 2, 2)]);
+    assert!(catalog.usage(Period::Hour, UsageFilter::default(), start, 10).await.unwrap().is_empty());
+}
+
+pub(crate) async fn what_is_too_old_is_removed_and_the_trail_stays_verifiable(place: &Place) {
+    let catalog = place.open().await;
+    let decisions: Vec<DecisionRecord> = (0..1_203).map(|number| decision(place, number)).collect();
+    catalog.append_decisions(&decisions).await.unwrap();
+    let minutes: Vec<UsageRecord> =
+        (0..1_200).map(|number| used(place.after(number / 600 * 60), &format!("u{number}"), 1, 0)).collect();
+    catalog.add_usage(Period::Minute, &minutes).await.unwrap();
+    catalog.add_usage(Period::Hour, &minutes).await.unwrap();
+    for number in 0..10 {
+        catalog.create_rule(&actor(), &rule(&format!("r{number}"), 5), None).await.unwrap();
+        place.clock.advance(Duration::from_secs(1));
+    }
+    let start = Timestamp::from_micros(place.now().as_micros() - 10_000_000);
+    let at = |seconds: u64| start.saturating_add(Duration::from_secs(seconds));
+    let nothing = Timestamp::default();
+    let keep = Retention {
+        audit: nothing,
+        decisions: nothing,
+        minutes: nothing,
+        hours: nothing,
+        overrides: nothing,
+    };
+    assert_eq!(catalog.remove_old(keep).await.unwrap(), pacegate_catalog::Removed::default());
+
+    let removed = catalog
+        .remove_old(Retention { audit: at(4), decisions: at(1_100), minutes: at(120), ..keep })
+        .await
+        .unwrap();
+    assert_eq!((removed.audit, removed.decisions), (4, 1_100));
+    assert!(removed.usage >= 600, "{removed:?}");
+    let left = catalog.decision_page(DecisionFilter::default(), None, 1_000).await.unwrap();
+    assert_eq!(left.len(), 103);
+    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_audit_log").await, 6);
+    let check = catalog.audit_verify().await.unwrap();
+    assert_eq!((check.records, check.first_broken), (6, None), "the rest still hangs together");
+    catalog.create_rule(&actor(), &rule("later", 5), None).await.unwrap();
+    assert_eq!(catalog.audit_verify().await.unwrap().records, 7);
+    // Without the note about what was removed, a cut-off beginning would not be noticed.
+    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 5").await;
+    assert_eq!(catalog.audit_verify().await.unwrap().first_broken, Some(5));
+    let hours = catalog.usage(Period::Hour, UsageFilter::default(), nothing, 1_000).await.unwrap();
+    assert_eq!(hours.len(), 1_000, "hours stay longer");
+}

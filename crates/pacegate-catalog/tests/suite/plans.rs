@@ -1,0 +1,58 @@
+//! Plans.
+
+use std::time::Duration;
+
+use pacegate::{Algorithm, Limit};
+
+use super::{Place, actor};
+
+pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
+    let catalog = place.open().await;
+    let second = Limit::per_second(10).and_then(|limit| limit.with_burst(20)).unwrap();
+    let log = Limit::try_new(Algorithm::SlidingLog, 5, Duration::from_micros(1_500)).unwrap();
+    let (gold, created) = catalog.put_plan(&actor(), "gold", &[second, log], None).await.unwrap();
+    assert!(created);
+    assert_eq!((gold.limits.as_slice(), gold.version), ([second, log].as_slice(), 1));
+    catalog.put_plan(&actor(), "Gold", &[log], None).await.unwrap();
+    catalog.put_plan(&actor(), "a plan", &[log], Some(0)).await.unwrap();
+    assert_eq!(catalog.plan("gold").await.unwrap(), Some(gold.clone()));
+    assert_eq!(catalog.plan("gold ").await.unwrap(), None);
+
+    let list = catalog.rules().await.unwrap();
+    assert_eq!(list.revision.rules, 3);
+    assert_eq!(list.plans, catalog.plans().await.unwrap());
+    let names: Vec<&str> = list.plans.iter().map(|plan| plan.name.as_str()).collect();
+    assert_eq!(names, ["Gold", "a plan", "gold"]);
+
+    let (again, created) = catalog.put_plan(&actor(), "gold", &[log], Some(1)).await.unwrap();
+    assert!(!created && again.version == 2);
+    assert!(catalog.put_plan(&actor(), "gold", &[log], Some(1)).await.unwrap_err().is_changed());
+    assert!(catalog.put_plan(&actor(), "new", &[log], Some(1)).await.unwrap_err().is_changed());
+    catalog.delete_plan(&actor(), "gold").await.unwrap();
+    assert_eq!(catalog.plan("gold").await.unwrap(), None);
+    assert!(catalog.delete_plan(&actor(), "gold").await.unwrap_err().is_not_found());
+
+    place.tamper("UPDATE pacegate_plans SET limits_json = '[{' WHERE name = 'Gold'").await;
+    let list = catalog.rules().await.unwrap();
+    assert_eq!((list.plans.len(), list.unreadable.len()), (1, 1));
+    assert!(list.unreadable[0].contains("Gold"));
+    assert!(catalog.plan("Gold").await.unwrap_err().is_permanent());
+    place.tamper("UPDATE pacegate_plans SET name = 'Gold' WHERE name = 'a plan'").await;
+    assert_eq!(catalog.rules().await.unwrap().unreadable.len(), 2);
+}
+
+pub(crate) async fn plans_that_cannot_be_kept(place: &Place) {
+    let catalog = place.open().await;
+    let limit = Limit::per_second(10).unwrap();
+    let other = Limit::per_second(20).unwrap();
+    for (field, name, limits) in [
+        ("name", "", vec![limit]),
+        ("name", "ü", vec![limit]),
+        ("limits", "empty", vec![]),
+        ("limits", "twice", vec![limit, other]),
+        ("limits", "many", vec![limit; 101]),
+    ] {
+        let error = catalog.put_plan(&actor(), name, &limits, None).await.unwrap_err();
+        assert!(error.is_invalid() && error.field() == Some(field), "{name}: {error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Users, their limits and their overrides.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use pacegate::{Numbers, Profile};
+use pacegate_catalog::{AuditFilter, NewOverride};
+
+use super::{Place, actor};
+
+fn numbers(quota: u64) -> Numbers {
+    Numbers { quota, window: None, burst: None }
+}
+
+fn exact() -> Numbers {
+    Numbers { quota: 5_000, window: Some(Duration::from_micros(1_234_567)), burst: Some(7) }
+}
+
+fn new(place: &Place, rule: &str, quota: u64, seconds: u64) -> NewOverride {
+    NewOverride {
+        user_id: "u1".into(),
+        rule: rule.into(),
+        numbers: numbers(quota),
+        reason: Some("because\n'it' is \"Friday\" 🎉".into()),
+        expires_at: place.after(seconds),
+    }
+}
+
+pub(crate) async fn a_user_is_kept_replaced_and_removed(place: &Place) {
+    let catalog = place.open().await;
+    assert_eq!(catalog.user("u1").await.unwrap(), None);
+    assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (Profile::default(), None));
+    let custom = vec![("per-minute".to_owned(), exact()), ("a".to_owned(), numbers(1))];
+    let made = catalog.put_user(&actor(), "u1", Some("premium"), &custom).await.unwrap();
+    assert_eq!((made.tier.as_deref(), &made.custom_limits, made.version), (Some("premium"), &custom, 1));
+    assert_eq!(catalog.user("u1").await.unwrap(), Some(made));
+    let profile = Profile { tier: Some("premium".into()), custom_limits: custom, overrides: Vec::new() };
+    assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (profile, None));
+    let revision = catalog.revision().await.unwrap();
+    assert_eq!((revision.all, revision.rules, revision.users), (1, 0, 1));
+
+    let again = catalog.put_user(&actor(), "u1", None, &[]).await.unwrap();
+    assert_eq!((again.tier, again.custom_limits, again.version), (None, Vec::new(), 2));
+    catalog.add_override(&actor(), new(place, "a", 1, 10)).await.unwrap();
+    catalog.delete_user(&actor(), "u1").await.unwrap();
+    assert_eq!(catalog.user("u1").await.unwrap(), None);
+    assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), []);
+    assert!(catalog.delete_user(&actor(), "u1").await.unwrap_err().is_not_found());
+    // Somebody without a tier may have overrides.
+    catalog.add_override(&actor(), new(place, "a", 1, 10)).await.unwrap();
+    catalog.delete_user(&actor(), "u1").await.unwrap();
+    assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (Profile::default(), None));
+}
+
+pub(crate) async fn overrides_hold_until_they_expire(place: &Place) {
+    let catalog = place.open().await;
+    let long = catalog
+        .add_override(&actor(), NewOverride { numbers: exact(), reason: None, ..new(place, "a", 1, 100) })
+        .await
+        .unwrap();
+    let short = catalog.add_override(&actor(), new(place, "b", 2, 10)).await.unwrap();
+    assert_eq!(short.reason, new(place, "b", 2, 10).reason);
+    assert_eq!(short.created_at, place.now());
+    assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), [long.clone(), short.clone()]);
+    let (profile, expires) = catalog.profile("u1", place.now()).await.unwrap();
+    assert_eq!(profile.overrides, [("a".to_owned(), exact()), ("b".to_owned(), numbers(2))]);
+    assert_eq!(expires, Some(short.expires_at));
+
+    let last = pacegate::Timestamp::from_micros(short.expires_at.as_micros() - 1);
+    assert_eq!(catalog.overrides("u1", last).await.unwrap().len(), 2);
+    assert_eq!(catalog.overrides("u1", short.expires_at).await.unwrap(), std::slice::from_ref(&long));
+    let (profile, expires) = catalog.profile("u1", short.expires_at).await.unwrap();
+    assert_eq!((profile.overrides.len(), expires), (1, Some(long.expires_at)));
+    assert_eq!(catalog.profile("u1", long.expires_at).await.unwrap(), (Profile::default(), None));
+    assert_eq!(catalog.overrides("u2", place.now()).await.unwrap(), []);
+
+    assert!(catalog.delete_override(&actor(), "u2", &long.override_id).await.unwrap_err().is_not_found());
+    assert!(catalog.delete_override(&actor(), "u1", "0190").await.unwrap_err().is_not_found());
+    assert!(catalog.delete_override(&actor(), "u1", "\0").await.unwrap_err().is_not_found());
+    catalog.delete_override(&actor(), "u1", &long.override_id).await.unwrap();
+    assert!(catalog.delete_override(&actor(), "u1", &long.override_id).await.unwrap_err().is_not_found());
+    assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), [short]);
+    assert_eq!(catalog.revision().await.unwrap().users, 3);
+}
+
+pub(crate) async fn the_newest_override_of_a_rule_wins(place: &Place) {
+    let catalog = place.open().await;
+    for (quota, seconds) in [(1, 1_000), (2, 10), (3, 100)] {
+        catalog.add_override(&actor(), new(place, "a", quota, seconds)).await.unwrap();
+    }
+    let at = |seconds| catalog.profile("u1", place.after(seconds));
+    assert_eq!(at(0).await.unwrap().0.overrides, [("a".to_owned(), numbers(3))]);
+    assert_eq!(at(0).await.unwrap().1, Some(place.after(100)));
+    // The one before holds again when the newest has expired.
+    assert_eq!(at(100).await.unwrap().0.overrides, [("a".to_owned(), numbers(1))]);
+    assert_eq!(at(100).await.unwrap().1, Some(place.after(1_000)));
+}
+
+pub(crate) async fn a_user_has_at_most_a_hundred_overrides(place: &Place) {
+    let catalog = place.open().await;
+    for number in 0..100 {
+        catalog.add_override(&actor(), new(place, &format!("rule {number}"), 1, 10 + number)).await.unwrap();
+    }
+    let error = catalog.add_override(&actor(), new(place, "more", 1, 10)).await.unwrap_err();
+    assert!(error.is_invalid() && error.field() == Some("overrides"), "{error}");
+    let other = NewOverride { user_id: "u2".into(), ..new(place, "more", 1, 10) };
+    catalog.add_override(&actor(), other).await.unwrap();
+    // Expired ones make room, and are gone.
+    place.clock.advance(Duration::from_secs(12));
+    catalog.add_override(&actor(), new(place, "more", 1, 10)).await.unwrap();
+    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_overrides").await, 100 - 3 + 1 + 1);
+}
+
+pub(crate) async fn pages_have_every_user_once(place: &Place) {
+    let catalog = place.open().await;
+    let ids: BTreeSet<String> = (0..21).map(|number| format!("user {number}")).collect();
+    let users: Vec<_> = ids.iter().map(|id| (id.clone(), Some("free".to_owned()))).collect();
+    assert_eq!(catalog.import_users(&actor(), users).await.unwrap(), 21);
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let (page, next) = catalog.user_page(after, 7).await.unwrap();
+        seen.extend(page.into_iter().map(|user| user.user_id));
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 21);
+    assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), ids);
+    for (after, limit, field) in
+        [(None, 0, "limit"), (None, 1_001, "limit"), (Some("\0".to_owned()), 1, "cursor")]
+    {
+        let error = catalog.user_page(after, limit).await.unwrap_err();
+        assert!(error.is_invalid() && error.field() == Some(field), "{error}");
+    }
+}
+
+pub(crate) async fn users_that_differ_a_little_stay_apart(place: &Place) {
+    let catalog = place.open().await;
+    let longest = "x".repeat(1_023);
+    let (long_a, long_b) = (format!("{longest}a"), format!("{longest}b"));
+    let ids =
+        ["u", "U", "u ", "ü", "u\u{308}", "🚦", "🚧", "'", "\"", "\\", "%", long_a.as_str(), long_b.as_str()];
+    for (number, id) in ids.iter().enumerate() {
+        catalog.put_user(&actor(), id, Some(&format!("tier {number}")), &[]).await.unwrap();
+    }
+    for (number, id) in ids.iter().enumerate() {
+        let user = catalog.user(id).await.unwrap().unwrap();
+        assert_eq!((user.user_id.as_str(), user.tier), (*id, Some(format!("tier {number}"))));
+        assert_eq!(user.version, 1);
+    }
+}
+
+pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
+    let catalog = place.open().await;
+    let twice = [("a".to_owned(), numbers(1)), ("a".to_owned(), numbers(2))];
+    let zero = [("a".to_owned(), numbers(0))];
+    let long = "u".repeat(1_025);
+    for (field, id, tier, custom) in [
+        ("user_id", "", None, [].as_slice()),
+        ("user_id", long.as_str(), None, &[]),
+        ("user_id", "a\0", None, &[]),
+        ("tier", "u", Some(""), &[]),
+        ("custom_limits", "u", None, &twice),
+        ("limit", "u", None, &zero),
+    ] {
+        let error = catalog.put_user(&actor(), id, tier, custom).await.unwrap_err();
+        assert!(error.is_invalid() && error.field() == Some(field), "{error}");
+    }
+    let good = new(place, "a", 1, 10);
+    for (field, bad) in [
+        ("user_id", NewOverride { user_id: String::new(), ..good.clone() }),
+        ("rule", NewOverride { rule: "r".repeat(129), ..good.clone() }),
+        ("limit", NewOverride { numbers: numbers(0), ..good.clone() }),
+        ("burst", NewOverride { numbers: Numbers { burst: Some(0), ..numbers(1) }, ..good.clone() }),
+        (
+            "window",
+            NewOverride { numbers: Numbers { window: Some(Duration::ZERO), ..numbers(1) }, ..good.clone() },
+        ),
+        ("reason", NewOverride { reason: Some("r".repeat(1_025)), ..good.clone() }),
+        ("expires_at", NewOverride { expires_at: place.now(), ..good.clone() }),
+    ] {
+        let error = catalog.add_override(&actor(), bad).await.unwrap_err();
+        assert!(error.is_invalid() && error.field() == Some(field), "{error}");
+    }
+    assert_eq!(catalog.revision().await.unwrap().all, 0);
+}
+
+pub(crate) async fn thousands_are_imported_at_once(place: &Place) {
+    let catalog = place.open().await;
+    let custom = [("a".to_owned(), numbers(3))];
+    catalog.put_user(&actor(), "user 5", Some("old"), &custom).await.unwrap();
+    let users = (0..2_500).map(|number| (format!("user {number}"), Some("free".to_owned())));
+    // The last one of several counts, also in one batch.
+    let users =
+        users.chain([("user 2499".to_owned(), None), ("user 2498".to_owned(), Some("gold".to_owned()))]);
+    assert_eq!(catalog.import_users(&actor(), users).await.unwrap(), 2_502);
+
+    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_users").await, 2_500);
+    let five = catalog.user("user 5").await.unwrap().unwrap();
+    assert_eq!((five.tier.as_deref(), five.custom_limits.len(), five.version), (Some("free"), 1, 2));
+    assert_eq!(catalog.user("user 2499").await.unwrap().unwrap().tier, None);
+    assert_eq!(catalog.user("user 2498").await.unwrap().unwrap().tier.as_deref(), Some("gold"));
+    let records = catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
+    assert_eq!(records.len(), 4);
+    assert_eq!(records[0].after.as_deref(), Some(r#"{"users":500}"#));
+    assert_eq!((records[0].action.as_str(), catalog.revision().await.unwrap().users), ("user.import", 4));
+}

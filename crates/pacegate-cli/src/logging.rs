@@ -1,0 +1,203 @@
+//! Logs on the error output, and traces to a collector when one is configured.
+
+use std::fmt::{self, Debug};
+use std::io::{self, IsTerminal, Stderr, Write, stderr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry::{KeyValue, global};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithTonicConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
+use pacegate::{Config, LogFormat, TRACES, TracesConfig};
+use tokio::time::Instant;
+use tonic::transport::ClientTlsConfig;
+use tracing::Subscriber;
+use tracing::field::Field;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use crate::output::steers;
+
+/// How long the collector may take to take the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(3);
+
+/// How often it is said that spans are lost.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Logs and traces, until they are finished.
+#[derive(Debug)]
+pub(crate) struct Logging {
+    traces: Option<SdkTracerProvider>,
+}
+
+impl Logging {
+    /// Starts to log. It must be called within the runtime, which sends the traces.
+    pub(crate) fn start(config: &Config) -> anyhow::Result<Self> {
+        // What is only meant for traces would double what the log says.
+        let filter = EnvFilter::try_new(format!("{},{TRACES}=off", config.log.level)).context("log.level")?;
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let lines = match config.log.format {
+            LogFormat::Pretty => lines
+                .with_ansi(std::io::stderr().is_terminal())
+                .fmt_fields(debug_fn(write_field).delimited(" "))
+                .boxed(),
+            LogFormat::Json => lines.with_writer(|| Plain(stderr())).json().flatten_event(true).boxed(),
+        };
+        let traces = config.traces.as_ref().map(provider).transpose().context("traces.otlp")?;
+        if traces.is_some() {
+            global::set_text_map_propagator(TraceContextPropagator::new());
+        }
+        subscriber(lines.with_filter(filter), traces.as_ref())
+            .try_init()
+            .context("could not start logging")?;
+        Ok(Self { traces })
+    }
+
+    /// Sends what is left.
+    pub(crate) fn finish(self) {
+        if let Some(Err(error)) = self.traces.map(|traces| traces.shutdown_with_timeout(LAST_SPANS)) {
+            tracing::warn!(%error, "the last spans did not reach the collector");
+        }
+    }
+}
+
+/// Writes `lines`, and has spans for `traces` if somebody collects them.
+fn subscriber(
+    lines: impl Layer<Registry> + Send + Sync,
+    traces: Option<&SdkTracerProvider>,
+) -> Box<dyn Subscriber + Send + Sync> {
+    let lines = tracing_subscriber::registry().with(lines);
+    let Some(provider) = traces else {
+        // Not a layer that is `None`: with that, spans would be made for nobody, on every check.
+        return Box::new(lines);
+    };
+    let spans = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("pacegate"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_target(false)
+        .with_filter(Targets::new().with_target(TRACES, LevelFilter::INFO));
+    Box::new(lines.with(spans))
+}
+
+/// An exporter whose failures are told, once in a while.
+#[derive(Debug)]
+struct Told {
+    exporter: SpanExporter,
+    told: Mutex<Option<Instant>>,
+}
+
+impl trace::SpanExporter for Told {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let exported = self.exporter.export(batch).await;
+        if let Err(error) = &exported {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+                *told = Some(Instant::now());
+                tracing::warn!(spans, %error, "spans did not reach the collector and are lost");
+            }
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+fn provider(config: &TracesConfig) -> anyhow::Result<SdkTracerProvider> {
+    let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(&config.otlp);
+    if config.otlp.starts_with("https://") {
+        exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
+    }
+    let exporter = Told { exporter: exporter.build()?, told: Mutex::new(None) };
+    let resource = Resource::builder()
+        .with_service_name(config.service_name.clone())
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build();
+    Ok(SdkTracerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_resource(resource)
+        // Whoever traces the whole request decides; traces that begin here are sampled.
+        .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample))))
+        .build())
+}
+
+/// JSON leaves most of what steers a terminal as it is; within its strings this is the same text.
+struct Plain(Stderr);
+
+impl Write for Plain {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        if !text.chars().any(|character| steers(character) && character != '\n') {
+            return self.0.write(line);
+        }
+        let mut plain = String::with_capacity(text.len() + 16);
+        for character in text.chars() {
+            if steers(character) && character != '\n' {
+                // None of them is beyond four digits.
+                plain.push_str(&format!("\\u{:04x}", u32::from(character)));
+            } else {
+                plain.push(character);
+            }
+        }
+        self.0.write_all(plain.as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Writes a field so that whatever is in it stays within its line: an error may hold what somebody sent.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    if field.name() != "message" {
+        write!(writer, "{}=", field.name())?;
+    }
+    for character in format!("{value:?}").chars() {
+        if steers(character) {
+            write!(writer, "{}", character.escape_default())?;
+        } else {
+            writer.write_char(character)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_made_only_where_somebody_collects_them() {
+        let lines = || {
+            let filter = EnvFilter::new(format!("trace,{TRACES}=off"));
+            tracing_subscriber::fmt::layer().with_writer(io::sink).with_filter(filter)
+        };
+        let is_made = || !tracing::info_span!(target: TRACES, "check").is_disabled();
+        assert!(!tracing::subscriber::with_default(subscriber(lines(), None), is_made));
+        let provider = SdkTracerProvider::builder().build();
+        assert!(tracing::subscriber::with_default(subscriber(lines(), Some(&provider)), is_made));
+    }
+}

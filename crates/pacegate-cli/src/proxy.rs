@@ -1,0 +1,172 @@
+//! `pacegate proxy`: a reverse proxy that limits what reaches the program behind it, whatever that is written in.
+
+mod body;
+mod connection;
+mod forward;
+mod headers;
+mod listen;
+mod trace;
+mod tunnel;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use hyper::Uri;
+use hyper::header::HeaderName;
+use pacegate::{Config, Limiter};
+use pacegate_connect::FromConfig;
+use pacegate_tower::resolve::{Resolve, address, api_key, header};
+use pacegate_tower::{MissingKey, PacegateLayer};
+use tokio::signal::unix::{SignalKind, signal};
+use tower_layer::Layer;
+
+use crate::Failure;
+use crate::logging::Logging;
+use crate::output::say;
+use crate::serve::listen;
+use forward::{Forward, Upstream};
+
+/// The longest that any timeout can be.
+const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
+
+/// Runs a reverse proxy in front of a program: what the rules allow is passed on, the rest gets 429.
+///
+/// Requests are counted by the client's address (dimension ip), by the hash of X-API-Key if there is one (apikey), and by --user-header if that is
+/// set (user), all in one atomic step. Rules match the path and the method.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  pacegate proxy --upstream http://127.0.0.1:3000 --config pacegate.yaml\n  pacegate proxy --upstream http://127.0.0.1:50051 --upstream-http2 --http 0.0.0.0:8090"
+)]
+pub(crate) struct Proxy {
+    /// The program to pass requests on to: http://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    upstream: String,
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
+    http: SocketAddr,
+    /// The configuration file, followed while the proxy runs; every value can be overridden by the environment.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The header that names the user. Clients can write any header: only set this where something in front of the proxy overwrites it.
+    #[arg(long, value_name = "NAME")]
+    user_header: Option<String>,
+    /// Speaks HTTP/2 to the upstream, without asking first (as gRPC servers need it); HTTP/1.1 otherwise.
+    #[arg(long)]
+    upstream_http2: bool,
+    /// How long the upstream may take to start its answer, counted anew while the request's body moves.
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    timeout: String,
+    /// How long a body, or a WebSocket, may be silent in both directions.
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    stream_timeout: String,
+}
+
+impl Proxy {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let upstream = self.upstream().map_err(Failure::Misused)?;
+        if let Some(name) = &self.user_header {
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+                Failure::Misused(anyhow!("--user-header: `{name}` cannot be the name of a header"))
+            })?;
+        }
+        let config = Config::load(self.config.as_deref()).map_err(|errors| {
+            let file =
+                self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
+            Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
+        })?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("could not start the runtime")?;
+        let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        if config.server.tls.is_some() {
+            tracing::warn!("server.tls is the service's: the proxy does not encrypt its connections");
+        }
+        let served = runtime.block_on(self.serve(config, upstream));
+        logging.finish();
+        Ok(served?)
+    }
+
+    /// What the command line says about the upstream.
+    fn upstream(&self) -> anyhow::Result<Upstream> {
+        let refuse = |reason: &str| anyhow!("--upstream: `{}` {reason}", self.upstream);
+        let url: Uri = self.upstream.parse().map_err(|_| refuse("is not a URL"))?;
+        if url.scheme_str() != Some("http") {
+            return Err(refuse("must be an address like http://127.0.0.1:3000"));
+        }
+        let authority = url.authority().filter(|authority| !authority.as_str().contains('@'));
+        let authority = authority.ok_or_else(|| refuse("must not have a user or a password"))?.clone();
+        if url.path() != "/" || url.query().is_some() {
+            return Err(refuse("must not have a path: requests keep their own"));
+        }
+        Ok(Upstream {
+            authority,
+            http2: self.upstream_http2,
+            timeout: duration("--timeout", &self.timeout)?,
+            stream_timeout: duration("--stream-timeout", &self.stream_timeout)?,
+        })
+    }
+
+    async fn serve(self, config: Config, upstream: Upstream) -> anyhow::Result<()> {
+        let limiter = Limiter::from_parsed(&config).await?;
+        let layer = self.layer(&config, limiter.clone())?;
+        let listener = listen(self.http).await?;
+        let address = listener.local_addr()?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        // Has the service read its file again, and must not end the proxy, which follows the file anyway.
+        let _hang_up = signal(SignalKind::hangup())?;
+        let service = layer.layer(Forward::new(upstream, config.server.trusted_proxies.clone()));
+        say(&format!(
+            "pacegate proxy listens on http://{address}, in front of {}",
+            self.upstream.trim_end_matches('/')
+        ));
+        tracing::info!(%address, rules = config.rules.len(), "ready");
+        let (server, path) = (config.server.clone(), self.config);
+        let follow = async {
+            match path {
+                Some(path) => pacegate_connect::follow(path, limiter).await,
+                None => std::future::pending().await,
+            }
+        };
+        let shutdown = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!(delay = ?server.drain_delay, "stopping");
+            tokio::time::sleep(server.drain_delay).await;
+        };
+        tokio::select! {
+            () = listen::run(listener, service, &server, shutdown) => {}
+            () = follow => {}
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    /// Whom requests are counted for. An address is always there; whoever has no key or no user is not counted by it.
+    fn layer(&self, config: &Config, limiter: Limiter) -> anyhow::Result<PacegateLayer> {
+        let mut builder = PacegateLayer::builder(limiter)
+            .by(address().trust(config.server.trusted_proxies.iter().copied()))
+            .and_by(api_key())
+            .on_missing_key(MissingKey::Pass)
+            .headers(&config.headers);
+        if let Some(name) = &self.user_header {
+            builder = builder.and_by(header(name).in_dimension("user"));
+        }
+        Ok(builder.build()?)
+    }
+}
+
+fn duration(option: &str, text: &str) -> anyhow::Result<Duration> {
+    let duration = humantime::parse_duration(text);
+    let duration = duration.map_err(|_| anyhow!("{option}: `{text}` is not a duration like 30s"))?;
+    if duration < Duration::from_millis(1) || duration > TIMEOUT_MAX {
+        return Err(anyhow!("{option}: must be between 1ms and 1h, not {text}"));
+    }
+    Ok(duration)
+}

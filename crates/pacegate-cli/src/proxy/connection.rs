@@ -1,0 +1,172 @@
+//! One connection of a client: HTTP/1.1 or HTTP/2, ended when it has been idle for too long or the proxy stops.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use pacegate::ServerConfig;
+use pacegate_tower::Pacegate;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tower_service::Service;
+use tracing::Instrument;
+
+use super::forward::Forward;
+use super::trace;
+
+/// The upstream behind its limits.
+pub(super) type Limited = Pacegate<Forward>;
+
+/// A place among the connections, shared with the WebSocket that a connection may become.
+pub(super) type Place = Arc<Option<OwnedSemaphorePermit>>;
+
+/// The most memory a request's head can take, in bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// The same where heads are compressed, per request.
+const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// How long a client may take to say that it is still there.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a connection that came just before the end may take to send its request.
+const LAST_REQUEST: Duration = Duration::from_millis(250);
+/// How long a client without requests may take to leave once it is asked to.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+/// A connection to be served.
+pub(super) struct Connection {
+    pub(super) service: Limited,
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) peer: SocketAddr,
+    pub(super) stopping: watch::Receiver<()>,
+    pub(super) place: Place,
+}
+
+/// How much a connection is used.
+#[derive(Debug, Default)]
+struct Use {
+    /// How many requests there have been.
+    begun: AtomicUsize,
+    /// How many of them have not been answered to the end.
+    active: AtomicUsize,
+}
+
+impl Use {
+    fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A request that is not answered to the end; goes with its answer's body.
+#[derive(Debug)]
+pub(super) struct Begun(Arc<Use>);
+
+impl Begun {
+    fn new(usage: &Arc<Use>) -> Self {
+        usage.begun.fetch_add(1, Ordering::Relaxed);
+        usage.active.fetch_add(1, Ordering::Relaxed);
+        Self(usage.clone())
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Connection {
+    pub(super) async fn serve(self, stream: TcpStream) {
+        let Self { service, config, peer, mut stopping, place } = self;
+        // Small answers are not held back to fill a packet.
+        let _ = stream.set_nodelay(true);
+        // A client that reads no answers would otherwise hold its place for ever.
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(config.request_timeout));
+
+        let usage = Arc::new(Use::default());
+        let requests = service_fn({
+            let usage = usage.clone();
+            move |mut request: Request<Incoming>| {
+                let begun = Begun::new(&usage);
+                request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(place.clone());
+                let span = trace::request(request.headers());
+                let answer = span.in_scope(|| service.clone().call(request)).instrument(span);
+                async move {
+                    let response = answer.await?;
+                    Ok::<_, Infallible>(response.map(|body| body.until_the_end(begun)))
+                }
+            }
+        });
+        let builder = builder(&config);
+        let mut connection =
+            pin!(builder.serve_connection_with_upgrades(TokioIo::new(Box::pin(stream)), requests));
+
+        let mut looks = interval(config.idle_timeout);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        looks.reset();
+        let (mut ending, mut seen) = (false, 0);
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = connection.as_mut() => break result,
+                // The sender outlives all connections.
+                _ = stopping.changed(), if !ending => {
+                    // Whoever came just now has a request on its way.
+                    if usage.begun() == 0
+                        && let Ok(result) = timeout(LAST_REQUEST, connection.as_mut()).await
+                    {
+                        break result;
+                    }
+                }
+                _ = looks.tick() => {
+                    let begun = usage.begun();
+                    if usage.is_active() || begun != std::mem::replace(&mut seen, begun) {
+                        continue;
+                    }
+                    if ending {
+                        return tracing::debug!("a client does not leave and is cut off");
+                    }
+                }
+            }
+            ending = true;
+            connection.as_mut().graceful_shutdown();
+            looks = interval(LEAVE_WITHIN);
+            looks.reset();
+        };
+        if let Err(error) = result {
+            tracing::debug!(error, "a connection ended early");
+        }
+    }
+}
+
+fn builder(config: &ServerConfig) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(config.idle_timeout)
+        .max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(u32::try_from(config.max_streams).unwrap_or(u32::MAX))
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .keep_alive_interval(config.idle_timeout)
+        .keep_alive_timeout(ALIVE_TIMEOUT.min(config.idle_timeout));
+    builder
+}

@@ -1,0 +1,112 @@
+//! What a proxy changes in headers: those of one hop end here, and the upstream is told who asks.
+
+use std::net::IpAddr;
+
+use hyper::header::{
+    CONNECTION, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use pacegate_tower::IpNet;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const REAL_ADDRESS: HeaderName = HeaderName::from_static("x-real-ip");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const UPGRADES: HeaderValue = HeaderValue::from_static("upgrade");
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+
+/// Whether a message asks for a WebSocket, or agrees to one. Other protocols are not passed on: over `h2c` requests would reach the upstream uncounted.
+pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut upgrades = headers.get_all(UPGRADE).iter();
+    upgrades.next().is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+        && upgrades.next().is_none()
+        && names(headers, &CONNECTION).any(|name| name.eq_ignore_ascii_case(b"upgrade"))
+}
+
+/// Says that the connection becomes a WebSocket.
+pub(super) fn upgrade_to_websocket(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, UPGRADES);
+    headers.insert(UPGRADE, WEBSOCKET);
+}
+
+/// Whether the client takes trailers, as gRPC's do.
+pub(super) fn takes_trailers(headers: &HeaderMap) -> bool {
+    names(headers, &TE).any(|name| name.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Says that trailers are passed on.
+pub(super) fn ask_for_trailers(headers: &mut HeaderMap) {
+    headers.insert(TE, TRAILERS);
+}
+
+/// Removes what is about one connection alone.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> =
+            names(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+        for name in named {
+            // Neither may a client have taken away what the upstream, or the proxy, goes by.
+            if name != HOST && !is_about_the_client(&name) {
+                headers.remove(name);
+            }
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in [KEEP_ALIVE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, HTTP2_SETTINGS] {
+        headers.remove(name);
+    }
+    remove_where(headers, |name| name.as_str().starts_with("proxy-"));
+}
+
+/// Says who asks, and for what. What the client says about that is kept only if it is a proxy that is trusted.
+pub(super) fn forward(headers: &mut HeaderMap, peer: IpAddr, trusted: bool) {
+    // Was answered here: the body is on its way.
+    headers.remove(EXPECT);
+    if !trusted {
+        remove_where(headers, is_about_the_client);
+    }
+    // On one line, because not everybody reads the others.
+    let mut addresses = Vec::new();
+    for value in headers.get_all(FORWARDED_FOR) {
+        addresses.extend_from_slice(value.as_bytes());
+        addresses.extend_from_slice(b", ");
+    }
+    addresses.extend_from_slice(peer.to_string().as_bytes());
+    // Parts of valid values are one.
+    if let Ok(addresses) = HeaderValue::from_bytes(&addresses) {
+        headers.insert(FORWARDED_FOR, addresses);
+    }
+    if let Entry::Vacant(place) = headers.entry(FORWARDED_PROTO) {
+        place.insert(HeaderValue::from_static("http"));
+    }
+    if let Some(host) = headers.get(HOST).cloned()
+        && let Entry::Vacant(place) = headers.entry(FORWARDED_HOST)
+    {
+        place.insert(host);
+    }
+}
+
+/// Whether `peer` is one of the proxies that are believed.
+pub(super) fn is_trusted(trusted: &[IpNet], peer: IpAddr) -> bool {
+    trusted.iter().any(|network| network.contains(&peer))
+}
+
+fn is_about_the_client(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-forwarded-") || name == FORWARDED || name == REAL_ADDRESS
+}
+
+fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    // There is rarely one.
+    while let Some(name) = headers.keys().find(|name| unwanted(name)).cloned() {
+        headers.remove(name);
+    }
+}
+
+/// The words of a list of names.
+fn names<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let values = headers.get_all(name).iter();
+    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}

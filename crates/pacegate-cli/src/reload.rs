@@ -1,0 +1,91 @@
+//! Follows the configuration file and the certificates: what changes comes into force, and a bad file changes nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pacegate::{Config, StoreConfig};
+use pacegate_connect::Watch;
+use pacegate_server::{Live, Tls};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Reloads `path` whenever it changes and on SIGHUP, until the task is aborted. `started` is what the service was started with.
+pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
+        tracing::error!("SIGHUP cannot be listened to; the configuration file is not followed");
+        return;
+    };
+    let mut watch = Watch::new([path.clone()]);
+    loop {
+        tokio::select! {
+            _ = hang_up.recv() => watch.take_note(),
+            () = watch.changed() => {}
+        }
+        reload(&path, &started, &live).await;
+    }
+}
+
+/// Loads the certificates again whenever one of their files changes and on SIGHUP, until the task is aborted. `watch` began before they were loaded.
+pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut watch: Watch) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
+        tracing::error!("SIGHUP cannot be listened to; certificates are not followed");
+        return;
+    };
+    loop {
+        tokio::select! {
+            _ = hang_up.recv() => watch.take_note(),
+            () = watch.changed() => {}
+        }
+        match tls.reload() {
+            Ok(()) => tracing::info!("certificates reloaded, for the connections to come"),
+            Err(error) => tracing::error!(%error, "certificates not reloaded: those before stay in use"),
+        }
+    }
+}
+
+async fn reload(path: &Path, started: &Config, live: &Live) {
+    let file = path.display();
+    let config = match Config::load(Some(path)) {
+        Ok(config) => config,
+        Err(errors) => {
+            for error in &errors.0 {
+                tracing::error!(%file, "{error}");
+            }
+            tracing::error!(%file, errors = errors.0.len(), "not reloaded: the rules before stay in force");
+            return;
+        }
+    };
+    for part in need_a_restart(started, &config) {
+        tracing::warn!(%file, part, "changed, but takes effect only at the next start");
+    }
+    let (rules, plans) = (config.rules.len(), config.plans.len());
+    match live.reload(config).await {
+        Ok(()) => tracing::info!(%file, rules, plans, "reloaded"),
+        Err(error) => tracing::error!(%file, %error, "not reloaded: the rules before stay in force"),
+    }
+}
+
+/// The parts of the configuration that a running service does not change.
+fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
+    // Where a store stands in the file does not matter.
+    let stores = |config: &Config| -> Vec<StoreConfig> {
+        config.stores.iter().map(|store| StoreConfig { place: String::new(), ..store.clone() }).collect()
+    };
+    let parts = [
+        ("server", started.server != now.server),
+        ("stores", stores(started) != stores(now)),
+        ("catalog", started.catalog_url != now.catalog_url),
+        (
+            "failure.timeout",
+            (started.store_timeout, started.envoy_store_timeout)
+                != (now.store_timeout, now.envoy_store_timeout),
+        ),
+        ("log", started.log != now.log),
+        ("traces", started.traces != now.traces),
+        ("metrics", started.metrics != now.metrics),
+        ("headers", started.headers != now.headers),
+        ("management", started.management != now.management),
+        ("decision_log", started.decision_log != now.decision_log),
+        ("retention", started.retention != now.retention),
+    ];
+    parts.into_iter().filter(|(_, changed)| *changed).map(|(part, _)| part).collect()
+}

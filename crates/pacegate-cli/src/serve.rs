@@ -1,0 +1,151 @@
+//! `pacegate serve`: the service.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use pacegate::{Config, StoreConfig};
+use pacegate_catalog::Actor;
+use pacegate_connect::Watch;
+use pacegate_server::{AdminKey, App, Listeners, Live, Tls};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::logging::Logging;
+use crate::output::say;
+use crate::reload;
+use crate::{Failure, stores};
+
+/// The variable that sets the admin key.
+const ADMIN_KEY: &str = "PACEGATE_ADMIN_KEY";
+
+/// Runs the service, on nothing but memory and a SQLite file unless the configuration says otherwise.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  pacegate serve --http 0.0.0.0:8080 --config pacegate.yaml\n  pacegate serve --store redis://127.0.0.1:6379"
+)]
+pub(crate) struct Serve {
+    /// The configuration file; every value can be overridden by the environment (PACEGATE_SERVER__HTTP is server.http).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address of the REST API; overrides server.http (127.0.0.1:8080).
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<SocketAddr>,
+    /// The address of the gRPC services; overrides server.grpc (127.0.0.1:8081).
+    #[arg(long, value_name = "ADDRESS")]
+    grpc: Option<SocketAddr>,
+    /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://, mysql://, postgres://.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where rules, users and the audit trail are kept; overrides catalog.url (sqlite://pacegate.db). Also sqlite::memory:, postgres://, mysql://.
+    #[arg(long, value_name = "URL")]
+    catalog: Option<String>,
+    /// Waits for stores and a catalog that cannot be reached yet instead of giving up.
+    #[arg(long)]
+    wait_for_store: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
+            let file =
+                self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
+            Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
+        })?;
+        // Compared with the file whenever that changes.
+        let followed = self.config.map(|path| (path, config.clone()));
+        if let Some(url) = self.catalog {
+            config.catalog_url = url;
+        }
+        if let Some(url) = self.store {
+            let name = config.stores[0].name.clone();
+            config.stores[0] =
+                StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
+        }
+        let mistakes = pacegate_connect::mistakes(&config);
+        if !mistakes.is_empty() {
+            return Err(Failure::Failed(anyhow!("{}", mistakes.join("\n"))));
+        }
+        if let Some(http) = self.http {
+            config.server.http = http;
+        }
+        config.server.grpc = self.grpc.or(config.server.grpc);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("could not start the runtime")?;
+        let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
+        // Compared with the files for as long as the service runs.
+        let tls = tls.map(|tls| (Watch::new(tls.files().map(Into::into)), tls));
+        let served = runtime.block_on(serve(config, followed, tls, self.wait_for_store));
+        logging.finish();
+        Ok(served?)
+    }
+}
+
+async fn serve(
+    config: Config,
+    followed: Option<(PathBuf, Config)>,
+    tls: Option<(Watch, Arc<Tls>)>,
+    wait_for_store: bool,
+) -> anyhow::Result<()> {
+    let stores = stores::connect(&config, wait_for_store).await?;
+    let catalog = stores::open_catalog(&config.catalog_url, wait_for_store).await?;
+    let live = Live::start(config.clone(), stores, catalog.clone()).await?;
+    let chosen = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());
+    let http = listen(config.server.http).await?;
+    let address = http.local_addr()?;
+    let mut listeners = Listeners::from(http);
+    let mut said = format!("http{}://{address}", if tls.is_some() { "s" } else { "" });
+    if let Some(grpc) = config.server.grpc {
+        let grpc = listen(grpc).await?;
+        said = format!("{said} and, for gRPC, on {}", grpc.local_addr()?);
+        listeners = listeners.grpc(grpc);
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // Made when nothing can fail any more before it is shown.
+    let made = if chosen.is_none() && !catalog.has_admin_key().await? {
+        let actor = Actor { key_id: "first start".into(), ..Actor::default() };
+        Some(catalog.create_key(&actor, "admin", "first start", None).await?.1)
+    } else {
+        None
+    };
+    let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
+
+    // On the terminal and not in the log, which is kept.
+    say(&format!("pacegate {} listens on {said}", env!("CARGO_PKG_VERSION")));
+    if let Some(key) = made {
+        say(&format!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}"));
+    }
+    let mut background = JoinSet::new();
+    background.spawn(live.clone().follow());
+    background.spawn(live.clone().keep_logs());
+    if let Some((watch, tls)) = tls {
+        background.spawn(reload::follow_certificates(tls.clone(), watch));
+        listeners = listeners.tls(tls);
+    }
+    if let Some((path, started)) = followed {
+        background.spawn(reload::follow(path, started, live.clone()));
+    }
+    tracing::info!(%address, rules = config.rules.len(), plans = config.plans.len(), "ready");
+    pacegate_server::run(listeners, app, &config.server, async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+    .await;
+    live.finish_logs().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))
+}

@@ -1,0 +1,227 @@
+//! Server-sent events of a service, followed through its restarts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, HOST, HeaderValue};
+use hyper::{Request, StatusCode};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::figures::Figures;
+use crate::client::Place;
+
+const PATH: &str = "/api/v1/live";
+/// Figures come every second: a service that says nothing for so long is gone.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The pause before a service that is gone is tried again doubles from one to the other.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// The most that an event, or the body of an error, can have.
+const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// What is new at the service.
+#[derive(Debug)]
+pub(super) enum Update {
+    Figures(Box<Figures>),
+    /// It is gone, and will be tried again.
+    Lost(String),
+    /// It will never tell: it says why.
+    Refused(anyhow::Error),
+}
+
+/// A service to be followed.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub(super) place: Arc<Place>,
+    pub(super) api_key: Option<HeaderValue>,
+}
+
+/// Why no more events come.
+enum Stop {
+    Refused(anyhow::Error),
+    Lost(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Lost(error.into())
+    }
+}
+
+impl Source {
+    /// Sends what is new until nobody listens or the service refuses.
+    pub(super) async fn follow(self, updates: mpsc::Sender<Update>) {
+        let mut pause = PAUSES.0;
+        loop {
+            let mut heard = false;
+            let update = match self.listen(&updates, &mut heard).await {
+                Ok(()) => return,
+                Err(Stop::Refused(error)) => {
+                    let _ = updates.send(Update::Refused(error)).await;
+                    return;
+                }
+                Err(Stop::Lost(error)) => Update::Lost(format!("{error:#}")),
+            };
+            if updates.send(update).await.is_err() {
+                return;
+            }
+            if heard {
+                pause = PAUSES.0;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    async fn listen(&self, updates: &mpsc::Sender<Update>, heard: &mut bool) -> Result<(), Stop> {
+        let mut body = timeout(SILENCE_MAX, self.open())
+            .await
+            .map_err(|_| anyhow!("{} did not answer within {SILENCE_MAX:?}", self.place.url()))??;
+        let mut events = Events::default();
+        loop {
+            let frame = timeout(SILENCE_MAX, body.frame())
+                .await
+                .map_err(|_| anyhow!("{} has said nothing for {SILENCE_MAX:?}", self.place.url()))?;
+            let frame = frame.ok_or_else(|| anyhow!("{} is stopping", self.place.url()))?;
+            let Ok(data) = frame.context("the connection broke")?.into_data() else { continue };
+            for event in events.read(&data)? {
+                match event.name.as_str() {
+                    "figures" => {
+                        let figures =
+                            serde_json::from_str(&event.data).context("its figures cannot be read")?;
+                        *heard = true;
+                        if updates.send(Update::Figures(figures)).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                    "error" => return Err(anyhow!("{}", event.data).into()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Incoming, Stop> {
+        let url = self.place.url();
+        let connected = self.place.http1().await;
+        let mut sender = connected.with_context(|| format!("could not reach {url}"))?;
+        let mut request = Request::get(self.place.path(PATH)?).body(Empty::<Bytes>::new())?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(self.place.authority().as_str())?);
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(secret) = &self.api_key {
+            headers.insert("x-api-key", secret.clone());
+        }
+        let response = sender.send_request(request).await;
+        let response = response.with_context(|| format!("{url} broke off its answer"))?;
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(response.into_body());
+        }
+        let body = Limited::new(response.into_body(), EVENT_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow!(error)).context("the connection broke")?.to_bytes();
+        let message = serde_json::from_slice(&body)
+            .map(|body: Value| body["error"]["message"].as_str().unwrap_or("no reason given").to_owned());
+        let message = message.unwrap_or_else(|_| "is it a Pacegate service?".to_owned());
+        let hint = match status {
+            StatusCode::UNAUTHORIZED => {
+                " (--api-key or PACEGATE_API_KEY; a key of the role reader is enough)"
+            }
+            StatusCode::FORBIDDEN => " (a key of the role reader or admin may)",
+            StatusCode::NOT_FOUND => " (it has no live figures: is it older than this command?)",
+            _ => "",
+        };
+        let error = anyhow!("{url} answered {status}: {message}{hint}");
+        let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+        Err(if status.is_client_error() && !passing { Stop::Refused(error) } else { Stop::Lost(error) })
+    }
+}
+
+/// An event.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Event {
+    name: String,
+    data: String,
+}
+
+/// Finds events in what arrives, piece by piece.
+#[derive(Debug, Default)]
+struct Events {
+    /// The start of a line whose end is to come.
+    line: Vec<u8>,
+    event: Event,
+}
+
+impl Events {
+    fn read(&mut self, piece: &[u8]) -> anyhow::Result<Vec<Event>> {
+        let mut whole = Vec::new();
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            if self.line.len() + self.event.data.len() + part.len() > EVENT_BYTES_MAX {
+                return Err(anyhow!("an event is longer than {EVENT_BYTES_MAX} bytes"));
+            }
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.line);
+                let line = String::from_utf8_lossy(&line);
+                whole.extend(self.take(line.trim_end_matches(['\r', '\n'])));
+            }
+        }
+        Ok(whole)
+    }
+
+    /// An empty line ends an event; one that starts with a colon says only that somebody is there.
+    fn take(&mut self, line: &str) -> Option<Event> {
+        if line.is_empty() {
+            return Some(std::mem::take(&mut self.event)).filter(|event| !event.data.is_empty());
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.event.name),
+            "data" => {
+                if !self.event.data.is_empty() {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    const TEXT: &str = ": hello\n\nevent: figures\ndata: {\"ready\":true,\ndata:\"connections\":3}\n\nid: 7\r\nevent: error\r\ndata: the key was revoked\r\n\r\nevent: nothing\n\n";
+
+    #[test]
+    fn events_are_found_however_they_are_cut() {
+        let event = |name: &str, data: &str| Event { name: name.into(), data: data.into() };
+        let expected =
+            [event("figures", "{\"ready\":true,\n\"connections\":3}"), event("error", "the key was revoked")];
+        for size in 1..TEXT.len() {
+            let mut events = Events::default();
+            let pieces = TEXT.as_bytes().chunks(size);
+            let found: Vec<Event> = pieces.flat_map(|piece| events.read(piece).unwrap()).collect();
+            assert_eq!(found, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn an_event_without_an_end_is_refused() {
+        for line in ["data: x\n", "x"] {
+            let mut events = Events::default();
+            let piece = line.repeat(1024 * 1024 / line.len());
+            let refused = (0..16).any(|_| events.read(piece.as_bytes()).is_err());
+            assert!(refused, "{line}");
+        }
+    }
+}

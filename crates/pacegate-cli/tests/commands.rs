@@ -1,0 +1,257 @@
+//! The command as a person uses it: real processes, their output and their exit codes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod process;
+
+use std::io::{BufRead, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use process::{Service, file, pacegate, run};
+
+#[test]
+fn check_is_readable_and_says_allowed_or_denied_by_its_exit_code() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "rules: [{name: two, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}]",
+    );
+    let service = Service::start(&["--config", &config], &[]);
+    let ask = |cost: &str| {
+        run(&["check", "--server", &service.url, "--user", "alice", "--endpoint", "/x", "--cost", cost])
+    };
+    let (code, output, _) = ask("2");
+    assert_eq!(code, 0);
+    assert_eq!(output, "allowed: alice at /x, cost 2\n  two (fixed_window): 0 of 2 left, state throttled\n");
+    let (code, output, _) = ask("1");
+    assert_eq!(code, 3);
+    assert!(
+        output.starts_with("denied: alice at /x, cost 1\n") && output.contains("try again in"),
+        "{output}"
+    );
+    let (code, output, _) = ask("3");
+    assert_eq!(code, 3);
+    assert!(output.contains("waiting does not help"), "{output}");
+    let (code, _, errors) = ask("0");
+    assert_eq!(code, 2);
+    assert!(errors.contains("cost: must be between 1 and 1000000000"), "{errors}");
+}
+
+#[test]
+fn check_says_when_there_is_no_service() {
+    let (code, _, errors) =
+        run(&["check", "--server", "http://127.0.0.1:1", "--user", "u", "--endpoint", "/"]);
+    assert_eq!(code, 1);
+    assert!(errors.starts_with("error: could not reach http://127.0.0.1:1"), "{errors}");
+    let (code, _, _) = run(&["check", "--user", "u"]);
+    assert_eq!(code, 2, "a missing argument is bad usage");
+}
+
+#[test]
+fn config_check_lists_every_mistake() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = file(directory.path(), "plans: {gold: [{algorithm: gcra, limit: 1, window: 1s}]}");
+    let (code, output, _) = run(&["config", "check", &good]);
+    assert_eq!((code, output.trim_end()), (0, format!("{good} is valid: 0 rules, 1 plans").as_str()));
+    let bad = file(directory.path(), "server: {http: x}\nrules:\n  - {name: a}\n");
+    let (code, _, errors) = run(&["config", "check", &bad]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("has 5 mistakes"), "{errors}");
+    for line in [
+        "line 1: server.http:",
+        "line 3: rules[0].dimension: is missing",
+        "line 3: rules[0].window: is missing",
+    ] {
+        assert!(errors.contains(line), "{errors}");
+    }
+    let (code, _, errors) = run(&["config", "check", "/nonexistent.yaml"]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("/nonexistent.yaml"), "{errors}");
+}
+
+#[test]
+fn the_example_file_is_valid() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/pacegate.yaml");
+    let (code, output, errors) = run(&["config", "check", example]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(output.contains("5 rules, 2 plans"), "{output}");
+}
+
+#[test]
+fn openapi_prints_the_document_that_a_service_serves() {
+    let (code, output, errors) = run(&["openapi"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let printed: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(printed["openapi"], "3.1.0");
+    let service = Service::start(&[], &[]);
+    let (status, served) = service.ask("GET", "/openapi.json", "").unwrap();
+    assert_eq!((status, served), (200, printed));
+}
+
+#[test]
+fn openapi_stops_quietly_when_nobody_reads_on() {
+    let mut command =
+        process::pacegate().arg("openapi").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The document is larger than a pipe holds, so that it is still being written now.
+    let mut start = [0; 16];
+    command.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    let output = command.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn serve_refuses_what_it_cannot_do_before_it_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = file(directory.path(), "rules: 5");
+    let (code, output, errors) = run(&["serve", "--config", &bad]);
+    assert_eq!((code, output.as_str()), (2, ""));
+    assert!(errors.contains("line 1: rules: must be a list"), "{errors}");
+    let service = Service::start(&[], &[]);
+    let taken = service.url.trim_start_matches("http://");
+    let (code, _, errors) = run(&["serve", "--http", taken]);
+    assert_eq!(code, 1);
+    assert!(errors.contains(&format!("could not listen on {taken}")), "{errors}");
+    // An admin key that nobody saw would lock everybody out of an empty catalog.
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let (code, output, _) = run(&["serve", "--http", taken, "--catalog", &catalog]);
+    assert_eq!((code, output.as_str()), (1, ""));
+    let (code, _, _) = run(&["serve", "--http", "127.0.0.1:0", "--grpc", taken, "--catalog", &catalog]);
+    assert_eq!(code, 1);
+    let (_, keys, _) = run(&["keys", "list", "--catalog", &catalog]);
+    assert_eq!(keys.lines().count(), 1, "{keys}");
+}
+
+/// Hashes of keys and names of users are in the catalog; and an empty one must not pass for the one that was meant.
+#[test]
+fn a_catalog_is_its_owners_and_is_not_made_by_accident() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("catalog.db");
+    let catalog = format!("sqlite://{}", path.display());
+    for command in [&["audit", "verify"][..], &["keys", "list"], &["keys", "revoke", "x"]] {
+        let (code, output, errors) = run(&[command, &["--catalog", &catalog]].concat());
+        assert_eq!((code, output.as_str()), (1, ""), "{command:?}");
+        assert!(errors.contains(&format!("there is no {}", path.display())), "{errors}");
+        assert!(!path.exists());
+    }
+    let (code, _, errors) = run(&["keys", "create", "--role", "reader", "--catalog", &catalog]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.contains("note: made a new catalog"), "{errors}");
+    let rights = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+    assert_eq!(rights & 0o777, 0o600);
+    assert_eq!(run(&["audit", "verify", "--catalog", &catalog]).0, 0);
+}
+
+#[test]
+fn variables_that_are_for_others_are_no_settings() {
+    let names = [
+        "PACEGATE_API_KEY",
+        "PACEGATE_PORT",
+        "PACEGATE_PORT_8080_TCP_ADDR",
+        "PACEGATE_SERVICE_HOST",
+        "PACEGATE_SERVICE_PORT",
+        "PACEGATE_SERVICE_PORT_HTTP",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(directory.path(), "");
+    let output =
+        pacegate().args(["config", "check", &path]).envs(names.map(|name| (name, "x"))).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for unknown in ["PACEGATE_SERVICE_HOSTS", "PACEGATE_PORT__X", "PACEGATE_API_KEYS"] {
+        let output = pacegate().args(["config", "check", &path]).env(unknown, "x").output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{unknown}");
+    }
+}
+
+#[test]
+fn check_shows_its_key_where_one_is_wanted() {
+    let settings = [("PACEGATE_ADMIN_KEY", "secret"), ("PACEGATE_SERVER__REQUIRE_KEY", "true")];
+    let service = Service::start(&[], &settings);
+    let check = ["check", "--server", &service.url, "--user", "u", "--endpoint", "/"];
+    assert_eq!(run(&check).0, 2);
+    assert_eq!(run(&[&check[..], &["--api-key", "wrong"]].concat()).0, 2);
+    assert_eq!(run(&[&check[..], &["--api-key", "secret"]].concat()).0, 0);
+    let output = pacegate().args(check).env("PACEGATE_API_KEY", "secret").output().unwrap();
+    assert!(output.status.success());
+}
+
+#[test]
+fn the_environment_overrides_the_file() {
+    let service =
+        Service::start(&[], &[("PACEGATE_DEFAULT_LIMIT", "{algorithm: fixed_window, limit: 1, window: 1d}")]);
+    let (code, output, _) = run(&["check", "--server", &service.url, "--user", "u", "--endpoint", "/"]);
+    assert_eq!(code, 0);
+    assert!(output.contains("default (fixed_window): 0 of 1 left"), "{output}");
+}
+
+#[test]
+fn the_admin_key_is_printed_once_or_chosen() {
+    let body = r#"{"user_id":"u","endpoint":"/"}"#;
+    let mut made = Service::start(&[], &[]);
+    let mut line = String::new();
+    made.output.read_line(&mut line).unwrap();
+    let key = line.trim().rsplit(' ').next().unwrap().to_owned();
+    assert!(key.starts_with("pgk_") && key.len() == 85, "{line}");
+    assert!(made.post("/v1/rate-limit/reset", &key, body).starts_with("HTTP/1.1 200"));
+    assert!(made.post("/v1/rate-limit/reset", "guess", body).starts_with("HTTP/1.1 401"));
+
+    let mut chosen = Service::start(&[], &[("PACEGATE_ADMIN_KEY", "my own key")]);
+    assert!(chosen.post("/v1/rate-limit/reset", "my own key", body).starts_with("HTTP/1.1 200"));
+    chosen.terminate();
+    assert_eq!(chosen.process.wait().unwrap().code(), Some(0));
+    let mut rest = String::new();
+    chosen.output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "a chosen key is not repeated");
+}
+
+#[test]
+fn terminating_finishes_requests_in_flight_and_exits_with_0() {
+    let mut service = Service::start(&[], &[]);
+    let body = r#"{"user_id":"u","endpoint":"/"}"#;
+    let mut stream = TcpStream::connect(service.url.trim_start_matches("http://")).unwrap();
+    let length = body.len();
+    write!(stream, "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n").unwrap();
+    stream.write_all(&body.as_bytes()[..5]).unwrap();
+    // Another request is answered, so the unfinished one has arrived.
+    assert!(service.post("/v1/rate-limit/check", "", body).starts_with("HTTP/1.1 200"));
+    service.terminate();
+    // The service has noticed the signal once nobody can connect any more.
+    while TcpStream::connect(service.url.trim_start_matches("http://")).is_ok() {
+        std::thread::yield_now();
+    }
+    stream.write_all(&body.as_bytes()[5..]).unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert_eq!(service.process.wait().unwrap().code(), Some(0));
+}
+
+/// `pacegate … | head` reads as much as it likes.
+#[test]
+fn a_pipe_that_nobody_reads_is_no_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    for arguments in [&["keys", "create", "--role", "reader"][..], &["keys", "list"], &["openapi"]] {
+        let mut process = pacegate()
+            .args(arguments)
+            .env("PACEGATE_CATALOG__URL", &catalog)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(process.stdout.take());
+        let output = process.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn config_schema_is_for_editors() {
+    let (code, output, errors) = run(&["config", "schema"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let schema: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(schema["properties"]["rules"]["type"], "array");
+}

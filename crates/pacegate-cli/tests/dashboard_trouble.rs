@@ -1,0 +1,231 @@
+//! The dashboard where things are not as they should be: keys that end, a service that restarts, hostile names, no mouse, a small screen.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod browser;
+mod process;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use browser::{Browser, CONFIG, KEY, ask, check, shadow_rule, start};
+use pacegate_testkit::server::free_port;
+use process::{Service, file};
+use serde_json::{Value, json};
+use thirtyfour::Key;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_end_and_keys_that_are_guessed() {
+    let (service, browser) = start().await;
+    let short = ask(&service, "POST", "/api/v1/keys", &json!({"role": "reader", "expires_in_seconds": 2}));
+    browser.sign_in(short["secret"].as_str().unwrap()).await;
+    // Either way: before it is in, or while the page is open.
+    browser.see_in("#sign-in-message", "The API key has expired.").await;
+    for guess in 0..20 {
+        service.post("/api/v1/rules", &format!("guess-{guess}"), "{}");
+    }
+    browser.sign_in("another-guess").await;
+    browser
+        .see_in(
+            "#sign-in-message",
+            "Too many keys that are not valid were tried from this address. Try again in",
+        )
+        .await;
+    browser.sign_in("secret").await;
+    browser.see_in("h1", "Live").await;
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_only_look_changes_nothing_and_a_revoked_key_ends_it() {
+    let (service, browser) = start().await;
+    ask(&service, "POST", "/api/v1/rules", &shadow_rule("watching"));
+    check(&service, "erin", 1);
+    let reader = ask(&service, "POST", "/api/v1/keys", &json!({"role": "reader"}));
+    browser.sign_in(reader["secret"].as_str().unwrap()).await;
+    browser.see_in("#who", "reader").await;
+    browser.click("Rules").await;
+    for button in ["New rule", "Enforce watching", "Edit watching", "Delete watching"] {
+        assert!(browser.is_disabled(button).await, "{button}");
+    }
+    browser.click("Users").await;
+    browser.fill("User id", "erin").await;
+    browser.click("Look up").await;
+    for button in ["watching: 2× for 1 hour", "watching: custom override", "watching: reset counters"] {
+        assert!(browser.is_disabled(button).await, "{button}");
+    }
+    browser.click("Try").await;
+    assert!(browser.is_disabled("Really check (charges)").await);
+    browser.fill("User id", "erin").await;
+    browser.click("Explain").await;
+    browser.see_in("#verdict", "Would be allowed").await;
+
+    ask(&service, "DELETE", &format!("/api/v1/keys/{}", reader["key_id"].as_str().unwrap()), &Value::Null);
+    browser.see_in("#sign-in-message", "The API key was revoked.").await;
+    browser.gone("#app").await;
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tab_left_open_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(directory.path(), CONFIG);
+    let address = format!("127.0.0.1:{}", free_port());
+    let arguments = ["--config", config.as_str(), "--http", address.as_str()];
+    let mut service = Service::start_at(&arguments, &[KEY]);
+    let browser = Browser::open(&service.url).await;
+    browser.sign_in("secret").await;
+    browser.see_in("#connection", "Live").await;
+    service.kill();
+    browser.see_in("#connection", "Connection lost, retrying").await;
+    // What is asked meanwhile is answered plainly.
+    browser.click("Rules").await;
+    browser.see_in("#rule-table", "The service does not answer.").await;
+    browser.click("Live").await;
+    let service = Service::start_at(&arguments, &[KEY]);
+    browser.see_in("#connection", "Live").await;
+    check(&service, "frank", 1);
+    browser.see_in("#heaviest", "frank").await;
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_finds_no_place_to_watch_gets_one_when_there_is_one() {
+    let (service, browser) = start().await;
+    let address = service.url.trim_start_matches("http://");
+    let watch = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let head =
+            "GET /api/v1/live HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nx-api-key: secret\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        stream
+    };
+    let others: Vec<TcpStream> = (0..64).map(|_| watch()).collect();
+    browser.sign_in("secret").await;
+    browser.see_in("#connection", "Too many watch already. Retrying.").await;
+    drop(others);
+    browser.see_in("#connection", "Live").await;
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_identifiers_are_only_text() {
+    let (service, browser) = start().await;
+    let hostile = "<img src=x onerror=window.hacked=1>'/../%2f{{7*7}}";
+    check(&service, hostile, 7);
+    ask(&service, "POST", "/api/v1/rules", &shadow_rule("<script>hacked=1</script>"));
+    let path = format!("/api/v1/users/{}/tier", "%3Cimg%20src%3Dx%20onerror%3Dwindow.hacked%3D1%3E");
+    ask(&service, "PUT", &path, &json!({"tier": "<b onclick=hacked=1>gold</b>"}));
+    browser.sign_in("secret").await;
+    browser.see_in("#most-blocked", hostile).await;
+    browser.click(hostile).await;
+    browser.see_in("h2", hostile).await;
+    browser.see_in("td.use", "5 of 5").await;
+    browser.click("<script>hacked=1</script>: 2× for 1 hour").await;
+    browser.see_in("dialog", hostile).await;
+    browser.click("Override").await;
+    browser.see_in("#notices", hostile).await;
+    browser.click("Rules").await;
+    browser.see_in("#rule-table", "<script>hacked=1</script>").await;
+    browser.click("Try").await;
+    browser.fill("User id", "<img src=x onerror=window.hacked=1>").await;
+    browser.click("Explain").await;
+    browser.see_in("#verdict", "<b onclick=hacked=1>gold</b>").await;
+    browser.click("Audit").await;
+    browser.see_in("#audit-list", "<img src=x onerror=window.hacked=1>").await;
+    assert_eq!(browser.run("return [window.hacked ?? null, document.querySelectorAll('#content img, #content script').length]").await, json!([null, 0]));
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keyboard_is_enough() {
+    let (service, browser) = start().await;
+    ask(&service, "POST", "/api/v1/rules", &shadow_rule("watching"));
+    // The field has the focus.
+    browser.press("secret").await;
+    browser.press(Key::Enter).await;
+    browser.see_in("h1", "Live").await;
+    let tab = || browser.press(Key::Tab);
+    let focused = async || {
+        let script = "const at = document.activeElement; return at.getAttribute('aria-label') ?? at.textContent.trim()";
+        browser.run(script).await
+    };
+    assert_eq!(focused().await, "Live", "the heading is read first");
+    // Back over everything that stands before it, as far as the way around all that.
+    for name in
+        ["Sign out", "Theme: auto", "Keys", "Audit", "Try", "Users", "Rules", "Live", "Skip to content"]
+    {
+        browser.tab_back().await;
+        assert_eq!(focused().await, name);
+    }
+    browser.press(Key::Enter).await;
+    assert_eq!(browser.run("return document.activeElement.id").await, "content");
+    for name in ["Sign out", "Theme: auto", "Keys", "Audit", "Try", "Users", "Rules"] {
+        browser.tab_back().await;
+        assert_eq!(focused().await, name);
+    }
+    browser.press(Key::Enter).await;
+    browser.see_in("h1", "Rules").await;
+    assert_eq!(focused().await, "Rules");
+    browser.see_in("#rule-table", "watching").await;
+    for name in ["New rule", "", "Enforce watching"] {
+        tab().await;
+        assert_eq!(focused().await, name);
+    }
+    browser.press(Key::Enter).await;
+    browser.see_in("dialog", "Enforce watching?").await;
+    for _ in 0..6 {
+        tab().await;
+        let inside = "return document.activeElement === document.body || document.activeElement.closest('dialog') !== null";
+        assert_eq!(browser.run(inside).await, json!(true), "the dialog keeps the focus");
+    }
+    browser.press(Key::Escape).await;
+    browser.gone("dialog").await;
+    assert_eq!(focused().await, "Enforce watching", "it comes back");
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_screens_and_the_dark() {
+    let (service, browser) = start().await;
+    let long = "a-very-long-identifier-".repeat(12);
+    check(&service, &long, 6);
+    ask(&service, "POST", "/api/v1/rules", &shadow_rule(&"long-rule-name-".repeat(8)));
+    browser.resize(390, 844).await;
+    let narrow = "return document.documentElement.scrollWidth <= innerWidth";
+    assert_eq!(browser.run(narrow).await, json!(true), "sign-in");
+    browser.sign_in("secret").await;
+    browser.see_in("#heaviest", &long).await;
+    for (page, shown) in [
+        ("Live", "By rule"),
+        ("Rules", "long-rule-name"),
+        ("Try", "Explain"),
+        ("Audit", "rule.create"),
+        ("Keys", "Make a key"),
+        ("Users", "User id"),
+    ] {
+        browser.click(page).await;
+        browser.see_in("#content", shown).await;
+        assert_eq!(browser.run(narrow).await, json!(true), "{page}");
+    }
+    browser.fill("User id", &long).await;
+    browser.click("Look up").await;
+    browser.see_in("td.use", "5 of 5").await;
+    assert_eq!(browser.run(narrow).await, json!(true), "a user");
+
+    let ground = "return getComputedStyle(document.body).backgroundColor";
+    browser.prefers("light").await;
+    let light = browser.run(ground).await;
+    browser.prefers("dark").await;
+    let dark = browser.run(ground).await;
+    assert_ne!(light, dark, "as the system has it");
+    browser.click("Theme: auto").await;
+    assert_eq!(browser.run(ground).await, light, "chosen by hand");
+    browser.click("Theme: light").await;
+    browser.prefers("light").await;
+    assert_eq!(browser.run(ground).await, dark);
+    browser.close().await;
+}

@@ -1,0 +1,461 @@
+//! Other products' limit files: what comes out of them, and what is refused.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod process;
+
+use std::path::Path;
+
+use pacegate::{Config, Descriptor};
+use process::run;
+
+fn data(name: &str) -> String {
+    format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Writes `text` to a file and imports it.
+fn import(product: &str, text: &str) -> (i32, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("limits.yaml");
+    std::fs::write(&file, text).unwrap();
+    run(&["import", product, file.to_str().unwrap()])
+}
+
+fn accept(product: &str, text: &str) -> (String, String) {
+    let (code, output, errors) = import(product, text);
+    assert_eq!(code, 0, "{text}\n{errors}");
+    (output, errors)
+}
+
+/// Imports a file from the data and compares everything with what is expected.
+fn golden(product: &str, notes: &[&str]) -> Config {
+    let (code, output, errors) = run(&["import", product, &data(&format!("{product}.yaml"))]);
+    assert_eq!(code, 0, "{errors}");
+    let expected = std::fs::read_to_string(data(&format!("{product}.pacegate.yaml"))).unwrap();
+    assert_eq!(output, expected);
+    assert_eq!(errors.lines().collect::<Vec<_>>(), notes);
+    let (code, checked, errors) = run(&["config", "check", &data(&format!("{product}.pacegate.yaml"))]);
+    assert_eq!(code, 0, "{errors}");
+    let config = Config::parse(&output).unwrap();
+    assert!(
+        checked.ends_with(&format!("0 rules, 0 plans, {} descriptors\n", config.descriptors.len())),
+        "{checked}"
+    );
+    config
+}
+
+#[tokio::test]
+async fn envoy() {
+    let notes = [
+        "note: line 10: descriptors[1]: has no rate_limit: whoever matches it is not limited",
+        "note: line 29: descriptors[4].detailed_metric: is about metrics and limits nothing; left out",
+    ];
+    let limiter = golden("envoy", &notes).limiter().unwrap();
+    let cases: [(&[(&str, &str)], &str); 14] = [
+        (&[("remote_address", "198.51.100.7")], "per-address 199"),
+        (&[("remote_address", "192.0.2.10")], "unlimited"),
+        (&[("remote_address", "203.0.113.66")], "denied"),
+        (&[("database", "users")], "database=users 499"),
+        (&[("database", "users"), ("remote_address", "198.51.100.7")], "database=users.remote_address 49"),
+        (&[("database", "replica-3")], "database=replica-* 99999"),
+        (&[("database", "other")], "nothing"),
+        (&[("plan", "free")], "nothing"),
+        (&[("plan", "free"), ("api_key", "k")], "plan=free.api_key 999"),
+        (&[("plan", "free"), ("path", "/v1/export")], "plan=free.path=/v1/export 6"),
+        (&[("plan", "paid"), ("path", "/x")], "plan=paid.path 999999"),
+        (&[("internal", "yes")], "unlimited"),
+        (&[("version", "1.10")], "version=1.10 2"),
+        (&[("version", "1.1")], "nothing"),
+    ];
+    for (entries, expected) in cases {
+        let descriptor = Descriptor::new(entries.iter().copied());
+        let decision = limiter.check_descriptors("shop", &[descriptor]).await.unwrap();
+        let outcome = &decision.outcomes[0];
+        let found = match outcome.decision.binding_limit() {
+            Some(limit) => format!("{} {}", limit.name, outcome.decision.remaining().unwrap()),
+            None if outcome.unlimited => "unlimited".into(),
+            None if outcome.banned_by.is_some() => "denied".into(),
+            None => "nothing".into(),
+        };
+        assert_eq!(found, expected, "{entries:?}");
+    }
+    let paid = Descriptor::new([("plan", "paid"), ("api_key", "k")]);
+    let address = Descriptor::new([("remote_address", "198.51.100.8")]);
+    let decision = limiter.check_descriptors("shop", &[address, paid]).await.unwrap();
+    assert!(decision.outcomes[0].decision.limits().is_empty(), "replaced");
+    assert_eq!(&*decision.outcomes[1].decision.limits()[0].name, "paid");
+}
+
+#[tokio::test]
+async fn limitador() {
+    let notes = [
+        "note: line 2: Limitador's windows begin with the first request in them; these begin at whole multiples of their length since 1970",
+        "note: line 25: [3].id: left out: a limit has one name here, and name is it",
+        "note: line 31: [4]: has keys without `descriptors[…]`, as Limitador wrote them before 2.0: they may come from any one descriptor of a request",
+    ];
+    let limiter = golden("limitador", &notes).limiter().unwrap();
+    let ask = async |domain: &str, descriptors: &[&[(&str, &str)]]| {
+        let descriptors: Vec<Descriptor<'_>> =
+            descriptors.iter().map(|entries| Descriptor::new(entries.iter().copied())).collect();
+        let decision = limiter.check_descriptors(domain, &descriptors).await.unwrap();
+        let limits = |outcome: &pacegate::DescriptorOutcome| {
+            let limits =
+                outcome.decision.limits().iter().map(|limit| (limit.name.to_string(), limit.limit.quota()));
+            limits.collect::<Vec<_>>()
+        };
+        decision.outcomes.iter().map(limits).collect::<Vec<_>>()
+    };
+    let named = |limits: &[(&str, u32)]| {
+        limits.iter().map(|(name, quota)| ((*name).to_owned(), *quota)).collect::<Vec<_>>()
+    };
+    let toys = "toystore.example.com";
+    let post = [("req.method", "POST"), ("req.path", "/toys/1"), ("tier", "free"), ("user_id", "u")];
+    let all = named(&[("posts-per-user", 10), ("posts-per-user", 1000), ("everything", 5000)]);
+    assert_eq!(ask(toys, &[&post]).await, [all]);
+    let gold = [("user_id", "u"), ("tier", "gold"), ("req.path", "/toys/1"), ("req.method", "POST")];
+    assert_eq!(ask(toys, &[&gold]).await, [named(&[("posts-per-user", 1000), ("everything", 5000)])]);
+    assert_eq!(
+        ask(toys, &[&[("x", "y")], &post]).await,
+        [named(&[("everything", 5000)]), Vec::new()],
+        "only the first descriptor"
+    );
+    let old = [("req.method", "GET"), ("user_id", "u"), ("app.id", "a")];
+    let name = "req.method=GET by user_id, app.id";
+    assert_eq!(ask("old.example.com", &[&[("x", "y")], &old]).await, [Vec::new(), named(&[(name, 5)])]);
+    let workload = [("source.workload", "w")];
+    assert_eq!(
+        ask("mesh", &[&workload, &workload]).await,
+        [Vec::new(), named(&[("by source.workload", 100)])]
+    );
+    let delete = Descriptor::new([("req.method", "DELETE")]);
+    let denied = limiter.check_descriptors(toys, &[delete]).await.unwrap();
+    assert_eq!(denied.outcomes[0].banned_by.as_deref(), Some("no-deletes"));
+}
+
+/// One descriptor of an Envoy file, at line 3.
+fn envoy_file(descriptor: &str) -> String {
+    format!("domain: d\ndescriptors:\n  - {descriptor}\n")
+}
+
+#[test]
+fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
+    let cases = [
+        (
+            "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}, cost: 5}",
+            "descriptors[0].cost: unknown field; known are key, value, shadow_mode, rate_limit, descriptors",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute, requests_per_unit: 1, burst: 5}}",
+            "descriptors[0].rate_limit.burst: unknown field",
+        ),
+        (
+            "{key: a, rate_limit: {unit: fortnight, requests_per_unit: 1}}",
+            "descriptors[0].rate_limit.unit: `fortnight` is not one of second, minute, hour, day, week, month, year",
+        ),
+        (
+            "{key: a, rate_limit: {unit: unknown, requests_per_unit: 1}}",
+            "descriptors[0].rate_limit.unit: `unknown` is not one of",
+        ),
+        ("{key: a, rate_limit: {requests_per_unit: 1}}", "descriptors[0].rate_limit.unit: is missing"),
+        ("{key: a, rate_limit: {unit: minute}}", "descriptors[0].rate_limit.requests_per_unit: is missing"),
+        (
+            "{key: a, rate_limit: {unit: minute, requests_per_unit: -1}}",
+            "descriptors[0].rate_limit.requests_per_unit: must be a positive whole number, not -1",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute, requests_per_unit: ten}}",
+            "descriptors[0].rate_limit.requests_per_unit: must be a whole number, not text",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute, requests_per_unit: 1.5}}",
+            "descriptors[0].rate_limit.requests_per_unit: must be a whole number, not a number with a fraction",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute, requests_per_unit: 2000000000}}",
+            "descriptors[0].rate_limit.requests_per_unit: cannot be expressed: ",
+        ),
+        (
+            "{key: a, rate_limit: {unlimited: true, unit: minute}}",
+            "descriptors[0].rate_limit.unit: cannot go with unlimited",
+        ),
+        (
+            "{key: a, rate_limit: {unlimited: true, requests_per_unit: 1}}",
+            "descriptors[0].rate_limit.requests_per_unit: cannot go with unlimited",
+        ),
+        (
+            "{key: a, rate_limit: {unlimited: sometimes}}",
+            "descriptors[0].rate_limit.unlimited: must be true or false, not text",
+        ),
+        ("{key: a, rate_limit: 5}", "descriptors[0].rate_limit: must be a map, not a whole number"),
+        (
+            "{key: a, share_threshold: true, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].share_threshold: cannot be expressed: ",
+        ),
+        (
+            "{key: a, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].quota_mode: cannot be expressed: ",
+        ),
+        ("{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}", "descriptors[0].key: is missing"),
+        (
+            "{key: '', rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].key: must not be empty",
+        ),
+        (
+            "{key: 'a*', rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].key: cannot be expressed: a `*` can be in a value, not in a key",
+        ),
+        (
+            "{key: a, value: [1], rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].value: must be text, not a list",
+        ),
+        (
+            "{key: a, shadow_mode: 1, rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].shadow_mode: must be true or false, not a whole number",
+        ),
+        ("{key: a, descriptors: {key: b}}", "descriptors[0].descriptors: must be a list, not a map"),
+        ("{key: a, descriptors: [{key: b, valeu: c}]}", "descriptors[0].descriptors[0].valeu: unknown field"),
+        (
+            "{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [b]}}",
+            "descriptors[0].rate_limit.replaces[0]: must be a map, not text",
+        ),
+        (
+            "{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
+            "descriptors[0]: replaces: no rule is called `b`",
+        ),
+        (
+            "{key: a, rate_limit: {name: b, unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
+            "descriptors[0]: replaces has the rule's own name",
+        ),
+        (
+            "{key: a, rate_limit: {name: \"x\\\"y\", unit: day, requests_per_unit: 1}}",
+            "descriptors[0]: name must be 1 to 128 printable ASCII characters",
+        ),
+        ("5", "descriptors[0]: must be a map, not a whole number"),
+    ];
+    for (descriptor, expected) in cases {
+        let (code, output, errors) = import("envoy", &envoy_file(descriptor));
+        assert_eq!((code, output.as_str()), (2, ""), "{descriptor}\n{errors}");
+        let expected = format!("line 3: {expected}");
+        assert!(errors.lines().any(|line| line.starts_with(&expected)), "{descriptor}\n{errors}");
+    }
+}
+
+#[test]
+fn every_problem_of_an_envoy_file_is_listed() {
+    let text = "domian: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: minuet, requests_per_unit: x}\n  - key: a\n    colour: red\n";
+    let (code, _, errors) = import("envoy", text);
+    assert_eq!(code, 2);
+    assert!(
+        errors.starts_with("error: ") && errors.contains("limits.yaml cannot be imported: 6 problems\n"),
+        "{errors}"
+    );
+    for line in [
+        "line 1: domain: is missing",
+        "line 1: domian: unknown field; known are domain, descriptors",
+        "line 4: descriptors[0].rate_limit.unit: `minuet` is not one of",
+        "line 4: descriptors[0].rate_limit.requests_per_unit: must be a whole number, not text",
+        "line 6: descriptors[1].colour: unknown field",
+        "line 5: descriptors[1]: key `a` is at line 3 already",
+    ] {
+        assert!(errors.lines().any(|found| found.starts_with(line)), "{line}\n{errors}");
+    }
+}
+
+#[test]
+fn the_same_path_twice_is_refused_and_the_same_key_elsewhere_is_not() {
+    let twice = "domain: d\ndescriptors:\n  - key: a\n    value: x\n    descriptors:\n      - {key: b}\n      - {key: b}\n  - {key: a, value: x}\n";
+    let (code, _, errors) = import("envoy", twice);
+    assert_eq!(code, 2);
+    assert!(
+        errors.contains("line 7: descriptors[0].descriptors[1]: key `b` is at line 6 already"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("line 8: descriptors[1]: key `a` with value `x` is at line 3 already"),
+        "{errors}"
+    );
+    assert!(errors.contains("2 problems"), "{errors}");
+    accept(
+        "envoy",
+        "domain: d\ndescriptors: [{key: a}, {key: a, value: x}, {key: b, descriptors: [{key: a}]}]\n",
+    );
+    let (_, _, errors) = import(
+        "envoy",
+        &envoy_file(
+            "{key: a, rate_limit: {name: m, unit: day, requests_per_unit: 1, replaces: [{name: o}]}}\n  - {key: b, rate_limit: {name: o, unit: day, requests_per_unit: 1, replaces: [{name: m}]}}",
+        ),
+    );
+    assert!(errors.contains("line 3: descriptors[0]: replaces: `o` replaces this one in turn"), "{errors}");
+}
+
+#[test]
+fn odd_envoy_files_that_mean_something_are_taken() {
+    let cases = [
+        (
+            "{key: a, value: '', rate_limit: {unit: SECOND, requests_per_unit: 1}}",
+            "entries: [{key: a}], algorithm: fixed_window, limit: 1, window: 1s",
+        ),
+        (
+            "{key: a, value: true, rate_limit: {unit: second, requests_per_unit: 1}}",
+            "entries: [{key: a, value: \"true\"}]",
+        ),
+        (
+            "{key: a, value: 007, rate_limit: {unit: second, requests_per_unit: 1}}",
+            "entries: [{key: a, value: \"007\"}]",
+        ),
+        (
+            "{key: a, share_threshold: false, quota_mode: false, rate_limit: {unit: second, requests_per_unit: 1}}",
+            "entries: [{key: a}]",
+        ),
+        (
+            "{key: a, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}",
+            "deny: true, mode: shadow",
+        ),
+        ("{key: a, shadow_mode: true, rate_limit: {unlimited: true}}", "unlimited: true}\n"),
+        ("{key: a, rate_limit:, descriptors: []}", "unlimited: true}\n"),
+        (
+            "{key: a, rate_limit: {unit: second, requests_per_unit: 1000000000}}",
+            "limit: 1000000000, window: 1s",
+        ),
+    ];
+    for (descriptor, expected) in cases {
+        let (output, _) = accept("envoy", &envoy_file(descriptor));
+        assert!(output.contains(expected), "{descriptor}\n{output}");
+        Config::parse(&output).unwrap();
+    }
+    let (output, _) = accept("envoy", "domain: d\n");
+    assert!(output.ends_with("descriptors: []\n"), "{output}");
+    let (_, notes) = accept("envoy", &envoy_file("{key: a, value: '/a/*/b', shadow_mode: true}"));
+    assert!(
+        notes.contains(
+            "line 3: descriptors[0].value: a `*` before the end stands for any run of characters here"
+        ),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("line 3: descriptors[0].shadow_mode: has no effect without a rate_limit; left out"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
+    let limit = |rest: &str| format!("- namespace: n\n  max_value: 1\n  seconds: 60\n  {rest}\n");
+    let condition = |cel: &str| limit(&format!("conditions: [{cel:?}]"));
+    let cases = [
+        (
+            limit("policy: x"),
+            "line 4: [0].policy: unknown field; known are namespace, max_value, seconds, conditions, variables, name, id",
+        ),
+        (limit("conditions: descriptors[0].a == 'b'"), "line 4: [0].conditions: must be a list, not text"),
+        (limit("conditions: [[a]]"), "line 4: [0].conditions[0]: must be text, not a list"),
+        (
+            condition("descriptors[0].a.matches('b')"),
+            "line 4: [0].conditions[0]: `descriptors[0].a.matches('b')` cannot be expressed: known are ",
+        ),
+        (
+            condition("descriptors[0].a == 'b' || true"),
+            "line 4: [0].conditions[0]: `descriptors[0].a == 'b' || true` cannot be expressed: ",
+        ),
+        (
+            condition("descriptors[0].a == 5"),
+            "line 4: [0].conditions[0]: `descriptors[0].a == 5` cannot be expressed: a key can be compared with text in quotes alone",
+        ),
+        (
+            condition("limit.name == 'b'"),
+            "line 4: [0].conditions[0]: `limit.name == 'b'` cannot be expressed: `limit.name` is not a key of a descriptor",
+        ),
+        (
+            limit("variables: [\"size(descriptors)\"]"),
+            "line 4: [0].variables[0]: `size(descriptors)` cannot be expressed: ",
+        ),
+        (
+            limit("variables: [\"descriptors[0].a.b\"]"),
+            "line 4: [0].variables[0]: `descriptors[0].a.b` cannot be expressed: only a key can be counted by",
+        ),
+        (
+            limit("variables: [\"descriptors[0].a\", \"descriptors[1].b\"]"),
+            "line 1: [0]: cannot be expressed: the conditions and variables of one limit must be about one descriptor",
+        ),
+        (limit("name: \"a\\\\b\""), "line 1: [0]: name must be 1 to 128 printable ASCII characters"),
+        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: is missing"),
+        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: is missing"),
+        (
+            "- {namespace: n, max_value: -1, seconds: 1}".into(),
+            "line 1: [0].max_value: must be a positive whole number, not -1",
+        ),
+        (
+            "- {namespace: n, max_value: many, seconds: 1}".into(),
+            "line 1: [0].max_value: must be a whole number, not text",
+        ),
+        ("- {namespace: n, max_value: 1, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
+        ("- {namespace: n, max_value: 0, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
+        (
+            "- {namespace: n, max_value: 1, seconds: 99999999}".into(),
+            "line 1: [0].seconds: cannot be expressed: ",
+        ),
+        (
+            "- {namespace: n, max_value: 9999999999, seconds: 1}".into(),
+            "line 1: [0].max_value: cannot be expressed: ",
+        ),
+        (
+            "- {namespace: '', max_value: 1, seconds: 1}".into(),
+            "line 1: [0]: domain must be 1 to 1024 bytes long",
+        ),
+        ("limits: []".into(), "line 1: must be a list, not a map"),
+        ("- 5".into(), "line 1: [0]: must be a map, not a whole number"),
+        (
+            "- {namespace: n, max_value: 1, seconds: 1}\n- {namespace: n, max_value: 2, seconds: 1}\n".into(),
+            "line 2: [1]: limits the same as line 1",
+        ),
+    ];
+    for (text, expected) in cases {
+        let (code, output, errors) = import("limitador", &text);
+        assert_eq!((code, output.as_str()), (2, ""), "{text}\n{errors}");
+        assert!(errors.lines().any(|line| line.starts_with(expected)), "{text}\n{errors}");
+    }
+}
+
+#[test]
+fn files_that_are_none_are_refused() {
+    for product in ["envoy", "limitador"] {
+        for (text, expected) in [
+            ("", "line 1: there is nothing in it"),
+            ("# nothing\n", "there is nothing in it"),
+            ("{}", "line 1: there is nothing in it"),
+            ("domain: [1\ndescriptors: {", "line "),
+            ("a: 1\n b: 2\n", "line 2: "),
+            ("domain: d\ndomain: e\n", "line 2: "),
+        ] {
+            let (code, output, errors) = import(product, text);
+            assert_eq!((code, output.as_str()), (2, ""), "{text:?}\n{errors}");
+            assert!(errors.contains(expected), "{text:?}\n{errors}");
+        }
+        let (code, _, errors) = run(&["import", product, "/nonexistent.yaml"]);
+        assert_eq!(code, 2);
+        assert!(errors.starts_with("error: could not read /nonexistent.yaml: "), "{errors}");
+        let (code, _, _) = run(&["import", product]);
+        assert_eq!(code, 2);
+        let (code, help, _) = run(&["import", product, "--help"]);
+        assert!(code == 0 && help.contains(&format!("pacegate import {product} ")), "{help}");
+    }
+    let (code, _, errors) = run(&["import", "nginx", "x"]);
+    assert!(code == 2 && errors.contains("nginx"), "{errors}");
+}
+
+#[test]
+fn the_examples_in_the_documentation_are_true() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/importing.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let blocks: Vec<&str> =
+        text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [envoy_in, envoy_out, limitador_in, limitador_out, ..] = blocks[..] else { panic!("{blocks:?}") };
+    for (product, input, output) in
+        [("envoy", envoy_in, envoy_out), ("limitador", limitador_in, limitador_out)]
+    {
+        assert_eq!(accept(product, input).0, output);
+    }
+    for block in &blocks[4..] {
+        Config::parse(block).unwrap_or_else(|errors| panic!("{errors}\n{block}"));
+    }
+}

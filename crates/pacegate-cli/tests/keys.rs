@@ -1,0 +1,87 @@
+//! `pacegate keys` and `pacegate audit` beside a running service.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and this one measures"
+)]
+
+mod process;
+
+use std::time::{Duration, Instant};
+
+use pacegate_catalog::Catalog;
+use process::{Service, pacegate, run};
+
+fn catalog() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    (directory, url)
+}
+
+#[test]
+fn keys_are_made_listed_and_revoked_while_a_service_runs() {
+    let (_directory, url) = catalog();
+    let (code, output, errors) =
+        run(&["keys", "create", "--role", "checker", "--name", "gateway", "--catalog", &url]);
+    assert_eq!((code, errors.starts_with("note: made a new catalog")), (0, true), "{output}{errors}");
+    let secret = output.lines().nth(1).unwrap().to_owned();
+    let id = secret.split('_').nth(1).unwrap().to_owned();
+    let required = [("PACEGATE_ADMIN_KEY", "secret"), ("PACEGATE_SERVER__REQUIRE_KEY", "true")];
+    let service = Service::start(&["--catalog", &url], &required);
+    let body = r#"{"user_id": "u", "endpoint": "/"}"#;
+    assert!(service.post("/v1/rate-limit/check", &secret, body).starts_with("HTTP/1.1 200"));
+    assert!(service.post("/v1/rate-limit/check", "pgk_0_0", body).starts_with("HTTP/1.1 401"));
+    let (_, output, _) = run(&["keys", "list", "--catalog", &url]);
+    assert!(output.contains(&format!("{id}  checker   active    gateway")), "{output}");
+    assert!(!output.contains(&secret));
+
+    let (code, output, _) = run(&["keys", "revoke", &id, "--catalog", &url]);
+    assert_eq!(code, 0, "{output}");
+    let start = Instant::now();
+    while service.post("/v1/rate-limit/check", &secret, body).starts_with("HTTP/1.1 200") {
+        assert!(start.elapsed() < Duration::from_secs(2), "a revoked key still works after two seconds");
+    }
+    let (_, output, _) = run(&["keys", "list", "--catalog", &url]);
+    assert!(output.contains(&format!("{id}  checker   revoked   gateway")), "{output}");
+    let (code, _, errors) = run(&["keys", "revoke", "nonsense", "--catalog", &url]);
+    assert_eq!(code, 1);
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let (code, _, errors) =
+        run(&["keys", "create", "--role", "admin", "--expires-in", "soon", "--catalog", &url]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("--expires-in"), "{errors}");
+    let (code, _, _) = run(&["keys", "create", "--role", "owner", "--catalog", &url]);
+    assert_eq!(code, 2);
+}
+
+#[test]
+fn the_audit_trail_is_verified_and_tampering_is_found() {
+    let (_directory, url) = catalog();
+    for name in ["a", "b", "c"] {
+        assert_eq!(run(&["keys", "create", "--role", "reader", "--name", name, "--catalog", &url]).0, 0);
+    }
+    let (code, output, _) = run(&["audit", "verify", "--catalog", &url]);
+    assert_eq!((code, output.as_str()), (0, "the audit trail is intact: 3 records\n"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // The catalog itself has no way to do this.
+        drop(Catalog::open(&url).await.unwrap());
+        let path = url.trim_start_matches("sqlite://");
+        let mut file = std::fs::read(path).unwrap();
+        let name = b"\"name\":\"b\"";
+        let at = file.windows(name.len()).position(|window| window == name).unwrap();
+        file[at + 8] = b'x';
+        std::fs::write(path, file).unwrap();
+    });
+    let (code, _, errors) = run(&["audit", "verify", "--catalog", &url]);
+    assert_eq!(code, 1);
+    assert!(
+        errors.starts_with("error: the audit trail is broken: record 2 is missing or not as it was written"),
+        "{errors}"
+    );
+    let (code, _, errors) = run(&["audit", "verify", "--catalog", "oracle://x"]);
+    assert_eq!((code, errors.lines().count()), (1, 1), "{errors}");
+    assert!(pacegate().args(["audit"]).output().unwrap().status.code() == Some(2));
+}

@@ -1,0 +1,541 @@
+//! `pacegate proxy` as a process, in front of an upstream in this test.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod process;
+mod upstream;
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::header::{CONNECTION, HeaderMap, UPGRADE};
+use hyper::{Request, Response, StatusCode, Version};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use process::{Service, file, run, signal};
+use upstream::{Proxy, Upstream, client};
+
+const THREE: &str = "rules:\n  - {name: per-address, dimension: ip, algorithm: fixed_window, limit: 3, window: 1h}\ndefault_limit: none\n";
+const MANY: &str = "default_limit: {algorithm: token_bucket, limit: 1000000, window: 1s}\n";
+
+fn get(proxy: &Proxy, path: &str) -> Request<Full<Bytes>> {
+    Request::get(format!("{}{path}", proxy.url)).body(Full::default()).unwrap()
+}
+
+/// The whole answer.
+async fn ask(request: Request<Full<Bytes>>) -> (StatusCode, HeaderMap, String) {
+    let response = client(false).request(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (parts.status, parts.headers, String::from_utf8(body.into()).unwrap())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).unwrap_or_else(|| panic!("no {name} in {headers:?}")).to_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_rule_allows_is_passed_on_and_the_rest_is_refused() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, THREE, &[]);
+    for remaining in ["2", "1", "0"] {
+        let (status, headers, body) = ask(get(&proxy, "/a?b=c")).await;
+        assert_eq!((status, body.as_str()), (StatusCode::OK, "hello"));
+        assert_eq!(text(&headers, "x-ratelimit-limit"), "3");
+        assert_eq!(text(&headers, "x-ratelimit-remaining"), remaining);
+        assert!(text(&headers, "ratelimit").contains(&format!("r={remaining}")), "{headers:?}");
+        assert_eq!(text(&headers, "x-upstream"), "yes");
+    }
+    let (status, headers, body) = ask(get(&proxy, "/a")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert!((1..=3_600).contains(&text(&headers, "retry-after").parse::<u32>().unwrap()));
+    assert_eq!(text(&headers, "x-ratelimit-remaining"), "0");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&body["error"]["code"], &body["rule"]), (&"RATE_LIMITED".into(), &"per-address".into()));
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 3, "a refused request does not reach the upstream");
+    assert_eq!(seen[0].uri, "/a?b=c");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_match_the_path_and_the_method() {
+    let upstream = Upstream::start().await;
+    let rules = "default_limit: none\nrules:\n  - {name: logins, dimension: ip, endpoint: /login, method: POST, algorithm: fixed_window, limit: 1, window: 1h}\n";
+    let proxy = Proxy::start(&upstream.url, rules, &[]);
+    let post = |path| {
+        let url = format!("{}{path}", proxy.url);
+        Request::post(url).body(Full::from("x")).unwrap()
+    };
+    assert_eq!(ask(post("/login")).await.0, StatusCode::OK);
+    assert_eq!(ask(post("/login")).await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(post("//login")).await.0, StatusCode::TOO_MANY_REQUESTS, "all spellings are one path");
+    assert_eq!(ask(get(&proxy, "/login")).await.0, StatusCode::OK);
+    assert_eq!(ask(post("/other")).await.0, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_identities_are_charged_together_or_none_is() {
+    let upstream = Upstream::start().await;
+    let rules = "default_limit: none\nrules:\n  - {name: per-address, dimension: ip, algorithm: fixed_window, limit: 3, window: 1h}\n  - {name: per-key, dimension: apikey, algorithm: fixed_window, limit: 1, window: 1h}\n  - {name: per-user, dimension: user, algorithm: fixed_window, limit: 1, window: 1h}\n";
+    let proxy = Proxy::start(&upstream.url, rules, &["--user-header", "X-User"]);
+    let ask_as = async |name: &str, value: &str| {
+        let mut request = get(&proxy, "/");
+        request
+            .headers_mut()
+            .insert(name.parse::<hyper::header::HeaderName>().unwrap(), value.parse().unwrap());
+        ask(request).await
+    };
+    assert_eq!(ask_as("x-api-key", "a").await.0, StatusCode::OK);
+    for _ in 0..5 {
+        let (status, _, body) = ask_as("x-api-key", "a").await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(body.contains("per-key"), "{body}");
+    }
+    assert_eq!(ask_as("x-user", "alice").await.0, StatusCode::OK);
+    let (status, _, body) = ask_as("x-user", "alice").await;
+    assert!(status == StatusCode::TOO_MANY_REQUESTS && body.contains("per-user"), "{body}");
+    let (status, headers, _) = ask(get(&proxy, "/")).await;
+    assert_eq!(
+        (status, text(&headers, "x-ratelimit-remaining")),
+        (StatusCode::OK, "0"),
+        "denials took nothing"
+    );
+    let (status, _, body) = ask_as("x-api-key", "b").await;
+    assert!(status == StatusCode::TOO_MANY_REQUESTS && body.contains("per-address"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_header_counts_only_if_it_is_named() {
+    let upstream = Upstream::start().await;
+    let rules = "default_limit: none\nrules:\n  - {name: per-user, dimension: user, algorithm: fixed_window, limit: 1, window: 1h}\n";
+    let proxy = Proxy::start(&upstream.url, rules, &[]);
+    for _ in 0..3 {
+        let mut request = get(&proxy, "/");
+        request.headers_mut().insert("x-user", "alice".parse().unwrap());
+        assert_eq!(ask(request).await.0, StatusCode::OK);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_a_client_claims_is_not_believed() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, THREE, &[]);
+    let mut allowed = 0;
+    for number in 0..100 {
+        let mut request = get(&proxy, "/");
+        let claimed = format!("203.0.113.{number}");
+        for name in ["x-forwarded-for", "x-real-ip", "x-forwarded-user"] {
+            request.headers_mut().insert(name, claimed.parse().unwrap());
+        }
+        request.headers_mut().insert("forwarded", format!("for={claimed}").parse().unwrap());
+        allowed += u32::from(ask(request).await.0 == StatusCode::OK);
+    }
+    assert_eq!(allowed, 3, "one client is one counter");
+    let seen = &upstream.seen()[0].headers;
+    assert_eq!(text(seen, "x-forwarded-for"), "127.0.0.1", "the upstream is not told a lie either");
+    for name in ["x-real-ip", "x-forwarded-user", "forwarded"] {
+        assert!(!seen.contains_key(name), "{seen:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trusted_proxy_says_who_the_client_is() {
+    let upstream = Upstream::start().await;
+    let config = format!("server: {{trusted_proxies: [127.0.0.0/8]}}\n{THREE}");
+    let proxy = Proxy::start(&upstream.url, &config, &[]);
+    for client in ["203.0.113.1", "203.0.113.2"] {
+        for expected in [200, 200, 200, 429] {
+            let mut request = get(&proxy, "/");
+            // What stands left of the client was written by it.
+            request
+                .headers_mut()
+                .append("x-forwarded-for", format!("198.51.100.9, {client}").parse().unwrap());
+            request.headers_mut().append("x-forwarded-for", "127.0.0.9".parse().unwrap());
+            request.headers_mut().insert("x-forwarded-proto", "https".parse().unwrap());
+            request.headers_mut().insert("x-forwarded-host", "shop.example".parse().unwrap());
+            assert_eq!(ask(request).await.0.as_u16(), expected);
+        }
+    }
+    let seen = &upstream.seen()[0].headers;
+    assert_eq!(text(seen, "x-forwarded-for"), "198.51.100.9, 203.0.113.1, 127.0.0.9, 127.0.0.1");
+    assert_eq!((text(seen, "x-forwarded-proto"), text(seen, "x-forwarded-host")), ("https", "shop.example"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_of_one_hop_end_at_the_proxy() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let mut request = get(&proxy, "/");
+    for (name, value) in [
+        ("host", "shop.example"),
+        ("connection", "keep-alive, X-Private, X-Forwarded-For"),
+        ("x-private", "1"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-authorization", "Basic eA=="),
+        ("proxy-connection", "keep-alive"),
+        ("te", "trailers"),
+        ("upgrade", "h2c"),
+        ("http2-settings", "AAMAAABkAAQAAP__"),
+        ("x-kept", "2"),
+    ] {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    let (_, answer, _) = ask(request).await;
+    let seen = &upstream.seen()[0];
+    for name in [
+        "connection",
+        "x-private",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "upgrade",
+        "http2-settings",
+    ] {
+        assert!(!seen.headers.contains_key(name), "{name} reached the upstream: {:?}", seen.headers);
+    }
+    assert_eq!((text(&seen.headers, "host"), text(&seen.headers, "x-kept")), ("shop.example", "2"));
+    assert_eq!(text(&seen.headers, "x-forwarded-host"), "shop.example");
+    assert_eq!(text(&seen.headers, "x-forwarded-proto"), "http");
+    assert_eq!(text(&seen.headers, "x-forwarded-for"), "127.0.0.1");
+    assert_eq!(seen.version, Version::HTTP_11);
+    for name in ["keep-alive", "proxy-authenticate", "x-hop"] {
+        assert!(!answer.contains_key(name), "{name} reached the client: {answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_passed_on_while_they_come() {
+    let mut upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let (chunks, body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
+    let request =
+        Request::post(format!("{}/echo", proxy.url)).body(StreamBody::new(ReceiverStream::new(body)));
+    chunks.send(Ok(Frame::data("first".into()))).await.unwrap();
+    let response = client(false).request(request.unwrap()).await.unwrap();
+    assert_eq!(upstream.chunk().await, "first", "before the client has sent the last");
+    let mut body = response.into_body();
+    let mut next = async || body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(next().await, "first", "before the upstream has finished");
+    chunks.send(Ok(Frame::data("last".into()))).await.unwrap();
+    assert_eq!(upstream.chunk().await, "last");
+    assert_eq!(next().await, "last");
+    drop(chunks);
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_bodies_go_both_ways() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let bytes: Vec<u8> =
+        (0..10_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for http2 in [false, true] {
+        let request =
+            Request::post(format!("{}/echo", proxy.url)).body(Full::<Bytes>::from(bytes.clone())).unwrap();
+        let response = client(http2).request(request).await.unwrap();
+        let back = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(back == bytes, "{} bytes came back", back.len());
+        assert_eq!(text(&upstream.seen().last().unwrap().headers, "content-length"), "10000000");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_and_upstreams_may_speak_http2() {
+    let upstream = Upstream::start().await;
+    for arguments in [&[][..], &["--upstream-http2"]] {
+        let proxy = Proxy::start(&upstream.url, THREE, arguments);
+        let client = client(true);
+        for expected in [200, 200, 200, 429] {
+            let response: Response<_> = client.request(get(&proxy, "/two")).await.unwrap();
+            assert_eq!((response.version(), response.status().as_u16()), (Version::HTTP_2, expected));
+            assert_eq!(text(response.headers(), "x-ratelimit-limit"), "3");
+        }
+        let seen = upstream.seen().pop().unwrap();
+        let http2 = !arguments.is_empty();
+        assert_eq!(seen.version, if http2 { Version::HTTP_2 } else { Version::HTTP_11 });
+        let authority = proxy.url.trim_start_matches("http://");
+        assert_eq!(text(&seen.headers, "x-forwarded-host"), authority);
+        if !http2 {
+            assert_eq!(text(&seen.headers, "host"), authority);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_are_passed_on_over_http2() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &["--upstream-http2"]);
+    let mut request = get(&proxy, "/trailers");
+    request.headers_mut().insert("te", "trailers".parse().unwrap());
+    let response = client(true).request(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(text(body.trailers().unwrap(), "grpc-status"), "0");
+    assert_eq!(text(&upstream.seen()[0].headers, "te"), "trailers");
+}
+
+/// A connection to the proxy that has asked for `protocol`, and the head of the answer.
+async fn upgrade(proxy: &Proxy, path: &str, protocol: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: x\r\n{CONNECTION}: Upgrade\r\n{UPGRADE}: {protocol}\r\nsec-websocket-key: eA==\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(stream.read_u8().await.unwrap());
+    }
+    (stream, String::from_utf8(answer).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn websockets_pass_and_are_counted_as_requests() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, THREE, &[]);
+    let mut sockets = Vec::new();
+    for remaining in ["2", "1", "0"] {
+        let (mut stream, head) = upgrade(&proxy, "/socket", "websocket").await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        assert!(head.contains("upgrade: websocket") && head.contains("sec-websocket-accept: eQ=="), "{head}");
+        assert!(head.contains(&format!("x-ratelimit-remaining: {remaining}")), "{head}");
+        for message in [&b"one"[..], b"two"] {
+            stream.write_all(message).await.unwrap();
+            let mut echo = [0; 3];
+            stream.read_exact(&mut echo).await.unwrap();
+            assert_eq!(echo, message);
+        }
+        sockets.push(stream);
+    }
+    let (_, head) = upgrade(&proxy, "/socket", "websocket").await;
+    assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
+    // When one side ends, so does the other.
+    let mut stream = sockets.remove(0);
+    stream.shutdown().await.unwrap();
+    assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_websocket_is_cut_off() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &["--stream-timeout", "200ms"]);
+    let (mut stream, head) = upgrade(&proxy, "/socket", "websocket").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let read = timeout(Duration::from_secs(10), stream.read(&mut [0; 8])).await.unwrap();
+    assert_eq!(read.unwrap_or(0), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_protocols_are_not_passed_on() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let (_, head) = upgrade(&proxy, "/", "h2c").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(!upstream.seen()[0].headers.contains_key(UPGRADE), "requests inside would not be counted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_down_is_a_bad_gateway() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let proxy = Proxy::start(&url, THREE, &[]);
+    let mut request = get(&proxy, "/");
+    request.headers_mut().insert("x-request-id", "r-1".parse().unwrap());
+    let (status, headers, body) = ask(request).await;
+    assert_eq!(status, StatusCode::BAD_GATEWAY);
+    assert_eq!(text(&headers, "x-request-id"), "r-1");
+    assert_eq!(text(&headers, "x-ratelimit-remaining"), "2");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["error"]["code"], "BAD_GATEWAY");
+    assert_eq!(body["error"]["message"], "the upstream cannot be reached");
+    assert_eq!(body["error"]["request_id"], "r-1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_does_not_answer_is_a_gateway_timeout() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &["--timeout", "100ms"]);
+    let (status, _, body) = ask(get(&proxy, "/held")).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["error"]["code"], "GATEWAY_TIMEOUT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_upload_is_not_an_upstream_that_does_not_answer() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &["--timeout", "1s"]);
+    let (chunks, body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
+    let request = Request::post(format!("{}/count", proxy.url))
+        .body(StreamBody::new(ReceiverStream::new(body)))
+        .unwrap();
+    let answer = tokio::spawn(client(false).request(request));
+    for _ in 0..25 {
+        chunks.send(Ok(Frame::data("x".into()))).await.unwrap();
+        sleep(Duration::from_millis(100)).await;
+    }
+    drop(chunks);
+    let response = answer.await.unwrap().unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "25");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_a_body_keeps_its_headers() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let request = Request::head(format!("{}/", proxy.url)).body(Full::default()).unwrap();
+    let (status, headers, body) = ask(request).await;
+    assert_eq!((status, body.as_str(), text(&headers, "content-length")), (StatusCode::OK, "", "5"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proxies_of_one_service_count_together() {
+    let upstream = Upstream::start().await;
+    let directory = TempDir::new().unwrap();
+    let service = Service::start(&["--config", &file(directory.path(), THREE)], &[]);
+    let config = format!(
+        "mode: service\nservice: {{url: \"http://{}\"}}\nfailure: {{mode: closed, timeout: 5s}}\n",
+        service.grpc
+    );
+    let proxies = [(); 2].map(|()| Proxy::start(&upstream.url, &config, &[]));
+    for (proxy, remaining) in [(0, "2"), (1, "1"), (0, "0")] {
+        let (status, headers, body) = ask(get(&proxies[proxy], "/")).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        assert_eq!(text(&headers, "x-ratelimit-remaining"), remaining);
+    }
+    assert_eq!(ask(get(&proxies[1], "/")).await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(upstream.seen().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_stops_half_way_is_cut_off() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &["--stream-timeout", "200ms"]);
+    let response = client(false).request(get(&proxy, "/half")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let whole = timeout(Duration::from_secs(10), response.into_body().collect()).await.unwrap();
+    assert!(whole.is_err(), "a cut-off answer must not look whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_nothing_is_let_go() {
+    let upstream = Upstream::start().await;
+    let config = format!("server: {{idle_timeout: 200ms}}\n{MANY}");
+    let proxy = Proxy::start(&upstream.url, &config, &[]);
+    for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
+        stream.write_all(beginning.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+        assert!(end.is_ok(), "{beginning:?} holds its place");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_bounded() {
+    let upstream = Upstream::start().await;
+    let config = format!("server: {{max_connections: 1}}\n{MANY}");
+    let proxy = Proxy::start(&upstream.url, &config, &[]);
+    let (socket, _) = upgrade(&proxy, "/socket", "websocket").await;
+    // A WebSocket keeps its place: the next one waits until it is gone.
+    let next = tokio::spawn(ask(get(&proxy, "/")));
+    assert!(
+        timeout(Duration::from_millis(300), async {
+            while !next.is_finished() {
+                sleep(Duration::from_millis(10)).await
+            }
+        })
+        .await
+        .is_err()
+    );
+    drop(socket);
+    assert_eq!(timeout(Duration::from_secs(10), next).await.unwrap().unwrap().0, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connect_is_refused() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
+    stream.write_all(b"CONNECT x:80 HTTP/1.1\r\nhost: x:80\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert!(upstream.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_stops_finishes_what_it_has_begun() {
+    let upstream = Upstream::start().await;
+    let mut proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let held = tokio::spawn(ask(get(&proxy, "/held")));
+    let idle = client(true);
+    idle.request(get(&proxy, "/")).await.unwrap();
+    upstream.until_seen(2).await;
+    signal(&proxy.process, "TERM");
+    let refuses = async {
+        while TcpStream::connect(proxy.url.trim_start_matches("http://")).await.is_ok() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), refuses).await.unwrap();
+    assert!(proxy.process.try_wait().unwrap().is_none(), "a request is still under way");
+    upstream.release();
+    let (status, _, body) = held.await.unwrap();
+    assert_eq!((status, body.as_str()), (StatusCode::OK, "held"));
+    let status = tokio::task::spawn_blocking(move || proxy.process.wait().unwrap()).await.unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_file_comes_into_force() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, THREE, &[]);
+    assert_eq!(text(&ask(get(&proxy, "/")).await.1, "x-ratelimit-limit"), "3");
+    signal(&proxy.process, "HUP");
+    file(proxy.directory.path(), &THREE.replace("limit: 3", "limit: 500"));
+    let changed = async {
+        while text(&ask(get(&proxy, "/")).await.1, "x-ratelimit-limit") != "500" {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), changed).await.unwrap();
+}
+
+#[test]
+fn bad_arguments_are_explained() {
+    let directory = TempDir::new().unwrap();
+    let bad = file(directory.path(), "server: {trusted_proxies: [balancer]}\n");
+    let good = ["--upstream", "http://127.0.0.1:3000"];
+    for (arguments, expected) in [
+        (vec!["--upstream", "https://127.0.0.1:1"], "`https://127.0.0.1:1` must be an address like http://"),
+        (vec!["--upstream", "127.0.0.1:3000"], "--upstream: `127.0.0.1:3000`"),
+        (vec!["--upstream", "http://a b"], "--upstream: `http://a b` is not a URL"),
+        (vec!["--upstream", "http://u:p@127.0.0.1"], "must not have a user or a password"),
+        (vec!["--upstream", "http://127.0.0.1/api"], "must not have a path"),
+        ([&good[..], &["--timeout", "soon"]].concat(), "--timeout: `soon` is not a duration like 30s"),
+        ([&good[..], &["--timeout", "0s"]].concat(), "--timeout: must be between 1ms and 1h, not 0s"),
+        ([&good[..], &["--stream-timeout", "2h"]].concat(), "--stream-timeout: must be between"),
+        (
+            [&good[..], &["--user-header", "a b"]].concat(),
+            "--user-header: `a b` cannot be the name of a header",
+        ),
+        ([&good[..], &["--config", &bad]].concat(), "server.trusted_proxies[0]: `balancer`"),
+    ] {
+        let (code, _, error) = run(&[&["proxy"], &arguments[..]].concat());
+        assert_eq!(code, 2, "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+        assert!(error.lines().count() <= 2, "{error}");
+    }
+    let (code, _, error) = run(&["proxy"]);
+    assert!(code == 2 && error.contains("--upstream <URL>"), "{error}");
+    let (code, help, _) = run(&["proxy", "--help"]);
+    assert!(code == 0 && help.contains("pacegate proxy --upstream http://127.0.0.1:3000"), "{help}");
+}

@@ -1,0 +1,250 @@
+//! Stores elsewhere: how a service starts with one, without one, and how many services share one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and reports by printing"
+)]
+
+mod process;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use pacegate_testkit::effort;
+use pacegate_testkit::server::{MariaDb, Postgres, RedisCluster, RedisServer};
+use process::{Service, file, pacegate, run};
+
+/// One line on stderr, exit 1, and nothing on stdout.
+fn refused(arguments: &[&str], reason: &str) {
+    let (code, output, errors) = run(&[&["serve", "--http", "127.0.0.1:0"], arguments].concat());
+    assert_eq!((code, output.as_str()), (1, ""), "{errors}");
+    assert_eq!(errors.trim().lines().count(), 1, "{errors}");
+    assert!(errors.contains(reason), "{errors}");
+}
+
+#[test]
+fn serve_says_in_one_line_what_is_wrong_with_its_store() {
+    refused(&["--store", "carrier-pigeon:"], "must be memory: or start with redis://");
+    refused(&["--store", "redis://"], "is not a host");
+    refused(&["--store", "redis+sentinel://127.0.0.1:1"], "service's name");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    refused(&["--store", &format!("redis://{closed}")], "Connection refused");
+    refused(&["--store", &format!("redis+cluster://{closed}")], "Connection refused");
+    refused(&["--store", &format!("redis+sentinel://{closed}/main")], "Connection refused");
+    let server = RedisServer::start_with(&["--requirepass", "right"]);
+    let with_password = format!("redis://:hunter2@{}", server.address());
+    refused(&["--store", &with_password], "refuses the user or the password");
+    let (_, _, errors) = run(&["serve", "--store", &with_password]);
+    assert!(!errors.contains("hunter2"), "{errors}");
+    refused(
+        &["--store", &format!("redis+cluster://:right@{}", server.address())],
+        "is not part of a Cluster",
+    );
+}
+
+#[test]
+fn serve_says_in_one_line_what_is_wrong_with_its_database() {
+    let database = Postgres::start();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    refused(&["--store", &format!("mysql://u:p@{closed}/d")], "Connection refused");
+    refused(&["--store", &format!("postgres://u:p@{closed}/d")], "Connection refused");
+    refused(&["--store", "postgres://u:p@localhost:99999/d"], "is not a URL like");
+    refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "refuses the user");
+    refused(&["--store", &database.url().replacen("/pacegate", "/nowhere", 1)], "nowhere");
+    database.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO postgres; ALTER DATABASE pacegate OWNER TO postgres");
+    refused(&["--store", &database.url()], "permission denied");
+    database.query("CREATE TABLE pacegate_schema (version integer); INSERT INTO pacegate_schema VALUES (99); GRANT ALL ON pacegate_schema TO pacegate; GRANT ALL ON SCHEMA public TO pacegate");
+    refused(&["--store", &database.url()], "newer than");
+}
+
+#[test]
+fn serve_says_that_a_server_is_not_redis() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    refused(&["--store", &format!("redis://{address}")], "does not speak the Redis protocol");
+}
+
+#[test]
+fn serve_waits_for_a_store_when_told_to() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let mut process = pacegate()
+        .args(["serve", "--http", "127.0.0.1:0", "--wait-for-store", "--store", &server.url()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(process.stderr.take().unwrap()).lines();
+    let waiting = errors.next().unwrap().unwrap();
+    assert!(waiting.contains("trying again") && waiting.contains("Connection refused"), "{waiting}");
+    server.restart();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listens on"), "{line}");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+#[test]
+fn config_check_reads_the_urls_of_stores_and_shows_no_password() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = file(directory.path(), "stores: {hot: {url: \"redis://user:hunter2@a,b\"}}");
+    let (code, _, errors) = run(&["config", "check", &bad]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("line 1: stores.hot.url: redis:// takes one host"), "{errors}");
+    assert!(!errors.contains("hunter2"), "{errors}");
+}
+
+#[test]
+fn a_rule_is_counted_in_the_store_it_names() {
+    let server = RedisServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        &format!(
+            "stores: {{hot: {{url: \"{}\"}}}}\nrules:\n  - {{name: here, dimension: user, algorithm: gcra, limit: 9, window: 1d}}\n  - {{name: there, dimension: user, algorithm: gcra, limit: 9, window: 1d, store: hot}}\n",
+            server.url()
+        ),
+    );
+    let service = Service::start(&["--config", &config], &[]);
+    let answer = service.post("/v1/rate-limit/check", "", r#"{"user_id": "u", "endpoint": "/x"}"#);
+    assert!(answer.contains("200 OK") && answer.contains("\"degraded\":false"), "{answer}");
+    let keys = server.command(&["KEYS", "*"]);
+    assert!(
+        keys.starts_with("rl:{user:u}:there:") && keys.lines().count() == 1,
+        "only that rule is in Redis: {keys}"
+    );
+}
+
+/// Sends checks over one connection until `attempts` are answered; how many were allowed.
+fn allowed_of(address: &str, attempts: usize, body: &str) -> u64 {
+    let mut stream = BufReader::new(TcpStream::connect(address).unwrap());
+    let request = format!(
+        "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let (mut allowed, mut answered, mut refused) = (0, 0, 0);
+    while answered < attempts {
+        stream.get_mut().write_all(request.as_bytes()).unwrap();
+        let (mut status, mut length) = (String::new(), 0);
+        stream.read_line(&mut status).unwrap();
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).unwrap();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).unwrap();
+        match status.split(' ').nth(1) {
+            Some("200") => allowed += 1,
+            Some("429") => {}
+            // A busy machine keeps a row locked for longer than the store waits. That charges nothing, and clients try again.
+            Some("503") if refused < 1_000 => {
+                refused += 1;
+                continue;
+            }
+            _ => panic!("{status}{}", String::from_utf8_lossy(&body)),
+        }
+        answered += 1;
+    }
+    allowed
+}
+
+/// Four services, 64 clients, limits from 1 to 1,000 of every algorithm: exactly the limit is admitted.
+fn admits_exactly(name: &str, arguments: &[&str]) {
+    // Closed, so that nothing but the store can admit; and in no hurry, because this is about counting.
+    let patient = [("PACEGATE_FAILURE__MODE", "closed"), ("PACEGATE_FAILURE__TIMEOUT", "5s")];
+    let services: Vec<Service> = (0..4).map(|_| Service::start(arguments, &patient)).collect();
+    let addresses: Vec<&str> =
+        services.iter().map(|service| service.url.trim_start_matches("http://")).collect();
+    let strategies =
+        ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter", "gcra"];
+    let mut requests = 0;
+    for strategy in strategies {
+        for limit in [1, 7, 100, 1_000] {
+            let attempts = (limit * 2 / 64 + 2).max(effort(2, 50));
+            let body = format!(
+                r#"{{"user_id": "{name}", "endpoint": "/{limit}", "strategy": "{strategy}", "limit": {limit}, "window_seconds": 31622400}}"#
+            );
+            let allowed = AtomicU64::new(0);
+            thread::scope(|scope| {
+                for client in 0..64 {
+                    let (address, body, allowed) = (addresses[client % addresses.len()], &body, &allowed);
+                    scope.spawn(move || {
+                        allowed.fetch_add(allowed_of(address, attempts, body), Ordering::Relaxed)
+                    });
+                }
+            });
+            assert_eq!(allowed.into_inner(), limit as u64, "{strategy}");
+            requests += attempts * 64;
+        }
+    }
+    println!(
+        "PASS fleet-{name} processes=4 clients=64 limits=1,7,100,1000 algorithms=6 requests={requests} over=0 under=0"
+    );
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_redis() {
+    let server = RedisServer::start();
+    admits_exactly("standalone", &["--store", &server.url()]);
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_mariadb() {
+    let database = MariaDb::start();
+    admits_exactly("mariadb", &["--store", &database.url()]);
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_postgresql() {
+    let database = Postgres::start();
+    admits_exactly("postgresql", &["--store", &database.url()]);
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_two_shards() {
+    let databases = [MariaDb::start(), MariaDb::start()];
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        &format!("stores: {{default: {{shards: [\"{}\", \"{}\"]}}}}", databases[0].url(), databases[1].url()),
+    );
+    admits_exactly("shards", &["--config", &config]);
+    let service = Service::start(&["--config", &config], &[("PACEGATE_FAILURE__TIMEOUT", "5s")]);
+    for number in 0..40 {
+        let body =
+            format!(r#"{{"keys": {{"user": "u{number}", "ip": "10.0.0.{number}"}}, "endpoint": "/x"}}"#);
+        let answer = service.post("/v1/rate-limit/check", "", &body);
+        assert!(answer.contains("200 OK") && answer.contains("\"degraded\":false"), "{answer}");
+    }
+    let rows = |database: &MariaDb| -> u32 {
+        database.query("SELECT COUNT(*) FROM pacegate_state WHERE k LIKE 'c:%:default:%'").parse().unwrap()
+    };
+    let spread = databases.each_ref().map(rows);
+    assert!(spread[0] >= 20 && spread[1] >= 20, "identities are spread: {spread:?}");
+    assert_eq!(spread[0] + spread[1], 80, "each in one place");
+}
+
+#[test]
+fn four_services_admit_exactly_the_limit_on_a_cluster() {
+    let cluster = RedisCluster::start(3, 0);
+    admits_exactly("cluster", &["--store", &cluster.url()]);
+}

@@ -1,0 +1,172 @@
+//! Encryption by the command: certificates from files, which are replaced while it runs.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod process;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use pacegate_testkit::server::{Authority, Validity};
+use process::{file, pacegate, run, signal, started};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+/// A running service with certificates of its own.
+struct Service {
+    process: Child,
+    http: String,
+    grpc: String,
+    authority: Authority,
+    directory: TempDir,
+}
+
+impl Service {
+    fn start() -> Self {
+        let (authority, directory) = (Authority::new(), tempfile::tempdir().unwrap());
+        let path = directory.path();
+        authority.server(&["localhost"], Validity::Now).save(path, "server");
+        let config = file(path, &config(path));
+        let log = fs::File::create(path.join("log")).unwrap();
+        let (process, _output, line) =
+            started(pacegate().args(["serve", "--http", "127.0.0.1:0", "--config", &config]).stderr(log));
+        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
+        let (_, http) = start.split_once(" listens on https://").unwrap();
+        Self { process, http: http.to_owned(), grpc: grpc.to_owned(), authority, directory }
+    }
+
+    /// Replaces the certificate and its key.
+    fn replace(&self) {
+        self.authority.server(&["localhost"], Validity::Now).save(self.directory.path(), "server");
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    /// A new connection over HTTP/2, and the certificate that it was shown.
+    async fn open(&self, address: &str) -> (http2::SendRequest<Full<Bytes>>, Vec<u8>) {
+        let mut authorities = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(self.authority.certificate().as_bytes()).unwrap();
+        authorities.add(authority).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = builder.unwrap().with_root_certificates(authorities).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+        let shown = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        (sender, shown)
+    }
+
+    /// The certificates that new connections are shown, at both listeners.
+    async fn shown(&self) -> [Vec<u8>; 2] {
+        [self.open(&self.http).await.1, self.open(&self.grpc).await.1]
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn config(path: &Path) -> String {
+    let path = path.display();
+    format!("server: {{tls: {{cert: {path}/server.pem, key: {path}/server.key}}}}\n")
+}
+
+async fn is_served(sender: &mut http2::SendRequest<Full<Bytes>>) -> bool {
+    let request = Request::get("https://localhost/healthz").body(Full::default()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let status = response.status();
+    response.into_body().collect().await.unwrap();
+    status == 200
+}
+
+/// Asks again and again whether something has happened, for some seconds at most.
+async fn wait_for(what: &str, mut happened: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !happened().await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+#[tokio::test]
+async fn certificates_are_replaced_while_the_service_runs() {
+    let service = Service::start();
+    let (mut before, first) = service.open(&service.http).await;
+    assert!(is_served(&mut before).await);
+    assert_eq!(service.shown().await, [first.clone(), first.clone()]);
+
+    service.replace();
+    wait_for("the new certificate is used", async || {
+        service.shown().await.iter().all(|shown| *shown != first)
+    })
+    .await;
+    assert!(is_served(&mut before).await, "a connection goes on as it began");
+    let second = service.shown().await;
+
+    // A bad one is said to be bad, and is not used.
+    let certificate = service.directory.path().join("server.pem");
+    let kept = fs::read(&certificate).unwrap();
+    fs::write(&certificate, "garbage").unwrap();
+    wait_for("it is logged", async || service.log().contains("certificates not reloaded")).await;
+    assert!(service.log().contains("server.tls.cert") && service.log().contains("server.pem"));
+    assert_eq!(service.shown().await, second);
+    fs::write(&certificate, kept).unwrap();
+
+    // On request nothing has to have changed, and nobody waits until the files have settled.
+    let reloaded = || service.log().matches("certificates reloaded").count();
+    wait_for("what was good is loaded again", async || reloaded() >= 2).await;
+    let count = reloaded();
+    signal(&service.process, "HUP");
+    wait_for("it is loaded on request", async || reloaded() > count).await;
+    assert_eq!(service.shown().await, second);
+    assert!(is_served(&mut before).await, "a connection goes on as it began");
+}
+
+#[test]
+fn a_service_does_not_start_with_certificates_it_cannot_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let (authority, names) = (Authority::new(), ["localhost"]);
+    let (certificate, key) = authority.server(&names, Validity::Now).save(path, "server");
+    let (_, other) = authority.server(&names, Validity::Now).save(path, "other");
+    let config = file(path, &config(path));
+    let refused = |field: &str, file: &PathBuf, reason: &str| {
+        let (code, output, errors) = run(&["serve", "--http", "127.0.0.1:0", "--config", &config]);
+        assert_eq!((code, output.as_str()), (2, ""), "{errors}");
+        assert_eq!(errors.trim().lines().count(), 1, "{errors}");
+        let expected = format!("error: server.tls.{field}: {}: ", file.display());
+        assert!(errors.starts_with(&expected) && errors.contains(reason), "{errors}");
+    };
+    fs::copy(other, &key).unwrap();
+    refused("key", &key, "is not the key of the certificate in");
+    fs::write(&key, "garbage").unwrap();
+    refused("key", &key, "");
+    fs::write(&certificate, "garbage").unwrap();
+    refused("cert", &certificate, "has no certificate");
+    fs::remove_file(&certificate).unwrap();
+    refused("cert", &certificate, "No such file");
+}

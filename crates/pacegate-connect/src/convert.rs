@@ -1,0 +1,114 @@
+//! Between what a limiter understands and messages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate::{
+    Answer, Check, CheckError, Decision, Limit, NamedLimit, Reason, Standing, StoreError, Timestamp, Why,
+};
+use pacegate_core::Answers;
+use pacegate_proto::v1::{self, CheckRequest, CheckResponse, Identity, LimitAnswer};
+
+/// A check as a message that asks for every limit's own answer.
+pub(crate) fn request(check: &Check<'_>) -> CheckRequest {
+    let mut identities = check.identities().iter().map(|(dimension, identifier)| Identity {
+        identifier: (*identifier).to_owned(),
+        dimension: 0,
+        custom_dimension: (*dimension).to_owned(),
+    });
+    let first = identities.next().unwrap_or_default();
+    CheckRequest {
+        identifier: first.identifier,
+        custom_dimension: first.custom_dimension,
+        also: identities.collect(),
+        endpoint: check.endpoint.unwrap_or_default().to_owned(),
+        method: check.method.unwrap_or_default().to_owned(),
+        cost: check.cost.get(),
+        plans: check.plans().iter().map(|plan| (*plan).to_owned()).collect(),
+        limit: check.own_limit().map(|limit| message(&limit)),
+        idempotency_key: check.idempotency_key().unwrap_or_default().to_owned(),
+        with_limits: true,
+        ..CheckRequest::default()
+    }
+}
+
+fn message(limit: &Limit) -> v1::Limit {
+    v1::Limit {
+        algorithm: limit.algorithm().name().to_owned(),
+        quota: limit.quota(),
+        window_us: u64::try_from(limit.window().as_micros()).unwrap_or(u64::MAX),
+        burst: if limit.algorithm().takes_burst() { limit.capacity() } else { 0 },
+    }
+}
+
+/// A decision as the message it came in, for the service that made it.
+pub(crate) fn taken(decision: &Decision) -> CheckResponse {
+    let answer = |(named, answer): (&Arc<NamedLimit>, &Answer)| LimitAnswer {
+        rule: named.name.to_string(),
+        dimension: named.dimension().to_owned(),
+        limit: Some(message(&named.limit)),
+        allowed: answer.allowed,
+        degraded: answer.degraded,
+        shadow: answer.shadow,
+        why: named.why.name().to_owned(),
+        decided_at_us: answer.at.map(Timestamp::as_micros),
+        ..LimitAnswer::default()
+    };
+    CheckResponse {
+        allowed: decision.allowed,
+        replayed: decision.replayed,
+        decided_at_us: decision.at.as_micros(),
+        limits: decision.limits().iter().zip(&decision.answers).map(answer).collect(),
+        ..CheckResponse::default()
+    }
+}
+
+/// The decision in an answer.
+pub(crate) fn decision(response: CheckResponse) -> Result<Decision, CheckError> {
+    let mut answers = Answers::new();
+    let mut limits = smallvec::SmallVec::new();
+    for own in response.limits {
+        // A newer service may know more than this program does.
+        let (named, answer) =
+            own_answer(own).ok_or_else(|| StoreError::foreign("the service's answer cannot be read"))?;
+        answers.push(answer);
+        limits.push(Arc::new(named));
+    }
+    let at = Timestamp::from_micros(response.decided_at_us);
+    let mut decided = pacegate_core::Decision::new(response.allowed, at, answers);
+    decided.replayed = response.replayed;
+    Ok(Decision::of(decided, limits))
+}
+
+fn own_answer(own: LimitAnswer) -> Option<(NamedLimit, Answer)> {
+    let numbers = own.limit?;
+    let algorithm = numbers.algorithm.parse().ok()?;
+    let mut limit =
+        Limit::try_new(algorithm, numbers.quota.into(), Duration::from_micros(numbers.window_us)).ok()?;
+    if algorithm.takes_burst() && numbers.burst > 0 {
+        limit = limit.with_burst(numbers.burst.into()).ok()?;
+    }
+    let standing = match v1::State::try_from(own.state) {
+        Ok(v1::State::Warning) => Standing::Warning,
+        Ok(v1::State::Throttled) => Standing::Throttled,
+        _ => Standing::Normal,
+    };
+    let mut answer = Answer::unknown(&limit, own.allowed, Reason::FailOpen);
+    answer.shadow = own.shadow;
+    answer.degraded = own.degraded;
+    answer.remaining = own.remaining;
+    answer.reset_at = own.reset_at_us.map(Timestamp::from_micros);
+    answer.retry_at = own.retry_at_us.map(Timestamp::from_micros);
+    answer.reason = Reason::parse(&own.reason);
+    answer.at = own.decided_at_us.map(Timestamp::from_micros);
+    (answer.standing, answer.previous_standing) = (standing, standing);
+    if let Some(position) = own.queue_position {
+        answer.set_queue(Duration::from_micros(own.delay_us.unwrap_or_default()), position);
+    }
+    let mut named =
+        NamedLimit::reported(&own.rule, &own.dimension, limit, Why::parse(&own.why).unwrap_or(Why::Anyone));
+    if own.shadow {
+        named.mode = pacegate::Mode::Shadow;
+    }
+    Some((named, answer))
+}

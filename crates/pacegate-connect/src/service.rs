@@ -1,0 +1,224 @@
+//! A Pacegate service over gRPC, as something that decides.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::HeaderValue;
+use opentelemetry::Context;
+use opentelemetry::global::get_text_map_propagator;
+use opentelemetry_http::HeaderInjector;
+use pacegate::{Check, CheckError, Decision, Remote, RemoteFuture, ServiceConfig, StoreError, Timestamp};
+use pacegate_proto::v1::check_result::Result as Outcome;
+use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
+use pacegate_proto::v1::{BatchCheckRequest, CheckRequest, QuotaRequest, RefundRequest, ResetRequest};
+use pacegate_store::GuardedCalls;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Status};
+
+use crate::ConnectError;
+use crate::convert::{decision, request, taken};
+
+/// How long a new connection may take; requests wait for it no longer than for an answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often an idle connection is looked at.
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
+
+type Client = RateLimiterClient<InterceptedService<Channel, ShowKey>>;
+
+/// A Pacegate service. One connection carries all requests, and is made anew when it is lost.
+pub struct Service {
+    client: Client,
+    calls: GuardedCalls,
+}
+
+/// Shows the API key with every request, and the trace that it is part of.
+#[derive(Clone)]
+struct ShowKey(Option<HeaderValue>);
+
+impl tonic::service::Interceptor for ShowKey {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(key) = &self.0 {
+            let key = tonic::metadata::AsciiMetadataValue::try_from(key.as_bytes());
+            let key = key.map_err(|_| Status::internal("service.key is not visible ASCII"))?;
+            request.metadata_mut().insert("x-api-key", key);
+        }
+        // Whoever traces this program finds the service's spans under its own.
+        get_text_map_propagator(|known| {
+            let headers: &mut http::HeaderMap = request.metadata_mut().as_mut();
+            known.inject_context(&Context::current(), &mut HeaderInjector(headers));
+        });
+        Ok(request)
+    }
+}
+
+impl Service {
+    /// The service that `config` names. Each request may take as long as `timeout`. It need not be there yet.
+    ///
+    /// # Errors
+    /// [`ConnectError::Service`] when the address, the key or a file cannot be used.
+    pub fn new(config: &ServiceConfig, timeout: Duration) -> Result<Self, ConnectError> {
+        let wrong = |field, reason: String| ConnectError::Service { field, reason };
+        let mut endpoint = Endpoint::from_shared(config.url.clone())
+            .map_err(|error| wrong("url", error.to_string()))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(ALIVE_EVERY)
+            .keep_alive_while_idle(true);
+        if config.url.starts_with("https://") {
+            endpoint = endpoint
+                .tls_config(tls(config).map_err(|(field, reason)| wrong(field, reason))?)
+                .map_err(|error| wrong("tls", error.to_string()))?;
+        }
+        let key = config.key.as_deref().map(HeaderValue::from_str).transpose();
+        let mut key = key.map_err(|_| wrong("key", "must be visible ASCII".to_owned()))?;
+        if let Some(key) = &mut key {
+            key.set_sensitive(true);
+        }
+        let client = RateLimiterClient::with_interceptor(endpoint.connect_lazy(), ShowKey(key));
+        Ok(Self { client, calls: GuardedCalls::new("service", timeout) })
+    }
+
+    /// Makes a call, with the deadline and the breaker around it.
+    async fn call<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(
+        &self,
+        call: impl FnOnce(Client) -> F,
+    ) -> Result<T, CheckError> {
+        let answered = self.calls.call(async {
+            match call(self.client.clone()).await {
+                Ok(response) => Ok(Ok(response.into_inner())),
+                Err(status) => sorted(status),
+            }
+        });
+        answered.await?
+    }
+}
+
+fn tls(config: &ServiceConfig) -> Result<ClientTlsConfig, (&'static str, String)> {
+    let read = |field, path: &std::path::Path| {
+        std::fs::read(path).map_err(|error| (field, format!("{}: {error}", path.display())))
+    };
+    let mut tls = ClientTlsConfig::new();
+    tls = match &config.tls.ca {
+        Some(path) => tls.ca_certificate(Certificate::from_pem(read("tls.ca", path)?)),
+        None => tls.with_native_roots(),
+    };
+    if let (Some(cert), Some(key)) = (&config.tls.cert, &config.tls.key) {
+        tls = tls.identity(Identity::from_pem(read("tls.cert", cert)?, read("tls.key", key)?));
+    }
+    Ok(tls)
+}
+
+/// Whether a status says that the service fails (outer error), or what is wrong with the check (inner error).
+fn sorted<T>(status: Status) -> Result<Result<T, CheckError>, StoreError> {
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::InvalidArgument | Code::OutOfRange => Ok(Err(CheckError::Refused(message.into()))),
+        Code::FailedPrecondition => Ok(Err(CheckError::IdempotencyMismatch)),
+        Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
+            Err(StoreError::rejected(message))
+        }
+        Code::DeadlineExceeded => Err(StoreError::timed_out(message)),
+        // The call may have been lost on its way or on its way back.
+        _ => Err(StoreError::unavailable(message)),
+    }
+}
+
+impl Remote for Service {
+    fn check_each<'a, 'b: 'a>(
+        &'a self,
+        checks: &'a [Check<'b>],
+    ) -> RemoteFuture<'a, Vec<Result<Decision, CheckError>>> {
+        Box::pin(async move {
+            if let [only] = checks {
+                let request = request(only);
+                let response =
+                    self.call(|mut client| async move { client.check_rate_limit(request).await }).await;
+                return match response.and_then(decision) {
+                    Err(error @ CheckError::Store(_)) => Err(error),
+                    decided => Ok(vec![decided]),
+                };
+            }
+            let batch =
+                BatchCheckRequest { checks: checks.iter().map(request).collect(), ..Default::default() };
+            let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
+            let result = |result: pacegate_proto::v1::CheckResult| match result.result {
+                Some(Outcome::Response(response)) => decision(response),
+                Some(Outcome::Error(error)) => Err(CheckError::Refused(error.message.into())),
+                None => Err(StoreError::unanswered().into()),
+            };
+            Ok(response.results.into_iter().map(result).collect())
+        })
+    }
+
+    fn check_all<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteFuture<'a, Decision> {
+        Box::pin(async move {
+            let checks = checks.iter().map(request).collect();
+            let batch = BatchCheckRequest { checks, all_or_nothing: true, ..Default::default() };
+            let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
+            decision(response.decision.ok_or_else(StoreError::unanswered)?)
+        })
+    }
+
+    fn peek<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
+        Box::pin(async move {
+            let CheckRequest {
+                identifier, endpoint, custom_dimension, method, plans, limit, also, cost, ..
+            } = request(check);
+            let quota = QuotaRequest {
+                identifier,
+                endpoint,
+                custom_dimension,
+                method,
+                plans,
+                limit,
+                also,
+                cost,
+                with_limits: true,
+                ..Default::default()
+            };
+            let response =
+                self.call(|mut client| async move { client.get_remaining_quota(quota).await }).await?;
+            decision(response.check.ok_or_else(StoreError::unanswered)?)
+        })
+    }
+
+    fn reset<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Timestamp> {
+        Box::pin(async move {
+            let CheckRequest { identifier, endpoint, custom_dimension, method, plans, also, limit, .. } =
+                request(check);
+            let reset = ResetRequest {
+                identifier,
+                endpoint,
+                custom_dimension,
+                method,
+                plans,
+                also,
+                limit,
+                ..Default::default()
+            };
+            let response = self.call(|mut client| async move { client.reset_limit(reset).await }).await?;
+            let seconds = u64::try_from(response.reset_at).unwrap_or_default();
+            Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000)))
+        })
+    }
+
+    fn refund<'a, 'b: 'a>(
+        &'a self,
+        check: &'a Check<'b>,
+        decision: &'a Decision,
+    ) -> RemoteFuture<'a, Decision> {
+        Box::pin(async move {
+            let refund = RefundRequest { check: Some(request(check)), taken: Some(taken(decision)) };
+            let response = self.call(|mut client| async move { client.refund(refund).await }).await?;
+            self::decision(response)
+        })
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key.
+        formatter.debug_struct("Service").finish_non_exhaustive()
+    }
+}

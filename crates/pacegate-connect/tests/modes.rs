@@ -1,0 +1,242 @@
+//! One limiter for both modes: what a program gets when a service decides, and when it does not answer.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate::{Algorithm, Check, CheckError, Config, Cost, Limit, Limiter, MemoryStore, Standing, Stores};
+use pacegate_connect::{ConnectError, FromConfig};
+use pacegate_server::{AdminKey, App, Listeners, run};
+use pacegate_testkit::SimulatedClock;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const RULES: &str = r#"
+plans:
+  gold: [{algorithm: fixed_window, limit: 5, window: 60s}]
+  daily: [{algorithm: sliding_log, limit: 8, window: 1d}]
+  leaky: [{algorithm: leaky_bucket, limit: 1, window: 1s, burst: 3}]
+rules:
+  - {name: per-user, dimension: user, endpoint: "/api/{*rest}", algorithm: token_bucket, limit: 10, window: 1s}
+  - {name: watch, dimension: user, endpoint: "/api/{*rest}", mode: shadow, algorithm: gcra, limit: 1, window: 60s}
+"#;
+
+struct Service {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+impl Service {
+    async fn start(clock: &Arc<SimulatedClock>, address: Option<SocketAddr>) -> Self {
+        Self::start_with("", clock, address).await
+    }
+
+    async fn start_with(server: &str, clock: &Arc<SimulatedClock>, address: Option<SocketAddr>) -> Self {
+        let config = Config::parse(&format!("{RULES}\nserver: {{drain_delay: 0s{server}}}\n")).unwrap();
+        let store = MemoryStore::with_clock(Default::default(), clock.clone());
+        let limiter = config.limiter_with(Stores::memory(Arc::new(store))).unwrap();
+        let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let grpc = match address {
+            None => TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            Some(address) => TcpListener::bind(address).await.unwrap(),
+        };
+        let address = grpc.local_addr().unwrap();
+        let app = App::new(&config, limiter, AdminKey::new("secret"));
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(async move {
+            let stopped = async { stopped.await.unwrap_or_default() };
+            run(Listeners::from(http).grpc(grpc), app, &config.server, stopped).await;
+        });
+        Self { address, stop, running }
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.running.await.unwrap();
+    }
+}
+
+/// A program's limiter that asks the service.
+async fn remote(address: SocketAddr, more: &str) -> Limiter {
+    let yaml = format!("mode: service\nservice: {{url: \"http://{address}\", key: secret}}\n{more}");
+    Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap()
+}
+
+/// The numbers of a decision, without what only the limiter itself knows.
+fn told(decision: &pacegate::Decision) -> String {
+    let limits: Vec<String> = decision
+        .limits()
+        .iter()
+        .zip(&decision.answers)
+        .map(|(named, answer)| {
+            let mut answer = *answer;
+            answer.previous_standing = Standing::Normal;
+            format!("{} {} {:?} {:?} {answer:?}", named.name, named.dimension(), named.mode, named.why)
+        })
+        .collect();
+    format!("{} {} {:?} {limits:#?}", decision.allowed, decision.replayed, decision.at)
+}
+
+#[tokio::test]
+async fn a_program_cannot_tell_who_decides() {
+    let clocks = [Arc::new(SimulatedClock::default()), Arc::new(SimulatedClock::default())];
+    let service = Service::start(&clocks[0], None).await;
+    // The machine may be busy; what is compared is not how fast it is.
+    let far = remote(service.address, "failure: {timeout: 5s}").await;
+    let store = MemoryStore::with_clock(Default::default(), clocks[1].clone());
+    let near = Config::parse(RULES).unwrap().limiter_with(Stores::memory(Arc::new(store))).unwrap();
+
+    let ad_hoc = Limit::try_new(Algorithm::Gcra, 3, Duration::from_secs(30)).unwrap().with_burst(2).unwrap();
+    let checks = [
+        Check::key("k").plan("gold").plan("daily"),
+        Check::key("k").plan("leaky"),
+        Check::new("user", "u").and("tenant", "t").endpoint("/api/orders").method("POST"),
+        Check::new("user", "u").endpoint("/api/orders").cost(Cost::try_new(3).unwrap()),
+        Check::key("k").limit(ad_hoc),
+        Check::new("user", "u").endpoint("/elsewhere"),
+    ];
+    for round in 0..120_usize {
+        for clock in &clocks {
+            clock.advance(Duration::from_micros(round as u64 * 137_731));
+        }
+        let check = &checks[round % checks.len()];
+        let (a, b) = (far.check(check).await.unwrap(), near.check(check).await.unwrap());
+        assert_eq!(told(&a), told(&b), "round {round}");
+        if round % 7 == 0 {
+            let (a, b) = (far.refund(check, &a).await.unwrap(), near.refund(check, &b).await.unwrap());
+            assert_eq!(told(&a), told(&b), "refund in round {round}");
+        }
+        let (a, b) = (far.peek(check).await.unwrap(), near.peek(check).await.unwrap());
+        assert_eq!(told(&a), told(&b), "peek in round {round}");
+        if round % 11 == 0 {
+            let each = (far.check_each(&checks).await, near.check_each(&checks).await);
+            for (a, b) in each.0.into_iter().zip(each.1) {
+                assert_eq!(told(&a.unwrap()), told(&b.unwrap()), "each in round {round}");
+            }
+            let (a, b) = (far.check_all(&checks).await.unwrap(), near.check_all(&checks).await.unwrap());
+            assert_eq!((a.allowed, a.remaining()), (b.allowed, b.remaining()), "all in round {round}");
+        }
+        if round % 13 == 0 {
+            let (a, b) = (far.reset(check).await.unwrap(), near.reset(check).await.unwrap());
+            assert_eq!(a.as_secs_ceil(), b.as_secs_ceil());
+        }
+    }
+    let keyed = Check::key("i").plan("gold").idempotency("me", "order-7");
+    assert!(!far.check(&keyed).await.unwrap().replayed);
+    assert!(far.check(&keyed).await.unwrap().replayed);
+    let other = Check::key("i").plan("daily").idempotency("me", "order-7");
+    assert!(matches!(far.check(&other).await, Err(CheckError::IdempotencyMismatch)));
+    let error = far.check(&Check::key("k").plan("nonsense")).await.unwrap_err();
+    assert_eq!(error.to_string(), "the service refused the check: plans: there is no plan `nonsense`");
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn without_the_service_the_failure_mode_decides() {
+    let clock = Arc::new(SimulatedClock::default());
+    let service = Service::start(&clock, None).await;
+    let address = service.address;
+    let mode = |mode: &str| format!("failure: {{mode: {mode}, timeout: 2s}}\n{RULES}");
+    let open = remote(address, &mode("open")).await;
+    let closed = remote(address, &mode("closed")).await;
+    let local = remote(address, &mode("local")).await;
+    let check = Check::key("k").plan("gold");
+    for limiter in [&open, &closed, &local] {
+        let decision = limiter.check(&check).await.unwrap();
+        assert!(decision.allowed && !decision.degraded());
+    }
+    service.stop().await;
+
+    let decision = open.check(&check).await.unwrap();
+    assert!(decision.allowed && decision.degraded() && !decision.failed_closed());
+    assert_eq!(decision.remaining(), None, "no number is made up");
+    assert!(open.refund(&check, &decision).await.unwrap().allowed, "nobody took anything");
+    let decision = closed.check(&check).await.unwrap();
+    assert!(!decision.allowed && decision.degraded() && decision.failed_closed());
+    assert!(!closed.check_all(std::slice::from_ref(&check)).await.unwrap().allowed);
+    for left in (0..5).rev() {
+        let decision = local.check(&check).await.unwrap();
+        assert!(decision.allowed && decision.degraded());
+        assert_eq!(decision.remaining(), Some(left), "the file's plans count in this process");
+    }
+    assert!(!local.check(&check).await.unwrap().allowed);
+    let each = open.check_each(&[check.clone(), check.clone()]).await;
+    assert!(each.iter().all(|decision| decision.as_ref().unwrap().allowed));
+    assert!(open.reset(&check).await.is_err(), "a reset is not pretended");
+
+    // It is back: the connection is made anew, and the service's counters decide again.
+    let service = Service::start(&clock, Some(address)).await;
+    let mut decision = local.check(&check).await.unwrap();
+    for _ in 0..1_000 {
+        if !decision.degraded() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        decision = local.check(&check).await.unwrap();
+    }
+    assert!(decision.allowed && !decision.degraded());
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_never_let_pass_in_silence() {
+    let clock = Arc::new(SimulatedClock::default());
+    let service = Service::start(&clock, None).await;
+    let yaml = format!("mode: service\nservice: {{url: \"http://{}\", key: wrong}}\n", service.address);
+    let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+    // Resets need the admin's key.
+    let Err(CheckError::Store(error)) = limiter.reset(&Check::key("k").plan("gold")).await else { panic!() };
+    assert!(error.is_rejection(), "{error}");
+    // Whoever gives back must be known, although checks need no key here.
+    let check = Check::key("k").plan("gold");
+    let decision = limiter.check(&check).await.unwrap();
+    assert!(matches!(limiter.refund(&check, &decision).await, Err(CheckError::Store(_))));
+    assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(4));
+    assert!(!format!("{limiter:?}").contains("wrong"), "the key is in no log");
+    service.stop().await;
+
+    // However often it is tried: the breaker must not make an outage of it, which would let requests pass.
+    let service = Service::start_with(", require_key: true", &clock, None).await;
+    let yaml = format!(
+        "mode: service\nservice: {{url: \"http://{}\"}}\nfailure: {{timeout: 2s}}\n",
+        service.address
+    );
+    let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+    for attempt in 0..60 {
+        let refused = limiter.check(&check).await;
+        assert!(
+            matches!(&refused, Err(CheckError::Store(error)) if error.is_rejection()),
+            "{attempt}: {refused:?}"
+        );
+    }
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn mistakes_in_the_configuration_are_told() {
+    let wrong = |yaml: &str| Config::parse(yaml).unwrap_err().to_string();
+    assert_eq!(wrong("mode: service"), "line 1: mode: needs service.url, the service to ask");
+    assert_eq!(wrong("mode: both"), "line 1: mode: `both` is not one of embedded, service");
+    assert_eq!(
+        wrong("mode: service\nservice: {url: \"127.0.0.1:8081\"}"),
+        "line 2: service.url: must start with http:// or https://"
+    );
+    let config = Config::parse("mode: embedded\nservice: {url: \"http://127.0.0.1:1\"}").unwrap();
+    assert!(config.service.is_none(), "one word switches");
+    let tls = "mode: service\nservice: {url: \"https://localhost:1\", tls: {ca: /nonexistent/ca.pem}}";
+    let Err(ConnectError::Service { field, reason }) =
+        Limiter::from_parsed(&Config::parse(tls).unwrap()).await
+    else {
+        panic!()
+    };
+    assert_eq!(field, "tls.ca");
+    assert!(reason.starts_with("/nonexistent/ca.pem: "), "{reason}");
+    let Err(ConnectError::Config(_)) = Limiter::from_config("/nonexistent.yaml").await else { panic!() };
+    let redis = Config::parse("stores: {default: {url: \"redis://127.0.0.1:1\"}}").unwrap();
+    let Err(ConnectError::Store { store, .. }) = Limiter::from_parsed(&redis).await else { panic!() };
+    assert_eq!(store, "default");
+}

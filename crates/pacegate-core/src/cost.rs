@@ -1,0 +1,53 @@
+//! How much one request takes.
+
+use thiserror::Error;
+
+/// What a request takes from a limit: 1 to [`Cost::MAX`].
+///
+/// ```
+/// use pacegate_core::Cost;
+///
+/// assert_eq!(Cost::try_new(5)?.get(), 5);
+/// assert!(Cost::try_new(0).is_err());
+/// # Ok::<(), pacegate_core::InvalidCost>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(u32);
+
+impl Cost {
+    /// The cost of a request that says nothing about it.
+    pub const ONE: Self = Self(1);
+    /// The largest cost; a larger one could never be admitted by any valid limit.
+    pub const MAX: Self = Self(1_000_000_000);
+
+    /// Checks that `cost` is between 1 and [`Cost::MAX`].
+    ///
+    /// # Errors
+    /// [`InvalidCost`] when it is not.
+    pub fn try_new(cost: u64) -> Result<Self, InvalidCost> {
+        match u32::try_from(cost) {
+            Ok(value) if (1..=Self::MAX.0).contains(&value) => Ok(Self(value)),
+            _ => Err(InvalidCost { cost }),
+        }
+    }
+
+    /// The number itself.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// The cost of a request is zero or too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("cost must be between 1 and 1000000000, not {cost}")]
+pub struct InvalidCost {
+    /// What was asked for.
+    pub cost: u64,
+}

@@ -1,0 +1,142 @@
+//! One request against one limit: looked at first, charged only once every limit of the request agrees.
+
+use crate::algorithm::{Counting, Reading, queue};
+use crate::cost::Cost;
+use crate::decision::{Answer, Reason, Taken};
+use crate::limit::Limit;
+use crate::standing::Standing;
+use crate::state::{State, standing_after};
+use crate::time::Timestamp;
+
+/// What a limit says to a request, before anything is charged.
+///
+/// ```
+/// use pacegate_core::{Cost, Evaluation, Limit, Timestamp};
+///
+/// let limit = Limit::per_second(1)?;
+/// let now = Timestamp::from_micros(5_000_000);
+/// let first = Evaluation::new(&limit, None, now, Cost::ONE);
+/// assert!(first.allows());
+/// let state = first.into_state();
+/// let second = Evaluation::new(&limit, Some(&state), now, Cost::ONE);
+/// let answer = second.answer(Some(&state));
+/// assert_eq!(answer.retry_at, Some(Timestamp::from_micros(6_000_000)));
+/// # Ok::<(), pacegate_core::InvalidLimit>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Evaluation<'a> {
+    limit: &'a Limit,
+    now: Timestamp,
+    cost: Cost,
+    reading: Reading,
+    /// As stored at the last charge.
+    stored: Standing,
+    fits: bool,
+}
+
+impl<'a> Evaluation<'a> {
+    /// Looks at `state` (absent means fresh) as it is at `now`. Changes nothing.
+    #[inline]
+    pub fn new(limit: &'a Limit, state: Option<&State>, now: Timestamp, cost: Cost) -> Self {
+        let state = state.filter(|state| state.belongs_to(limit));
+        let reading = Reading::new(limit, state, now);
+        let fits = cost.get() <= limit.capacity() && reading.fits(limit, cost);
+        Self { limit, now, cost, reading, stored: state.map_or(Standing::Normal, State::standing), fits }
+    }
+
+    /// Whether this limit has room for the request.
+    #[inline(always)]
+    pub fn allows(&self) -> bool {
+        self.fits
+    }
+
+    /// The answer when nothing is charged: for a peek, or because some limit denies. `state` is what was looked at.
+    pub fn answer(&self, state: Option<&State>) -> Answer {
+        let remaining = self.reading.remaining(self.limit);
+        let reset_at = instant(self.reading.reset_at(self.limit), self.now);
+        let mut answer = Answer::undecided(self.limit, remaining, reset_at, self.stored);
+        answer.standing = self.standing();
+        answer.allowed = self.fits;
+        if self.fits {
+            self.queue(&mut answer);
+        } else if self.cost.get() > self.limit.capacity() {
+            answer.reason = Some(Reason::CostExceedsLimit);
+        } else {
+            answer.reason = Some(Reason::LimitExceeded);
+            answer.standing = Standing::Throttled;
+            let retry_at = self.reading.retry_at(self.limit, state, self.cost);
+            answer.retry_at = Some(Timestamp::from_micros(retry_at));
+        }
+        answer
+    }
+
+    /// Charges an existing state. Only for an evaluation of that very state that [allows](Self::allows) the request.
+    #[inline]
+    pub fn charge(&self, state: &mut State) -> Answer {
+        let (answer, reading) = self.charged();
+        state.set(self.limit, &reading, answer.standing, self.cost);
+        answer
+    }
+
+    /// Charges an absent key: the answer, and the state to keep from now on.
+    pub fn charge_fresh(&self) -> (Answer, State) {
+        let (answer, reading) = self.charged();
+        let state = State::written(self.limit, &reading, answer.standing, self.cost);
+        (answer, state)
+    }
+
+    /// The state after charging an absent key.
+    pub fn into_state(self) -> State {
+        self.charge_fresh().1
+    }
+
+    #[inline]
+    fn charged(&self) -> (Answer, Reading) {
+        debug_assert!(self.fits, "only what fits is charged");
+        let reading = self.reading.charged(self.limit, self.cost);
+        let remaining = reading.remaining(self.limit);
+        let taken = Taken {
+            remaining,
+            standing: standing_after(self.reading, remaining, self.limit, self.stored),
+            previous_standing: self.stored,
+            reset_at: instant(reading.reset_at(self.limit), self.now),
+        };
+        let mut answer = Answer::charged(self.limit, &taken);
+        self.queue(&mut answer);
+        (answer, reading)
+    }
+
+    /// The standing before the request.
+    #[inline]
+    fn standing(&self) -> Standing {
+        self.stored.settle(self.reading.remaining(self.limit), self.limit.capacity())
+    }
+
+    #[inline]
+    fn queue(&self, answer: &mut Answer) {
+        if let Reading::LeakyBucket(bucket) = &self.reading {
+            queue(answer, bucket, self.limit, self.cost);
+        }
+    }
+}
+
+/// Gives back up to `cost` of what was taken, never beyond a fresh counter, and answers with what is left then.
+///
+/// `taken_at` is the time of the decision that took it. Without it, the newest charges are given back. Also says whether the state changed: state of
+/// another algorithm or window is left as it is.
+pub fn refund(
+    limit: &Limit,
+    mut state: Option<&mut State>,
+    now: Timestamp,
+    cost: Cost,
+    taken_at: Option<Timestamp>,
+) -> (Answer, bool) {
+    let changed = state.as_mut().is_some_and(|state| state.refund(limit, now, cost, taken_at));
+    let state = state.as_deref();
+    (Evaluation::new(limit, state, now, Cost::ONE).answer(state), changed)
+}
+
+#[inline(always)]
+fn instant(micros: Option<u64>, otherwise: Timestamp) -> Timestamp {
+    micros.map_or(otherwise, Timestamp::from_micros)
+}

@@ -1,0 +1,182 @@
+//! Keys: which counter a request touches. Parts are never glued together unescaped, so no identifier can imitate another key.
+
+mod text;
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+/// What a rule counts, for everybody: its name, its dimension and its endpoint scope. With an identifier it becomes a [`Key`].
+///
+/// The name decides, not the numbers: a rule whose limit changes keeps its counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    rule: Box<str>,
+    dimension: Box<str>,
+    scope: Box<str>,
+    per_endpoint: bool,
+    digest: (u64, u32),
+}
+
+impl Counter {
+    /// A counter per identifier for everything that `scope` (a pattern, or any other distinction) covers.
+    pub fn new(rule: &str, dimension: &str, scope: &str) -> Self {
+        Self::build(rule, dimension, scope, false)
+    }
+
+    /// A counter per identifier and concrete endpoint.
+    pub fn per_endpoint(rule: &str, dimension: &str, scope: &str) -> Self {
+        Self::build(rule, dimension, scope, true)
+    }
+
+    fn build(rule: &str, dimension: &str, scope: &str, per_endpoint: bool) -> Self {
+        let mut hasher = Sha256::new();
+        hasher.update([u8::from(per_endpoint)]);
+        for part in [rule, dimension, scope] {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        let hash = hasher.finalize();
+        let (mut high, mut low) = ([0; 8], [0; 4]);
+        high.copy_from_slice(&hash[..8]);
+        low.copy_from_slice(&hash[8..12]);
+        Self {
+            rule: rule.into(),
+            dimension: dimension.into(),
+            scope: scope.into(),
+            per_endpoint,
+            digest: (u64::from_le_bytes(high), u32::from_le_bytes(low)),
+        }
+    }
+
+    /// The rule's name.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// What is counted: `user`, `ip`, `apikey` or a word of one's own.
+    pub fn dimension(&self) -> &str {
+        &self.dimension
+    }
+
+    /// The endpoint pattern, or another distinction within the rule.
+    pub fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    /// Whether each concrete endpoint has a counter of its own.
+    pub fn is_per_endpoint(&self) -> bool {
+        self.per_endpoint
+    }
+
+    /// 96 bits of SHA-256 over the parts, which operators choose: a short stand-in for them inside one process.
+    #[inline(always)]
+    pub fn digest(&self) -> (u64, u32) {
+        self.digest
+    }
+}
+
+/// Names one counter of one identifier.
+///
+/// ```
+/// use pacegate_core::{Counter, Key};
+///
+/// let counter = Counter::new("per-user-minute", "user", "/api/{*rest}");
+/// let key = Key::new(&counter, "u1", "/api/orders");
+/// // The scope is a pattern, so the concrete endpoint is not part of the key.
+/// assert_eq!(key.endpoint(), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'a> {
+    counter: &'a Counter,
+    identifier: &'a str,
+    endpoint: Option<&'a str>,
+}
+
+impl<'a> Key<'a> {
+    /// Keys whose identifier and endpoint together are longer than this are replaced by a hash of them.
+    pub const LENGTH_MAX: usize = 512;
+
+    /// The key of `identifier`; `endpoint` counts only if the counter is per endpoint.
+    #[inline]
+    pub fn new(counter: &'a Counter, identifier: &'a str, endpoint: &'a str) -> Self {
+        let endpoint = if counter.per_endpoint { Some(endpoint) } else { None };
+        Self { counter, identifier, endpoint }
+    }
+
+    /// What it counts.
+    #[inline]
+    pub fn counter(&self) -> &'a Counter {
+        self.counter
+    }
+
+    /// Whom it counts.
+    #[inline]
+    pub fn identifier(&self) -> &'a str {
+        self.identifier
+    }
+
+    /// Where it counts, when each endpoint has a counter of its own.
+    #[inline]
+    pub fn endpoint(&self) -> Option<&'a str> {
+        self.endpoint
+    }
+
+    /// The stand-in for an identifier and endpoint that are too long to keep; `None` when they are short enough.
+    pub fn shortened(&self) -> Option<String> {
+        self.is_shortened().then(|| self.stand_in(self.endpoint.unwrap_or_default()))
+    }
+
+    /// Whether a stand-in is kept instead of the identifier and endpoint.
+    #[inline(always)]
+    pub fn is_shortened(&self) -> bool {
+        let length = self.identifier.len() + self.endpoint.map_or(0, str::len);
+        // An identifier that looks like a stand-in is hashed as well, so that nobody can write another one's stand-in.
+        length > Self::LENGTH_MAX || self.identifier.as_bytes().first() == Some(&STAND_IN)
+    }
+
+    #[cold]
+    fn stand_in(&self, endpoint: &str) -> String {
+        let mut hasher = Sha256::new();
+        hasher.update((self.identifier.len() as u64).to_le_bytes());
+        hasher.update(self.identifier.as_bytes());
+        hasher.update(endpoint.as_bytes());
+        let mut text = String::from(char::from(STAND_IN));
+        for byte in hasher.finalize() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
+
+/// The first character of every stand-in.
+const STAND_IN: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stand_in_cannot_be_written_by_hand() {
+        let counter = Counter::new("rule", "user", "");
+        let long = "x".repeat(Key::LENGTH_MAX + 1);
+        let stand_in = Key::new(&counter, &long, "").shortened().unwrap();
+        let forged = Key::new(&counter, &stand_in, "");
+        assert_ne!(forged.shortened().as_deref(), Some(stand_in.as_str()));
+        assert!(forged.shortened().is_some(), "it is not kept as it is either");
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        let digests = [
+            Counter::new("ab", "c", "").digest(),
+            Counter::new("a", "bc", "").digest(),
+            Counter::new("a", "b", "c").digest(),
+            Counter::new("", "abc", "").digest(),
+            Counter::per_endpoint("ab", "c", "").digest(),
+        ];
+        for (index, digest) in digests.iter().enumerate() {
+            assert!(!digests[index + 1..].contains(digest));
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The laws of the six algorithms, each on ten thousand generated histories.
+//!
+//! Seeds that once failed are in `laws.regressions` and run first.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use pacegate_core::{Algorithm, Answer, Cost, Evaluation, Limit, State, Timestamp, refund};
+use pacegate_testkit::history::{self, Act, History};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+/// One key, decided by the core alone.
+#[derive(Clone, Default)]
+struct Counter {
+    state: Option<State>,
+}
+
+impl Counter {
+    fn look(&self, limit: &Limit, now: u64, cost: u64) -> Answer {
+        let state = self.state.as_ref();
+        Evaluation::new(limit, state, Timestamp::from_micros(now), price(cost)).answer(state)
+    }
+
+    fn take(&mut self, limit: &Limit, now: u64, cost: u64) -> Answer {
+        let evaluation =
+            Evaluation::new(limit, self.state.as_ref(), Timestamp::from_micros(now), price(cost));
+        match &mut self.state {
+            _ if !evaluation.allows() => evaluation.answer(self.state.as_ref()),
+            Some(state) => evaluation.charge(state),
+            None => {
+                let (answer, state) = evaluation.charge_fresh();
+                self.state = Some(state);
+                answer
+            }
+        }
+    }
+
+    fn give_back(&mut self, limit: &Limit, now: u64, cost: u64) {
+        let _ = refund(limit, self.state.as_mut(), Timestamp::from_micros(now), price(cost), None);
+    }
+
+    fn encoded(&self) -> Option<Vec<u8>> {
+        self.state.as_ref().map(State::encode)
+    }
+}
+
+fn price(cost: u64) -> Cost {
+    Cost::try_new(cost).unwrap()
+}
+
+fn micros(limit: &Limit) -> u64 {
+    limit.window().as_micros() as u64
+}
+
+/// An admitted take: when, and how much.
+type Admission = (u64, u64);
+
+/// Runs the takes, peeks, refunds and resets of a one-key history, calling `check` before each with the counter as it is then.
+fn run(
+    history: &History,
+    mut check: impl FnMut(&Counter, &Limit, u64, u64) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut counter = Counter::default();
+    let (mut now, mut retry_at) = (history.start, None);
+    for operation in &history.operations {
+        let limit = &history.keys[0][operation.charges[0].limit];
+        now = operation.step.apply(now, micros(limit), retry_at);
+        let cost = operation.amount.cost(u64::from(limit.capacity()));
+        check(&counter, limit, now, cost)?;
+        match operation.act {
+            Act::Take => {
+                let answer = counter.take(limit, now, cost);
+                retry_at = answer.retry_at.map(Timestamp::as_micros).or(retry_at);
+            }
+            Act::Peek => {}
+            Act::Reset => counter = Counter::default(),
+            Act::Refund | Act::RefundLatest => counter.give_back(limit, now, cost),
+        }
+    }
+    Ok(())
+}
+
+/// All takes of a history on a clock that never goes back, and what of them was admitted.
+fn admissions(history: &History) -> Vec<Admission> {
+    let limit = &history.keys[0][0];
+    let mut counter = Counter::default();
+    let (mut now, mut retry_at) = (history.start, None);
+    let mut admitted = Vec::new();
+    for operation in &history.operations {
+        now = operation.step.apply(now, micros(limit), retry_at).max(now);
+        let cost = operation.amount.cost(u64::from(limit.capacity()));
+        let answer = counter.take(limit, now, cost);
+        retry_at = answer.retry_at.map(Timestamp::as_micros).or(retry_at);
+        if answer.allowed {
+            admitted.push((now, cost));
+        }
+    }
+    admitted
+}
+
+/// The tick of a bucket: the smallest power of ten for which the capacity in units stays below 2^53.
+fn tick(limit: &Limit) -> u64 {
+    let (quota, burst) = (u64::from(limit.quota()), u128::from(limit.capacity()));
+    let common = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let mut tick = 1;
+    loop {
+        let window = micros(limit).div_ceil(tick);
+        if burst * u128::from(window / common(quota, window)) < 1 << 53 {
+            return tick;
+        }
+        tick *= 10;
+    }
+}
+
+/// Never more than the law of the algorithm allows, in any interval between two admissions.
+fn check_bound(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseError> {
+    let (quota, window) = (u128::from(limit.quota()), micros(limit));
+    for first in 0..admitted.len() {
+        let mut sum = 0u128;
+        for &(time, cost) in &admitted[first..] {
+            sum += u128::from(cost);
+            let since = admitted[first].0;
+            let within_window = time - since < window;
+            match limit.algorithm() {
+                Algorithm::SlidingLog => prop_assert!(!within_window || sum <= quota, "{sum} in one window"),
+                Algorithm::FixedWindow => {
+                    prop_assert!(
+                        since / window != time / window || sum <= quota,
+                        "{sum} in one aligned window"
+                    );
+                }
+                Algorithm::SlidingCounter => {
+                    prop_assert!(!within_window || sum <= 2 * quota, "{sum} in one window");
+                    prop_assert!(
+                        since / window != time / window || sum <= quota,
+                        "{sum} in one aligned window"
+                    );
+                }
+                _ => {
+                    let tick = tick(limit);
+                    let ticks = u128::from(time / tick - since / tick);
+                    let refilled = quota * ticks / u128::from(window.div_ceil(tick));
+                    prop_assert!(sum <= u128::from(limit.capacity()) + refilled, "{sum} in {ticks} ticks");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sliding counter's own law: previous × overlap + current never exceeds the quota at an admission.
+fn check_weighted(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseError> {
+    let window = micros(limit);
+    for (index, &(time, _)) in admitted.iter().enumerate() {
+        let in_window = |number: u64| -> u128 {
+            let until_now = &admitted[..=index];
+            until_now.iter().filter(|(at, _)| at / window == number).map(|(_, cost)| u128::from(*cost)).sum()
+        };
+        let number = time / window;
+        let previous = if number == 0 { 0 } else { in_window(number - 1) };
+        let overlap = u128::from(window - time % window);
+        let weighted = previous * overlap + in_window(number) * u128::from(window);
+        prop_assert!(weighted <= u128::from(limit.quota()) * u128::from(window));
+    }
+    Ok(())
+}
+
+/// Denied one microsecond before the announced time, allowed at it.
+fn check_retry(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let answer = counter.look(limit, now, cost);
+    match answer.retry_at {
+        None => prop_assert!(answer.allowed || cost > u64::from(limit.capacity())),
+        // A saturated time is the end of time, not an announcement.
+        Some(Timestamp::MAX) => {}
+        Some(at) => {
+            let at = at.as_micros();
+            prop_assert!(!answer.allowed && at > now, "retry at {at}, now {now}");
+            prop_assert!(!counter.look(limit, at - 1, cost).allowed, "allowed before {at}");
+            prop_assert!(counter.look(limit, at, cost).allowed, "denied at {at}");
+        }
+    }
+    Ok(())
+}
+
+/// The whole capacity is back at reset_at, and not one microsecond earlier.
+fn check_reset(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
+    let reset_at = counter.look(limit, now, 1).reset_at.unwrap().as_micros();
+    let whole = u64::from(limit.capacity());
+    if reset_at == Timestamp::MAX.as_micros() {
+        return Ok(());
+    }
+    prop_assert!(counter.look(limit, reset_at, whole).allowed, "not whole at {reset_at}");
+    if reset_at > now {
+        let just_before = counter.look(limit, reset_at - 1, 1);
+        prop_assert!(just_before.reset_at.unwrap().as_micros() == reset_at, "whole before {reset_at}");
+    }
+    Ok(())
+}
+
+/// On a clock that went back, nothing is granted that the latest time would not grant.
+fn check_backwards(
+    counter: &Counter,
+    limit: &Limit,
+    now: u64,
+    cost: u64,
+    back: u64,
+) -> Result<(), TestCaseError> {
+    let mut charged = counter.clone();
+    charged.take(limit, now, cost.min(u64::from(limit.capacity())));
+    let latest = charged.look(limit, now, cost);
+    let earlier = charged.look(limit, now.saturating_sub(back), cost);
+    prop_assert!(!earlier.allowed || latest.allowed);
+    prop_assert!(earlier.remaining <= latest.remaining);
+    Ok(())
+}
+
+/// A cost of n is n costs of 1 at the same instant: the same answer, the same state.
+fn check_additivity(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let cost = cost.clamp(1, 40);
+    let (mut at_once, mut one_by_one) = (counter.clone(), counter.clone());
+    let answer = at_once.take(limit, now, cost);
+    let singles: Vec<Answer> = (0..cost).map(|_| one_by_one.take(limit, now, 1)).collect();
+    prop_assert_eq!(answer.allowed, singles.iter().all(|single| single.allowed));
+    if answer.allowed {
+        let last = singles[singles.len() - 1];
+        prop_assert_eq!((answer.remaining, answer.reset_at), (last.remaining, last.reset_at));
+        // The standing may differ: n steps can pass through a warning that one step jumps over.
+        let after = |counter: &Counter| counter.look(limit, now, 1);
+        prop_assert_eq!(after(&at_once).remaining, after(&one_by_one).remaining);
+        prop_assert_eq!(after(&at_once).reset_at, after(&one_by_one).reset_at);
+    }
+    Ok(())
+}
+
+/// A denied take leaves the state as it was, to the byte.
+fn check_denial(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let mut after = counter.clone();
+    if !after.take(limit, now, cost).allowed {
+        prop_assert_eq!(after.encoded(), counter.encoded());
+    }
+    Ok(())
+}
+
+/// What is encoded is decoded to the same state, also with a byte changed or cut off: to some state or an error, never a panic.
+fn check_encoding(counter: &Counter, damage: usize) -> Result<(), TestCaseError> {
+    let Some(state) = &counter.state else { return Ok(()) };
+    let bytes = state.encode();
+    let decoded = State::decode(&bytes);
+    prop_assert_eq!(decoded.as_ref(), Ok(state));
+    let mut changed = bytes.clone();
+    let at = damage % bytes.len();
+    changed[at] = changed[at].wrapping_add((damage >> 8) as u8 | 1);
+    for bytes in [&changed[..], &bytes[..at]] {
+        if let Ok(state) = State::decode(bytes) {
+            prop_assert_eq!(&state.encode()[..], bytes, "two encodings of one state");
+        }
+    }
+    Ok(())
+}
+
+/// The short way of a take that has room decides, answers and writes exactly as the long one; where it does not apply, it changes nothing.
+fn check_short_way(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let (mut short, mut long) = (counter.clone(), counter.clone());
+    let Some(state) = &mut short.state else { return Ok(()) };
+    let taken = state.take(limit, Timestamp::from_micros(now), price(cost));
+    if let Some(taken) = taken {
+        prop_assert_eq!(Answer::charged(limit, &taken), long.take(limit, now, cost));
+    }
+    prop_assert_eq!(short.encoded(), long.encoded());
+    Ok(())
+}
+
+macro_rules! laws {
+    ($($name:ident $algorithm:ident),+ $(,)?) => {$(
+        mod $name {
+            use super::*;
+
+            const ALGORITHM: Algorithm = Algorithm::$algorithm;
+
+            proptest! {
+                #![proptest_config(ProptestConfig {
+                    cases: 10_000,
+                    failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/laws.regressions"))),
+                    ..ProptestConfig::default()
+                })]
+
+                #[test]
+                fn never_admits_more_than_the_law(history in history::of(ALGORITHM)) {
+                    let limit = &history.keys[0][0];
+                    let admitted = admissions(&history);
+                    check_bound(limit, &admitted)?;
+                    if ALGORITHM == Algorithm::SlidingCounter {
+                        check_weighted(limit, &admitted)?;
+                    }
+                }
+
+                #[test]
+                fn announces_retry_and_reset_exactly(history in history::of(ALGORITHM)) {
+                    run(&history, |counter, limit, now, cost| {
+                        check_retry(counter, limit, now, cost)?;
+                        check_reset(counter, limit, now)
+                    })?;
+                }
+
+                #[test]
+                fn a_denial_changes_no_state(history in history::of_changing(ALGORITHM)) {
+                    run(&history, check_denial)?;
+                }
+
+                #[test]
+                fn the_short_way_is_the_same_way(history in history::of_changing(ALGORITHM)) {
+                    run(&history, check_short_way)?;
+                }
+
+                #[test]
+                fn time_going_back_never_grants(history in history::of(ALGORITHM), back in 0..10_000_000_000u64) {
+                    run(&history, |counter, limit, now, cost| check_backwards(counter, limit, now, cost, back))?;
+                }
+
+                #[test]
+                fn a_cost_of_n_is_n_costs_of_1(history in history::of(ALGORITHM)) {
+                    run(&history, check_additivity)?;
+                }
+
+                #[test]
+                fn states_survive_their_encoding(history in history::of_changing(ALGORITHM), damage in any::<u32>()) {
+                    run(&history, |counter, _, _, _| check_encoding(counter, damage as usize))?;
+                }
+            }
+        }
+    )+};
+}
+
+laws! {
+    token_bucket TokenBucket,
+    leaky_bucket LeakyBucket,
+    fixed_window FixedWindow,
+    sliding_log SlidingLog,
+    sliding_counter SlidingCounter,
+    gcra Gcra,
+}
+
+#[test]
+fn the_short_way_is_taken_where_it_pays() {
+    for algorithm in
+        [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingCounter, Algorithm::Gcra]
+    {
+        let limit = Limit::try_new(algorithm, 10, std::time::Duration::from_secs(60)).unwrap();
+        let now = Timestamp::from_micros(1_790_000_000_000_000);
+        let mut state = Evaluation::new(&limit, None, now, Cost::ONE).into_state();
+        let taken = state.take(&limit, now, price(2)).unwrap();
+        assert_eq!(taken.remaining, 7, "{algorithm}");
+        assert!(state.take(&limit, now, price(8)).is_none(), "{algorithm} has no room for eight");
+        assert!(state.take(&limit, now, price(11)).is_none(), "{algorithm} never has room for eleven");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 10_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), algorithm in 0..8u8) {
+        let _ = State::decode(&bytes);
+        let mut plausible = vec![1, algorithm, 0, 0];
+        plausible.extend(bytes);
+        if let Ok(state) = State::decode(&plausible) {
+            prop_assert_eq!(state.encode(), plausible);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Admissions that can be repeated: the first one under a key is answered again for five minutes.
+
+use std::collections::{HashMap, VecDeque};
+
+use pacegate_core::{Decision, Timestamp};
+use pacegate_store::{Idempotency, StoreError};
+use sha2::{Digest, Sha256};
+
+/// The admissions of one shard of idempotency keys, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Admissions {
+    by_key: HashMap<[u8; 16], Admission>,
+    /// In order of admission, which is the order of expiry.
+    order: VecDeque<(Timestamp, [u8; 16])>,
+}
+
+#[derive(Debug)]
+struct Admission {
+    fingerprint: [u8; 16],
+    at: Timestamp,
+    decision: Decision,
+}
+
+/// What is known about an idempotency key.
+pub(crate) enum Earlier {
+    /// Nothing: the take may go ahead.
+    None,
+    /// The same request was admitted.
+    Admitted(Decision),
+    /// Another request was.
+    Mismatch,
+}
+
+impl Admissions {
+    pub(crate) fn look_up(&mut self, key: &[u8; 16], fingerprint: &[u8; 16], now: Timestamp) -> Earlier {
+        self.drop_expired(now);
+        match self.by_key.get(key) {
+            None => Earlier::None,
+            Some(admission) if admission.fingerprint != *fingerprint => Earlier::Mismatch,
+            Some(admission) => {
+                let mut decision = admission.decision.clone();
+                decision.replayed = true;
+                Earlier::Admitted(decision)
+            }
+        }
+    }
+
+    /// Whether one more fits; asked before anything is charged.
+    pub(crate) fn reserve(&self, max: usize) -> Result<(), StoreError> {
+        if self.by_key.len() < max { Ok(()) } else { Err(StoreError::overloaded()) }
+    }
+
+    pub(crate) fn record(
+        &mut self,
+        key: [u8; 16],
+        fingerprint: [u8; 16],
+        now: Timestamp,
+        decision: &Decision,
+    ) {
+        self.by_key.insert(key, Admission { fingerprint, at: now, decision: decision.clone() });
+        self.order.push_back((now, key));
+    }
+
+    fn drop_expired(&mut self, now: Timestamp) {
+        while let Some((at, key)) = self.order.front().copied() {
+            if now < at.saturating_add(Idempotency::KEPT_FOR) {
+                return;
+            }
+            self.order.pop_front();
+            // The key may have been admitted again since, at a later place in the order.
+            if self.by_key.get(&key).is_some_and(|admission| admission.at == at) {
+                self.by_key.remove(&key);
+            }
+        }
+    }
+}
+
+/// The caller and its key as one value; lengths keep one caller from spelling another's.
+pub(crate) fn digest(idempotency: &Idempotency<'_>) -> [u8; 16] {
+    let mut hasher = Sha256::new();
+    hasher.update((idempotency.caller.len() as u64).to_le_bytes());
+    hasher.update(idempotency.caller.as_bytes());
+    hasher.update(idempotency.key.as_bytes());
+    let mut digest = [0; 16];
+    digest.copy_from_slice(&hasher.finalize()[..16]);
+    digest
+}

@@ -1,0 +1,290 @@
+//! One shard: a dense list of entries and an index over it.
+//!
+//! The index holds 4-byte positions instead of the entries, because a hash table at the low end of its load would waste half
+//! of every entry's 80 bytes.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use compact_str::CompactString;
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
+use pacegate_core::{Answer, Cost, Evaluation, Key, Limit, State, Timestamp};
+use smallvec::SmallVec;
+
+/// How many entries one sweep looks at: a few microseconds of work.
+const SWEEP_STEP: usize = 64;
+/// Every command pays one step towards the next sweep, and a new key some more, to keep the dropping ahead of the adding.
+const NEW_KEY_STEPS: usize = 2;
+
+/// Expiry is kept in periods of 2^20 µs, about a second: a shift instead of a division, and 32 bits last until 2112.
+const PERIOD_BITS: u32 = 20;
+
+/// What is kept for one key.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The rule, dimension and scope of the key: 96 bits in two parts.
+    digest_high: u64,
+    digest_low: u32,
+    /// When the state equals a fresh one, in periods since the epoch, rounded up; `u32::MAX` is never.
+    fresh_at: u32,
+    /// The identifier and, where it counts, the endpoint.
+    tail: CompactString,
+    pub(crate) state: State,
+}
+
+// The memory bound that users are told follows from this size.
+const _: () = assert!(size_of::<Entry>() == 80);
+
+impl Entry {
+    /// `None` is never.
+    #[inline(always)]
+    pub(crate) fn set_fresh_at(&mut self, at: Option<Timestamp>) {
+        let at = at.unwrap_or(Timestamp::MAX);
+        // At most 2^32: the last period is never reached in practice, and means never.
+        self.fresh_at = u32::try_from((at.as_micros() >> PERIOD_BITS) + 1).unwrap_or(u32::MAX);
+    }
+
+    /// Decides on the request, whatever the limit was before, and charges it if there is room.
+    #[inline(never)]
+    pub(crate) fn evaluate(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Answer {
+        let evaluation = Evaluation::new(limit, Some(&self.state), now, cost);
+        if !evaluation.allows() {
+            return evaluation.answer(Some(&self.state));
+        }
+        let answer = evaluation.charge(&mut self.state);
+        self.set_fresh_at(answer.reset_at);
+        answer
+    }
+
+    fn is_fresh(&self, now: u32) -> bool {
+        self.fresh_at <= now && self.fresh_at != u32::MAX
+    }
+}
+
+/// A key as this store looks it up: its hash, and what is compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe<'a> {
+    pub(crate) hash: u64,
+    digest: (u64, u32),
+    tail: &'a [u8],
+}
+
+impl<'a> Probe<'a> {
+    #[inline(always)]
+    fn new(digest: (u64, u32), tail: &'a [u8], hasher: &RandomState) -> Self {
+        Self { hash: hash(digest.0, tail, hasher), digest, tail }
+    }
+
+    /// The probe of a key whose tail is its identifier: the common case, which copies nothing.
+    #[inline(always)]
+    pub(crate) fn of_plain(key: &Key<'a>, hasher: &RandomState) -> Option<Self> {
+        let identifier = key.identifier();
+        if key.endpoint().is_some() || identifier.is_empty() || key.is_shortened() {
+            return None;
+        }
+        Some(Self::new(key.counter().digest(), identifier.as_bytes(), hasher))
+    }
+}
+
+/// The digest and tail of a key, when the tail has to be made, or kept for a while.
+#[derive(Clone, Debug)]
+pub(crate) struct Lookup {
+    digest: (u64, u32),
+    tail: SmallVec<[u8; 96]>,
+}
+
+impl Lookup {
+    pub(crate) fn new(key: &Key<'_>) -> Self {
+        let identifier = key.identifier();
+        let tail = match (key.shortened(), key.endpoint()) {
+            // A stand-in starts with this character, and identifiers that do are replaced by one: it is free for the empty identifier.
+            (None, None) if identifier.is_empty() => SmallVec::from_slice(b"\x01"),
+            (None, None) => SmallVec::from_slice(identifier.as_bytes()),
+            (None, Some(endpoint)) => joined(identifier, endpoint),
+            (Some(stand_in), _) => SmallVec::from_slice(stand_in.as_bytes()),
+        };
+        Self { digest: key.counter().digest(), tail }
+    }
+
+    /// The counter that a rule's new keys share when the store is full: the one with an empty tail, which no key has.
+    pub(crate) fn overflow(&self) -> Self {
+        Self { digest: self.digest, tail: SmallVec::new() }
+    }
+
+    pub(crate) fn is_overflow(&self) -> bool {
+        self.tail.is_empty()
+    }
+
+    pub(crate) fn probe(&self, hasher: &RandomState) -> Probe<'_> {
+        Probe::new(self.digest, &self.tail, hasher)
+    }
+}
+
+/// The identifier's length, so that nothing can move across the border, then both.
+fn joined(identifier: &str, endpoint: &str) -> SmallVec<[u8; 96]> {
+    let mut bytes = SmallVec::new();
+    // Both are at most 512 bytes long here; nine bits in two characters that are text on their own.
+    bytes.push(b'0' + (identifier.len() >> 5) as u8);
+    bytes.push(b'0' + (identifier.len() & 31) as u8);
+    bytes.extend_from_slice(identifier.as_bytes());
+    bytes.extend_from_slice(endpoint.as_bytes());
+    bytes
+}
+
+#[inline(always)]
+fn hash(digest_high: u64, tail: &[u8], hasher: &RandomState) -> u64 {
+    let mut state = hasher.build_hasher();
+    state.write_u64(digest_high);
+    state.write(tail);
+    state.finish()
+}
+
+fn hash_of(entry: &Entry, hasher: &RandomState) -> u64 {
+    hash(entry.digest_high, entry.tail.as_bytes(), hasher)
+}
+
+/// Whether two byte strings are equal, eight bytes at a time: for identifiers a call to the general comparison costs more than its work.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    match (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        // The last eight bytes overlap those before.
+        (Some(a_end), Some(b_end)) => a_end == b_end && a.chunks_exact(8).eq(b.chunks_exact(8)),
+        _ => a.iter().eq(b),
+    }
+}
+
+/// What a sweep dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub(crate) keys: usize,
+    pub(crate) overflow_counters: usize,
+}
+
+/// A part of the keys, guarded by one lock.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    index: HashTable<u32>,
+    entries: Vec<Entry>,
+    /// Where the sweep goes on.
+    hand: usize,
+    /// How many entries the commands here have paid for since they last caused a sweep.
+    steps_due: usize,
+}
+
+impl Shard {
+    /// The position of a key's entry; valid until the next removal or sweep.
+    #[inline(always)]
+    pub(crate) fn find(&self, probe: &Probe<'_>) -> Option<usize> {
+        let found = self.index.find(probe.hash, |&position| {
+            let entry = &self.entries[position as usize];
+            (entry.digest_high, entry.digest_low) == probe.digest && same(entry.tail.as_bytes(), probe.tail)
+        });
+        found.map(|&position| position as usize)
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, position: usize) -> &Entry {
+        &self.entries[position]
+    }
+
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, position: usize) -> &mut Entry {
+        &mut self.entries[position]
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        probe: &Probe<'_>,
+        state: State,
+        fresh_at: Option<Timestamp>,
+        hasher: &RandomState,
+    ) {
+        if self.entries.len() == self.entries.capacity() {
+            // Doubling for ever would leave up to half of a million keys' memory unused.
+            let length = self.entries.len();
+            self.entries.reserve_exact(if length < 512 { length.max(8) } else { (length / 16).max(512) });
+        }
+        self.steps_due += NEW_KEY_STEPS;
+        let position = self.entries.len() as u32;
+        let mut entry = Entry {
+            digest_high: probe.digest.0,
+            digest_low: probe.digest.1,
+            fresh_at: 0,
+            // Texts are put into keys, so that it never is anything else; the lossy way goes character by character.
+            tail: CompactString::from_utf8(probe.tail)
+                .unwrap_or_else(|_| CompactString::from_utf8_lossy(probe.tail)),
+            state,
+        };
+        entry.set_fresh_at(fresh_at);
+        self.entries.push(entry);
+        let entries = &self.entries;
+        self.index
+            .insert_unique(probe.hash, position, |&position| hash_of(&entries[position as usize], hasher));
+    }
+
+    /// Forgets the entry at `position`; the last entry takes its place.
+    pub(crate) fn remove(&mut self, position: usize, hasher: &RandomState) {
+        let removed_hash = hash_of(self.entry(position), hasher);
+        if let Ok(found) = self.index.find_entry(removed_hash, |&candidate| candidate as usize == position) {
+            found.remove();
+        }
+        let last = self.entries.len() - 1;
+        if position != last {
+            let moved_hash = hash_of(self.entry(last), hasher);
+            if let Some(found) = self.index.find_mut(moved_hash, |&candidate| candidate as usize == last) {
+                *found = position as u32;
+            }
+        }
+        self.entries.swap_remove(position);
+    }
+
+    /// Called by every command; says whether enough of them have passed that some shard is due for a sweep.
+    #[inline]
+    pub(crate) fn pass(&mut self) -> bool {
+        self.steps_due += 1;
+        let due = self.steps_due >= SWEEP_STEP;
+        if due {
+            self.steps_due = 0;
+        }
+        due
+    }
+
+    /// Looks at the next few entries and drops those whose state equals a fresh one.
+    #[cold]
+    pub(crate) fn sweep(&mut self, now: Timestamp, hasher: &RandomState) -> Dropped {
+        let now = u32::try_from(now.as_micros() >> PERIOD_BITS).unwrap_or(u32::MAX);
+        let mut dropped = Dropped::default();
+        for _ in 0..SWEEP_STEP.min(self.entries.len()) {
+            if self.hand >= self.entries.len() {
+                self.hand = 0;
+            }
+            let entry = self.entry(self.hand);
+            if entry.is_fresh(now) {
+                if entry.tail.is_empty() {
+                    dropped.overflow_counters += 1;
+                } else {
+                    dropped.keys += 1;
+                }
+                // The entry that takes its place is looked at next.
+                self.remove(self.hand, hasher);
+            } else {
+                self.hand += 1;
+            }
+        }
+        let roomy = self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4;
+        if roomy && dropped != Dropped::default() {
+            self.shrink(hasher);
+        }
+        dropped
+    }
+
+    /// Gives memory back after a flood is over.
+    fn shrink(&mut self, hasher: &RandomState) {
+        self.entries.shrink_to(self.entries.len() * 2);
+        let entries = &self.entries;
+        self.index.shrink_to(entries.len() * 2, |&position| hash_of(&entries[position as usize], hasher));
+    }
+}

@@ -1,0 +1,228 @@
+//! Bounds under pressure: exact admission from many threads, a flood of keys, and expiry as the work goes on.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
+use pacegate_memory::{MemoryOptions, MemoryStore};
+use pacegate_store::{Action, Charge, Clock, Command, Outcome};
+use pacegate_testkit::{SimulatedClock, admission};
+
+fn limit(algorithm: Algorithm, quota: u64, seconds: u64) -> Limit {
+    Limit::try_new(algorithm, quota, Duration::from_secs(seconds)).unwrap()
+}
+
+fn store(max_keys: usize) -> (Arc<SimulatedClock>, MemoryStore) {
+    let clock = Arc::new(SimulatedClock::default());
+    let options = MemoryOptions { max_keys, ..MemoryOptions::default() };
+    (clock.clone(), MemoryStore::with_clock(options, clock))
+}
+
+fn apply(
+    store: &MemoryStore,
+    action: Action<'_>,
+    counter: &Counter,
+    limit: &Limit,
+    identifier: &str,
+) -> Outcome {
+    let charges = [Charge::new(Key::new(counter, identifier, "/"), limit)];
+    let command = Command { action, charges: &charges, cost: Cost::ONE };
+    store.apply_now(&command, None).unwrap()
+}
+
+fn allowed(store: &MemoryStore, counter: &Counter, limit: &Limit, identifier: &str) -> bool {
+    match apply(store, Action::take(), counter, limit, identifier) {
+        Outcome::Decided(decision) => decision.allowed,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn eight_threads_admit_exactly_the_limit() {
+    let store = MemoryStore::default();
+    let now = Some(SimulatedClock::default().now());
+    for round in 0..1_000 {
+        let algorithm = Algorithm::ALL[round % Algorithm::ALL.len()];
+        let quota = [1, 7, 100, 1_000][round % 4];
+        let limit = limit(algorithm, quota, 60);
+        let counter = Counter::new(&format!("round-{round}"), "user", "");
+        let charge = Charge::new(Key::new(&counter, "everyone", "/"), &limit);
+        let attempts = quota as usize / 8 + 20;
+        let admitted = admission::count(8, attempts, || store.take(&charge, Cost::ONE, now).unwrap().allowed);
+        assert_eq!(admitted, quota, "{algorithm} in round {round}");
+    }
+}
+
+#[test]
+fn overflow_counters_are_one_per_rule_and_enforce_the_rule() {
+    let (clock, store) = store(2);
+    let limit = limit(Algorithm::FixedWindow, 3, 60);
+    let (one, other) = (Counter::new("one", "user", ""), Counter::new("other", "user", ""));
+    for identifier in ["a", "b"] {
+        assert!(allowed(&store, &one, &limit, identifier));
+    }
+    let crowd = ["c", "d", "e", "f", "g"];
+    let admitted = |counter| crowd.iter().filter(|who| allowed(&store, counter, &limit, who)).count();
+    assert_eq!((admitted(&one), admitted(&other)), (3, 3));
+    assert!(allowed(&store, &one, &limit, "a"), "a key with a place of its own is not affected");
+    clock.advance(Duration::from_secs(60));
+    // The old keys are fresh now: their places are free, and newcomers get counters of their own again.
+    assert!(allowed(&store, &one, &limit, "c"));
+    assert!(allowed(&store, &one, &limit, "c"));
+    assert!(allowed(&store, &one, &limit, "d"));
+    assert!(allowed(&store, &one, &limit, "c"));
+    assert!(!allowed(&store, &one, &limit, "c"));
+    assert!(allowed(&store, &one, &limit, "d"));
+}
+
+#[test]
+fn idle_keys_are_dropped_as_the_work_goes_on() {
+    for algorithm in Algorithm::ALL {
+        let (clock, store) = store(1_000_000);
+        let counter = Counter::new("idle", "user", "");
+        let limit = limit(algorithm, 5, 1);
+        for key in 0..10_000 {
+            allowed(&store, &counter, &limit, &format!("idle-{key}"));
+        }
+        assert_eq!(store.keys(), 10_000);
+        clock.advance(Duration::from_secs(60));
+        for check in 0..100_000 {
+            allowed(&store, &counter, &limit, &format!("busy-{}", check % 100));
+        }
+        assert!(store.keys() < 500, "{} keys left under {algorithm}", store.keys());
+    }
+}
+
+#[test]
+fn a_key_is_not_dropped_before_its_state_is_fresh() {
+    for algorithm in Algorithm::ALL {
+        let (clock, store) = store(1_000_000);
+        let counter = Counter::new("live", "user", "");
+        let limit = limit(algorithm, 1, 100);
+        assert!(allowed(&store, &counter, &limit, "me"));
+        let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "me") else {
+            panic!()
+        };
+        let reset_at = decision.binding().unwrap().reset_at.unwrap();
+        let wait = reset_at.saturating_since(clock.now()) - Duration::from_micros(1);
+        clock.advance(wait);
+        // Enough traffic for the sweep to pass over every entry many times.
+        for check in 0..20_000 {
+            allowed(&store, &counter, &limit, &format!("other-{}", check % 50));
+        }
+        let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "me") else {
+            panic!()
+        };
+        assert_eq!(decision.binding().unwrap().reset_at, Some(reset_at), "{algorithm} forgot a live key");
+    }
+}
+
+#[test]
+fn too_many_idempotency_keys_are_refused_and_charge_nothing() {
+    use pacegate_store::Idempotency;
+
+    let clock = Arc::new(SimulatedClock::default());
+    let options = MemoryOptions { max_idempotency_keys: 64, ..MemoryOptions::default() };
+    let store = MemoryStore::with_clock(options, clock.clone());
+    let (counter, limit) =
+        (Counter::new("bounded", "user", ""), limit(Algorithm::FixedWindow, 100_000, 3_600));
+    let take = |key: &str| {
+        let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [0; 16] });
+        let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
+        let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+        store.apply_now(&command, None)
+    };
+    let accepted = (0..1_000).filter(|key| take(&format!("key-{key}")).is_ok()).count();
+    assert!(accepted <= 64, "{accepted} idempotency keys kept");
+    let error = (0..1_000).find_map(|key| take(&format!("more-{key}")).err()).unwrap();
+    assert!(error.is_retryable());
+    let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "u") else { panic!() };
+    assert_eq!(decision.remaining(), Some(100_000 - accepted as u32));
+    clock.advance(Idempotency::KEPT_FOR);
+    assert!(take("later").is_ok(), "old keys make room");
+}
+
+#[test]
+fn rules_that_callers_make_up_are_bounded_too() {
+    let (_clock, store) = store(100);
+    let limit = limit(Algorithm::FixedWindow, 1, 3_600);
+    let mut refused = 0;
+    for made_up in 0..20_000 {
+        let counter = Counter::new("ad-hoc", &format!("dimension-{made_up}"), "");
+        let charge = Charge::new(Key::new(&counter, "u", "/"), &limit);
+        match store.take(&charge, Cost::ONE, None) {
+            Ok(_) => {}
+            Err(error) => {
+                assert!(error.is_retryable());
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(store.keys(), 100);
+    assert_eq!(refused, 20_000 - 100 - 4_096);
+}
+
+#[test]
+fn a_load_of_denials_sweeps_as_well() {
+    let (clock, store) = store(1_000_000);
+    let counter = Counter::new("denied", "user", "");
+    let limit = limit(Algorithm::TokenBucket, 1, 3_600);
+    let short = self::limit(Algorithm::TokenBucket, 1, 1);
+    for key in 0..1_000 {
+        allowed(&store, &counter, &short, &format!("idle-{key}"));
+    }
+    clock.advance(Duration::from_secs(60));
+    let charge = Charge::new(Key::new(&counter, "hot", "/"), &limit);
+    assert!(store.take(&charge, Cost::ONE, None).unwrap().allowed);
+    for _ in 0..100_000 {
+        assert!(store.take_known(&charge, Cost::ONE).is_none());
+        assert!(!store.take(&charge, Cost::ONE, None).unwrap().allowed);
+    }
+    assert!(store.keys() < 100, "{} keys left", store.keys());
+}
+
+/// A clock on which a microsecond passes whenever it is looked at.
+#[derive(Debug)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.fetch_add(1, Ordering::SeqCst))
+    }
+}
+
+#[test]
+fn what_concurrent_callers_took_can_be_given_back() {
+    // The time is read under the lock: read before it, some of these charges would be kept under a later time and not be found again.
+    let clock = Arc::new(Ticking(AtomicU64::new(1_790_000_000_000_000)));
+    let store = MemoryStore::with_clock(MemoryOptions::default(), clock);
+    let counter = Counter::new("refunds", "user", "");
+    let limit = limit(Algorithm::SlidingLog, 100_000, 3_600);
+    let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
+    admission::count(4, 2_000, || {
+        let decision = store.take(&charges[0], Cost::ONE, None).unwrap();
+        let action = Action::Refund { taken_at: Some(decision.at) };
+        store.apply_now(&Command { action, charges: &charges, cost: Cost::ONE }, None).unwrap();
+        decision.allowed
+    });
+    let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "u") else { panic!() };
+    assert_eq!(decision.remaining(), Some(100_000));
+}
+
+#[test]
+fn a_refund_under_another_limit_does_not_make_a_live_key_expire() {
+    let (clock, store) = store(1_000_000);
+    let counter = Counter::new("changing", "user", "");
+    let (live, other) = (limit(Algorithm::FixedWindow, 1, 3_600), limit(Algorithm::FixedWindow, 1, 60));
+    assert!(allowed(&store, &counter, &live, "me"));
+    // The state belongs to the other window, so there is nothing to give back.
+    apply(&store, Action::Refund { taken_at: None }, &counter, &other, "me");
+    clock.advance(Duration::from_secs(5));
+    for check in 0..100_000 {
+        allowed(&store, &counter, &live, &format!("other-{}", check % 50));
+    }
+    assert!(!allowed(&store, &counter, &live, "me"), "the sweep forgot a key that is limiting someone");
+}

@@ -1,0 +1,203 @@
+//! Connections that come back by themselves: made once for all who wait, rested after a failure, dropped when they stop answering.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pacegate_store::StoreError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::connector::Connector;
+use crate::url::Address;
+
+/// How long a server that refused a connection is left alone: this long at first, then twice as long each time, up to the maximum, with jitter.
+const REST_MIN: Duration = Duration::from_millis(20);
+const REST_MAX: Duration = Duration::from_secs(1);
+/// So many callers in a row that went away without an answer mean that there will be none.
+const ABANDONED_MAX: u32 = 5;
+
+/// A server, by its address, and the connections to it.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    links: Vec<Link>,
+}
+
+impl Node {
+    pub(crate) fn new(address: Address, connector: &Arc<Connector>) -> Arc<Self> {
+        let links =
+            (0..connector.connections).map(|_| Link::new(address.clone(), connector.clone())).collect();
+        Arc::new(Self { address, links })
+    }
+
+    /// The connection for commands of `slot`: always the same one, so that they stay in order.
+    pub(crate) async fn connection(&self, slot: u16) -> Result<Live, StoreError> {
+        self.links[usize::from(slot) % self.links.len()].live().await
+    }
+}
+
+/// One connection, as it comes and goes.
+struct Link {
+    address: Address,
+    connector: Arc<Connector>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    stage: Stage,
+    /// Attempts that failed one after the other.
+    failures: u32,
+}
+
+enum Stage {
+    Absent,
+    Connecting(watch::Receiver<bool>),
+    Live(Live),
+    /// The server is left alone for a while; what it said last is what callers get.
+    Resting {
+        until: Instant,
+        error: StoreError,
+    },
+}
+
+/// A connection that worked when it was last looked at.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) connection: MultiplexedConnection,
+    health: Arc<Health>,
+}
+
+struct Health {
+    /// Set when the driver ends, so that nothing is sent into a connection that is surely gone.
+    gone: AtomicBool,
+    abandoned: AtomicU32,
+    driver: AbortHandle,
+    connector: Arc<Connector>,
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Live {
+    fn is_gone(&self) -> bool {
+        self.health.gone.load(Ordering::Acquire)
+    }
+
+    /// Nobody uses it from now on.
+    pub(crate) fn discard(&self) {
+        self.health.gone.store(true, Ordering::Release);
+        self.health.driver.abort();
+        self.health.connector.trouble.notify_one();
+    }
+
+    /// Watches one request: if it is dropped before [`Watch::answered`], nobody waited long enough.
+    pub(crate) fn watch(&self) -> Watch<'_> {
+        Watch { live: self, answered: false }
+    }
+}
+
+/// See [`Live::watch`].
+pub(crate) struct Watch<'a> {
+    live: &'a Live,
+    answered: bool,
+}
+
+impl Watch<'_> {
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
+        self.live.health.abandoned.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.live.health.abandoned.fetch_add(1, Ordering::Relaxed) + 1 >= ABANDONED_MAX {
+            self.live.discard();
+        }
+    }
+}
+
+impl Link {
+    fn new(address: Address, connector: Arc<Connector>) -> Self {
+        Self { address, connector, state: Arc::new(Mutex::new(State { stage: Stage::Absent, failures: 0 })) }
+    }
+
+    /// The connection, made anew if need be. All who wait for it share one attempt.
+    async fn live(&self) -> Result<Live, StoreError> {
+        loop {
+            let mut made = {
+                let mut state = lock(&self.state);
+                match &state.stage {
+                    Stage::Live(live) if !live.is_gone() => return Ok(live.clone()),
+                    Stage::Resting { until, error } if Instant::now() < *until => return Err(error.again()),
+                    Stage::Connecting(made) => made.clone(),
+                    _ => self.start(&mut state),
+                }
+            };
+            // An error means that the attempt is over, whichever way.
+            let _ = made.wait_for(|made| *made).await;
+            if let Stage::Resting { error, .. } = &lock(&self.state).stage {
+                return Err(error.again());
+            }
+        }
+    }
+
+    /// Connects in a task of its own, so that a caller who goes away does not take the attempt with it.
+    fn start(&self, state: &mut State) -> watch::Receiver<bool> {
+        let (done, made) = watch::channel(false);
+        state.stage = Stage::Connecting(made.clone());
+        let (address, connector, shared) = (self.address.clone(), self.connector.clone(), self.state.clone());
+        tokio::spawn(async move {
+            let connected = connector.connect(&address).await;
+            let mut state = lock(&shared);
+            match connected {
+                Ok(connected) => {
+                    let health = Arc::new(Health {
+                        gone: AtomicBool::new(false),
+                        abandoned: AtomicU32::new(0),
+                        driver: connected.driver.abort_handle(),
+                        connector: connector.clone(),
+                    });
+                    let noticed = Arc::downgrade(&health);
+                    tokio::spawn(async move {
+                        let _ = connected.driver.await;
+                        if let Some(health) = noticed.upgrade() {
+                            health.gone.store(true, Ordering::Release);
+                            health.connector.trouble.notify_one();
+                        }
+                    });
+                    state.failures = 0;
+                    state.stage = Stage::Live(Live { connection: connected.connection, health });
+                }
+                Err(error) => {
+                    let rest = (REST_MIN * 2u32.saturating_pow(state.failures)).min(REST_MAX);
+                    let until = Instant::now() + rest.mul_f64(0.5 + fastrand::f64() / 2.0);
+                    state.failures = (state.failures + 1).min(16);
+                    state.stage = Stage::Resting { until, error };
+                    connector.trouble.notify_one();
+                }
+            }
+            drop(state);
+            let _ = done.send(true);
+        });
+        made
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A state is replaced as a whole, never left half-changed.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

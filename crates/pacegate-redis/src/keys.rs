@@ -1,0 +1,101 @@
+//! How keys are called in Redis: `rl:{dimension:identifier}:rule:scope`, so that all limits of one identity are in one slot.
+
+use pacegate_core::Key;
+use pacegate_store::{Action, Command, Idempotency};
+use smallvec::SmallVec;
+
+/// How many slots a Cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The name of a counter's key.
+pub(crate) fn counter_key(key: &Key<'_>) -> String {
+    let mut text = String::with_capacity(64);
+    text.push_str("rl:{");
+    key.write_identity(&mut text);
+    text.push_str("}:");
+    key.write_counter(&mut text);
+    text
+}
+
+/// The name of an idempotency key's record. With `beside` it is in the slot of that identity, where a script can reach both.
+pub(crate) fn record_key(idempotency: &Idempotency<'_>, beside: Option<&Key<'_>>) -> String {
+    let mut text = String::from("rl:{");
+    // The length keeps caller and key apart whatever they consist of.
+    let own = format!("idempotency:{}:{}:{}", idempotency.caller.len(), idempotency.caller, idempotency.key);
+    match beside {
+        Some(key) => {
+            key.write_identity(&mut text);
+            text.push_str("}:");
+            text.push_str(&own);
+        }
+        None => {
+            // Braces in it would end the tag early.
+            text.push_str(&own.replace(['{', '}'], "_"));
+            text.push_str("}:");
+            text.push_str(&own);
+        }
+    }
+    text
+}
+
+/// The slot of a key's tag.
+pub(crate) fn slot(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
+}
+
+/// The names of all keys that a command touches.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    pub(crate) names: SmallVec<[String; 2]>,
+    /// Whether the last one is the record of an idempotency key.
+    pub(crate) has_record: bool,
+}
+
+impl Keys {
+    /// `together` puts the record of an idempotency key into the slot of the first charge; otherwise one key is one record, whoever uses it.
+    pub(crate) fn of(command: &Command<'_>, together: bool) -> Self {
+        let mut names: SmallVec<[String; 2]> =
+            command.charges.iter().map(|charge| counter_key(&charge.key)).collect();
+        let idempotency = match &command.action {
+            Action::Take { idempotency } | Action::Peek { idempotency } => idempotency.as_ref(),
+            _ => None,
+        };
+        if let Some(idempotency) = idempotency {
+            let beside = command.charges.first().map(|charge| &charge.key).filter(|_| together);
+            names.push(record_key(idempotency, beside));
+        }
+        Self { names, has_record: idempotency.is_some() }
+    }
+
+    /// The slot of the first key; commands without one can go anywhere.
+    pub(crate) fn slot(&self) -> u16 {
+        self.names.first().map_or(0, |name| slot(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pacegate_core::Counter;
+
+    #[test]
+    fn limits_of_one_identity_share_a_slot() {
+        let counters = [Counter::new("a", "user", "*"), Counter::per_endpoint("b", "user", "/x/{id}")];
+        for identifier in ["u1", "{u1}", "u:1", "é", &"x".repeat(2_000)] {
+            let names = counters
+                .each_ref()
+                .map(|counter| counter_key(&Key::new(counter, identifier, "/long".repeat(200).as_str())));
+            assert_eq!(slot(&names[0]), slot(&names[1]), "{names:?}");
+            assert!(names.iter().all(|name| name.len() <= 512), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // From the Cluster specification and `CLUSTER KEYSLOT`.
+        assert_eq!(crc16::State::<crc16::XMODEM>::calculate(b"123456789"), 0x31c3);
+        assert_eq!(slot("foo{hash_tag}"), 2_515);
+        assert_eq!(slot("somekey"), 11_058);
+    }
+}

@@ -1,0 +1,134 @@
+//! The script, its arguments and its replies.
+
+use pacegate_core::{Answer, Answers, Decision, Reason, Standing, Timestamp};
+use pacegate_store::{Action, Charge, Command, Outcome, StoreError};
+use redis::Cmd;
+
+use crate::keys::Keys;
+
+/// What runs in Redis; it documents its arguments itself.
+pub(crate) const SCRIPT: &str = include_str!("check.lua");
+
+const ANSWER_LENGTH: usize = 36;
+
+/// The call of the script for `command`.
+pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Option<Timestamp>) -> Cmd {
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(hash).arg(keys.names.len());
+    for name in &keys.names {
+        call.arg(name.as_str());
+    }
+    let (action, extra) = match &command.action {
+        Action::Take { idempotency } => ("t", idempotency.as_ref().map(|own| own.fingerprint.to_vec())),
+        Action::Peek { idempotency } => ("p", idempotency.as_ref().map(|own| own.fingerprint.to_vec())),
+        Action::Refund { taken_at } => ("f", taken_at.map(|at| at.as_micros().to_string().into_bytes())),
+        // Resets, and whatever has no reply of its own.
+        _ => ("x", None),
+    };
+    call.arg(action).arg(command.cost.get());
+    for charge in command.charges {
+        call.arg(&packed(charge)[..]);
+    }
+    if extra.is_some() || now.is_some() {
+        call.arg(extra.unwrap_or_default());
+    }
+    if let Some(now) = now {
+        call.arg(now.as_micros());
+    }
+    call
+}
+
+/// A limit's numbers as the script unpacks them: `<BBBI4I4dddddd`.
+fn packed(charge: &Charge<'_>) -> [u8; 59] {
+    let (limit, scale) = (charge.limit, charge.limit.scale());
+    let mut bytes = [0; 59];
+    bytes[0] = limit.algorithm().code();
+    bytes[1] = u8::from(charge.shadow);
+    bytes[2] = scale.tick_exponent();
+    bytes[3..7].copy_from_slice(&limit.quota().to_le_bytes());
+    bytes[7..11].copy_from_slice(&limit.capacity().to_le_bytes());
+    let window = u64::try_from(limit.window().as_micros()).unwrap_or(u64::MAX);
+    let numbers = [window, scale.tick(), scale.window_ticks(), scale.unit(), scale.rate(), scale.capacity()];
+    for (place, number) in bytes[11..].chunks_exact_mut(8).zip(numbers) {
+        // Exact: all of them are below 2^53.
+        place.copy_from_slice(&(number as f64).to_le_bytes());
+    }
+    bytes
+}
+
+/// Reads the script's reply to `command`.
+pub(crate) fn outcome(command: &Command<'_>, reply: &[u8]) -> Result<Outcome, StoreError> {
+    let mut reply = Reply(reply);
+    parse(command, &mut reply).ok_or_else(|| StoreError::rejected("Redis ran a script of another version"))
+}
+
+fn parse(command: &Command<'_>, reply: &mut Reply<'_>) -> Option<Outcome> {
+    let (status, at) = (reply.byte()?, reply.time()?);
+    match status {
+        2 => return Some(Outcome::Mismatch),
+        3 => return Some(Outcome::Reset { at }),
+        _ => {}
+    }
+    let allowed = reply.byte()? == 1;
+    if reply.0.len() != command.charges.len() * ANSWER_LENGTH {
+        return None;
+    }
+    let answers: Option<Answers> = command.charges.iter().map(|charge| answer(charge, reply)).collect();
+    let mut decision = Decision::new(allowed, at, answers?);
+    decision.replayed = status == 1;
+    Some(Outcome::Decided(decision))
+}
+
+fn answer(charge: &Charge<'_>, reply: &mut Reply<'_>) -> Option<Answer> {
+    let (allowed, reason) = (reply.byte()?, reply.byte()?);
+    let (standing, previous) = (reply.standing()?, reply.standing()?);
+    let (remaining, position) = (reply.whole()?, reply.whole()?);
+    let (reset_at, retry_at, delay) = (reply.time()?, reply.number()?, reply.time()?);
+    let mut answer = Answer::undecided(charge.limit, remaining, reset_at, previous);
+    answer.allowed = allowed == 1;
+    answer.shadow = charge.shadow;
+    answer.standing = standing;
+    answer.reason = match reason {
+        0 => None,
+        1 => Some(Reason::LimitExceeded),
+        _ => Some(Reason::CostExceedsLimit),
+    };
+    answer.retry_at = (retry_at >= 0.0).then_some(Timestamp::from_micros(retry_at as u64));
+    answer.set_queue(std::time::Duration::from_micros(delay.as_micros()), position);
+    Some(answer)
+}
+
+struct Reply<'a>(&'a [u8]);
+
+impl Reply<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn whole(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn number(&mut self) -> Option<f64> {
+        self.take().map(f64::from_le_bytes)
+    }
+
+    /// A double that holds a whole number of microseconds.
+    fn time(&mut self) -> Option<Timestamp> {
+        self.number().map(|number| Timestamp::from_micros(number as u64))
+    }
+
+    fn standing(&mut self) -> Option<Standing> {
+        match self.byte()? {
+            0 => Some(Standing::Normal),
+            1 => Some(Standing::Warning),
+            _ => Some(Standing::Throttled),
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The store: routes commands, reads replies, and sends again only what surely did not run.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pacegate_core::Timestamp;
+use pacegate_store::{
+    Action, ApplyFuture, Command, Figure, Figures, Outcome, Part, Store, StoreError, apply_in_parts,
+};
+use redis::{Cmd, Pipeline, RedisError, Value};
+use smallvec::SmallVec;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::cluster::Cluster;
+use crate::connection::{Live, Node};
+use crate::connector::{Connector, RedisOptions};
+use crate::error::{ReplyError, Trouble, answered, trouble};
+use crate::keys::{Keys, slot};
+use crate::script;
+use crate::sentinel::Sentinel;
+use crate::url::Topology;
+
+/// How often a command that surely did not run is sent again.
+const RESENDS_MAX: u32 = 3;
+/// How long to wait before that when the server needs time, doubled each time, with jitter: together most of the usual deadline.
+const RESEND_PAUSE: Duration = Duration::from_millis(6);
+/// The servers are not asked more often than this who the primaries are.
+const LOOK_OUT_PAUSE: Duration = Duration::from_millis(25);
+/// So many commands go to Redis at once; others get their turn in between.
+const PIPELINE_MAX: usize = 128;
+
+/// Counters in Redis. See the crate documentation.
+#[derive(Debug)]
+pub struct RedisStore {
+    router: Arc<Router>,
+    connector: Arc<Connector>,
+    /// Looks for the primaries whenever there is trouble.
+    lookout: AbortHandle,
+}
+
+#[derive(Debug)]
+enum Router {
+    Single(Arc<Node>),
+    Sentinel(Sentinel),
+    Cluster(Cluster),
+}
+
+impl RedisStore {
+    /// Connects to `options.url` and loads the script.
+    ///
+    /// # Errors
+    /// [`StoreError`] when Redis cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
+    pub async fn connect(options: RedisOptions) -> Result<Self, StoreError> {
+        let connector = Arc::new(Connector::new(&options)?);
+        let router = match options.url.topology {
+            Topology::Single(address) => Router::Single(Node::new(address, &connector)),
+            Topology::Sentinel { sentinels, service } => {
+                Router::Sentinel(Sentinel::new(sentinels, service, connector.clone()))
+            }
+            Topology::Cluster { seeds } => Router::Cluster(Cluster::new(seeds, connector.clone())),
+        };
+        router.refresh().await?;
+        let live = router.node(0)?.connection(0).await?;
+        warn_of_eviction(live).await;
+        let router = Arc::new(router);
+        let lookout = tokio::spawn(look_out(router.clone(), connector.clone())).abort_handle();
+        Ok(Self { router, connector, lookout })
+    }
+
+    /// Whether the keys of one command have to be in one slot.
+    fn is_cluster(&self) -> bool {
+        matches!(*self.router, Router::Cluster(_))
+    }
+
+    /// Commands whose keys can each be touched in one step.
+    async fn apply_together(
+        &self,
+        commands: &[Command<'_>],
+        now: Option<Timestamp>,
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let requests: Vec<Request<'_>> =
+            commands.iter().map(|command| Request::new(command, self.is_cluster(), now)).collect();
+        if let [request] = requests.as_slice() {
+            return vec![self.send(request, None).await];
+        }
+        let mut results: Vec<Option<Result<Outcome, StoreError>>> = requests.iter().map(|_| None).collect();
+        for (slot, places) in self.groups(&requests) {
+            for places in places.chunks(PIPELINE_MAX) {
+                self.send_many(slot, &requests, places, &mut results).await;
+            }
+        }
+        results.into_iter().map(|result| result.unwrap_or_else(|| Err(StoreError::unanswered()))).collect()
+    }
+
+    /// The places of requests that go over the same connection, with a slot that leads there.
+    fn groups(&self, requests: &[Request<'_>]) -> Vec<(u16, Vec<usize>)> {
+        if !self.is_cluster() {
+            let slot = requests.first().map_or(0, |request| request.slot);
+            return vec![(slot, (0..requests.len()).collect())];
+        }
+        let mut groups: Vec<(Option<Arc<Node>>, u16, Vec<usize>)> = Vec::new();
+        for (place, request) in requests.iter().enumerate() {
+            // A slot without an owner gets its own try, and its own error.
+            let node = self.router.node(request.slot).ok();
+            let same = |group: &&mut (Option<Arc<Node>>, u16, Vec<usize>)| match (&group.0, &node) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (None, None) => group.1 == request.slot,
+                _ => false,
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => group.2.push(place),
+                None => groups.push((node, request.slot, vec![place])),
+            }
+        }
+        groups.into_iter().map(|(_, slot, places)| (slot, places)).collect()
+    }
+
+    /// One round trip for many; what did not run is sent again one by one.
+    async fn send_many(
+        &self,
+        slot: u16,
+        requests: &[Request<'_>],
+        places: &[usize],
+        results: &mut [Option<Result<Outcome, StoreError>>],
+    ) {
+        let replies = match self.router.node(slot) {
+            Err(error) => Err(SendError::NotSent(error)),
+            Ok(node) => self.pipeline(&node, slot, requests, places).await,
+        };
+        let replies = match replies {
+            Ok(replies) => replies,
+            Err(error) => {
+                for place in places {
+                    // Each on its own, so that what may be sent again is.
+                    results[*place] = Some(self.send(&requests[*place], Some(error.again())).await);
+                }
+                return;
+            }
+        };
+        let mut replies = replies.into_iter();
+        for place in places {
+            let request = &requests[*place];
+            let reply = replies.next().unwrap_or(Value::Nil);
+            results[*place] = Some(match answered(reply) {
+                Ok(bytes) => script::outcome(request.command, &bytes),
+                Err(error) => self.send(request, Some(Attempt::Replied(error))).await,
+            });
+        }
+    }
+
+    async fn pipeline(
+        &self,
+        node: &Arc<Node>,
+        slot: u16,
+        requests: &[Request<'_>],
+        places: &[usize],
+    ) -> Result<Vec<Value>, SendError> {
+        let mut live = node.connection(slot).await.map_err(SendError::NotSent)?;
+        let mut pipeline = Pipeline::with_capacity(places.len());
+        for place in places {
+            pipeline.add_command(requests[*place].invocation(self.connector.hash()));
+        }
+        let watched = live.clone();
+        let watch = watched.watch();
+        let _waiting = self.connector.figures.sent(places.len());
+        let replies = live.connection.send_packed_commands(&pipeline, 0, places.len()).await;
+        watch.answered();
+        replies.map_err(|error| SendError::lost(&live, &error))
+    }
+
+    /// Sends one request until it is answered, may have run, or was refused too often. `first` is how a try before went.
+    async fn send(&self, request: &Request<'_>, first: Option<Attempt>) -> Result<Outcome, StoreError> {
+        let mut asked: Option<Arc<Node>> = None;
+        let mut attempt = first;
+        let mut resends = 0;
+        loop {
+            let (node, asking) = match asked.take() {
+                Some(node) => (node, true),
+                None => (self.router.node(request.slot)?, false),
+            };
+            let tried = match attempt.take() {
+                Some(attempt) => attempt,
+                None => self.call(&node, request, asking).await,
+            };
+            let mut pause = false;
+            let error = match tried {
+                Attempt::Answered(bytes) => return script::outcome(request.command, &bytes),
+                Attempt::Replied(ReplyError::Nonsense) => {
+                    return Err(StoreError::rejected("Redis ran a script of another version"));
+                }
+                Attempt::Replied(ReplyError::Server(error)) => match trouble(&error, request.command) {
+                    Trouble::Final(error) => return Err(error),
+                    Trouble::NoScript => {
+                        self.load_script(&node, request.slot).await?;
+                        StoreError::unavailable("Redis keeps forgetting the script")
+                    }
+                    Trouble::Elsewhere { address, ask } => {
+                        if let Router::Cluster(cluster) = &*self.router {
+                            if ask {
+                                asked = Some(cluster.node(address));
+                            } else {
+                                cluster.moved(request.slot, address);
+                            }
+                        } else {
+                            return Err(StoreError::rejected(
+                                "the URL is of a single server, but it is part of a Cluster; use redis+cluster://",
+                            ));
+                        }
+                        StoreError::unavailable("the nodes of the Cluster point to each other")
+                    }
+                    Trouble::NotNow { message, primary_changed } => {
+                        pause = true;
+                        if primary_changed {
+                            self.connector.trouble.notify_one();
+                        }
+                        StoreError::unavailable(message)
+                    }
+                },
+                Attempt::NotSent(error) => {
+                    if error.is_rejection() {
+                        return Err(error);
+                    }
+                    pause = true;
+                    self.connector.trouble.notify_one();
+                    error
+                }
+                Attempt::Lost(error) => {
+                    if !request.is_repeatable() {
+                        return Err(error);
+                    }
+                    error
+                }
+            };
+            if resends == RESENDS_MAX {
+                return Err(error);
+            }
+            if pause {
+                sleep(RESEND_PAUSE.mul_f64(f64::from(1 << resends) * (0.75 + fastrand::f64() / 4.0))).await;
+            }
+            resends += 1;
+            self.connector.figures.resends.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn call(&self, node: &Arc<Node>, request: &Request<'_>, asking: bool) -> Attempt {
+        let mut live = match node.connection(request.slot).await {
+            Ok(live) => live,
+            Err(error) => return Attempt::NotSent(error),
+        };
+        let invocation = request.invocation(self.connector.hash());
+        let watched = live.clone();
+        let watch = watched.watch();
+        let _waiting = self.connector.figures.sent(1);
+        let reply = if asking {
+            // Together, because ASKING holds for the next command only.
+            let mut pipeline = Pipeline::with_capacity(2);
+            pipeline.cmd("ASKING").add_command(invocation);
+            let replies = live.connection.send_packed_commands(&pipeline, 0, 2).await;
+            replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
+        } else {
+            live.connection.send_packed_command(&invocation).await
+        };
+        watch.answered();
+        match reply.map(answered) {
+            Ok(Ok(bytes)) => Attempt::Answered(bytes),
+            Ok(Err(error)) => Attempt::Replied(error),
+            Err(error) => SendError::lost(&live, &error).again(),
+        }
+    }
+
+    async fn load_script(&self, node: &Arc<Node>, slot: u16) -> Result<(), StoreError> {
+        let mut live = node.connection(slot).await?;
+        let loaded = self.connector.load_script(&mut live.connection).await;
+        loaded.map_err(|error| crate::error::not_connected(&node.address, &error))
+    }
+
+    /// The parts of a command whose keys are in several slots, in the order of the slots; fewer than two mean that one step does it.
+    fn parts<'a>(&self, command: &Command<'_>, alone: &'a OneSlot<'_>) -> Vec<Part<'a>> {
+        let mut parts: Vec<(u16, Part<'a>)> = Vec::new();
+        for (place, charge) in command.charges.iter().enumerate() {
+            let slot = slot(&crate::keys::counter_key(&charge.key));
+            match parts.iter_mut().find(|(other, _)| *other == slot) {
+                Some((_, part)) => part.places.push(place),
+                None => parts.push((slot, Part { store: alone, places: SmallVec::from_elem(place, 1) })),
+            }
+        }
+        parts.sort_by_key(|(slot, _)| *slot);
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
+}
+
+impl Store for RedisStore {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let spread = |command: &Command<'_>| command.charges.len() > 1 && self.is_cluster();
+            if !commands.iter().any(spread) {
+                return self.apply_together(commands, now).await;
+            }
+            let mut results = Vec::with_capacity(commands.len());
+            for command in commands {
+                let alone = OneSlot(self);
+                let parts = self.parts(command, &alone);
+                results.push(if parts.len() < 2 {
+                    let mut result = self.apply_together(std::slice::from_ref(command), now).await;
+                    result.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
+                } else {
+                    apply_in_parts(&parts, command, now).await
+                });
+            }
+            results
+        })
+    }
+
+    fn figures(&self) -> Figures {
+        let figures = &self.connector.figures;
+        let read = |figure: &std::sync::atomic::AtomicU64| Figure::Count(figure.load(Ordering::Relaxed));
+        vec![
+            ("connects", read(&figures.connects)),
+            ("script_loads", read(&figures.script_loads)),
+            ("primary_changes", read(&figures.primary_changes)),
+            ("resends", read(&figures.resends)),
+            ("batches", read(&figures.batches)),
+            ("batched", read(&figures.batched)),
+            ("connections", figures.connections.level()),
+            ("queue_depth", figures.waiting.level()),
+        ]
+    }
+}
+
+/// The store for commands whose keys are in one slot, as the parts of a spread command are.
+#[derive(Debug)]
+struct OneSlot<'a>(&'a RedisStore);
+
+impl Store for OneSlot<'_> {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(self.0.apply_together(commands, now))
+    }
+}
+
+impl Router {
+    fn node(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+        match self {
+            Self::Single(node) => Ok(node.clone()),
+            Self::Sentinel(sentinel) => sentinel.primary(),
+            Self::Cluster(cluster) => cluster.owner(slot),
+        }
+    }
+
+    async fn refresh(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Single(_) => Ok(()),
+            Self::Sentinel(sentinel) => sentinel.refresh().await,
+            Self::Cluster(cluster) => cluster.refresh().await,
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.lookout.abort();
+    }
+}
+
+/// Finds the primaries again whenever something is wrong with a server. In a task of its own, because callers give up too soon to ask everybody.
+async fn look_out(router: Arc<Router>, connector: Arc<Connector>) {
+    loop {
+        connector.trouble.notified().await;
+        if let Err(error) = router.refresh().await {
+            tracing::debug!(%error, "could not find out who the primaries are");
+        }
+        sleep(LOOK_OUT_PAUSE).await;
+    }
+}
+
+/// A command with its keys, ready to be sent.
+struct Request<'a> {
+    command: &'a Command<'a>,
+    keys: Keys,
+    slot: u16,
+    now: Option<Timestamp>,
+}
+
+impl<'a> Request<'a> {
+    fn new(command: &'a Command<'a>, cluster: bool, now: Option<Timestamp>) -> Self {
+        let keys = Keys::of(command, cluster);
+        let slot = keys.slot();
+        Self { command, keys, slot, now }
+    }
+
+    fn invocation(&self, hash: &str) -> Cmd {
+        script::invocation(hash, self.command, &self.keys, self.now)
+    }
+
+    /// Whether running it twice is the same as running it once.
+    fn is_repeatable(&self) -> bool {
+        self.keys.has_record || matches!(self.command.action, Action::Peek { .. } | Action::Reset)
+    }
+}
+
+/// How one try went.
+enum Attempt {
+    Answered(Vec<u8>),
+    /// An error reply: it did not run.
+    Replied(ReplyError),
+    /// There was no connection: it did not run.
+    NotSent(StoreError),
+    /// The connection was lost: it may have run.
+    Lost(StoreError),
+}
+
+enum SendError {
+    NotSent(StoreError),
+    Lost { timed_out: bool },
+}
+
+impl SendError {
+    fn lost(live: &Live, error: &RedisError) -> Self {
+        live.discard();
+        Self::Lost { timed_out: error.is_timeout() }
+    }
+
+    fn again(&self) -> Attempt {
+        match self {
+            Self::NotSent(error) => Attempt::NotSent(error.again()),
+            Self::Lost { timed_out: true } => Attempt::Lost(StoreError::timed_out("Redis does not answer")),
+            Self::Lost { timed_out: false } => {
+                Attempt::Lost(StoreError::uncertain("the connection to Redis was lost before the answer"))
+            }
+        }
+    }
+}
+
+/// An evicted key is a forgotten limit: worth a word at the start. A user without the right to ask is not told.
+async fn warn_of_eviction(mut live: Live) {
+    let memory: Result<String, RedisError> =
+        redis::cmd("INFO").arg("memory").query_async(&mut live.connection).await;
+    let memory = memory.unwrap_or_default();
+    let policy =
+        memory.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).unwrap_or_default().trim();
+    if policy.starts_with("allkeys-") || matches!(policy, "volatile-lru" | "volatile-lfu" | "volatile-random")
+    {
+        tracing::warn!(
+            policy,
+            "Redis may evict keys that are limiting someone; use noeviction or volatile-ttl"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! The behaviour suite on a real Cluster of three nodes, and chains whose keys are spread over its slots.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Cost, Counter, Decision, Key, Limit, Timestamp};
+use pacegate_redis::{RedisOptions, RedisStore};
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
+use pacegate_testkit::server::{RedisCluster, Served};
+
+async fn cluster() -> Arc<dyn Store> {
+    let cluster = RedisCluster::start(3, 0);
+    let options = RedisOptions::new(cluster.url().parse().unwrap());
+    Arc::new(Served::new(RedisStore::connect(options).await.unwrap(), cluster))
+}
+
+pacegate_testkit::store_suite!(cluster(), histories = pacegate_testkit::effort(100, 1_000));
+
+const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+/// A chain over a user, an address and a key, which are in different slots.
+struct Chain {
+    counters: [Counter; 3],
+    limits: [Limit; 3],
+}
+
+impl Chain {
+    fn new(quotas: [u64; 3]) -> Self {
+        let counter = |dimension| Counter::new("spread", dimension, "");
+        let limit = |algorithm, quota| Limit::try_new(algorithm, quota, Duration::from_secs(3_600)).unwrap();
+        Self {
+            counters: [counter("user"), counter("ip"), counter("apikey")],
+            limits: [
+                limit(Algorithm::SlidingLog, quotas[0]),
+                limit(Algorithm::TokenBucket, quotas[1]),
+                limit(Algorithm::FixedWindow, quotas[2]),
+            ],
+        }
+    }
+
+    async fn apply(&self, store: &dyn Store, action: Action<'_>, identifiers: [&str; 3]) -> Outcome {
+        let keys = self
+            .counters
+            .iter()
+            .zip(identifiers)
+            .map(|(counter, identifier)| Key::new(counter, identifier, ""));
+        let charges: Vec<Charge<'_>> =
+            keys.zip(&self.limits).map(|(key, limit)| Charge::new(key, limit)).collect();
+        let command = Command { action, charges: &charges, cost: Cost::ONE };
+        store.apply(&[command], Some(START)).await.remove(0).unwrap()
+    }
+
+    async fn decide(&self, store: &dyn Store, action: Action<'_>, identifiers: [&str; 3]) -> Decision {
+        match self.apply(store, action, identifiers).await {
+            Outcome::Decided(decision) => decision,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn remaining(decision: &Decision) -> Vec<u32> {
+    decision.answers.iter().map(|answer| answer.remaining.unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_chain_over_slots_charges_all_or_gives_back_exactly() {
+    let store = cluster().await;
+    // Whichever slot comes last denies: each of the three in turn.
+    for tight in 0..3 {
+        let mut quotas = [10, 10, 10];
+        quotas[tight] = 1;
+        let chain = Chain::new(quotas);
+        let names: Vec<String> = ["user", "ip", "key"].iter().map(|name| format!("{name}-{tight}")).collect();
+        let identifiers = [names[0].as_str(), names[1].as_str(), names[2].as_str()];
+        let first = chain.decide(&*store, Action::take(), identifiers).await;
+        assert!(first.allowed);
+        let second = chain.decide(&*store, Action::take(), identifiers).await;
+        assert!(!second.allowed);
+        assert_eq!(second.binding_index(), tight);
+        let mut expected = vec![9, 9, 9];
+        expected[tight] = 0;
+        assert_eq!(remaining(&second), expected, "the denied chain charged nothing");
+        assert_eq!(remaining(&chain.decide(&*store, Action::peek(), identifiers).await), expected);
+        // An hour of a reset and everything is there again.
+        assert!(matches!(chain.apply(&*store, Action::Reset, identifiers).await, Outcome::Reset { .. }));
+        assert!(chain.decide(&*store, Action::take(), identifiers).await.allowed);
+    }
+}
+
+#[tokio::test]
+async fn a_spread_chain_is_idempotent() {
+    let store = cluster().await;
+    let chain = Chain::new([1, 5, 5]);
+    let identifiers = ["u", "10.0.0.1", "k"];
+    let take = |body| Action::Take {
+        idempotency: Some(Idempotency { caller: "caller", key: "once", fingerprint: [body; 16] }),
+    };
+    let first = chain.decide(&*store, take(1), identifiers).await;
+    assert!(first.allowed && !first.replayed);
+    let again = chain.decide(&*store, take(1), identifiers).await;
+    assert!(again.allowed && again.replayed, "the first part has no room left, but this is the same request");
+    assert!(matches!(chain.apply(&*store, take(2), identifiers).await, Outcome::Mismatch));
+    let peek = chain.decide(&*store, Action::peek(), identifiers).await;
+    assert_eq!(remaining(&peek), [0, 4, 4], "three takes under one key charge once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_spread_chains_admit_exactly_the_tightest_limit() {
+    let store = cluster().await;
+    let chain = Arc::new(Chain::new([1_000, 50, 1_000]));
+    let mut callers = Vec::new();
+    for _ in 0..32 {
+        let (store, chain) = (store.clone(), chain.clone());
+        callers.push(tokio::spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..10 {
+                let decision = chain.decide(&*store, Action::take(), ["u", "10.0.0.1", "k"]).await;
+                admitted += u32::from(decision.allowed);
+            }
+            admitted
+        }));
+    }
+    let mut admitted = 0;
+    for caller in callers {
+        admitted += caller.await.unwrap();
+    }
+    assert_eq!(admitted, 50);
+    let peek = chain.decide(&*store, Action::peek(), ["u", "10.0.0.1", "k"]).await;
+    assert_eq!(remaining(&peek), [950, 0, 950], "nothing leaked from the denied ones");
+}

@@ -1,0 +1,224 @@
+//! What Redis sees: connections, commands, keys and their time to live.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Cost, Counter, Decision, Key, Limit};
+use pacegate_redis::{RedisOptions, RedisStore, TlsFiles};
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
+use pacegate_testkit::server::{Fault, FaultProxy, RedisServer};
+use tokio::time::Instant;
+
+async fn connect(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(RedisOptions::new(server.url().parse().unwrap())).await.unwrap()
+}
+
+fn two_an_hour(algorithm: Algorithm) -> Limit {
+    Limit::try_new(algorithm, 2, Duration::from_secs(3_600)).unwrap()
+}
+
+/// One limit of each algorithm, for one identity.
+fn all() -> Vec<(Counter, Limit)> {
+    let named = |algorithm: Algorithm| (Counter::new(algorithm.name(), "user", ""), two_an_hour(algorithm));
+    Algorithm::ALL.map(named).to_vec()
+}
+
+async fn decide(store: &dyn Store, action: Action<'_>, limits: &[(Counter, Limit)]) -> Decision {
+    let charges: Vec<Charge<'_>> =
+        limits.iter().map(|(counter, limit)| Charge::new(Key::new(counter, "u", ""), limit)).collect();
+    let command = Command { action, charges: &charges, cost: Cost::ONE };
+    match store.apply(&[command], None).await.remove(0).unwrap() {
+        Outcome::Decided(decision) => decision,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn info(server: &RedisServer, section: &str, name: &str) -> String {
+    let text = server.command(&["INFO", section]);
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:"))).unwrap_or_default();
+    line.trim().to_owned()
+}
+
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = info(server, "commandstats", &format!("cmdstat_{command}"));
+    stats.trim_start_matches("calls=").split(',').next().unwrap().parse().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_denial_a_peek_and_a_replay_write_nothing() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let once =
+        Action::Take { idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16] }) };
+    assert!(decide(&store, once, &all()).await.allowed);
+    assert!(decide(&store, Action::take(), &all()).await.allowed);
+    let changes = info(&server, "persistence", "rdb_changes_since_last_save");
+    let digest = server.command(&["DEBUG", "DIGEST"]);
+    assert!(!decide(&store, Action::take(), &all()).await.allowed);
+    for limit in all() {
+        assert!(!decide(&store, Action::take(), &[limit]).await.allowed);
+    }
+    assert!(!decide(&store, Action::peek(), &all()).await.allowed);
+    assert!(decide(&store, once, &all()).await.replayed);
+    assert_eq!(info(&server, "persistence", "rdb_changes_since_last_save"), changes, "nothing to replicate");
+    assert_eq!(server.command(&["DEBUG", "DIGEST"]), digest, "no key changed");
+}
+
+#[tokio::test]
+async fn every_key_lives_until_its_state_is_fresh() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let once =
+        Action::Take { idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16] }) };
+    let decision = decide(&store, once, &all()).await;
+    let keys = server.command(&["KEYS", "*"]);
+    assert_eq!(keys.lines().count(), 7, "{keys}");
+    for key in keys.lines() {
+        let milliseconds: u64 = server.command(&["PTTL", key]).parse().unwrap();
+        let answer =
+            decision.answers.iter().find(|answer| key.ends_with(&format!("}}:{}:", answer.algorithm)));
+        let fresh_in = match answer {
+            Some(answer) => answer.reset_at.unwrap().saturating_since(decision.at),
+            None => Idempotency::KEPT_FOR,
+        };
+        let shortest = fresh_in.as_millis() as u64;
+        // A second for the way here; and no more than a second longer than needed.
+        assert!(
+            (shortest - 1_000..=shortest + 1_000).contains(&milliseconds),
+            "{key}: {milliseconds} of {shortest}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_command_is_one_evalsha_and_a_batch_one_round_trip() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    decide(&store, Action::take(), &all()).await;
+    assert_eq!((calls(&server, "evalsha"), calls(&server, "eval")), (1, 0));
+    let (counter, limit) = (Counter::new("batch", "user", ""), Limit::per_hour(1_000).unwrap());
+    let charges = [Charge::new(Key::new(&counter, "u", ""), &limit)];
+    let commands = vec![Command { action: Action::take(), charges: &charges, cost: Cost::ONE }; 1_000];
+    let outcomes = store.apply(&commands, None).await;
+    let remaining = outcomes.into_iter().map(|outcome| match outcome.unwrap() {
+        Outcome::Decided(decision) => decision.remaining().unwrap(),
+        other => panic!("{other:?}"),
+    });
+    assert!(remaining.eq((0..1_000).rev()), "a batch is answered in order");
+    assert_eq!(calls(&server, "evalsha"), 1_001);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_checks_share_round_trips() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
+    let url = format!("redis://{}", proxy.address());
+    let store = Arc::new(RedisStore::connect(RedisOptions::new(url.parse().unwrap())).await.unwrap());
+    decide(&*store, Action::take(), &all()[..1]).await;
+    proxy.set(Fault::DelayReplies(Duration::from_millis(100)));
+    let started = Instant::now();
+    let callers: Vec<_> = (0..64)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { decide(&*store, Action::take(), &all()).await })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    // One after the other they would take 6.4 seconds.
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    let clients = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let own =
+        clients.lines().filter(|line| line.contains("cmd=evalsha") || line.contains("cmd=script")).count();
+    assert!((1..=2).contains(&own), "{clients}");
+}
+
+#[tokio::test]
+async fn time_is_the_servers() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let seconds = |text: String| text.lines().next().unwrap().parse::<u64>().unwrap();
+    let before = seconds(server.command(&["TIME"]));
+    let at = decide(&store, Action::take(), &all()).await.at.as_micros() / 1_000_000;
+    let after = seconds(server.command(&["TIME"]));
+    assert!((before..=after).contains(&at), "{before} {at} {after}");
+}
+
+#[tokio::test]
+async fn users_passwords_and_databases() {
+    let server = RedisServer::start();
+    server.command(&[
+        "ACL",
+        "SETUSER",
+        "gate",
+        "on",
+        ">p@ss:word",
+        "~rl:*",
+        "+evalsha",
+        "+script|load",
+        "+select",
+        "+@read",
+        "+@write",
+        "+time",
+    ]);
+    let url = format!("redis://gate:p%40ss%3Aword@{}/3", server.address());
+    let store = RedisStore::connect(RedisOptions::new(url.parse().unwrap())).await.unwrap();
+    assert!(decide(&store, Action::take(), &all()).await.allowed);
+    assert_eq!(server.command(&["-n", "3", "DBSIZE"]), "6");
+    assert_eq!(server.command(&["-n", "0", "DBSIZE"]), "0");
+    server.command(&["ACL", "SETUSER", "gate", "resetkeys", "~other:*"]);
+    let counter = Counter::new("a", "user", "");
+    let limit = two_an_hour(Algorithm::Gcra);
+    let charges = [Charge::new(Key::new(&counter, "u", ""), &limit)];
+    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    let error = store.apply(&[command], None).await.remove(0).unwrap_err();
+    assert!(error.is_permanent() && error.to_string().contains("may not"), "{error}");
+}
+
+#[tokio::test]
+async fn tls_with_a_client_certificate() {
+    let (server, certificates) = RedisServer::start_tls();
+    let url = server.url().parse().unwrap();
+    let files = TlsFiles {
+        authority: Some(certificates.authority.clone()),
+        client: Some((certificates.client_certificate.clone(), certificates.client_key.clone())),
+    };
+    let with = |tls: TlsFiles| {
+        RedisStore::connect(RedisOptions { tls, ..RedisOptions::new(server.url().parse().unwrap()) })
+    };
+    let store = with(files.clone()).await.unwrap();
+    assert!(decide(&store, Action::take(), &all()).await.allowed);
+    assert!(
+        RedisStore::connect(RedisOptions::new(url)).await.is_err(),
+        "an unknown authority is not trusted"
+    );
+    assert!(
+        with(TlsFiles { client: None, ..files.clone() }).await.is_err(),
+        "the server asks for a certificate"
+    );
+    let missing = with(TlsFiles { authority: Some("/nowhere.pem".into()), client: None }).await.unwrap_err();
+    assert!(missing.is_permanent() && missing.to_string().contains("/nowhere.pem"), "{missing}");
+}
+
+#[tokio::test]
+async fn a_large_refund_of_a_log_is_exact() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let limits = [(
+        Counter::new("log", "user", ""),
+        Limit::try_new(Algorithm::SlidingLog, 1_000, Duration::from_secs(3_600)).unwrap(),
+    )];
+    let mut taken = Vec::new();
+    for _ in 0..200 {
+        taken.push(decide(&store, Action::take(), &limits).await.at);
+    }
+    // The first of them, with 199 after it whose running totals have to follow.
+    let refund = Action::Refund { taken_at: Some(taken[0]) };
+    assert_eq!(decide(&store, refund, &limits).await.remaining(), Some(801));
+    assert_eq!(decide(&store, refund, &limits).await.remaining(), Some(801), "it is given back once");
+    let newest = server.command(&["ZREVRANGE", "rl:{user:u}:log:", "0", "0"]);
+    assert!(newest.starts_with("199:1:"), "{newest}");
+}

@@ -1,0 +1,287 @@
+//! What all requests share, and the one place every request passes through.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::header::ALLOW;
+use hyper::{HeaderMap, Method, Request, Uri};
+use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tower::ServiceExt;
+use tracing::Instrument;
+
+use crate::auth::{AdminKey, Gate};
+use crate::deprecation::{self, Deprecation, deprecations};
+use crate::grpc::Services;
+use crate::lines::Lines;
+use crate::live::Live;
+use crate::peer::Peer;
+use crate::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
+use crate::respond::{ApiError, Code, Rendering};
+use crate::rest;
+use crate::skew::Skew;
+use crate::telemetry::Telemetry;
+use crate::trace;
+use crate::transitions::Transitions;
+use pacegate_tower::headers::Families;
+
+/// The service without its sockets: one request in, one response out.
+#[derive(Clone)]
+pub struct App {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) grpc: Services,
+    router: Router,
+}
+
+/// What handlers work with.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) limiter: Limiter,
+    /// The same for Envoy, which does not wait for long.
+    pub(crate) envoy: Limiter,
+    /// What happens when nothing can be decided at all.
+    pub(crate) failure_mode: FailureMode,
+    /// Where rules can be changed, and what is known about users.
+    pub(crate) live: Option<Arc<Live>>,
+    pub(crate) gate: Gate,
+    pub(crate) families: Families,
+    pub(crate) transitions: Transitions,
+    pub(crate) lines: Lines,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) skew: Skew,
+    pub(crate) started: Instant,
+    pub(crate) deprecations: Vec<Deprecation>,
+    /// The document, once somebody wanted it.
+    pub(crate) openapi: OnceLock<Result<Bytes, String>>,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) request_timeout: Duration,
+    /// Places for those who watch.
+    pub(crate) watchers: Arc<Semaphore>,
+    draining: AtomicBool,
+    /// Whether the service ends: whatever goes on for ever ends then.
+    pub(crate) stopping: watch::Sender<bool>,
+}
+
+impl App {
+    /// The service over `limiter`, without a catalog: rules cannot be changed. `key` opens its admin operations.
+    pub fn new(config: &Config, limiter: Limiter, key: AdminKey) -> Self {
+        Self::build(config, limiter, None, Some(key), deprecations())
+    }
+
+    /// The service over rules that can be changed. `key` opens its admin operations, beside the keys in the catalog.
+    pub fn managed(config: &Config, live: Arc<Live>, key: Option<AdminKey>) -> Self {
+        Self::build(config, live.limiter.clone(), Some(live), key, deprecations())
+    }
+
+    pub(crate) fn build(
+        config: &Config,
+        limiter: Limiter,
+        live: Option<Arc<Live>>,
+        key: Option<AdminKey>,
+        deprecations: Vec<Deprecation>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            envoy: limiter.within(config.envoy_store_timeout),
+            failure_mode: config.failure_mode,
+            gate: Gate::new(config, live.clone(), key),
+            live,
+            families: Families::new(&config.headers),
+            transitions: Transitions::default(),
+            lines: Lines::new(&config.log),
+            skew: Skew::default(),
+            telemetry: Telemetry::new(&limiter, config.metrics),
+            limiter,
+            started: Instant::now(),
+            deprecations,
+            openapi: OnceLock::new(),
+            request_ids: RequestIds::new(),
+            request_timeout: config.server.request_timeout,
+            watchers: Arc::new(Semaphore::new(rest::WATCHERS_MAX)),
+            draining: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
+        });
+        let router = rest::router(shared.clone(), &shared.deprecations);
+        Self { grpc: Services::new(&shared), shared, router }
+    }
+
+    /// Answers a request that came from `peer`. Whatever happens inside, there is an answer, and errors have the error model's body.
+    pub async fn respond<B>(&self, mut request: Request<B>, peer: impl Into<Peer>) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
+        request.headers_mut().insert(REQUEST_ID, id.clone());
+        let rendering = Rendering::of(request.uri().path());
+        // In a box, because what follows moves it before it is first polled.
+        let answer = AssertUnwindSafe(Box::pin(self.dispatch(request, peer.into()))).catch_unwind();
+        let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(panic)) => {
+                tracing::error!(
+                    request_id = as_text(&id),
+                    panic = panic_message(&*panic),
+                    "a request panicked"
+                );
+                ApiError::new(Code::InternalError, "an internal error occurred")
+                    .render(as_text(&id), rendering)
+            }
+            Err(_) => {
+                let message = "the request took too long; send its body faster, or try again";
+                ApiError::new(Code::RequestTimeout, message).render(as_text(&id), rendering)
+            }
+        };
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            let error = error.logged(as_text(&id));
+            let mut rendered = error.render(as_text(&id), rendering);
+            if let Some(allow) = response.headers_mut().remove(ALLOW) {
+                rendered.headers_mut().insert(ALLOW, allow);
+            }
+            deprecation::carry(&response, &mut rendered);
+            response = rendered;
+        }
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
+    }
+
+    /// Checks are almost all there is, so they do not look their way up in the router, which has the same route for every other method.
+    async fn dispatch<B>(&self, request: Request<B>, peer: Peer) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if request.method() == Method::POST && rest::is_check(request.uri().path()) {
+            return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();
+        }
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
+        response
+    }
+
+    /// From now on the service says that it is not ready, so that load balancers turn away before it stops.
+    pub(crate) fn start_draining(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// Decides on a check that came with `headers`, and takes note of it.
+    pub(crate) async fn decide(
+        &self,
+        check: &Check<'_>,
+        headers: &HeaderMap,
+    ) -> Result<Decision, CheckError> {
+        let (started, span) = (Instant::now(), trace::check(headers));
+        let decided = self.limiter.check(check).instrument(span.clone()).await;
+        match &decided {
+            Ok(decision) => {
+                trace::decided(&span, decision);
+                self.observe(check, request_id(headers), decision, started.elapsed());
+            }
+            Err(CheckError::Store(_)) => self.telemetry.observe_error(started.elapsed()),
+            // What is wrong with a request says nothing about the service.
+            Err(_) => {}
+        }
+        decided
+    }
+
+    /// Takes note of what was decided about a check, and of how long it took.
+    #[inline]
+    pub(crate) fn observe(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
+        self.telemetry.observe(decision, took);
+        self.lines.note(check, request_id, decision, took);
+        self.transitions.observe(decision);
+        if let Some(live) = &self.live {
+            live.journal.note(check, request_id, decision);
+        }
+    }
+
+    /// Takes note of one decision about several checks: it is one, whatever it was about, and each of them was used.
+    pub(crate) fn observe_together(
+        &self,
+        checks: &[Check<'_>],
+        request_id: &str,
+        decision: &Decision,
+        took: Duration,
+    ) {
+        self.telemetry.observe(decision, took);
+        self.transitions.observe(decision);
+        for check in checks {
+            self.lines.note(check, request_id, decision, took);
+            if let Some(live) = &self.live {
+                live.journal.note(check, request_id, decision);
+            }
+        }
+    }
+
+    /// What is known about the user of a request, if it has one.
+    pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
+        let (profiles, user_id) = (&self.live.as_ref()?.profiles, user_id?);
+        match profiles.known(user_id) {
+            Some(known) => known,
+            // In a box, because it is rare and would make the future of every check larger.
+            None => Box::pin(profiles.get(user_id)).await,
+        }
+    }
+
+    /// Says why the service is not ready for traffic, if it is not.
+    pub(crate) async fn readiness(&self) -> Result<(), String> {
+        if self.is_draining() {
+            return Err("the service is stopping".to_owned());
+        }
+        let mut failing: Vec<String> = Vec::new();
+        for (name, health) in self.limiter.stores().health().chain(self.envoy.stores().health()) {
+            let reason = match health {
+                StoreHealth::Up => continue,
+                StoreHealth::Rejected => format!("store `{name}` refuses to work for this service"),
+                _ => format!("store `{name}` does not answer"),
+            };
+            if !failing.contains(&reason) {
+                failing.push(reason);
+            }
+        }
+        if let Some(live) = &self.live
+            && live.catalog.ping().await.is_err()
+        {
+            failing.push("the catalog does not answer".to_owned());
+        }
+        if failing.is_empty() { Ok(()) } else { Err(failing.join("; ")) }
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("App").finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn not_found(uri: Uri) -> ApiError {
+    // The path is the client's own; it is shortened, and JSON escapes what should not be seen raw.
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(Code::NotFound, format!("there is nothing at {path}"))
+}
+
+pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
+}
+
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
+}

@@ -1,0 +1,286 @@
+//! Who may: API keys with roles, addresses, and how often each may ask.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use ipnet::IpNet;
+use pacegate::{Check, Config, Decision, Limit, Limiter, Role};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::live::Live;
+use crate::peer::{Identity, Peer};
+use crate::profiles::now;
+use crate::respond::{ApiError, Code};
+
+/// How many wrong keys an address may try a minute.
+const ATTEMPTS_PER_MINUTE: u64 = 20;
+
+/// An admin key that the operator chose, of which only a hash is kept.
+#[derive(Clone)]
+pub struct AdminKey {
+    digest: [u8; 32],
+}
+
+impl AdminKey {
+    /// What it is called in the audit trail.
+    pub const ID: &'static str = "configured";
+
+    /// Remembers the hash of `secret`.
+    pub fn new(secret: &str) -> Self {
+        Self { digest: Sha256::digest(secret.as_bytes()).into() }
+    }
+
+    /// Compares hashes in constant time, so that neither the secret nor its length can be guessed from how long it takes.
+    fn is(&self, candidate: &[u8; 32]) -> bool {
+        self.digest.ct_eq(candidate).into()
+    }
+}
+
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("AdminKey(…)")
+    }
+}
+
+/// What a request wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Charge limits.
+    Check,
+    /// See how limits stand.
+    Look,
+    /// See rules, users, keys and logs.
+    Read,
+    /// Change them.
+    Write,
+}
+
+/// The role of that name.
+pub(crate) fn parse_role(name: &str) -> Option<Role> {
+    match name {
+        "admin" => Some(Role::Admin),
+        "reader" => Some(Role::Reader),
+        "checker" => Some(Role::Checker),
+        _ => None,
+    }
+}
+
+/// What a role is called.
+pub(crate) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Admin => "admin",
+        Role::Reader => "reader",
+        Role::Checker => "checker",
+    }
+}
+
+/// Who asks: the id of a key, or the name in a certificate.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) key_id: String,
+    pub(crate) role: Role,
+}
+
+fn require(role: Role, need: Need) -> Result<(), ApiError> {
+    let may = match role {
+        Role::Admin => true,
+        Role::Reader => matches!(need, Need::Look | Need::Read),
+        Role::Checker => matches!(need, Need::Check | Need::Look),
+    };
+    let wanted = match need {
+        _ if may => return Ok(()),
+        Need::Check => "checker or admin",
+        Need::Look => "checker, reader or admin",
+        Need::Read => "reader or admin",
+        Need::Write => "admin",
+    };
+    Err(ApiError::new(Code::Forbidden, format!("this operation needs a key of the role {wanted}")))
+}
+
+/// Decides who may do what.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    admin_key: Option<AdminKey>,
+    /// Has the keys of the catalog, if there is one.
+    live: Option<Arc<Live>>,
+    /// Who may manage, by address; everybody when it is empty.
+    admin_allow: Vec<IpNet>,
+    /// Whether checks need a key as well.
+    require_key: bool,
+    /// The service is limited by its own engine, in this process.
+    own_limits: Limiter,
+}
+
+impl Gate {
+    pub(crate) fn new(config: &Config, live: Option<Arc<Live>>, admin_key: Option<AdminKey>) -> Self {
+        let plans = [
+            ("reads", config.management.reads_per_minute),
+            ("writes", config.management.writes_per_minute),
+            ("attempts", ATTEMPTS_PER_MINUTE),
+        ];
+        let builder = plans.into_iter().fold(Limiter::builder(), |builder, (name, quota)| {
+            // Bounded by the configuration, so that each is a limit.
+            builder.plan(name, Limit::per_minute(quota).ok())
+        });
+        Self {
+            admin_key,
+            live,
+            admin_allow: config.server.admin_allow.clone(),
+            require_key: config.server.require_key,
+            own_limits: builder.build().unwrap_or_default(),
+        }
+    }
+
+    /// Whether a check may be made at all.
+    #[inline]
+    pub(crate) async fn admit_check(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> Result<(), ApiError> {
+        if !self.require_key {
+            return Ok(());
+        }
+        // In a box: the way to the catalog would make the future of every check larger.
+        Box::pin(self.authenticate(headers, peer, need)).await.map(drop)
+    }
+
+    /// Whether something may be managed; says by whom.
+    pub(crate) async fn admit(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> Result<String, ApiError> {
+        self.admit_caller(headers, peer, need).await.map(|caller| caller.key_id)
+    }
+
+    /// As [`admit`](Self::admit), and says which role the caller has.
+    pub(crate) async fn admit_caller(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> Result<Caller, ApiError> {
+        // The address first: whoever may not even ask learns nothing about keys.
+        let allowed = |peer: &Peer| self.admin_allow.iter().any(|network| network.contains(&peer.ip()));
+        if !self.admin_allow.is_empty() && !peer.is_some_and(allowed) {
+            return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
+        }
+        let caller = self.authenticate(headers, peer, need).await?;
+        let plan = if need == Need::Write { "writes" } else { "reads" };
+        self.charge(&caller.key_id, plan, "this key has used up its management requests")?;
+        Ok(caller)
+    }
+
+    /// Whether somebody with a key, or a certificate with a role, may do something, even where checks need none.
+    pub(crate) async fn admit_known(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> Result<(), ApiError> {
+        self.authenticate(headers, peer, need).await.map(drop)
+    }
+
+    async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> Result<Caller, ApiError> {
+        let Some(candidate) = presented(headers) else {
+            // A certificate speaks for its owner where no key does.
+            if let Some(Identity { name, role: Some(role) }) = peer.and_then(|peer| peer.identity.as_deref())
+            {
+                let caller = Caller { key_id: format!("certificate:{name}"), role: *role };
+                return require(*role, need).map(|()| caller);
+            }
+            let message = "this operation needs an API key, as X-API-Key or Authorization: Bearer";
+            return Err(ApiError::new(Code::Unauthenticated, message));
+        };
+        let digest: [u8; 32] = Sha256::digest(candidate).into();
+        if self.admin_key.as_ref().is_some_and(|key| key.is(&digest)) {
+            return Ok(Caller { key_id: AdminKey::ID.to_owned(), role: Role::Admin });
+        }
+        let address = peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()));
+        let Some(Live { keys, .. }) = self.live.as_deref() else {
+            self.may_try(&address).await?;
+            return Err(self.failed(&address));
+        };
+        let known = match keys.known(&digest) {
+            Some(known) => known,
+            None => {
+                // Before the catalog is asked: guessing must cost the guesser, not the database. A key that was seen before is no guess.
+                if !keys.has_seen(&digest) {
+                    self.may_try(&address).await?;
+                }
+                keys.look_up(candidate, &digest).await?.ok_or_else(|| self.failed(&address))?
+            }
+        };
+        // Whoever has the secret may know why it does not open anything any more.
+        if known.revoked {
+            return Err(ApiError::new(Code::Unauthenticated, "the API key was revoked"));
+        }
+        if known.expires_at.is_some_and(|expires_at| expires_at <= now()) {
+            return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
+        }
+        require(known.role, need)?;
+        Ok(Caller { key_id: known.key_id.to_string(), role: known.role })
+    }
+
+    /// Refuses addresses from which too many wrong keys came.
+    async fn may_try(&self, address: &str) -> Result<(), ApiError> {
+        match self.own_limits.peek(&Check::key(address).plan("attempts")).await {
+            Ok(decision) if !decision.allowed => {
+                Err(too_many(&decision, "too many keys that are not valid were tried from this address"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A wrong key was tried.
+    fn failed(&self, address: &str) -> ApiError {
+        // Those that come at the same moment as the last one that may are still answered the same way.
+        let _ = self.own_limits.check_now(&Check::key(address).plan("attempts"));
+        ApiError::new(Code::Unauthenticated, "the API key is not valid")
+    }
+
+    fn charge(&self, who: &str, plan: &str, message: &str) -> Result<(), ApiError> {
+        match self.own_limits.check_now(&Check::key(who).plan(plan)) {
+            Ok(decision) if !decision.allowed => Err(too_many(&decision, message)),
+            // The engine's own troubles do not lock operators out.
+            _ => Ok(()),
+        }
+    }
+}
+
+fn too_many(decision: &Decision, message: &str) -> ApiError {
+    let seconds = decision.retry_after().map_or(1, pacegate_tower::headers::seconds_ceil);
+    ApiError::new(Code::RateLimited, message).retry_after(seconds)
+}
+
+/// Whoever has one IPv6 address has the whole network.
+fn network_of(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let segments = address.segments();
+            Ipv6Addr::new(segments[0], segments[1], segments[2], segments[3], 0, 0, 0, 0).to_string()
+        }
+    }
+}
+
+fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(key) = headers.get("x-api-key") {
+        return Some(key.as_bytes());
+    }
+    let authorization = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = authorization.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}

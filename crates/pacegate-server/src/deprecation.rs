@@ -1,0 +1,238 @@
+//! Endpoints on their way out: what their answers say about it.
+//!
+//! Each answer of such an endpoint, errors included, has `Deprecation` (RFC 9745), `Sunset` (RFC 8594) and a `Link` to what
+//! takes its place; the OpenAPI document marks it. Endpoints that are not deprecated pay nothing.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::routing::MethodRouter;
+use hyper::header::{HeaderName, HeaderValue, LINK};
+use hyper::{HeaderMap, Method};
+use jiff::civil::Date;
+use jiff::fmt::rfc2822::DateTimePrinter;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+use thiserror::Error;
+
+/// Since when it is deprecated.
+pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
+/// When it may stop answering.
+pub(crate) const SUNSET: HeaderName = HeaderName::from_static("sunset");
+/// Users have at least this long to move.
+const NOTICE_MONTHS: i64 = 6;
+
+/// What is deprecated today: method, path as the OpenAPI document has it, since, sunset, successor. Checks are not looked up in the
+/// router, so that deprecating them means taking the short way out of `App::dispatch` first.
+const TABLE: [(Method, &str, Date, Date, &str); 0] = [];
+
+/// One endpoint on its way out.
+#[derive(Clone, Debug)]
+pub(crate) struct Deprecation {
+    pub(crate) method: Method,
+    /// As the OpenAPI document has it.
+    pub(crate) path: String,
+    deprecation: HeaderValue,
+    sunset: HeaderValue,
+    link: HeaderValue,
+}
+
+/// Why an endpoint cannot be deprecated like that.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum InvalidDeprecation {
+    /// Too little time to move.
+    #[error("{path} would end on {sunset}, which is less than 6 months after {since}")]
+    TooSoon {
+        /// The endpoint.
+        path: String,
+        /// When it would be deprecated.
+        since: Date,
+        /// When it would end.
+        sunset: Date,
+    },
+    /// Dates or a successor that no header can carry.
+    #[error("the dates or the successor of {path} cannot stand in a header")]
+    Unwritable {
+        /// The endpoint.
+        path: String,
+    },
+}
+
+impl Deprecation {
+    /// The endpoint at `path` is deprecated from the beginning of `since` (UTC), may stop answering at the beginning of `sunset`, and has
+    /// `successor` in its place.
+    pub(crate) fn new(
+        method: Method,
+        path: &str,
+        since: Date,
+        sunset: Date,
+        successor: &str,
+    ) -> Result<Self, InvalidDeprecation> {
+        let unwritable = || InvalidDeprecation::Unwritable { path: path.to_owned() };
+        if since.checked_add(NOTICE_MONTHS.months()).map_err(|_| unwritable())? > sunset {
+            return Err(InvalidDeprecation::TooSoon { path: path.to_owned(), since, sunset });
+        }
+        let begin = |date: Date| date.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp());
+        let since: Timestamp = begin(since).map_err(|_| unwritable())?;
+        let sunset: Timestamp = begin(sunset).map_err(|_| unwritable())?;
+        let sunset = DateTimePrinter::new().timestamp_to_rfc9110_string(&sunset).map_err(|_| unwritable())?;
+        let value = |text: String| HeaderValue::try_from(text).map_err(|_| unwritable());
+        Ok(Self {
+            method,
+            path: path.to_owned(),
+            deprecation: value(format!("@{}", since.as_second()))?,
+            sunset: value(sunset)?,
+            link: value(format!("<{successor}>; rel=\"successor-version\""))?,
+        })
+    }
+
+    fn write(&self, headers: &mut HeaderMap) {
+        headers.insert(DEPRECATION, self.deprecation.clone());
+        headers.insert(SUNSET, self.sunset.clone());
+        headers.append(LINK, self.link.clone());
+    }
+}
+
+/// What is deprecated today. An entry that is wrong is left out and logged; a test sees to it that there is none.
+pub(crate) fn deprecations() -> Vec<Deprecation> {
+    let entries = TABLE.into_iter().filter_map(|(method, path, since, sunset, successor)| {
+        Deprecation::new(method, path, since, sunset, successor)
+            .inspect_err(|error| tracing::error!(%error, "an endpoint is not marked as deprecated"))
+            .ok()
+    });
+    entries.collect()
+}
+
+/// The methods at `path`, with those that are deprecated saying so.
+pub(crate) fn marked<S: Clone + Send + Sync + 'static>(
+    methods: MethodRouter<S>,
+    path: &str,
+    deprecations: &[Deprecation],
+) -> MethodRouter<S> {
+    let own: Vec<Deprecation> = deprecations.iter().filter(|entry| entry.path == path).cloned().collect();
+    if own.is_empty() {
+        return methods;
+    }
+    let own: Arc<[Deprecation]> = own.into();
+    methods.layer(from_fn(move |request: Request, next: Next| {
+        let own = own.clone();
+        async move {
+            let method = request.method().clone();
+            let mut response = next.run(request).await;
+            // Whoever looks with HEAD sees what GET would say.
+            let method = if method == Method::HEAD { Method::GET } else { method };
+            if let Some(entry) = own.iter().find(|entry| entry.method == method) {
+                entry.write(response.headers_mut());
+            }
+            response
+        }
+    }))
+}
+
+/// Takes over what a response that is rendered anew says about its endpoint.
+pub(crate) fn carry(from: &Response, to: &mut Response) {
+    if !from.headers().contains_key(DEPRECATION) {
+        return;
+    }
+    for name in [DEPRECATION, SUNSET, LINK] {
+        for value in from.headers().get_all(&name) {
+            to.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::net::SocketAddr;
+
+    use axum::body::Body;
+    use http_body_util::BodyExt;
+    use jiff::civil::date;
+    use pacegate::Config;
+
+    use super::*;
+    use crate::app::App;
+    use crate::auth::AdminKey;
+    use crate::rest::{is_check, routes};
+
+    fn deprecated(method: Method, path: &str) -> Deprecation {
+        Deprecation::new(method, path, date(2026, 11, 16), date(2027, 6, 1), "/api/v2/health").unwrap()
+    }
+
+    fn app(deprecations: Vec<Deprecation>) -> App {
+        let config = Config::parse("").unwrap();
+        let limiter = config.limiter().unwrap();
+        App::build(&config, limiter, None, Some(AdminKey::new("secret")), deprecations)
+    }
+
+    async fn ask(app: &App, method: Method, path: &str) -> Response {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        app.respond(request, SocketAddr::from(([127, 0, 0, 1], 9999))).await
+    }
+
+    #[tokio::test]
+    async fn a_deprecated_endpoint_says_so_in_every_answer() {
+        let app = app(vec![deprecated(Method::GET, "/healthz"), deprecated(Method::GET, "/api/v1/rules")]);
+        // An answer, the same without its body, and an error, which is rendered anew; with and without `/api`.
+        for (method, path, status) in [
+            (Method::GET, "/healthz", 200),
+            (Method::HEAD, "/healthz", 200),
+            (Method::GET, "/api/v1/rules", 401),
+            (Method::GET, "/v1/rules", 401),
+        ] {
+            let response = ask(&app, method.clone(), path).await;
+            assert_eq!(response.status(), status);
+            let headers = response.headers();
+            assert_eq!(headers[DEPRECATION], "@1794787200", "{method} {path}");
+            assert_eq!(headers[SUNSET], "Tue, 01 Jun 2027 00:00:00 GMT", "{method} {path}");
+            assert_eq!(headers[LINK], "</api/v2/health>; rel=\"successor-version\"", "{method} {path}");
+        }
+        // Neither the other methods of the path nor other paths are meant.
+        for (method, path) in [(Method::POST, "/api/v1/rules"), (Method::GET, "/api/v1/plans")] {
+            let response = ask(&app, method.clone(), path).await;
+            for name in [DEPRECATION, SUNSET, LINK] {
+                assert!(!response.headers().contains_key(&name), "{method} {path} has {name}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_document_marks_what_is_deprecated() {
+        let app = app(vec![deprecated(Method::GET, "/api/v1/rules")]);
+        let document = ask(&app, Method::GET, "/openapi.json").await.into_body().collect().await.unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&document.to_bytes()).unwrap();
+        let rules = &document["paths"]["/api/v1/rules"];
+        assert_eq!(rules["get"]["deprecated"], true);
+        assert!(rules["get"]["responses"]["200"]["headers"]["Sunset"].is_object());
+        assert!(rules["post"].get("deprecated").is_none());
+    }
+
+    #[test]
+    fn users_have_six_months() {
+        let new = |sunset| Deprecation::new(Method::GET, "/x", date(2026, 8, 31), sunset, "/y");
+        assert!(matches!(new(date(2027, 2, 27)), Err(InvalidDeprecation::TooSoon { .. })));
+        assert!(new(date(2027, 2, 28)).is_ok(), "the last day of the sixth month");
+        assert!(matches!(new(date(2026, 8, 30)), Err(InvalidDeprecation::TooSoon { .. })));
+        let successor = Deprecation::new(Method::GET, "/x", date(2026, 1, 1), date(2027, 1, 1), "/y\n");
+        assert!(matches!(successor, Err(InvalidDeprecation::Unwritable { .. })));
+    }
+
+    #[test]
+    fn the_table_names_endpoints_that_are_there() {
+        let known = deprecations();
+        assert_eq!(known.len(), TABLE.len(), "an entry is wrong");
+        let routes = routes();
+        for entry in known {
+            assert!(
+                routes.iter().any(|(_, paths, _)| paths.paths.contains_key(&entry.path)),
+                "{}",
+                entry.path
+            );
+            assert!(!is_check(&entry.path), "checks do not pass the router");
+        }
+    }
+}

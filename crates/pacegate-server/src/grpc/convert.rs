@@ -1,0 +1,288 @@
+//! Between messages and what the limiter understands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate::{Algorithm, Answer, Check, CheckError, Cost, Decision, NamedLimit, Standing, Timestamp, Why};
+use pacegate_proto::v1::{
+    self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
+};
+
+use crate::respond::{ApiError, Code, invalid_limit};
+use crate::rest::{is_method, millis_ceil, parse_strategy, used};
+use pacegate_tower::headers::seconds_ceil;
+
+/// How many identities and how many plans one check can have.
+const LIST_MAX: usize = 16;
+
+/// Brings a request into its normal form: a method is in upper case.
+pub(super) fn normalise(request: &mut CheckRequest) {
+    request.method.make_ascii_uppercase();
+}
+
+/// What is asked, as the limiter understands it.
+pub(super) fn check(request: &CheckRequest) -> Result<Check<'_>, ApiError> {
+    let first = dimension(request.dimension, &request.custom_dimension)?;
+    if request.identifier.is_empty() {
+        return Err(ApiError::input("identifier", "is missing"));
+    }
+    let mut check = Check::new(first, &request.identifier);
+    if request.also.len() >= LIST_MAX {
+        return Err(ApiError::input("also", format!("must have fewer than {LIST_MAX} entries")));
+    }
+    for (place, other) in request.also.iter().enumerate() {
+        let dimension =
+            dimension(other.dimension, &other.custom_dimension).map_err(|error| within(place, error))?;
+        check = check.and(dimension, &other.identifier);
+    }
+    if !request.endpoint.is_empty() {
+        check = check.endpoint(&request.endpoint);
+    } else if request.plans.is_empty() && request.limit.is_none() {
+        return Err(ApiError::input("endpoint", "is missing"));
+    }
+    if !request.method.is_empty() {
+        if !is_method(&request.method) {
+            return Err(ApiError::input("method", "must be a method like GET or POST"));
+        }
+        check = check.method(&request.method);
+    }
+    if request.cost > 0 {
+        let cost = Cost::try_new(request.cost.into());
+        check = check.cost(
+            cost.map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?,
+        );
+    }
+    if request.plans.len() > LIST_MAX {
+        return Err(ApiError::input("plans", format!("must have at most {LIST_MAX} entries")));
+    }
+    for plan in &request.plans {
+        check = check.plan(plan);
+    }
+    match &request.limit {
+        Some(own) => Ok(check.limit(limit(own)?)),
+        None => Ok(check),
+    }
+}
+
+fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
+    let known = match Dimension::try_from(dimension) {
+        Ok(Dimension::Unspecified) => None,
+        Ok(Dimension::User) => Some("user"),
+        Ok(Dimension::Ip) => Some("ip"),
+        Ok(Dimension::ApiKey) => Some("apikey"),
+        Err(_) => return Err(ApiError::input("dimension", "must be USER, IP or API_KEY")),
+    };
+    match (known, custom) {
+        (None, "") => Ok("user"),
+        (None, custom) => Ok(custom),
+        (Some(known), "") => Ok(known),
+        (Some(_), _) => Err(ApiError::input("custom_dimension", "goes instead of dimension, not with it")),
+    }
+}
+
+fn limit(limit: &v1::Limit) -> Result<pacegate::Limit, ApiError> {
+    let algorithm = match limit.algorithm.as_str() {
+        "" => Algorithm::TokenBucket,
+        name => parse_strategy("limit.algorithm", name)?,
+    };
+    let window = Duration::from_micros(limit.window_us);
+    let made = pacegate::Limit::try_new(algorithm, limit.quota.into(), window);
+    let made = made.and_then(|made| match limit.burst {
+        0 => Ok(made),
+        burst => made.with_burst(burst.into()),
+    });
+    made.map_err(|error| {
+        let field = match error.field() {
+            "window" => "limit.window_us",
+            "burst" => "limit.burst",
+            _ => "limit.quota",
+        };
+        ApiError::field(Code::InvalidLimit, field, invalid_limit(error).details.unwrap_or_default().1)
+    })
+}
+
+/// The same mistake, of one of the further identities.
+fn within(place: usize, error: ApiError) -> ApiError {
+    match error.details {
+        Some((field, reason)) => ApiError::field(error.code, &format!("also[{place}].{field}"), reason),
+        None => error,
+    }
+}
+
+/// Names the field of `request` that its check was refused for.
+pub(super) fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
+    let (field, of) = match &error {
+        CheckError::InvalidIdentifier { dimension } => ("identifier", Some(dimension)),
+        CheckError::InvalidDimension { dimension } => ("custom_dimension", Some(dimension)),
+        CheckError::NoIdentity => ("identifier", None),
+        CheckError::DuplicateDimension { .. } => ("also", None),
+        _ => return error.into(),
+    };
+    let message = error.to_string();
+    let reason = message.trim_start_matches("identifier ").trim_start_matches("dimension ");
+    let wrong = ApiError::input(field, reason);
+    let is_of = |dimension: i32, custom: &str| {
+        of.is_some_and(|of| self::dimension(dimension, custom).is_ok_and(|word| *word == **of))
+    };
+    if is_of(request.dimension, &request.custom_dimension) {
+        return wrong;
+    }
+    match request.also.iter().position(|other| is_of(other.dimension, &other.custom_dimension)) {
+        Some(place) => within(place, wrong),
+        None => wrong,
+    }
+}
+
+/// An answer, with every limit's own if they are wanted.
+pub(super) fn response(decision: &Decision, with_limits: bool) -> CheckResponse {
+    let binding = decision.binding().filter(|binding| !binding.shadow);
+    let wait = decision.retry_after();
+    let text = |name: Option<&str>| name.unwrap_or_default().to_owned();
+    CheckResponse {
+        allowed: decision.allowed,
+        current_count: binding.and_then(used),
+        limit: binding.map(|answer| answer.capacity),
+        remaining: binding.and_then(|answer| answer.remaining),
+        reset_at: binding.and_then(|answer| answer.reset_at).map(seconds),
+        retry_after: wait.map(|wait| u32::try_from(seconds_ceil(wait)).unwrap_or(u32::MAX)),
+        retry_after_ms: wait.map(millis_ceil),
+        rule: text(decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name)),
+        algorithm: text(binding.map(|answer| answer.algorithm.name())),
+        state: binding.map_or(v1::State::Normal, |answer| state(answer.standing)).into(),
+        reason: text(
+            binding
+                .filter(|answer| !decision.allowed || answer.degraded)
+                .and_then(|answer| answer.reason)
+                .map(|reason| reason.name()),
+        ),
+        degraded: decision.degraded(),
+        replayed: decision.replayed,
+        delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
+        queue_position: binding.and_then(Answer::queue_position),
+        decided_at_us: decision.at.as_micros(),
+        limits: if with_limits {
+            decision
+                .limits()
+                .iter()
+                .zip(&decision.answers)
+                .map(|(named, answer)| own(named, answer))
+                .collect()
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+fn own(named: &NamedLimit, answer: &Answer) -> LimitAnswer {
+    LimitAnswer {
+        rule: named.name.to_string(),
+        dimension: named.dimension().to_owned(),
+        limit: Some(v1::Limit {
+            algorithm: named.limit.algorithm().name().to_owned(),
+            quota: named.limit.quota(),
+            window_us: u64::try_from(named.limit.window().as_micros()).unwrap_or(u64::MAX),
+            burst: named.limit.capacity(),
+        }),
+        allowed: answer.allowed,
+        remaining: answer.remaining,
+        reset_at_us: answer.reset_at.map(Timestamp::as_micros),
+        retry_at_us: answer.retry_at.map(Timestamp::as_micros),
+        state: state(answer.standing).into(),
+        reason: answer.reason.map(|reason| reason.name().to_owned()).unwrap_or_default(),
+        shadow: answer.shadow,
+        degraded: answer.degraded,
+        delay_us: answer.delay().map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)),
+        queue_position: answer.queue_position(),
+        why: named.why.name().to_owned(),
+        decided_at_us: answer.at.map(Timestamp::as_micros),
+    }
+}
+
+fn state(standing: Standing) -> v1::State {
+    match standing {
+        Standing::Normal => v1::State::Normal,
+        Standing::Warning => v1::State::Warning,
+        Standing::Throttled => v1::State::Throttled,
+    }
+}
+
+/// Whole seconds since the epoch, rounded up.
+pub(super) fn seconds(at: Timestamp) -> i64 {
+    i64::try_from(at.as_secs_ceil()).unwrap_or(i64::MAX)
+}
+
+/// What is wrong with one of many checks.
+pub(super) fn error(error: ApiError) -> v1::Error {
+    let field = error.details.map(|(field, _)| field).unwrap_or_default();
+    v1::Error { code: error.code.name().to_owned(), message: error.message, field }
+}
+
+/// A question about a quota is the question about a check, without the charge.
+pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
+    let QuotaRequest {
+        identifier,
+        dimension,
+        endpoint,
+        custom_dimension,
+        method,
+        plans,
+        limit,
+        with_limits,
+        also,
+        cost,
+    } = request;
+    CheckRequest {
+        identifier,
+        dimension,
+        endpoint,
+        custom_dimension,
+        method,
+        plans,
+        limit,
+        with_limits,
+        also,
+        cost,
+        ..CheckRequest::default()
+    }
+}
+
+/// What a reset is about, as a check.
+pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
+    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also, limit } =
+        request;
+    CheckRequest {
+        identifier,
+        dimension,
+        endpoint,
+        custom_dimension,
+        method,
+        plans,
+        also,
+        limit,
+        ..CheckRequest::default()
+    }
+}
+
+/// An earlier answer, as far as a refund needs it.
+pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
+    if response.allowed && response.limits.is_empty() {
+        return Err(ApiError::input("taken.limits", "is missing; make the check with_limits"));
+    }
+    let mut answers = Vec::with_capacity(response.limits.len());
+    let mut limits = smallvec::SmallVec::new();
+    for own in &response.limits {
+        let numbers =
+            own.limit.as_ref().ok_or_else(|| ApiError::input("taken.limits.limit", "is missing"))?;
+        let numbers = limit(numbers)?;
+        let mut answer = Answer::unknown(&numbers, own.allowed, pacegate::Reason::LimitExceeded);
+        answer.degraded = own.degraded;
+        answer.at = own.decided_at_us.map(Timestamp::from_micros);
+        answers.push(answer);
+        let why = Why::parse(&own.why).unwrap_or(Why::Anyone);
+        limits.push(Arc::new(NamedLimit::reported(&own.rule, &own.dimension, numbers, why)));
+    }
+    let at = Timestamp::from_micros(response.decided_at_us);
+    let mut decision = pacegate::CoreDecision::new(response.allowed, at, answers.into_iter().collect());
+    decision.replayed = response.replayed;
+    Ok(Decision::of(decision, limits))
+}

@@ -1,0 +1,275 @@
+//! `envoy.service.ratelimit.v3.RateLimitService`: all descriptors of a request decided together, for Envoy and whatever else speaks its protocol.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::RETRY_AFTER;
+use pacegate::{
+    Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision, DescriptorOutcome, FailureMode, Hits,
+    Limit, Profile,
+};
+use pacegate_proto::envoy::config::core::v3::HeaderValue;
+use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use pacegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use pacegate_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_service_server,
+};
+use pacegate_proto::envoy::r#type::v3::RateLimitUnit;
+use prost_types::Duration as ProtoDuration;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+use tracing::Instrument;
+
+use super::limiter::peer;
+use crate::app::Shared;
+use crate::auth::Need;
+use crate::request_id::request_id;
+use crate::respond::ApiError;
+use crate::trace;
+use pacegate_tower::headers::seconds_ceil;
+
+/// How many descriptors one request can have, and how many entries a descriptor.
+const DESCRIPTORS_MAX: usize = 64;
+const ENTRIES_MAX: usize = 64;
+/// A user whom the catalog does not know by then has no tier this time: Envoy does not wait for long.
+const PROFILE_TIMEOUT: Duration = Duration::from_millis(3);
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The windows that have a name.
+const UNITS: [(Unit, Duration); 7] = [
+    (Unit::Second, Duration::from_secs(1)),
+    (Unit::Minute, Duration::from_secs(60)),
+    (Unit::Hour, Duration::from_secs(3_600)),
+    (Unit::Day, DAY),
+    (Unit::Week, DAY.saturating_mul(7)),
+    (Unit::Month, DAY.saturating_mul(30)),
+    (Unit::Year, DAY.saturating_mul(365)),
+];
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Envoy {
+    shared: Arc<Shared>,
+}
+
+impl Envoy {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    async fn decide(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, ApiError> {
+        let (metadata, extensions, message) = request.into_parts();
+        let headers = metadata.into_headers();
+        self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;
+        let profile = self.profile(&message).await;
+        let descriptors = descriptors(&message, profile.as_deref())?;
+        let (started, span) = (Instant::now(), trace::check(&headers));
+        let deciding = self.shared.envoy.check_descriptors(&message.domain, &descriptors);
+        let decision = match deciding.instrument(span.clone()).await {
+            Ok(decision) => decision,
+            // Not an error: Envoy lets those pass.
+            Err(error) => {
+                self.shared.telemetry.observe_error(started.elapsed());
+                drop(ApiError::from(error).logged(request_id(&headers)));
+                return Ok(undecided(&message, self.shared.failure_mode));
+            }
+        };
+        trace::decided(&span, &decision.whole());
+        self.observe(&message, &decision, request_id(&headers), started.elapsed());
+        Ok(self.response(&decision))
+    }
+
+    /// What is known about the user, if a descriptor names one.
+    async fn profile(&self, message: &RateLimitRequest) -> Option<Arc<Profile>> {
+        let live = self.shared.live.as_ref()?;
+        let entries = message.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let user = &entries.into_iter().find(|entry| entry.key == "user")?.value;
+        if let Some(known) = live.profiles.known(user) {
+            return known;
+        }
+        // It goes on when nobody waits any more, so that the next request finds it.
+        let (live, user) = (live.clone(), user.clone());
+        let lookup = tokio::spawn(async move { live.profiles.get(&user).await });
+        tokio::time::timeout(PROFILE_TIMEOUT, lookup).await.ok()?.ok().flatten()
+    }
+
+    /// Takes note of each descriptor's decision; when the request is denied, of those that deny it.
+    fn observe(
+        &self,
+        message: &RateLimitRequest,
+        decision: &DescriptorDecision,
+        request_id: &str,
+        took: Duration,
+    ) {
+        for (descriptor, outcome) in message.descriptors.iter().zip(&decision.outcomes) {
+            // Whoever looks, or brings something back, asks for nothing.
+            let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
+            let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
+            if let Some(check) = noted.then(|| describe(descriptor)).flatten() {
+                self.shared.observe(&check.cost(cost), request_id, &outcome.decision, took);
+            }
+        }
+    }
+
+    fn response(&self, decision: &DescriptorDecision) -> RateLimitResponse {
+        let (whole, families) = (decision.whole(), self.shared.families);
+        // Both families, and what a denial and a failing store add.
+        let mut added: Vec<HeaderValue> = Vec::with_capacity(9);
+        families.for_each(&whole, |name, value| {
+            added.push(header(name.as_str(), value.to_str().unwrap_or_default()));
+        });
+        if !decision.allowed
+            && let Some(wait) = whole.retry_after()
+        {
+            added.push(header(RETRY_AFTER.as_str(), &seconds_ceil(wait).to_string()));
+        }
+        if decision.degraded() {
+            added.push(header("x-pacegate-degraded", "true"));
+        }
+        RateLimitResponse {
+            overall_code: code(decision.allowed).into(),
+            statuses: decision.outcomes.iter().map(status).collect(),
+            response_headers_to_add: added,
+            request_headers_to_add: Vec::new(),
+            raw_body: Vec::new(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl rate_limit_service_server::RateLimitService for Envoy {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        Ok(Response::new(self.decide(request).await?))
+    }
+}
+
+/// The descriptors of a request, as the limiter understands them.
+fn descriptors<'a>(
+    message: &'a RateLimitRequest,
+    profile: Option<&'a Profile>,
+) -> Result<SmallVec<[Descriptor<'a>; 2]>, ApiError> {
+    if message.domain.is_empty() {
+        return Err(ApiError::input("domain", "must not be empty"));
+    }
+    if !(1..=DESCRIPTORS_MAX).contains(&message.descriptors.len()) {
+        return Err(ApiError::input("descriptors", format!("must have 1 to {DESCRIPTORS_MAX} items")));
+    }
+    let mut descriptors = SmallVec::with_capacity(message.descriptors.len());
+    for (place, given) in message.descriptors.iter().enumerate() {
+        if given.entries.len() > ENTRIES_MAX {
+            let field = format!("descriptors[{place}].entries");
+            return Err(ApiError::input(&field, format!("must have at most {ENTRIES_MAX} items")));
+        }
+        let entries = given.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+        let mut descriptor = Descriptor::new(entries).hits(hits(given, message.hits_addend)).profile(profile);
+        if let Some(own) = &given.limit {
+            let field = format!("descriptors[{place}].limit");
+            descriptor = descriptor.allowance(allowance(own, &field)?);
+        }
+        descriptors.push(descriptor);
+    }
+    Ok(descriptors)
+}
+
+/// What a descriptor does; `general` is for those that do not say themselves, and 0 there means that nobody said anything.
+fn hits(descriptor: &RateLimitDescriptor, general: u32) -> Hits {
+    let hits = match descriptor.hits_addend {
+        Some(0) => return Hits::Look,
+        Some(hits) => hits,
+        None => u64::from(general.max(1)),
+    };
+    let cost = Cost::try_new(hits).unwrap_or(Cost::MAX);
+    if descriptor.is_negative_hits { Hits::GiveBack(cost) } else { Hits::Take(cost) }
+}
+
+/// A limit that a descriptor brings along, counted as Envoy's service counts: in windows aligned to the epoch.
+fn allowance(own: &RateLimitOverride, field: &str) -> Result<Allowance, ApiError> {
+    // The two enumerations have the same numbers.
+    let unit = RateLimitUnit::try_from(own.unit).map_or(Unit::Unknown as i32, |unit| unit as i32);
+    let Some((_, window)) = UNITS.iter().find(|(known, _)| *known as i32 == unit) else {
+        let reason = "must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR";
+        return Err(ApiError::input(&format!("{field}.unit"), reason));
+    };
+    if own.requests_per_unit == 0 {
+        return Ok(Allowance::Nothing);
+    }
+    let quota = u64::from(own.requests_per_unit).min(Limit::QUOTA_MAX);
+    let limit = Limit::try_new(Algorithm::FixedWindow, quota, *window);
+    limit.map(Allowance::Limit).map_err(|error| ApiError::input(field, error.to_string()))
+}
+
+/// What a descriptor is about, for the decision log and for usage: its entries, with `path` and `method` as where.
+fn describe(descriptor: &RateLimitDescriptor) -> Option<Check<'_>> {
+    let (mut check, mut endpoint, mut method): (Option<Check<'_>>, _, _) = (None, None, None);
+    for entry in &descriptor.entries {
+        match entry.key.as_str() {
+            "path" | "endpoint" => endpoint = Some(entry.value.as_str()),
+            "method" => method = Some(entry.value.as_str()),
+            key => {
+                check = Some(match check {
+                    None => Check::new(key, &entry.value),
+                    Some(check) => check.and(key, &entry.value),
+                });
+            }
+        }
+    }
+    let mut check = check?;
+    (check.endpoint, check.method) = (endpoint, method);
+    Some(check)
+}
+
+fn status(outcome: &DescriptorOutcome) -> DescriptorStatus {
+    let decision = &outcome.decision;
+    let mut status = DescriptorStatus { code: code(decision.allowed).into(), ..DescriptorStatus::default() };
+    if let Some(name) = &outcome.banned_by {
+        status.current_limit = Some(RateLimit { name: name.to_string(), ..RateLimit::default() });
+        return status;
+    }
+    let Some((named, answer)) = decision.binding_limit().zip(decision.binding()) else {
+        // As Envoy's own service says that there is no limit.
+        status.limit_remaining = if outcome.unlimited { u32::MAX } else { 0 };
+        return status;
+    };
+    // What nobody knows, because the store failed, is left out rather than made up.
+    if let (Some(remaining), Some(reset_at)) = (answer.remaining, answer.reset_at) {
+        let window = Duration::from_secs(named.limit.refill_secs_ceil());
+        let unit =
+            UNITS.iter().find(|(_, duration)| *duration == window).map_or(Unit::Unknown, |(unit, _)| *unit);
+        let name = named.name.to_string();
+        let requests_per_unit = named.limit.capacity();
+        status.current_limit = Some(RateLimit { name, requests_per_unit, unit: unit.into() });
+        status.limit_remaining = remaining;
+        let left = reset_at.saturating_since(answer.at.unwrap_or(decision.at));
+        status.duration_until_reset = Some(ProtoDuration {
+            seconds: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            nanos: i32::try_from(left.subsec_nanos()).unwrap_or_default(),
+        });
+    }
+    status
+}
+
+/// The answer when nothing could be decided at all.
+fn undecided(message: &RateLimitRequest, mode: FailureMode) -> RateLimitResponse {
+    let allowed = mode != FailureMode::Closed;
+    let status = DescriptorStatus { code: code(allowed).into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: code(allowed).into(),
+        statuses: vec![status; message.descriptors.len()],
+        response_headers_to_add: vec![header("x-pacegate-degraded", "true")],
+        ..RateLimitResponse::default()
+    }
+}
+
+fn code(allowed: bool) -> Code {
+    if allowed { Code::Ok } else { Code::OverLimit }
+}
+
+fn header(key: &str, value: &str) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value: value.to_owned(), raw_value: Vec::new() }
+}

@@ -1,0 +1,251 @@
+//! `pacegate.v1.RateLimiter`: checks, quotas, resets, batches and streams of checks.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use hyper::HeaderMap;
+use pacegate::{Check, CheckError, Profile};
+use pacegate_proto::v1::check_result::Result as Outcome;
+use pacegate_proto::v1::{
+    BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
+    QuotaResponse, RefundRequest, ResetRequest, ResetResponse, rate_limiter_server,
+};
+use prost::Message;
+use tokio::time::Instant;
+use tonic::{Extensions, Request, Response, Status, Streaming};
+use tracing::Instrument;
+
+use super::convert::{check, error, explain, normalise, of_quota, of_reset, response, seconds, taken};
+use super::stream::{self, Answers};
+use crate::activity::Activity;
+use crate::app::Shared;
+use crate::auth::Need;
+use crate::batch::{CHECKS_MAX, Item, decide};
+use crate::peer::Peer;
+use crate::request_id::request_id;
+use crate::respond::ApiError;
+use crate::rest::idempotency_key;
+use crate::trace;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    shared: Arc<Shared>,
+}
+
+impl Limiter {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Refuses whoever may not do what is `need`ed; gives back the message and the metadata.
+    async fn admit<T>(&self, request: Request<T>, need: Need) -> Result<(HeaderMap, T), ApiError> {
+        let (metadata, extensions, message) = request.into_parts();
+        let headers = metadata.into_headers();
+        let peer = peer(&extensions);
+        match need {
+            Need::Check | Need::Look => self.shared.gate.admit_check(&headers, peer, need).await?,
+            Need::Read | Need::Write => drop(self.shared.gate.admit(&headers, peer, need).await?),
+        }
+        Ok((headers, message))
+    }
+
+    async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
+        let (headers, message) = self.admit(request, Need::Check).await?;
+        decide_one(&self.shared, &headers, message).await
+    }
+
+    async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
+        let (_, message) = self.admit(request, Need::Look).await?;
+        let mut message = of_quota(message);
+        normalise(&mut message);
+        let asked = check(&message)?;
+        let profile = profile(&self.shared, &asked).await;
+        let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await;
+        let decision = decision.map_err(|error| explain(&message, error))?;
+        let check = response(&decision, message.with_limits);
+        let CheckResponse { limit, remaining, reset_at, current_count, .. } = check;
+        Ok(QuotaResponse { limit, remaining, reset_at, current_count, check: Some(check) })
+    }
+
+    async fn reset(&self, request: Request<ResetRequest>) -> Result<ResetResponse, ApiError> {
+        let (_, message) = self.admit(request, Need::Write).await?;
+        let mut message = of_reset(message);
+        normalise(&mut message);
+        let asked = check(&message)?;
+        let profile = profile(&self.shared, &asked).await;
+        let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await;
+        let at = at.map_err(|error| explain(&message, error))?;
+        Ok(ResetResponse { reset_at: seconds(at) })
+    }
+
+    async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
+        let (headers, mut batch) = self.admit(request, Need::Check).await?;
+        if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
+            return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
+        }
+        batch.checks.iter_mut().for_each(normalise);
+        if batch.all_or_nothing {
+            return self.batch_together(&batch, &headers).await;
+        }
+        let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
+        let body = if key.is_some() { substance(&batch) } else { Vec::new() };
+        let asked: Vec<Result<Check<'_>, ApiError>> = batch.checks.iter().map(check).collect();
+        let users = asked.iter().map(|check| check.as_ref().ok());
+        let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
+        let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
+            self.shared.skew.observe(timestamp(message));
+            Item {
+                check: asked.map(|check| check.profile(profile.as_deref())),
+                key: filled(&message.idempotency_key),
+            }
+        });
+        let explain = |place: usize, error| explain(&batch.checks[place], error);
+        let decided = decide(&self.shared, items.collect(), key, &body, &headers, explain).await?;
+        let result = |(decision, message): (Result<_, _>, &CheckRequest)| match decision {
+            Ok(decision) => Outcome::Response(response(&decision, message.with_limits)),
+            Err(wrong) => Outcome::Error(error(wrong)),
+        };
+        let results = decided.into_iter().zip(&batch.checks).map(result);
+        Ok(BatchCheckResponse {
+            results: results.map(|result| CheckResult { result: Some(result) }).collect(),
+            decision: None,
+        })
+    }
+}
+
+/// What a batch asks for: the same whenever it is sent, and wherever its idempotency key stands.
+fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
+    let mut batch = BatchCheckRequest { idempotency_key: String::new(), ..batch.clone() };
+    batch.checks.iter_mut().for_each(|check| check.timestamp = 0);
+    batch.encode_to_vec()
+}
+
+impl Limiter {
+    /// Decides on all checks of a batch together.
+    async fn batch_together(
+        &self,
+        batch: &BatchCheckRequest,
+        headers: &HeaderMap,
+    ) -> Result<BatchCheckResponse, ApiError> {
+        let keys = batch.checks.iter().map(|check| &check.idempotency_key).chain([&batch.idempotency_key]);
+        if keys.into_iter().any(|key| !key.is_empty()) {
+            return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
+        }
+        let asked: Vec<Check<'_>> = batch.checks.iter().map(check).collect::<Result<_, _>>()?;
+        let profiles = join_all(asked.iter().map(|check| profile(&self.shared, check))).await;
+        let asked: Vec<Check<'_>> = asked
+            .into_iter()
+            .zip(&profiles)
+            .map(|(check, profile)| check.profile(profile.as_deref()))
+            .collect();
+        // Each was looked at by `check` already; what is left concerns all of them.
+        let (started, span) = (Instant::now(), trace::batch(headers, asked.len()));
+        let decided = self.shared.limiter.check_all(&asked).instrument(span.clone()).await;
+        if let Err(CheckError::Store(_)) = &decided {
+            self.shared.telemetry.observe_error(started.elapsed());
+        }
+        let decision = decided?;
+        trace::part(&span, &decision);
+        self.shared.observe_together(&asked, request_id(headers), &decision, started.elapsed());
+        Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response(&decision, true)) })
+    }
+
+    async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
+        let (metadata, extensions, message) = request.into_parts();
+        // Whoever gives back unasked has no limit, so that nobody may who is not known.
+        let headers = metadata.into_headers();
+        self.shared.gate.admit_known(&headers, peer(&extensions), Need::Check).await?;
+        let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
+        let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
+        normalise(&mut message_check);
+        let asked = check(&message_check)?;
+        let profile = profile(&self.shared, &asked).await;
+        let decision = taken(&message_taken)?;
+        let asked = asked.profile(profile.as_deref());
+        let left = self.shared.limiter.refund(&asked, &decision).await;
+        let left = left.map_err(|error| explain(&message_check, error))?;
+        Ok(response(&left, message_check.with_limits))
+    }
+}
+
+/// Decides on one request, whose idempotency key may be among `headers`.
+pub(super) async fn decide_one(
+    shared: &Shared,
+    headers: &HeaderMap,
+    mut message: CheckRequest,
+) -> Result<CheckResponse, ApiError> {
+    normalise(&mut message);
+    let mut asked = check(&message)?;
+    if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {
+        let caller = asked.identity();
+        asked = asked.idempotency(caller, key);
+    }
+    let profile = profile(shared, &asked).await;
+    let asked = asked.profile(profile.as_deref());
+    let decided = shared.decide(&asked, headers).await;
+    let decision = decided.map_err(|error| explain(&message, error).logged(request_id(headers)))?;
+    shared.skew.observe(timestamp(&message));
+    Ok(response(&decision, message.with_limits))
+}
+
+async fn profile(shared: &Shared, check: &Check<'_>) -> Option<Arc<Profile>> {
+    let user = check.identities().iter().find(|(dimension, _)| *dimension == "user");
+    shared.profile(user.map(|(_, identifier)| *identifier)).await
+}
+
+/// The caller's clock, if it was sent.
+fn timestamp(message: &CheckRequest) -> Option<i64> {
+    Some(message.timestamp).filter(|timestamp| *timestamp != 0)
+}
+
+fn filled(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+pub(super) fn peer(extensions: &Extensions) -> Option<&Peer> {
+    extensions.get::<Peer>()
+}
+
+#[tonic::async_trait]
+impl rate_limiter_server::RateLimiter for Limiter {
+    async fn check_rate_limit(
+        &self,
+        request: Request<CheckRequest>,
+    ) -> Result<Response<CheckResponse>, Status> {
+        Ok(Response::new(self.check(request).await?))
+    }
+
+    async fn get_remaining_quota(
+        &self,
+        request: Request<QuotaRequest>,
+    ) -> Result<Response<QuotaResponse>, Status> {
+        Ok(Response::new(self.quota(request).await?))
+    }
+
+    async fn reset_limit(&self, request: Request<ResetRequest>) -> Result<Response<ResetResponse>, Status> {
+        Ok(Response::new(self.reset(request).await?))
+    }
+
+    async fn batch_check(
+        &self,
+        request: Request<BatchCheckRequest>,
+    ) -> Result<Response<BatchCheckResponse>, Status> {
+        Ok(Response::new(self.batch(request).await?))
+    }
+
+    async fn refund(&self, request: Request<RefundRequest>) -> Result<Response<CheckResponse>, Status> {
+        Ok(Response::new(self.give_back(request).await?))
+    }
+
+    type CheckStreamStream = Answers;
+
+    async fn check_stream(
+        &self,
+        request: Request<Streaming<CheckRequest>>,
+    ) -> Result<Response<Self::CheckStreamStream>, Status> {
+        let connection = request.extensions().get::<Arc<Activity>>().cloned();
+        let (headers, messages) = self.admit(request, Need::Check).await?;
+        Ok(Response::new(stream::answer(self.shared.clone(), headers, messages, connection)))
+    }
+}

@@ -1,0 +1,67 @@
+//! A stream of checks, answered in their order.
+
+use std::sync::Arc;
+
+use futures_util::stream::StreamExt;
+use hyper::HeaderMap;
+use pacegate_proto::v1::check_result::Result as Outcome;
+use pacegate_proto::v1::{CheckRequest, CheckResult};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::convert::error;
+use super::limiter::decide_one;
+use super::stopped;
+use crate::activity::Activity;
+use crate::app::Shared;
+
+/// How many checks of one stream are under way at once, and how many answers wait to be taken. Beyond that the client is not read from.
+const PENDING_MAX: usize = 64;
+
+/// The answers of a stream.
+pub(super) type Answers = ReceiverStream<Result<CheckResult, Status>>;
+
+/// Answers `messages` as they come, until the client ends them or does not take its answers, or the service ends.
+pub(super) fn answer(
+    shared: Arc<Shared>,
+    mut headers: HeaderMap,
+    messages: Streaming<CheckRequest>,
+    connection: Option<Arc<Activity>>,
+) -> Answers {
+    // One key cannot be for many checks; each can have its own.
+    headers.remove("x-idempotency-key");
+    let (sender, receiver) = mpsc::channel(PENDING_MAX);
+    tokio::spawn(async move {
+        let decided = messages
+            .take_until(Box::pin(stopped(shared.clone())))
+            .map(|message| {
+                let (shared, headers) = (&shared, &headers);
+                async move {
+                    let result = match decide_one(shared, headers, message?).await {
+                        Ok(response) => Outcome::Response(response),
+                        Err(wrong) => Outcome::Error(error(wrong)),
+                    };
+                    Ok(CheckResult { result: Some(result) })
+                }
+            })
+            .buffered(PENDING_MAX);
+        let mut decided = std::pin::pin!(decided);
+        while let Some(result) = decided.next().await {
+            match sender.send_timeout(result, shared.request_timeout).await {
+                Ok(()) => {}
+                // A client that takes no answers must not hold what it does not use.
+                Err(SendTimeoutError::Timeout(_)) => {
+                    return connection.iter().for_each(|connection| connection.cut_off());
+                }
+                Err(SendTimeoutError::Closed(_)) => return,
+            }
+        }
+        if *shared.stopping.borrow() {
+            let stopping = Status::unavailable("the service is stopping; open the stream again");
+            let _ = sender.send_timeout(Err(stopping), shared.request_timeout).await;
+        }
+    });
+    ReceiverStream::new(receiver)
+}

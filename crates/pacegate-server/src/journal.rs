@@ -1,0 +1,191 @@
+//! What was decided, on its way to the catalog: sampled, bounded, and never in the way of a check.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pacegate::{Check, Config, Decision, DecisionLogConfig, RetentionConfig, Timestamp};
+use pacegate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Period, Retention, UsageRecord};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Mutex, mpsc};
+
+use crate::per_second::PerSecond;
+use crate::profiles::now;
+use crate::usage::Usage;
+
+/// How long decisions gather before they are written together.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// How many writes pass between two of usage.
+const USAGE_EVERY: u32 = 10;
+/// How many writes pass between two looks for what is too old: an hour's worth.
+const RETENTION_EVERY: u32 = 3_600;
+
+/// Takes note of decisions.
+pub(crate) struct Journal {
+    catalog: Catalog,
+    queue: mpsc::Sender<DecisionRecord>,
+    /// The other end of the queue, for whoever writes.
+    decisions: Mutex<mpsc::Receiver<DecisionRecord>>,
+    usage: Usage,
+    log: DecisionLogConfig,
+    retention: RetentionConfig,
+    rows: PerSecond,
+    dropped: AtomicU64,
+}
+
+impl Journal {
+    pub(crate) fn new(config: &Config, catalog: Catalog) -> Self {
+        let (queue, decisions) = mpsc::channel(config.decision_log.queue);
+        Self {
+            catalog,
+            queue,
+            decisions: Mutex::new(decisions),
+            usage: Usage::default(),
+            log: config.decision_log,
+            retention: config.retention,
+            rows: PerSecond::new(config.decision_log.rows_per_second),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a decision, and keeps it if it is among those that are.
+    pub(crate) fn note(&self, check: &Check<'_>, request_id: &str, decision: &Decision) {
+        if decision.replayed {
+            return;
+        }
+        for (dimension, identifier) in check.identities() {
+            self.usage.count(dimension, identifier, decision.allowed);
+        }
+        let share = if decision.allowed { self.log.allowed } else { self.log.denied };
+        if share <= 0.0 || (share < 1.0 && fastrand::f64() >= share) {
+            return;
+        }
+        if !self.rows.admit() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let record = record(check, request_id, decision);
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(record) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many decisions should have been kept and were not.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Who did most lately, and who was blocked most.
+    pub(crate) fn top(&self, count: usize) -> (Vec<UsageRecord>, Vec<UsageRecord>) {
+        self.usage.top(count)
+    }
+
+    /// How many decisions wait to be written.
+    pub(crate) fn waiting(&self) -> u64 {
+        (self.queue.max_capacity() - self.queue.capacity()) as u64
+    }
+
+    /// Writes what gathers, until the task is aborted.
+    pub(crate) async fn write(&self) {
+        let mut rounds = 0_u32;
+        loop {
+            tokio::time::sleep(WRITE_EVERY).await;
+            self.write_decisions().await;
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(USAGE_EVERY) {
+                self.write_usage().await;
+            }
+            // The nodes of a fleet take turns by chance.
+            if fastrand::u32(..RETENTION_EVERY) == 0 {
+                self.remove_old().await;
+            }
+        }
+    }
+
+    /// Writes everything that waits, before the service ends.
+    pub(crate) async fn finish(&self) {
+        self.write_decisions().await;
+        self.write_usage().await;
+    }
+
+    async fn write_decisions(&self) {
+        let mut decisions = self.decisions.lock().await;
+        // No more than the queue holds: others keep adding.
+        for _ in 0..self.log.queue.div_ceil(DECISIONS_MAX) {
+            let mut batch = Vec::new();
+            while batch.len() < DECISIONS_MAX
+                && let Ok(decision) = decisions.try_recv()
+            {
+                batch.push(decision);
+            }
+            if batch.is_empty() {
+                return;
+            }
+            if let Err(error) = self.catalog.append_decisions(&batch).await {
+                tracing::warn!(%error, decisions = batch.len(), "decisions could not be logged");
+                self.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writes what was used since the last time.
+    async fn write_usage(&self) {
+        let usage = self.usage.take(now());
+        if usage.is_empty() {
+            return;
+        }
+        for period in [Period::Minute, Period::Hour] {
+            if let Err(error) = self.catalog.add_usage(period, &usage).await {
+                tracing::warn!(%error, "usage could not be written");
+                return;
+            }
+        }
+    }
+
+    async fn remove_old(&self) {
+        let ago = |kept: Duration| {
+            let micros = u64::try_from(kept.as_micros()).unwrap_or(u64::MAX);
+            Timestamp::from_micros(now().as_micros().saturating_sub(micros))
+        };
+        let kept = &self.retention;
+        let retention = Retention {
+            audit: ago(kept.audit),
+            decisions: ago(kept.decisions),
+            minutes: ago(kept.usage_minutes),
+            hours: ago(kept.usage_hours),
+            overrides: ago(Duration::from_secs(24 * 3_600)),
+        };
+        match self.catalog.remove_old(retention).await {
+            Ok(removed) => tracing::debug!(?removed, "removed what is too old"),
+            Err(error) => tracing::warn!(%error, "could not remove what is too old"),
+        }
+    }
+}
+
+fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionRecord {
+    let answer = decision.binding();
+    let dimension = decision.binding_limit().map_or("", |limit| limit.dimension());
+    let of = |wanted: &str| check.identities().iter().find(|(own, _)| *own == wanted);
+    let (dimension, identifier) = of(dimension).or(check.identities().first()).copied().unwrap_or_default();
+    DecisionRecord {
+        at: now(),
+        request_id: Some(request_id).filter(|id| !id.is_empty()).map(str::to_owned),
+        user_id: of("user").map(|(_, identifier)| (*identifier).to_owned()),
+        dimension: dimension.to_owned(),
+        identifier: identifier.to_owned(),
+        endpoint: check.endpoint.unwrap_or_default().to_owned(),
+        method: check.method.map(str::to_owned),
+        allowed: decision.allowed,
+        rule: decision.binding_limit().map(|limit| limit.name.to_string()),
+        reason: answer.and_then(|answer| answer.reason).map(|reason| reason.name().to_owned()),
+        cost: check.cost.get().into(),
+        capacity: answer.map(|answer| answer.capacity.into()),
+        remaining: answer.and_then(|answer| answer.remaining).map(Into::into),
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Journal").field("dropped", &self.dropped()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! The API keys of the catalog, as far as this node has seen them: what is known costs a check no query.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use pacegate::{Role, Timestamp};
+use pacegate_catalog::{Catalog, Revision, StoredKey};
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+
+use crate::auth::parse_role;
+use crate::profiles::now;
+use crate::respond::ApiError;
+
+/// How many keys are kept. Only real ones are: guesses would push them out.
+const KEYS_MAX: usize = 10_000;
+/// For so long a key is believed even when something in the catalog was changed since.
+const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// A key in use is looked up this often at least, and its use noted.
+const NOTED_EVERY: Duration = Duration::from_secs(60);
+
+/// The keys this node has seen.
+pub(crate) struct Keys {
+    catalog: Catalog,
+    /// By the hash of the secret.
+    entries: Cache<[u8; 32], Entry>,
+    /// How far the catalog has been changed, as far as this node knows.
+    revision: AtomicI64,
+}
+
+/// What is known about a key.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownKey {
+    pub(crate) key_id: Arc<str>,
+    pub(crate) role: Role,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) revoked: bool,
+}
+
+#[derive(Clone)]
+struct Entry {
+    key: KnownKey,
+    revision: i64,
+    loaded: Instant,
+}
+
+impl Keys {
+    pub(crate) fn new(catalog: Catalog, revision: Revision) -> Self {
+        Self { catalog, entries: Cache::new(KEYS_MAX), revision: AtomicI64::new(revision.all) }
+    }
+
+    /// Takes note of changes.
+    pub(crate) fn advance(&self, revision: Revision) {
+        self.revision.fetch_max(revision.all, Ordering::Relaxed);
+    }
+
+    /// Every key is looked up again.
+    pub(crate) fn forget(&self) {
+        self.entries.clear();
+    }
+
+    /// The key with the secret of this hash, if the node has seen it a moment ago.
+    pub(crate) fn known(&self, digest: &[u8; 32]) -> Option<KnownKey> {
+        let entry = self.entries.get(digest)?;
+        let unchanged = entry.revision >= self.revision.load(Ordering::Relaxed);
+        let fresh_for = if unchanged { NOTED_EVERY } else { FRESH_FOR };
+        (entry.loaded.elapsed() < fresh_for).then_some(entry.key)
+    }
+
+    /// Whether there was a key with the secret of this hash.
+    pub(crate) fn has_seen(&self, digest: &[u8; 32]) -> bool {
+        self.entries.get(digest).is_some()
+    }
+
+    /// Asks the catalog. While it does not answer, what was known last still holds.
+    pub(crate) async fn look_up(
+        &self,
+        secret: &[u8],
+        digest: &[u8; 32],
+    ) -> Result<Option<KnownKey>, ApiError> {
+        let (revision, loaded) = (self.revision.load(Ordering::Relaxed), Instant::now());
+        let Ok(secret) = std::str::from_utf8(secret) else { return Ok(None) };
+        match self.catalog.key_by_secret(secret).await {
+            Ok(Some(stored)) => {
+                let key = KnownKey::of(&stored);
+                if let Some(key) = key.as_ref().filter(|key| !key.revoked) {
+                    self.note_use(key);
+                }
+                if let Some(key) = &key {
+                    self.entries.insert(*digest, Entry { key: key.clone(), revision, loaded });
+                }
+                Ok(key)
+            }
+            Ok(None) => Ok(None),
+            Err(error) => match self.entries.get(digest) {
+                Some(entry) => Ok(Some(entry.key)),
+                None => Err(error.into()),
+            },
+        }
+    }
+}
+
+impl Keys {
+    /// Nobody waits for it, and it does not matter much if it is lost.
+    fn note_use(&self, key: &KnownKey) {
+        let (catalog, key_id) = (self.catalog.clone(), key.key_id.clone());
+        tokio::spawn(async move {
+            if let Err(error) = catalog.note_key_use(&key_id, now()).await {
+                tracing::debug!(%error, "the use of a key could not be noted");
+            }
+        });
+    }
+}
+
+impl KnownKey {
+    fn of(stored: &StoredKey) -> Option<Self> {
+        Some(Self {
+            key_id: stored.key_id.as_str().into(),
+            role: parse_role(&stored.role)?,
+            expires_at: stored.expires_at,
+            revoked: stored.revoked_at.is_some(),
+        })
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Keys").field("known", &self.entries.len()).finish()
+    }
+}

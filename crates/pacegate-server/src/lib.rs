@@ -1,0 +1,57 @@
+//! The service: REST and gRPC over a [`Limiter`](pacegate::Limiter).
+//!
+//! [`App`] holds what all requests share and turns one request into one response; [`run`] accepts connections on [`Listeners`] until it is told to
+//! stop, then lets requests in flight finish.
+//!
+//! ```no_run
+//! use pacegate::Config;
+//! use pacegate_server::{AdminKey, App, run};
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::parse("")?;
+//! let listener = tokio::net::TcpListener::bind(config.server.http).await?;
+//! let app = App::new(&config, config.limiter()?, AdminKey::new("secret"));
+//! run(listener, app, &config.server, std::future::pending()).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It knows no store and no key layout, and it never lets an error's inside reach a client.
+
+mod activity;
+mod app;
+mod auth;
+mod batch;
+mod connection;
+mod dashboard;
+mod deprecation;
+mod grpc;
+mod journal;
+mod keys;
+mod lines;
+mod live;
+mod openapi;
+mod peer;
+mod per_second;
+mod profiles;
+mod request_id;
+mod respond;
+mod rest;
+mod run;
+mod skew;
+mod telemetry;
+mod tls;
+mod trace;
+mod transitions;
+mod usage;
+
+pub use app::App;
+pub use auth::AdminKey;
+pub use live::Live;
+pub use openapi::openapi;
+pub use peer::Peer;
+pub use run::{Listeners, run};
+pub use tls::{Tls, TlsError};
+
+/// The largest request body, in bytes.
+pub const BODY_BYTES_MAX: usize = 256 * 1024;

@@ -1,0 +1,91 @@
+//! A line in the log for decisions: whose request it was, which rule decided, and how long that took.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use pacegate::{Check, Decision, LogConfig, LoggedDecisions, LoggedKeys};
+use sha2::{Digest, Sha256};
+
+use crate::per_second::PerSecond;
+
+/// How many bytes of a hash tell keys apart well enough to follow one.
+const HASH_BYTES: usize = 8;
+
+/// Writes the lines, as far as the log can bear them.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    decisions: LoggedDecisions,
+    keys: LoggedKeys,
+    lines: PerSecond,
+}
+
+impl Lines {
+    pub(crate) fn new(config: &LogConfig) -> Self {
+        Self {
+            decisions: config.decisions,
+            keys: config.keys,
+            lines: PerSecond::new(config.lines_per_second),
+        }
+    }
+
+    /// How many decisions had no line because there were too many.
+    pub(crate) fn held_back(&self) -> u64 {
+        self.lines.held_back()
+    }
+
+    #[inline]
+    pub(crate) fn note(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
+        let wanted = match self.decisions {
+            LoggedDecisions::None => false,
+            LoggedDecisions::Denied => !decision.allowed || decision.degraded(),
+            LoggedDecisions::All => true,
+        };
+        if wanted
+            && tracing::enabled!(target: "pacegate::decision", tracing::Level::INFO)
+            && self.lines.admit()
+        {
+            self.write(check, request_id, decision, took);
+        }
+    }
+
+    fn write(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
+        let answer = decision.binding();
+        let reason = answer.and_then(|answer| answer.reason).map(|reason| reason.name());
+        tracing::info!(
+            target: "pacegate::decision",
+            request_id = Some(request_id).filter(|id| !id.is_empty()),
+            key = &*self.key(check, decision),
+            endpoint = check.endpoint,
+            rule = decision.binding_limit().map(|limit| &*limit.name),
+            reason,
+            remaining = answer.and_then(|answer| answer.remaining),
+            latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            degraded = decision.degraded(),
+            "{}",
+            if decision.allowed { "allowed" } else { "denied" },
+        );
+    }
+
+    /// The identity that the binding limit counts, or all of them.
+    fn key(&self, check: &Check<'_>, decision: &Decision) -> String {
+        let binding = decision.binding_limit().map(|limit| limit.dimension());
+        let counted = |dimension: &str| binding.is_none_or(|binding| binding == dimension);
+        let mut text = String::new();
+        for (dimension, identifier) in check.identities().iter().filter(|(dimension, _)| counted(dimension)) {
+            let separator = if text.is_empty() { "" } else { "|" };
+            let _ = match self.keys {
+                LoggedKeys::Plain => write!(text, "{separator}{dimension}:{identifier}"),
+                LoggedKeys::Hashed => write!(text, "{separator}{dimension}:{}", hash(identifier)),
+            };
+        }
+        text
+    }
+}
+
+fn hash(identifier: &str) -> String {
+    let digest = Sha256::digest(identifier.as_bytes());
+    digest.iter().take(HASH_BYTES).fold(String::with_capacity(2 * HASH_BYTES), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

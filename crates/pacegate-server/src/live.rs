@@ -1,0 +1,80 @@
+//! What the service keeps up to date while it runs: plans and rules, users, keys, and the logs.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use pacegate::{Config, Limiter, Stores};
+use pacegate_catalog::{Catalog, Registry, RegistryError, Rounds};
+
+use crate::journal::Journal;
+use crate::keys::Keys;
+use crate::profiles::Profiles;
+
+/// A limiter whose rules follow a configuration and a catalog, and what else is in the catalog.
+#[derive(Debug)]
+pub struct Live {
+    registry: Registry,
+    pub(crate) limiter: Limiter,
+    pub(crate) catalog: Catalog,
+    pub(crate) profiles: Profiles,
+    pub(crate) keys: Keys,
+    pub(crate) journal: Journal,
+}
+
+impl Live {
+    /// Loads the catalog's rules and compiles them together with those of `config`.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when the catalog cannot be read or the rules contradict each other.
+    pub async fn start(config: Config, stores: Stores, catalog: Catalog) -> Result<Arc<Self>, RegistryError> {
+        let journal = Journal::new(&config, catalog.clone());
+        let registry = Registry::start(config, stores, catalog.clone()).await?;
+        let revision = registry.sources().catalog.revision;
+        Ok(Arc::new(Self {
+            limiter: registry.limiter().clone(),
+            profiles: Profiles::new(catalog.clone(), revision),
+            keys: Keys::new(catalog.clone(), revision),
+            journal,
+            catalog,
+            registry,
+        }))
+    }
+
+    /// Brings everything up to date with the catalog; says whether rules or plans changed.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when the catalog does not answer; the rules stay as they were.
+    pub async fn refresh(&self) -> Result<bool, RegistryError> {
+        let (revision, changed) = self.registry.refresh().await?;
+        self.profiles.advance(revision);
+        self.keys.advance(revision);
+        Ok(changed)
+    }
+
+    /// Follows the catalog until the task is aborted.
+    pub async fn follow(self: Arc<Self>) {
+        let mut rounds = Rounds::default();
+        loop {
+            rounds.pause().await;
+            rounds.note(self.refresh().await);
+        }
+    }
+
+    /// Writes decisions and usage to the catalog, and removes what is too old, until the task is aborted.
+    pub async fn keep_logs(self: Arc<Self>) {
+        self.journal.write().await;
+    }
+
+    /// Writes the decisions and the usage that have gathered, before the service ends.
+    pub async fn finish_logs(&self) {
+        self.journal.finish().await;
+    }
+}
+
+impl Deref for Live {
+    type Target = Registry;
+
+    fn deref(&self) -> &Self::Target {
+        &self.registry
+    }
+}

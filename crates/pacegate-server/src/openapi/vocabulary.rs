@@ -1,0 +1,156 @@
+//! Values that stand in many bodies, each with its bounds. Only their schemas are used: inside they are texts and numbers.
+
+use std::borrow::Cow;
+
+use pacegate::{Algorithm, ENDPOINT_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, Limit, Reason, Standing, Verdict};
+use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
+use utoipa::openapi::{ObjectBuilder, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Names a schema that has no values, and makes it.
+macro_rules! vocabulary {
+    ($($(#[doc = $documentation:literal])+ $name:ident => $make:expr;)+) => {
+        $(
+            $(#[doc = $documentation])+
+            pub(crate) enum $name {}
+
+            impl PartialSchema for $name {
+                fn schema() -> RefOr<Schema> {
+                    let object: ObjectBuilder = $make;
+                    let description = concat!($($documentation,)+).trim();
+                    RefOr::T(object.description(Some(description)).into())
+                }
+            }
+
+            impl ToSchema for $name {
+                fn name() -> Cow<'static, str> {
+                    Cow::Borrowed(stringify!($name))
+                }
+            }
+        )+
+    };
+}
+
+/// No control characters.
+const CLEAN: &str = r"^[^\x00-\x1f\x7f]+$";
+/// Printable ASCII without quotes and backslashes.
+const PRINTABLE: &str = r"^[ !#-\[\]-~]+$";
+const NAME_LENGTH_MAX: usize = 128;
+
+vocabulary! {
+    /// The identifier of a user: 1 to 1,024 bytes without control characters.
+    UserId => text(IDENTIFIER_LENGTH_MAX, CLEAN);
+    /// What is counted in a dimension: 1 to 1,024 bytes without control characters.
+    Identifier => text(IDENTIFIER_LENGTH_MAX, CLEAN);
+    /// What identifiers are of, like `user`, `ip` or `key`.
+    Dimension => text(64, "^[A-Za-z0-9_.-]+$");
+    /// A path of the protected API. Its query is ignored and its spelling normalised.
+    Endpoint => text(ENDPOINT_LENGTH_MAX, CLEAN);
+    /// Which endpoints: `/orders/{id}`, `/api/{*rest}` (also `/api`), or `*` for all.
+    EndpointPattern => text(ENDPOINT_LENGTH_MAX, CLEAN);
+    /// A method of HTTP, in either case.
+    MethodName => text(32, "^[A-Za-z]+$");
+    /// The name of a rule, plan or store: printable ASCII without quotes and backslashes.
+    Name => text(NAME_LENGTH_MAX, PRINTABLE);
+    /// The name of a key.
+    KeyName => text(NAME_LENGTH_MAX, CLEAN);
+    /// The name of a tier.
+    TierName => text(NAME_LENGTH_MAX, CLEAN);
+    /// Makes a repeated request harmless for five minutes.
+    IdempotencyKey => text(255, CLEAN);
+    /// A time as RFC 3339 has it.
+    Time => ObjectBuilder::new()
+        .schema_type(Type::String)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
+    /// How many requests a window allows, or a bucket gets back in one. At most 1,000,000 for `sliding_log`.
+    Quota => count(1, Limit::QUOTA_MAX);
+    /// How much a bucket can hold.
+    Burst => count(1, Limit::QUOTA_MAX);
+    /// How much a request takes.
+    CostNumber => count(1, Limit::QUOTA_MAX);
+    /// A window in whole seconds, up to 366 days.
+    WholeWindow => count(1, Limit::WINDOW_MAX.as_secs());
+    /// A window in seconds, up to 366 days, with up to three decimals.
+    Window => ObjectBuilder::new()
+        .schema_type(Type::Number)
+        .minimum(Some(0.001))
+        .maximum(Some(Limit::WINDOW_MAX.as_secs_f64()));
+    /// In how many seconds something ends, up to 366 days.
+    Lifetime => count(1, 366 * 24 * 3_600);
+    /// How requests are counted.
+    AlgorithmName => words(Algorithm::ALL.map(Algorithm::name));
+    /// How requests are counted, in either case; `sliding_window` is `sliding_log`.
+    AlgorithmChoice => words(algorithm_choices());
+    /// How a limit stands: `warning` above 80 % used until below 70 %, `throttled` at its end.
+    StandingName => words([Standing::Normal, Standing::Warning, Standing::Throttled].map(Standing::name));
+    /// Why a limit denied, or how it was decided while its store failed.
+    ReasonName => words(
+        [
+            Reason::LimitExceeded,
+            Reason::CostExceedsLimit,
+            Reason::FailOpen,
+            Reason::FailClosed,
+            Reason::LocalFallback,
+        ]
+        .map(Reason::name)
+    );
+    /// Whether a rule applies, or the first thing that stands in the way.
+    VerdictName => words(
+        [
+            Verdict::Applies,
+            Verdict::Outdone,
+            Verdict::OtherMethod,
+            Verdict::OtherTier,
+            Verdict::OtherIdentifier,
+            Verdict::OtherEndpoint,
+            Verdict::OtherDimension,
+        ]
+        .map(Verdict::name)
+    );
+    /// Whether a rule denies or only watches.
+    ModeName => words(["enforce", "shadow"]);
+    /// Whether a rule has one counter for all its endpoints or one for each.
+    CounterScope => words(["pattern", "endpoint"]);
+    /// What a rule does while its store fails.
+    FailureModeName => words(["open", "closed", "local"]);
+    /// Where something is from; what is from the configuration file is changed there.
+    SourceName => words(["file", "catalog"]);
+    /// What a key is for.
+    RoleName => words(["admin", "reader", "checker"]);
+    /// Whether a key still opens anything.
+    KeyState => words(["active", "revoked", "expired"]);
+    /// Why a limit is in force for a user, the most specific reason first.
+    WhyName => words(["override", "identifier", "custom", "tier", "anyone", "plan", "ad_hoc", "default"]);
+    /// Alive, or ready for traffic.
+    HealthName => words(["ok", "ready"]);
+    /// Whether a part works.
+    Condition => words(["UP", "DOWN"]);
+    /// How a key stands; `UNKNOWN` while its store fails.
+    KeyCondition => words(["OK", "WARNING", "THROTTLED", "UNKNOWN"]);
+    /// ThrottleX's names of the algorithms.
+    PolicyType => words(
+        ["TOKEN_BUCKET", "LEAKY_BUCKET", "GCRA", "SLIDING_WINDOW", "FIXED_WINDOW", "SLIDING_COUNTER"]
+    );
+}
+
+fn text(length_max: usize, pattern: &str) -> ObjectBuilder {
+    let object = ObjectBuilder::new().schema_type(Type::String);
+    object.min_length(Some(1)).max_length(Some(length_max)).pattern(Some(pattern))
+}
+
+fn count(least: u64, most: u64) -> ObjectBuilder {
+    let object = ObjectBuilder::new().schema_type(Type::Integer);
+    object.minimum(Some(least)).maximum(Some(most))
+}
+
+fn algorithm_choices() -> Vec<String> {
+    let names = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["sliding_window"]);
+    let (mut lower, upper): (Vec<String>, Vec<String>) =
+        names.map(|name| (name.to_owned(), name.to_ascii_uppercase())).unzip();
+    lower.extend(upper);
+    lower
+}
+
+fn words<T: Into<serde_json::Value>>(words: impl IntoIterator<Item = T>) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words))
+}

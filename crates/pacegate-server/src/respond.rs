@@ -1,0 +1,347 @@
+//! Errors as clients see them: one table from what went wrong to HTTP status, code and gRPC status.
+
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use pacegate::{CheckError, InvalidLimit};
+use serde::Serialize;
+use tonic::metadata::MetadataValue;
+use tonic::{Code as Grpc, Status};
+use utoipa::ToSchema;
+
+use crate::openapi::vocabulary::Time;
+use crate::per_second::PerSecond;
+use crate::profiles::now;
+use crate::rest::rfc3339;
+
+/// What goes wrong with a request, without anything that is not the client's business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+    /// Which field, and why.
+    pub(crate) details: Option<(String, String)>,
+    /// In how many seconds a retry helps, where that is known.
+    pub(crate) retry_after: Option<u64>,
+    /// What operators should know and clients should not.
+    cause: Option<String>,
+}
+
+/// How many errors have a line each second.
+static LINES: PerSecond = PerSecond::new(10);
+
+/// The codes of the error model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(as = ErrorCode, rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum Code {
+    InvalidInput,
+    InvalidLimit,
+    InvalidStrategy,
+    Unauthenticated,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+    Conflict,
+    PreconditionFailed,
+    IdempotencyMismatch,
+    RateLimited,
+    InternalError,
+    ServiceUnavailable,
+}
+
+impl Code {
+    fn table(self) -> (StatusCode, &'static str, Grpc) {
+        match self {
+            Self::InvalidInput => (StatusCode::BAD_REQUEST, "INVALID_INPUT", Grpc::InvalidArgument),
+            Self::InvalidLimit => (StatusCode::BAD_REQUEST, "INVALID_LIMIT", Grpc::InvalidArgument),
+            Self::InvalidStrategy => (StatusCode::BAD_REQUEST, "INVALID_STRATEGY", Grpc::InvalidArgument),
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", Grpc::Unauthenticated),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN", Grpc::PermissionDenied),
+            Self::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND", Grpc::NotFound),
+            Self::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", Grpc::Unimplemented)
+            }
+            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", Grpc::DeadlineExceeded),
+            Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", Grpc::OutOfRange),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", Grpc::InvalidArgument)
+            }
+            Self::Conflict => (StatusCode::CONFLICT, "CONFLICT", Grpc::AlreadyExists),
+            Self::PreconditionFailed => {
+                (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED", Grpc::FailedPrecondition)
+            }
+            Self::IdempotencyMismatch => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", Grpc::FailedPrecondition)
+            }
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", Grpc::ResourceExhausted),
+            Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", Grpc::Internal),
+            Self::ServiceUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", Grpc::Unavailable)
+            }
+        }
+    }
+
+    pub(crate) fn status(self) -> StatusCode {
+        self.table().0
+    }
+
+    /// What it is called in bodies.
+    pub(crate) fn name(self) -> &'static str {
+        self.table().1
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: None, retry_after: None, cause: None }
+    }
+
+    /// A field of the request is wrong.
+    pub(crate) fn field(code: Code, field: &str, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        let message = format!("{field}: {reason}");
+        Self { code, message, details: Some((field.to_owned(), reason)), retry_after: None, cause: None }
+    }
+
+    /// The same error with the time after which a retry helps.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// The same error with what operators should know about it.
+    fn because(mut self, cause: String) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// The same error, after its cause was logged under the id of the request it answers; not more often than the log can bear.
+    pub(crate) fn logged(mut self, request_id: &str) -> Self {
+        if let Some(error) = self.cause.take()
+            && LINES.admit()
+        {
+            let request_id = Some(request_id).filter(|id| !id.is_empty());
+            match self.code {
+                Code::InternalError => tracing::error!(request_id, error, "a check could not be decided"),
+                _ => tracing::warn!(request_id, error, "a request needs a store that fails"),
+            }
+        }
+        self
+    }
+
+    /// A field of the input is wrong.
+    pub(crate) fn input(field: &str, reason: impl Into<String>) -> Self {
+        Self::field(Code::InvalidInput, field, reason)
+    }
+
+    /// The body of the error, under the id of the request it answers.
+    pub(crate) fn envelope<'a>(&'a self, request_id: &'a str) -> Envelope<'a> {
+        let details = match &self.details {
+            Some((field, reason)) => Details { field: Some(field), reason: Some(reason) },
+            None => Details { field: None, reason: None },
+        };
+        Envelope { error: ErrorBody { code: self.code.name(), message: &self.message, details, request_id } }
+    }
+
+    /// The response to a request. The edge calls this once the id of the request is known.
+    pub(crate) fn render(&self, request_id: &str, rendering: Rendering) -> Response {
+        let body = match rendering {
+            Rendering::Envelope => serde_json::to_vec(&self.envelope(request_id)),
+            Rendering::Flat => serde_json::to_vec(&Flat {
+                status: self.code.status().as_u16(),
+                error: self.code.status().canonical_reason().unwrap_or_default(),
+                message: &self.message,
+                timestamp: rfc3339(now()),
+            }),
+        };
+        let body = body.unwrap_or_default();
+        let mut response = Response::new(body.into());
+        *response.status_mut() = self.code.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.code == Code::Unauthenticated {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// As an answer over gRPC.
+impl From<ApiError> for Status {
+    fn from(error: ApiError) -> Self {
+        let error = error.logged("");
+        let mut status = Self::new(error.code.table().2, error.message);
+        if let Some(seconds) = error.retry_after {
+            status.metadata_mut().insert("retry-after", MetadataValue::from(seconds));
+        }
+        status
+    }
+}
+
+/// How errors look, which depends on where the request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rendering {
+    /// The error model's.
+    Envelope,
+    /// ThrottleX's, under `/admin`.
+    Flat,
+}
+
+impl Rendering {
+    pub(crate) fn of(path: &str) -> Self {
+        if path == "/admin" || path.starts_with("/admin/") { Self::Flat } else { Self::Envelope }
+    }
+}
+
+/// The body of every error under `/admin`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AdminError)]
+pub(crate) struct Flat<'a> {
+    /// The status of the answer.
+    status: u16,
+    /// What that status is called.
+    error: &'static str,
+    message: &'a str,
+    #[schema(value_type = Time)]
+    timestamp: String,
+}
+
+/// Travels through the router as an extension of an empty response, because only the edge knows the request's id.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::default();
+        *response.status_mut() = self.code.status();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The body of every error.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Error)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) error: ErrorBody<'a>,
+}
+
+/// What went wrong, for the client.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody<'a> {
+    #[schema(value_type = Code)]
+    code: &'static str,
+    message: &'a str,
+    details: Details<'a>,
+    /// As in the header `X-Request-Id`.
+    request_id: &'a str,
+}
+
+/// Which field is wrong, and why; empty when it is none.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ErrorDetails)]
+struct Details<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<&'a str>,
+}
+
+impl From<CheckError> for ApiError {
+    fn from(error: CheckError) -> Self {
+        let message = error.to_string();
+        match error {
+            CheckError::InvalidIdentifier { .. } => {
+                Self::input("user_id", message.trim_start_matches("identifier "))
+            }
+            CheckError::InvalidDimension { .. } => {
+                Self::input("dimension", message.trim_start_matches("dimension "))
+            }
+            CheckError::DuplicateDimension { .. } => Self::input("keys", message),
+            CheckError::NoIdentity => Self::input("user_id", message),
+            CheckError::InvalidEndpoint(reason) => Self::input("endpoint", reason.to_string()),
+            CheckError::InvalidIdempotencyKey => {
+                Self::input("idempotency_key", message.trim_start_matches("idempotency key "))
+            }
+            CheckError::UnknownPlan { .. } | CheckError::DuplicatePlan { .. } => {
+                Self::input("plans", message)
+            }
+            CheckError::IdempotencyMismatch => {
+                Self::field(Code::IdempotencyMismatch, "idempotency_key", message)
+            }
+            // What the store said names servers, which are not the client's business.
+            CheckError::Store(error) if error.is_outage() => {
+                let message = "the store of these counters does not answer; try again";
+                Self::new(Code::ServiceUnavailable, message).because(error.to_string())
+            }
+            CheckError::Store(error) if error.is_retryable() => Self::new(Code::ServiceUnavailable, message),
+            error => {
+                Self::new(Code::InternalError, "the request could not be decided").because(error.to_string())
+            }
+        }
+    }
+}
+
+/// A limit in a request, whose fields have other names than those in configuration files.
+pub(crate) fn invalid_limit(error: InvalidLimit) -> ApiError {
+    let field = match error.field() {
+        "burst" => "burst_capacity",
+        "window" => "window_seconds",
+        other => other,
+    };
+    let reason = error.to_string();
+    let reason = reason.trim_start_matches(error.field()).trim_start();
+    ApiError::field(Code::InvalidLimit, field, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What clients rely on, by HTTP status, name and gRPC code.
+    const TABLE: [(Code, u16, &str, Grpc); 16] = [
+        (Code::InvalidInput, 400, "INVALID_INPUT", Grpc::InvalidArgument),
+        (Code::InvalidLimit, 400, "INVALID_LIMIT", Grpc::InvalidArgument),
+        (Code::InvalidStrategy, 400, "INVALID_STRATEGY", Grpc::InvalidArgument),
+        (Code::Unauthenticated, 401, "UNAUTHENTICATED", Grpc::Unauthenticated),
+        (Code::Forbidden, 403, "FORBIDDEN", Grpc::PermissionDenied),
+        (Code::NotFound, 404, "NOT_FOUND", Grpc::NotFound),
+        (Code::MethodNotAllowed, 405, "METHOD_NOT_ALLOWED", Grpc::Unimplemented),
+        (Code::RequestTimeout, 408, "REQUEST_TIMEOUT", Grpc::DeadlineExceeded),
+        (Code::PayloadTooLarge, 413, "PAYLOAD_TOO_LARGE", Grpc::OutOfRange),
+        (Code::UnsupportedMediaType, 415, "UNSUPPORTED_MEDIA_TYPE", Grpc::InvalidArgument),
+        (Code::Conflict, 409, "CONFLICT", Grpc::AlreadyExists),
+        (Code::PreconditionFailed, 412, "PRECONDITION_FAILED", Grpc::FailedPrecondition),
+        (Code::IdempotencyMismatch, 422, "IDEMPOTENCY_MISMATCH", Grpc::FailedPrecondition),
+        (Code::RateLimited, 429, "RATE_LIMITED", Grpc::ResourceExhausted),
+        (Code::InternalError, 500, "INTERNAL_ERROR", Grpc::Internal),
+        (Code::ServiceUnavailable, 503, "SERVICE_UNAVAILABLE", Grpc::Unavailable),
+    ];
+
+    #[test]
+    fn every_error_is_the_same_over_http_and_grpc() {
+        for (place, (code, status, name, grpc)) in TABLE.into_iter().enumerate() {
+            assert_eq!(code as usize, place, "all of them, in their order");
+            let error = ApiError::new(code, "what happened").retry_after(7);
+            let response = error.render("req_1", Rendering::Envelope);
+            assert_eq!((response.status().as_u16(), code.name()), (status, name));
+            assert_eq!(response.headers()[RETRY_AFTER], "7");
+            let over_grpc = Status::from(error);
+            assert_eq!((over_grpc.code(), over_grpc.message()), (grpc, "what happened"), "{name}");
+            assert_eq!(over_grpc.metadata().get("retry-after").unwrap(), "7");
+        }
+        // The last of the codes, so that a new one is missed here.
+        assert_eq!(TABLE.len(), Code::ServiceUnavailable as usize + 1);
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_in_the_message() {
+        let status = Status::from(ApiError::input("cost", "must be a number"));
+        assert_eq!((status.code(), status.message()), (Grpc::InvalidArgument, "cost: must be a number"));
+        assert!(status.metadata().get("retry-after").is_none());
+    }
+}

@@ -1,0 +1,218 @@
+//! The bodies of answers. These types exist only here; inside, an answer is a `Decision`.
+
+mod json;
+
+use std::time::Duration;
+
+use pacegate::{Answer, Decision, NamedLimit};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window};
+use crate::respond::ErrorBody;
+use pacegate_tower::headers::seconds_ceil;
+
+/// The answer to a check, and to each item of a batch. The fields at the top are those of the limit that binds; they are null when no limit applies.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CheckResponse<'a> {
+    /// In batches and statuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) user_id: Option<&'a str>,
+    /// In batches and statuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) endpoint: Option<&'a str>,
+    allowed: bool,
+    /// How much can be taken at once.
+    #[schema(required = true)]
+    limit: Option<u32>,
+    /// How much is left; null when a store that fails could not say.
+    #[schema(required = true)]
+    remaining: Option<u32>,
+    /// When all of it is there again, in seconds since the epoch.
+    #[schema(required = true)]
+    reset_at: Option<u64>,
+    #[schema(required = true, value_type = Option<AlgorithmName>)]
+    strategy: Option<&'static str>,
+    /// How much is in use.
+    #[schema(required = true)]
+    current_count: Option<u32>,
+    #[schema(value_type = StandingName)]
+    state: &'static str,
+    /// The name of the rule or plan that binds; `default` or `ad-hoc` for limits without one.
+    #[schema(required = true)]
+    rule: Option<&'a str>,
+    #[schema(required = true, value_type = Option<ReasonName>)]
+    reason: Option<&'static str>,
+    /// Whether a store failed and the answer was made without it.
+    degraded: bool,
+    /// In whole seconds, rounded up, when denied and waiting helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    retry_after_ms: Option<u64>,
+    /// How long to wait before going on, for a leaky bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    delay_ms: Option<u64>,
+    /// The place in a leaky bucket's queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    queue_position: Option<u32>,
+    /// The first answer to this idempotency key, again; nothing was charged.
+    #[serde(skip_serializing_if = "is_false")]
+    replayed: bool,
+    /// In statuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 100)]
+    pub(crate) usage_percentage: Option<f64>,
+    /// Every limit's own answer.
+    #[schema(value_type = Vec<LimitResponse<'a>>)]
+    limits: Limits<'a>,
+    /// Beside the answer when it is an error as well, as a denial by a store that fails is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = ErrorBody<'a>)]
+    pub(crate) error: Option<ErrorBody<'a>>,
+}
+
+/// Every limit's own answer.
+#[derive(Debug)]
+struct Limits<'a>(&'a Decision);
+
+/// What one limit says.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LimitAnswer)]
+struct LimitResponse<'a> {
+    rule: &'a str,
+    dimension: &'a str,
+    allowed: bool,
+    limit: u32,
+    #[schema(required = true)]
+    remaining: Option<u32>,
+    #[schema(required = true)]
+    reset_at: Option<u64>,
+    #[schema(value_type = AlgorithmName)]
+    strategy: &'static str,
+    quota: u32,
+    #[serde(serialize_with = "seconds")]
+    #[schema(value_type = Window)]
+    window_seconds: Duration,
+    #[schema(value_type = StandingName)]
+    state: &'static str,
+    #[schema(required = true, value_type = Option<ReasonName>)]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    retry_after_ms: Option<u64>,
+    /// Watches only, and never denies.
+    #[serde(skip_serializing_if = "is_false")]
+    shadow: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    degraded: bool,
+}
+
+impl<'a> CheckResponse<'a> {
+    pub(crate) fn new(decision: &'a Decision) -> Self {
+        let binding = decision.binding().filter(|binding| !binding.shadow);
+        let wait = decision.retry_after();
+        Self {
+            user_id: None,
+            endpoint: None,
+            allowed: decision.allowed,
+            limit: binding.map(|answer| answer.capacity),
+            remaining: binding.and_then(|answer| answer.remaining),
+            reset_at: binding.and_then(reset_at),
+            strategy: binding.map(|answer| answer.algorithm.name()),
+            current_count: binding.and_then(used),
+            state: binding.map_or("normal", |answer| answer.standing.name()),
+            rule: decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name),
+            reason: binding
+                .filter(|answer| !decision.allowed || answer.degraded)
+                .and_then(|answer| answer.reason)
+                .map(|reason| reason.name()),
+            degraded: decision.degraded(),
+            retry_after: wait.map(seconds_ceil),
+            retry_after_ms: wait.map(millis_ceil),
+            delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
+            queue_position: binding.and_then(Answer::queue_position),
+            replayed: decision.replayed,
+            usage_percentage: None,
+            limits: Limits(decision),
+            error: None,
+        }
+    }
+
+    /// As a status, which also says how much is used.
+    pub(crate) fn with_usage(mut self, decision: &Decision) -> Self {
+        let percentage = |answer: &Answer| {
+            let tenths = u64::from(used(answer)?) * 1_000 / u64::from(answer.capacity);
+            Some(tenths as f64 / 10.0)
+        };
+        self.usage_percentage = decision.binding().and_then(percentage);
+        self
+    }
+}
+
+impl Limits<'_> {
+    fn each(&self) -> impl Iterator<Item = LimitResponse<'_>> {
+        let Self(decision) = self;
+        let limits = decision.limits().iter().zip(&decision.answers);
+        limits.map(|(named, answer)| LimitResponse::new(named, answer, decision))
+    }
+}
+
+impl Serialize for Limits<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.each())
+    }
+}
+
+impl<'a> LimitResponse<'a> {
+    fn new(named: &'a NamedLimit, answer: &Answer, decision: &Decision) -> Self {
+        Self {
+            rule: &named.name,
+            dimension: named.dimension(),
+            allowed: answer.allowed,
+            limit: answer.capacity,
+            remaining: answer.remaining,
+            reset_at: reset_at(answer),
+            strategy: answer.algorithm.name(),
+            quota: named.limit.quota(),
+            window_seconds: named.limit.window(),
+            state: answer.standing.name(),
+            reason: answer.reason.map(|reason| reason.name()),
+            retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at))),
+            shadow: answer.shadow,
+            degraded: answer.degraded,
+        }
+    }
+}
+
+/// A whole number unless it has a fraction.
+pub(crate) fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    if duration.subsec_nanos() == 0 {
+        serializer.serialize_u64(duration.as_secs())
+    } else {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+}
+
+pub(crate) fn used(answer: &Answer) -> Option<u32> {
+    answer.remaining.map(|remaining| answer.capacity.saturating_sub(remaining))
+}
+
+fn reset_at(answer: &Answer) -> Option<u64> {
+    answer.reset_at.map(|at| at.as_secs_ceil())
+}
+
+pub(crate) fn millis_ceil(wait: Duration) -> u64 {
+    u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

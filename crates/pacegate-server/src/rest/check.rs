@@ -1,0 +1,103 @@
+//! `POST /v1/rate-limit/check`: may this request pass?
+
+use std::error::Error;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::{Request, StatusCode};
+use pacegate::Decision;
+
+use super::answer::CheckResponse;
+use super::wire::{CheckRequest, idempotency_key};
+use super::{read_json, written};
+use crate::app::Shared;
+use crate::auth::Need;
+use crate::openapi::vocabulary::IdempotencyKey;
+use crate::peer::{Peer, peer};
+use crate::request_id::request_id;
+use crate::respond::{ApiError, Code};
+use pacegate_tower::headers::write_retry_after;
+
+/// A store that fails is looked at at least this often, in seconds.
+const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// May this request pass?
+///
+/// Finds every limit that applies and charges all of them or none.
+#[utoipa::path(
+    post,
+    path = "/v1/rate-limit/check",
+    operation_id = "check",
+    tag = "Checks",
+    security((), ("api_key" = []), ("bearer" = [])),
+    params(("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree")),
+    request_body = CheckRequest,
+    responses(
+        (status = 200, description = "Allowed, and charged.", body = CheckResponse),
+        (status = 422, description = "The idempotency key came with another request."),
+        (status = 429, description = "Denied, and nothing charged.", body = CheckResponse),
+        (status = 503, description = "Denied, because the store of a limit fails and that limit denies then.", body = CheckResponse),
+    )
+)]
+pub(crate) async fn check(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let peer = peer(&request).cloned();
+    check_from(&shared, request, peer.as_ref()).await
+}
+
+/// The same for whoever knows already that it is a check, and where it comes from.
+pub(crate) async fn check_from<B>(
+    shared: &Shared,
+    request: Request<B>,
+    peer: Option<&Peer>,
+) -> Result<Response, ApiError>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
+    let (headers, body) = read_json(request).await?;
+    let request = CheckRequest::parse(&body)?;
+    let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
+    let profile = shared.profile(request.user()).await;
+    let mut check = request.check(&shared.limiter)?.profile(profile.as_deref());
+    if let Some(key) = key {
+        let caller = check.identity();
+        check = check.idempotency(caller, key);
+    }
+    let decision = shared.decide(&check, &headers).await.map_err(|error| request.explain(error))?;
+    shared.skew.observe(request.timestamp);
+    let mut body = CheckResponse::new(&decision);
+    if decision.allowed {
+        return Ok(answer(shared, StatusCode::OK, &decision, &body));
+    }
+    if !decision.failed_closed() {
+        let mut response = answer(shared, StatusCode::TOO_MANY_REQUESTS, &decision, &body);
+        write_retry_after(&decision, response.headers_mut());
+        return Ok(response);
+    }
+    let message = "the store of a limit fails, and that limit denies then; try again";
+    let error = ApiError::new(Code::ServiceUnavailable, message);
+    body.error = Some(error.envelope(request_id(&headers)).error);
+    let mut response = answer(shared, error.code.status(), &decision, &body);
+    response.headers_mut().insert(RETRY_AFTER, STORE_RETRY_AFTER);
+    Ok(response)
+}
+
+/// A decision with its body and headers.
+pub(super) fn answer(
+    shared: &Shared,
+    status: StatusCode,
+    decision: &Decision,
+    body: &CheckResponse<'_>,
+) -> Response {
+    let mut response = written(status, body.to_json());
+    shared.families.write(decision, response.headers_mut());
+    response
+}

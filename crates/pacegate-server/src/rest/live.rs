@@ -1,0 +1,281 @@
+//! `GET /api/v1/live`: what is happening now, once as JSON or every second as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream, StreamExt};
+use hyper::header::{ACCEPT, CACHE_CONTROL};
+use hyper::{HeaderMap, Request, StatusCode};
+use pacegate::{BreakerState, StoreHealth};
+use pacegate_catalog::UsageRecord;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use utoipa::ToSchema;
+
+use super::json;
+use super::rfc3339;
+use crate::app::Shared;
+use crate::auth::Need;
+use crate::connection::Protocol;
+use crate::openapi::vocabulary as value;
+use crate::peer::{Peer, peer};
+use crate::profiles::now;
+use crate::respond::{ApiError, Code};
+use crate::telemetry::Counted;
+
+/// How often the figures are sent.
+const EVERY: Duration = Duration::from_secs(1);
+/// Every so many figures it is made sure that the key still opens this.
+const ADMIT_EVERY: u32 = 5;
+/// How many keys are listed.
+const KEYS_LISTED: usize = 10;
+/// How many rules are listed, those with the most denials first.
+const RULES_LISTED: usize = 100;
+/// How many may watch at once.
+pub(crate) const WATCHERS_MAX: usize = 64;
+
+/// What is happening now.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LiveFigures)]
+struct Figures {
+    #[schema(value_type = value::Time)]
+    at: String,
+    version: &'static str,
+    uptime_seconds: u64,
+    ready: bool,
+    connections: u64,
+    /// Over the last second; since the start when it is asked for once.
+    allowed_per_second: f64,
+    blocked_per_second: f64,
+    degraded_per_second: f64,
+    latency: Latency,
+    /// Over the last minute or two.
+    heaviest: Vec<KeyFigures>,
+    most_blocked: Vec<KeyFigures>,
+    /// Since the start.
+    rules: Vec<RuleFigures>,
+    stores: Vec<StoreFigures>,
+}
+
+/// How long checks took; null when there were none.
+#[derive(Debug, Serialize, ToSchema)]
+struct Latency {
+    #[schema(required = true)]
+    p50_ms: Option<f64>,
+    #[schema(required = true)]
+    p95_ms: Option<f64>,
+    #[schema(required = true)]
+    p99_ms: Option<f64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct KeyFigures {
+    dimension: String,
+    identifier: String,
+    allowed: u64,
+    blocked: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct RuleFigures {
+    rule: String,
+    /// `none` where no limit applied.
+    algorithm: &'static str,
+    allowed: u64,
+    blocked: u64,
+    shadow_blocked: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct StoreFigures {
+    name: String,
+    /// `up`, `down` or `rejected`.
+    health: &'static str,
+    /// `closed`, `half_open` or `open`.
+    breaker: &'static str,
+    /// Null for a store outside this process.
+    #[schema(required = true)]
+    keys: Option<u64>,
+    errors: u64,
+    degraded: u64,
+}
+
+/// Totals, to find out what changed between two of them.
+#[derive(Clone, Debug)]
+struct Totals {
+    at: Instant,
+    allowed: u64,
+    blocked: u64,
+    degraded: u64,
+    latency: Counted,
+}
+
+/// What is happening now
+///
+/// Once as JSON; every second, as events named `figures`, for whoever accepts `text/event-stream`. An event named `error` says why the stream ends.
+#[utoipa::path(
+    get,
+    path = "/api/v1/live",
+    operation_id = "live",
+    tag = "Service",
+    responses(
+        (status = 200, description = "The figures.", body = Figures),
+        (status = 503, description = "Too many watch already."),
+    )
+)]
+pub(crate) async fn live(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
+    let wanted = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let started =
+        Totals { at: shared.started, allowed: 0, blocked: 0, degraded: 0, latency: nothing(&shared) };
+    if !wanted.contains("text/event-stream") {
+        return Ok(json(StatusCode::OK, &figures(&shared, &started, &totals(&shared)).await));
+    }
+    let place = shared.watchers.clone().try_acquire_owned();
+    let place = place.map_err(|_| ApiError::new(Code::ServiceUnavailable, "too many watch already"))?;
+    let (peer, headers) = (peer(&request).cloned(), request.headers().clone());
+    let events = events(shared.clone(), headers, peer, place).take_until(stopped(shared));
+    Ok(([(CACHE_CONTROL, "no-store")], Sse::new(events)).into_response())
+}
+
+fn events(
+    shared: Arc<Shared>,
+    headers: HeaderMap,
+    peer: Option<Peer>,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    let mut ticks = interval_at(Instant::now(), EVERY);
+    // A client that was slow wants what is now, not what was.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let state = Some((shared, ticks, None::<Totals>, 0_u32, place));
+    stream::unfold(state, move |state| {
+        let (headers, peer) = (headers.clone(), peer.clone());
+        async move {
+            let (shared, mut ticks, before, count, place) = state?;
+            ticks.tick().await;
+            if count > 0
+                && count.is_multiple_of(ADMIT_EVERY)
+                && let Err(error) = shared.gate.admit_known(&headers, peer.as_ref(), Need::Read).await
+            {
+                return Some((Ok(Event::default().event("error").data(&error.message)), None));
+            }
+            let totals = totals(&shared);
+            let since = before.unwrap_or_else(|| totals.clone());
+            let figures = figures(&shared, &since, &totals).await;
+            let data = serde_json::to_string(&figures).unwrap_or_default();
+            let event = Event::default().event("figures").data(data);
+            Some((Ok(event), Some((shared, ticks, Some(totals), count.wrapping_add(1), place))))
+        }
+    })
+}
+
+async fn stopped(shared: Arc<Shared>) {
+    let _ = shared.stopping.subscribe().wait_for(|stopping| *stopping).await;
+}
+
+fn nothing(shared: &Shared) -> Counted {
+    let counted = shared.telemetry.latency();
+    counted.since(&counted)
+}
+
+fn totals(shared: &Shared) -> Totals {
+    let (mut allowed, mut blocked) = (0, 0);
+    for (_, rule) in shared.telemetry.rules.all() {
+        allowed += rule.allowed();
+        blocked += rule.blocked();
+    }
+    let stores = store_figures(shared);
+    Totals {
+        at: Instant::now(),
+        allowed,
+        blocked,
+        degraded: stores.iter().map(|store| store.degraded).sum(),
+        latency: shared.telemetry.latency(),
+    }
+}
+
+async fn figures(shared: &Shared, before: &Totals, now_: &Totals) -> Figures {
+    let seconds = now_.at.duration_since(before.at).as_secs_f64();
+    let rate =
+        |now: u64, before: u64| if seconds > 0.0 { now.saturating_sub(before) as f64 / seconds } else { 0.0 };
+    let latency = now_.latency.since(&before.latency);
+    let of = |share| latency.quantile(share).map(|seconds| (seconds * 1e6).round() / 1e3);
+    let (heaviest, most_blocked) =
+        shared.live.as_ref().map(|live| live.journal.top(KEYS_LISTED)).unwrap_or_default();
+    let connections = [Protocol::Http, Protocol::Grpc]
+        .map(|protocol| shared.telemetry.connections(protocol).level().value());
+    Figures {
+        at: rfc3339(now()),
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: shared.started.elapsed().as_secs(),
+        ready: shared.readiness().await.is_ok(),
+        connections: connections.iter().sum(),
+        allowed_per_second: rate(now_.allowed, before.allowed),
+        blocked_per_second: rate(now_.blocked, before.blocked),
+        degraded_per_second: rate(now_.degraded, before.degraded),
+        latency: Latency { p50_ms: of(0.5), p95_ms: of(0.95), p99_ms: of(0.99) },
+        heaviest: heaviest.into_iter().map(KeyFigures::from).collect(),
+        most_blocked: most_blocked.into_iter().map(KeyFigures::from).collect(),
+        rules: rule_figures(shared),
+        stores: store_figures(shared),
+    }
+}
+
+impl From<UsageRecord> for KeyFigures {
+    fn from(record: UsageRecord) -> Self {
+        let UsageRecord { dimension, identifier, allowed, blocked, .. } = record;
+        Self { dimension, identifier, allowed, blocked }
+    }
+}
+
+fn rule_figures(shared: &Shared) -> Vec<RuleFigures> {
+    let of = |(name, rule): (crate::telemetry::RuleName, Arc<crate::telemetry::Rule>)| RuleFigures {
+        rule: name.rule.into(),
+        algorithm: name.algorithm.map_or("none", |algorithm| algorithm.name()),
+        allowed: rule.allowed(),
+        blocked: rule.blocked(),
+        shadow_blocked: rule.shadow_blocked(),
+    };
+    let mut rules: Vec<RuleFigures> = shared.telemetry.rules.all().into_iter().map(of).collect();
+    // Sorted by name before, which those that are equal stay in.
+    rules.sort_by_key(|rule| std::cmp::Reverse((rule.blocked + rule.shadow_blocked, rule.allowed)));
+    rules.truncate(RULES_LISTED);
+    rules
+}
+
+fn store_figures(shared: &Shared) -> Vec<StoreFigures> {
+    let stores = shared.limiter.stores();
+    let mut listed = Vec::new();
+    for ((name, health), ((_, breaker), (_, figures))) in
+        stores.health().zip(stores.breakers().zip(stores.figures()))
+    {
+        let figure =
+            |wanted: &str| figures.iter().find(|(name, _)| *name == wanted).map(|(_, figure)| figure.value());
+        listed.push(StoreFigures {
+            name: name.to_owned(),
+            health: match health {
+                StoreHealth::Up => "up",
+                StoreHealth::Rejected => "rejected",
+                _ => "down",
+            },
+            breaker: match breaker {
+                BreakerState::Closed => "closed",
+                BreakerState::HalfOpen => "half_open",
+                BreakerState::Open => "open",
+            },
+            keys: figure("keys"),
+            errors: figure("errors").unwrap_or_default(),
+            degraded: figure("degraded").unwrap_or_default(),
+        });
+    }
+    listed
+}

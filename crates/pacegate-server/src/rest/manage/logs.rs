@@ -1,0 +1,183 @@
+//! `GET /api/v1/logs` and `GET /api/v1/usage`: what was decided, and for whom how often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{Request, StatusCode};
+use pacegate::Timestamp;
+use pacegate_catalog::{DecisionFilter, DecisionRecord, Period, UsageFilter, UsageRecord};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Managed, rfc3339};
+use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
+use crate::profiles::now;
+use crate::respond::ApiError;
+use crate::rest::json;
+
+/// One decision.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DecisionRecord)]
+struct DecisionResponse<'a> {
+    #[schema(value_type = value::Time)]
+    at: String,
+    #[schema(required = true)]
+    request_id: Option<&'a str>,
+    #[schema(required = true)]
+    user_id: Option<&'a str>,
+    dimension: &'a str,
+    identifier: &'a str,
+    endpoint: &'a str,
+    #[schema(required = true)]
+    method: Option<&'a str>,
+    allowed: bool,
+    #[schema(required = true)]
+    rule: Option<&'a str>,
+    #[schema(required = true, value_type = Option<value::ReasonName>)]
+    reason: Option<&'a str>,
+    cost: u64,
+    #[schema(required = true)]
+    limit: Option<u64>,
+    #[schema(required = true)]
+    remaining: Option<u64>,
+}
+
+impl<'a> DecisionResponse<'a> {
+    fn new(record: &'a DecisionRecord) -> Self {
+        Self {
+            at: rfc3339(record.at),
+            request_id: record.request_id.as_deref(),
+            user_id: record.user_id.as_deref(),
+            dimension: &record.dimension,
+            identifier: &record.identifier,
+            endpoint: &record.endpoint,
+            method: record.method.as_deref(),
+            allowed: record.allowed,
+            rule: record.rule.as_deref(),
+            reason: record.reason.as_deref(),
+            cost: record.cost,
+            limit: record.capacity,
+            remaining: record.remaining,
+        }
+    }
+}
+
+/// What was decided, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DecisionList)]
+struct DecisionListResponse<'a> {
+    decisions: Vec<DecisionResponse<'a>>,
+    /// Null on the last page.
+    #[schema(required = true)]
+    next_cursor: Option<String>,
+}
+
+/// What was decided
+#[utoipa::path(
+    get,
+    path = "/api/v1/logs",
+    operation_id = "list_decisions",
+    tag = "Logs",
+    params(
+        PageParameters,
+        ("user_id" = Option<String>, Query, description = "decisions about this user only"),
+        ("endpoint" = Option<String>, Query, description = "decisions at this endpoint only"),
+        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
+        ("allowed" = Option<bool>, Query, description = "only those allowed, or only those denied"),
+    ),
+    responses((status = 200, description = "One page of decisions.", body = DecisionListResponse)),
+)]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let page = managed.page(&["user_id", "endpoint", "since", "allowed"])?;
+    let after = page.number_cursor()?;
+    let filter = DecisionFilter {
+        user_id: page.text("user_id"),
+        endpoint: page.text("endpoint"),
+        since: page.time("since")?,
+        allowed: page.flag("allowed")?,
+    };
+    let found = managed.live.catalog.decision_page(filter, after, page.limit).await?;
+    let full = found.len() == page.limit;
+    let next_cursor = found.last().filter(|_| full).map(|(number, _)| number.to_string());
+    let decisions = found.iter().map(|(_, record)| DecisionResponse::new(record)).collect();
+    Ok(json(StatusCode::OK, &DecisionListResponse { decisions, next_cursor }))
+}
+
+/// How often an identifier was allowed and denied.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UsageRecord)]
+struct UsageResponse<'a> {
+    dimension: &'a str,
+    identifier: &'a str,
+    allowed: u64,
+    blocked: u64,
+    #[schema(value_type = value::Time)]
+    last_seen: String,
+}
+
+impl<'a> UsageResponse<'a> {
+    fn new(record: &'a UsageRecord) -> Self {
+        Self {
+            dimension: &record.dimension,
+            identifier: &record.identifier,
+            allowed: record.allowed,
+            blocked: record.blocked,
+            last_seen: rfc3339(record.start),
+        }
+    }
+}
+
+/// Who asked most.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UsageList)]
+struct UsageListResponse<'a> {
+    #[schema(value_type = value::Time)]
+    since: String,
+    usage: Vec<UsageResponse<'a>>,
+}
+
+/// The heaviest identifiers since a time
+///
+/// Of the last hour unless `since` is given.
+#[utoipa::path(
+    get,
+    path = "/api/v1/usage",
+    operation_id = "list_usage",
+    tag = "Logs",
+    params(
+        ("limit" = Option<u16>, Query, minimum = 1, maximum = 1000, description = "how many entries at most; 100 unless given"),
+        ("dimension" = Option<String>, Query, description = "identifiers of this dimension only"),
+        ("identifier" = Option<String>, Query, description = "this identifier only"),
+        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
+    ),
+    responses((status = 200, description = "The heaviest first.", body = UsageListResponse)),
+)]
+pub(crate) async fn usage(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let page = managed.page(&["dimension", "identifier", "since"])?;
+    if page.cursor.is_some() {
+        return Err(ApiError::input("cursor", "this list has one page; make it longer with limit"));
+    }
+    let hour = Period::Hour.length();
+    let an_hour_ago = Timestamp::from_micros(now().as_micros().saturating_sub(hour.as_micros() as u64));
+    let since = page.time("since")?.unwrap_or(an_hour_ago);
+    // Minutes for what is recent; what is longer ago is added up from hours.
+    let recent = now().saturating_since(since) <= Duration::from_secs(6 * 3_600);
+    let period = if recent { Period::Minute } else { Period::Hour };
+    let filter = UsageFilter { dimension: page.text("dimension"), identifier: page.text("identifier") };
+    let found = managed.live.catalog.usage(period, filter, since, page.limit).await?;
+    let usage = found.iter().map(UsageResponse::new).collect();
+    Ok(json(StatusCode::OK, &UsageListResponse { since: rfc3339(period.start_of(since)), usage }))
+}

@@ -1,0 +1,241 @@
+//! `/api/v1/plans`: named lists of limits, of the file and of the catalog.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{Request, StatusCode};
+use pacegate::Limit;
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+use utoipa::ToSchema;
+
+use super::rule_wire::read_limit;
+use super::{Managed, PathParts, empty, path_part, rfc3339, with_etag};
+use crate::app::Shared;
+use crate::openapi::vocabulary as value;
+use crate::respond::{ApiError, Code};
+use crate::rest::json;
+use crate::rest::wire::{Kind, parse_strategy, read_object};
+use pacegate_catalog::Sources;
+
+/// How many limits a plan can have.
+const LIMITS_MAX: usize = 16;
+
+/// The limits of a plan, each of another algorithm or window.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PlanRequest {
+    #[schema(value_type = Vec<LimitRequest>, min_items = 1, max_items = 16)]
+    limits: Vec<serde_json::Value>,
+}
+
+/// One limit.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct LimitRequest {
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
+    algorithm: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
+    limit: Option<u64>,
+    #[schema(value_type = value::Window, required = true)]
+    window_seconds: Option<Number>,
+    #[schema(value_type = Option<value::Burst>)]
+    burst_capacity: Option<u64>,
+}
+
+const FIELDS: [(&str, Kind); 1] = [("limits", Kind::List)];
+const LIMIT_FIELDS: [(&str, Kind); 4] = [
+    ("algorithm", Kind::Text),
+    ("limit", Kind::Count),
+    ("window_seconds", Kind::Number),
+    ("burst_capacity", Kind::Count),
+];
+
+/// A plan as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Plan)]
+struct PlanResponse<'a> {
+    name: &'a str,
+    limits: Vec<LimitResponse>,
+    #[schema(value_type = value::SourceName)]
+    source: &'static str,
+    version: i64,
+    /// Null for plans of the configuration file.
+    #[schema(required = true, value_type = Option<value::Time>)]
+    updated_at: Option<String>,
+}
+
+/// A limit of a plan.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlanLimit)]
+struct LimitResponse {
+    #[schema(value_type = value::AlgorithmName)]
+    algorithm: &'static str,
+    limit: u32,
+    #[serde(serialize_with = "crate::rest::answer::seconds")]
+    #[schema(value_type = value::Window)]
+    window_seconds: std::time::Duration,
+    burst_capacity: u32,
+}
+
+impl<'a> PlanResponse<'a> {
+    fn new(name: &'a str, limits: &[Limit]) -> Self {
+        let limits = limits.iter().map(|limit| LimitResponse {
+            algorithm: limit.algorithm().name(),
+            limit: limit.quota(),
+            window_seconds: limit.window(),
+            burst_capacity: limit.capacity(),
+        });
+        Self { name, limits: limits.collect(), source: "file", version: 1, updated_at: None }
+    }
+
+    fn stored(plan: &'a pacegate_catalog::StoredPlan) -> Self {
+        let updated_at = Some(rfc3339(plan.updated_at));
+        Self { source: "catalog", version: plan.version, updated_at, ..Self::new(&plan.name, &plan.limits) }
+    }
+}
+
+/// The file's plans, then the catalog's.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlanList)]
+struct PlanListResponse<'a> {
+    plans: Vec<PlanResponse<'a>>,
+}
+
+/// All plans
+#[utoipa::path(
+    get,
+    path = "/api/v1/plans",
+    operation_id = "list_plans",
+    tag = "Plans",
+    responses((status = 200, description = "The file's, then the catalog's.", body = PlanListResponse)),
+)]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    let (current, stored) = (managed.live.sources(), managed.live.catalog.plans().await?);
+    let of_file = current.file.plans.iter().map(|(name, limits)| PlanResponse::new(name, limits));
+    let plans = of_file.chain(stored.iter().map(PlanResponse::stored)).collect();
+    Ok(json(StatusCode::OK, &PlanListResponse { plans }))
+}
+
+/// One plan
+#[utoipa::path(
+    get,
+    path = "/api/v1/plans/{name}",
+    operation_id = "get_plan",
+    tag = "Plans",
+    params(("name" = value::Name, Path, description = "the name of a plan")),
+    responses(
+        (status = 200, description = "It is this.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "There is no such plan."),
+    )
+)]
+pub(crate) async fn get(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    let (name, current) = (path_part(path)?, managed.live.sources());
+    if let Some((name, limits)) = current.file.plans.iter().find(|(own, _)| *own == name) {
+        return Ok(with_etag(json(StatusCode::OK, &PlanResponse::new(name, limits)), 1));
+    }
+    let plan = managed.live.catalog.plan(&name).await?;
+    let plan = plan.ok_or_else(|| ApiError::new(Code::NotFound, "there is no such plan"))?;
+    Ok(with_etag(json(StatusCode::OK, &PlanResponse::stored(&plan)), plan.version))
+}
+
+/// Makes or replaces a plan
+#[utoipa::path(
+    put,
+    path = "/api/v1/plans/{name}",
+    operation_id = "put_plan",
+    tag = "Plans",
+    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    request_body = PlanRequest,
+    responses(
+        (status = 200, description = "It is replaced.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 201, description = "It is made.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 409, description = "The plan is from the configuration file."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
+pub(crate) async fn put(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let (managed, body) = Managed::with_json(&shared, request).await?;
+    let name = path_part(path)?;
+    let request: PlanRequest = read_object(&body, &FIELDS)?;
+    if !(1..=LIMITS_MAX).contains(&request.limits.len()) {
+        return Err(ApiError::input("limits", format!("must be 1 to {LIMITS_MAX} limits")));
+    }
+    let limits = request.limits.iter().enumerate().map(|(place, value)| {
+        read_plan_limit(value).map_err(|error| {
+            let (field, reason) = error.details.unwrap_or_default();
+            ApiError::field(error.code, &format!("limits[{place}].{field}"), reason)
+        })
+    });
+    let limits = limits.collect::<Result<Vec<Limit>, ApiError>>()?;
+    not_of_file(&managed.live.sources(), &name)?;
+    if let Err(error) = pacegate::Limiter::builder().plan(&name, limits.iter().copied()).build() {
+        return Err(ApiError::input("limits", error.to_string()));
+    }
+    let expected = managed.expected_version()?;
+    let (plan, created) = managed.live.catalog.put_plan(&managed.actor, &name, &limits, expected).await?;
+    managed.in_force().await;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(with_etag(json(status, &PlanResponse::stored(&plan)), plan.version))
+}
+
+/// Removes a plan
+#[utoipa::path(
+    delete,
+    path = "/api/v1/plans/{name}",
+    operation_id = "delete_plan",
+    tag = "Plans",
+    params(("name" = value::Name, Path, description = "the name of a plan")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "There is no such plan."),
+        (status = 409, description = "The plan is from the configuration file."),
+    )
+)]
+pub(crate) async fn delete(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let name = path_part(path)?;
+    not_of_file(&managed.live.sources(), &name)?;
+    managed.live.catalog.delete_plan(&managed.actor, &name).await?;
+    managed.in_force().await;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+fn read_plan_limit(value: &serde_json::Value) -> Result<Limit, ApiError> {
+    let text = value.to_string();
+    let request: LimitRequest = read_object(text.as_bytes(), &LIMIT_FIELDS)?;
+    let algorithm = request.algorithm.ok_or_else(|| ApiError::input("algorithm", "is missing"))?;
+    let algorithm = parse_strategy("algorithm", &algorithm)?;
+    read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)
+}
+
+fn not_of_file(current: &Sources, name: &str) -> Result<(), ApiError> {
+    if current.file.plans.iter().any(|(own, _)| own == name) {
+        return Err(ApiError::new(
+            Code::Conflict,
+            "this plan is from the configuration file; change it there",
+        ));
+    }
+    Ok(())
+}

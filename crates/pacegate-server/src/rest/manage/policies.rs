@@ -1,0 +1,344 @@
+//! `/admin/policies`: ThrottleX's policies. Each is a rule named `policy` for one exact key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::header::{HeaderValue, LINK};
+use hyper::{Request, StatusCode};
+use pacegate::{Algorithm, Limit, Rule};
+use pacegate_catalog::{PolicyDetail, StoredRule};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::rules::not_in_file;
+use super::{Managed, PathParts, empty, path_part, with_etag};
+use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::openapi::vocabulary as value;
+use crate::respond::{ApiError, Code};
+use crate::rest::json;
+use crate::rest::wire::{Kind, parse_strategy, read_object};
+
+/// The name of all these rules.
+pub(super) const RULE_NAME: &str = "policy";
+/// The dimension of their keys.
+pub(super) const DIMENSION: &str = "key";
+/// What a policy that does not say has.
+const REFILL_RATE: u64 = 10;
+const WINDOW_SECONDS: u64 = 60;
+
+/// A policy to be made. Its key is said by `key` or `policyKey`, or by the path.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct PolicyRequest {
+    #[schema(value_type = Option<value::Identifier>)]
+    key: Option<String>,
+    #[schema(value_type = Option<value::Identifier>)]
+    policy_key: Option<String>,
+    #[serde(rename = "type")]
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
+    kind: Option<String>,
+    /// How much a bucket holds, or how much a window allows.
+    #[schema(value_type = value::Quota, required = true)]
+    capacity: Option<u64>,
+    /// How much a bucket gets back a second; 10 unless given.
+    #[schema(value_type = Option<u64>)]
+    refill_rate: Option<u64>,
+    /// 60 unless given.
+    #[schema(value_type = Option<u64>)]
+    window_seconds: Option<u64>,
+    /// As in answers; only the service sets it.
+    #[serde(rename = "id")]
+    _id: Option<i64>,
+}
+
+const FIELDS: [(&str, Kind); 7] = [
+    ("key", Kind::Text),
+    ("policyKey", Kind::Text),
+    ("type", Kind::Text),
+    ("capacity", Kind::Count),
+    ("refillRate", Kind::Count),
+    ("windowSeconds", Kind::Count),
+    ("id", Kind::Integer),
+];
+
+/// A policy as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Policy)]
+pub(super) struct PolicyResponse<'a> {
+    id: i64,
+    key: &'a str,
+    policy_key: &'a str,
+    #[serde(rename = "type")]
+    #[schema(value_type = value::PolicyType)]
+    kind: String,
+    capacity: u32,
+    refill_rate: u64,
+    window_seconds: u64,
+}
+
+impl<'a> PolicyResponse<'a> {
+    fn new(stored: &'a StoredRule) -> Self {
+        let (limit, key) = (&stored.rule.limit, stored.rule.identifier.as_deref().unwrap_or_default());
+        let own = stored
+            .policy
+            .unwrap_or(PolicyDetail { refill_rate: REFILL_RATE, window_seconds: WINDOW_SECONDS });
+        let is_bucket = limit.algorithm().takes_burst();
+        Self {
+            id: stored.number,
+            key,
+            policy_key: key,
+            kind: kind(limit.algorithm()),
+            capacity: limit.capacity(),
+            refill_rate: if is_bucket { u64::from(limit.quota()) } else { own.refill_rate },
+            window_seconds: window_seconds(stored),
+        }
+    }
+}
+
+/// The window of a policy, which buckets have no use for but are given all the same.
+pub(super) fn window_seconds(stored: &StoredRule) -> u64 {
+    let limit = &stored.rule.limit;
+    match stored.policy {
+        Some(own) if limit.algorithm().takes_burst() => own.window_seconds,
+        _ => limit.window().as_secs(),
+    }
+}
+
+impl PolicyRequest {
+    /// The rule, and what it has no place for. `of` is the key in the path, if there is one.
+    fn rule(&self, of: Option<&str>) -> Result<(Rule, PolicyDetail), ApiError> {
+        let named = match (&self.key, &self.policy_key) {
+            (Some(key), Some(other)) if key != other => {
+                return Err(ApiError::input("policyKey", "differs from key"));
+            }
+            (Some(key), _) | (None, Some(key)) => Some(key.as_str()),
+            (None, None) => None,
+        };
+        let key = match (named, of) {
+            (Some(key), Some(of)) if key != of => {
+                return Err(ApiError::input("key", "differs from the one in the path"));
+            }
+            (Some(key), _) | (None, Some(key)) => key,
+            (None, None) => return Err(ApiError::input("key", "is missing")),
+        };
+        let kind = self.kind.as_deref().ok_or_else(|| ApiError::input("type", "is missing"))?;
+        let algorithm = parse_strategy("type", kind)?;
+        let detail = PolicyDetail {
+            refill_rate: self.refill_rate.unwrap_or(REFILL_RATE),
+            window_seconds: self.window_seconds.unwrap_or(WINDOW_SECONDS),
+        };
+        let capacity = self.capacity.ok_or_else(|| ApiError::input("capacity", "is missing"))?;
+        let mut rule = Rule::new(RULE_NAME, DIMENSION, limit(algorithm, capacity, &detail)?);
+        rule.identifier = Some(key.to_owned());
+        rule.validate().map_err(|invalid| {
+            let field = if invalid.field == "identifier" { "key" } else { invalid.field };
+            ApiError::input(field, invalid.reason)
+        })?;
+        Ok((rule, detail))
+    }
+}
+
+/// An algorithm's name in ThrottleX's form, which has one of its own for the log.
+pub(super) fn kind(algorithm: Algorithm) -> String {
+    match algorithm {
+        Algorithm::SlidingLog => "SLIDING_WINDOW".to_owned(),
+        other => other.name().to_ascii_uppercase(),
+    }
+}
+
+/// Buckets hold `capacity` and are refilled by the second; windows allow `capacity` each.
+fn limit(algorithm: Algorithm, capacity: u64, detail: &PolicyDetail) -> Result<Limit, ApiError> {
+    let is_bucket = algorithm.takes_burst();
+    let explain = |error: pacegate::InvalidLimit| {
+        let field = match (error.field(), is_bucket) {
+            ("limit", true) => "refillRate",
+            ("window", _) => "windowSeconds",
+            _ => "capacity",
+        };
+        let reason = error.to_string();
+        let reason = reason.trim_start_matches(error.field()).trim_start();
+        ApiError::field(Code::InvalidLimit, field, reason)
+    };
+    if is_bucket {
+        let limit = Limit::try_new(algorithm, detail.refill_rate, Duration::from_secs(1)).map_err(explain)?;
+        return limit.with_burst(capacity).map_err(explain);
+    }
+    Limit::try_new(algorithm, capacity, Duration::from_secs(detail.window_seconds)).map_err(explain)
+}
+
+/// Whether a rule is a policy.
+pub(super) fn is_policy(rule: &Rule) -> bool {
+    rule.name == RULE_NAME
+        && rule.dimension == DIMENSION
+        && rule.identifier.is_some()
+        && rule.tier.is_none()
+        && rule.method.is_none()
+        && rule.endpoint.as_str() == "*"
+}
+
+/// All policies
+#[utoipa::path(
+    get,
+    path = "/admin/policies",
+    operation_id = "list_policies",
+    tag = "ThrottleX",
+    params(PageParameters),
+    responses((status = 200, description = "One page of them.", body = Vec<PolicyResponse>, headers(
+        ("Link" = String, description = "the next page, as `rel=\"next\"`"),
+    ))),
+)]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let current = managed.live.sources();
+    let (policies, next) = page(&managed, &current.catalog.rules)?;
+    let shown: Vec<PolicyResponse<'_>> = policies.into_iter().map(PolicyResponse::new).collect();
+    Ok(with_next(json(StatusCode::OK, &shown), "/admin/policies", next))
+}
+
+/// One page of the policies among `rules`, which are in the order of their numbers, and where the next one starts.
+pub(super) fn page<'a>(
+    managed: &Managed,
+    rules: &'a [StoredRule],
+) -> Result<(Vec<&'a StoredRule>, Option<i64>), ApiError> {
+    let page = managed.page(&[])?;
+    let after = page.number_cursor()?;
+    let mut found = rules
+        .iter()
+        .filter(|stored| after.is_none_or(|after| stored.number > after) && is_policy(&stored.rule));
+    let policies: Vec<&StoredRule> = found.by_ref().take(page.limit).collect();
+    let next = found.next().and(policies.last()).map(|last| last.number);
+    Ok((policies, next))
+}
+
+/// Says where the next page is, the way lists without an envelope do.
+pub(super) fn with_next(mut response: Response, path: &str, next: Option<i64>) -> Response {
+    if let Some(next) = next
+        && let Ok(link) = HeaderValue::try_from(format!("<{path}?cursor={next}>; rel=\"next\""))
+    {
+        response.headers_mut().insert(LINK, link);
+    }
+    response
+}
+
+/// Makes a policy
+#[utoipa::path(
+    post,
+    path = "/admin/policies",
+    operation_id = "create_policy",
+    tag = "ThrottleX",
+    request_body = PolicyRequest,
+    responses(
+        (status = 201, description = "It is made.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 409, description = "The key has a policy."),
+    )
+)]
+pub(crate) async fn create(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let (managed, body) = Managed::with_json(&shared, request).await?;
+    let (rule, detail) = read_object::<PolicyRequest>(&body, &FIELDS)?.rule(None)?;
+    not_in_file(&managed.live.sources(), &rule)?;
+    let stored = managed.live.catalog.create_rule(&managed.actor, &rule, Some(detail)).await?;
+    managed.in_force().await;
+    Ok(shown(StatusCode::CREATED, &stored))
+}
+
+/// One policy
+#[utoipa::path(
+    get,
+    path = "/admin/policies/{key}",
+    operation_id = "get_policy",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy")),
+    responses(
+        (status = 200, description = "It is this.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "The key has no policy."),
+    )
+)]
+pub(crate) async fn get(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    Ok(shown(StatusCode::OK, &find(&managed, &path_part(path)?).await?))
+}
+
+/// Replaces a policy
+#[utoipa::path(
+    put,
+    path = "/admin/policies/{key}",
+    operation_id = "replace_policy",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    request_body = PolicyRequest,
+    responses(
+        (status = 200, description = "It is replaced.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "The key has no policy."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
+pub(crate) async fn replace(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let (managed, body) = Managed::with_json(&shared, request).await?;
+    let key = path_part(path)?;
+    let (rule, detail) = read_object::<PolicyRequest>(&body, &FIELDS)?.rule(Some(&key))?;
+    let rule_id = find(&managed, &key).await?.rule_id;
+    let expected = managed.expected_version()?;
+    let (catalog, actor) = (&managed.live.catalog, &managed.actor);
+    let stored = catalog.replace_rule(actor, &rule_id, expected, &rule, Some(detail)).await?;
+    managed.in_force().await;
+    Ok(shown(StatusCode::OK, &stored))
+}
+
+/// Removes a policy
+#[utoipa::path(
+    delete,
+    path = "/admin/policies/{key}",
+    operation_id = "delete_policy",
+    tag = "ThrottleX",
+    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "The key has no policy."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
+pub(crate) async fn delete(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let stored = find(&managed, &path_part(path)?).await?;
+    let expected = managed.expected_version()?;
+    managed.live.catalog.delete_rule(&managed.actor, &stored.rule_id, expected).await?;
+    managed.in_force().await;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+async fn find(managed: &Managed, key: &str) -> Result<StoredRule, ApiError> {
+    let mut rule =
+        Rule::new(RULE_NAME, DIMENSION, Limit::per_second(1).map_err(crate::respond::invalid_limit)?);
+    rule.identifier = Some(key.to_owned());
+    let found = managed.live.catalog.rule_of_variant(&rule).await?;
+    let key: String = key.chars().take(64).collect();
+    found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no policy for key: {key}")))
+}
+
+fn shown(status: StatusCode, stored: &StoredRule) -> Response {
+    with_etag(json(status, &PolicyResponse::new(stored)), stored.version)
+}

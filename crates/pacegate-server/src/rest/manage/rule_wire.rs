@@ -1,0 +1,252 @@
+//! Rules and limits as JSON. These types exist only here; inside, a rule is a `Rule`.
+
+use std::time::Duration;
+
+use pacegate::{Algorithm, FailureMode, Limit, Mode, Pattern, Rule, Scope, Stores};
+use pacegate_catalog::StoredRule;
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+use utoipa::ToSchema;
+
+use super::rfc3339;
+use crate::openapi::vocabulary as value;
+use crate::respond::{ApiError, Code, invalid_limit};
+use crate::rest::wire::{Kind, parse_strategy, read_object};
+use pacegate_catalog::Sources;
+
+/// The body that makes or replaces a rule. What only the service sets is taken, so that an answer can be edited and sent back.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleRequest {
+    /// Rules that share a name are variants of one limit.
+    #[schema(value_type = value::Name, required = true)]
+    name: Option<String>,
+    #[schema(value_type = value::Dimension, required = true)]
+    dimension: Option<String>,
+    /// For one identifier only.
+    #[schema(value_type = Option<value::Identifier>)]
+    identifier: Option<String>,
+    /// For users of one tier only.
+    #[schema(value_type = Option<value::TierName>)]
+    tier: Option<String>,
+    /// `*` unless given.
+    #[schema(value_type = Option<value::EndpointPattern>)]
+    endpoint_pattern: Option<String>,
+    #[schema(value_type = Option<value::MethodName>)]
+    method: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
+    limit: Option<u64>,
+    #[schema(value_type = value::Window, required = true)]
+    window_seconds: Option<Number>,
+    #[schema(value_type = Option<value::Burst>)]
+    burst_capacity: Option<u64>,
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
+    algorithm: Option<String>,
+    #[schema(value_type = Option<value::ModeName>)]
+    mode: Option<String>,
+    #[schema(value_type = Option<value::CounterScope>)]
+    counter: Option<String>,
+    /// One of the configuration's stores.
+    #[schema(value_type = Option<value::Name>)]
+    store: Option<String>,
+    #[schema(value_type = Option<value::FailureModeName>)]
+    on_store_error: Option<String>,
+    /// Must be the one in the path, if given.
+    pub(super) rule_id: Option<String>,
+    /// As `If-Match`, if given.
+    pub(super) version: Option<i64>,
+    #[serde(rename = "source")]
+    _source: Option<String>,
+    #[serde(rename = "created_at")]
+    _created_at: Option<String>,
+    #[serde(rename = "updated_at")]
+    _updated_at: Option<String>,
+}
+
+const FIELDS: [(&str, Kind); 19] = [
+    ("name", Kind::Text),
+    ("dimension", Kind::Text),
+    ("identifier", Kind::Text),
+    ("tier", Kind::Text),
+    ("endpoint_pattern", Kind::Text),
+    ("method", Kind::Text),
+    ("limit", Kind::Count),
+    ("window_seconds", Kind::Number),
+    ("burst_capacity", Kind::Count),
+    ("algorithm", Kind::Text),
+    ("mode", Kind::Text),
+    ("counter", Kind::Text),
+    ("store", Kind::Text),
+    ("on_store_error", Kind::Text),
+    ("rule_id", Kind::Text),
+    ("version", Kind::Integer),
+    ("source", Kind::Text),
+    ("created_at", Kind::Text),
+    ("updated_at", Kind::Text),
+];
+
+const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
+const SCOPES: [(&str, Scope); 2] = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
+const FAILURE_MODES: [(&str, FailureMode); 3] =
+    [("open", FailureMode::Open), ("closed", FailureMode::Closed), ("local", FailureMode::Local)];
+
+impl RuleRequest {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        read_object(body, &FIELDS)
+    }
+
+    /// The rule, if every field is right.
+    pub(super) fn rule(self, stores: &Stores) -> Result<Rule, ApiError> {
+        let required =
+            |field: &str, value: Option<String>| value.ok_or_else(|| ApiError::input(field, "is missing"));
+        let algorithm = required("algorithm", self.algorithm)?;
+        let algorithm = parse_strategy("algorithm", &algorithm)?;
+        let limit = read_limit(algorithm, self.limit, self.window_seconds.as_ref(), self.burst_capacity)?;
+        let pattern = self.endpoint_pattern.as_deref().unwrap_or("*");
+        let rule = Rule {
+            endpoint: Pattern::parse(pattern)
+                .map_err(|error| ApiError::input("endpoint_pattern", error.to_string()))?,
+            name: required("name", self.name)?,
+            dimension: required("dimension", self.dimension)?,
+            identifier: self.identifier,
+            tier: self.tier,
+            method: self.method.map(|method| method.to_ascii_uppercase()),
+            limit,
+            mode: word("mode", self.mode.as_deref(), &MODES)?.unwrap_or_default(),
+            scope: word("counter", self.counter.as_deref(), &SCOPES)?.unwrap_or_default(),
+            store: self.store,
+            on_store_error: word("on_store_error", self.on_store_error.as_deref(), &FAILURE_MODES)?,
+        };
+        rule.validate().map_err(|invalid| ApiError::input(invalid.field, invalid.reason))?;
+        if let Some(store) = rule.store.as_deref().filter(|store| !stores.has(store)) {
+            let store: String = store.chars().take(64).collect();
+            return Err(ApiError::input("store", format!("there is no store `{store}`")));
+        }
+        Ok(rule)
+    }
+}
+
+/// The numbers of a limit, each under the name it has in requests.
+pub(super) fn read_limit(
+    algorithm: Algorithm,
+    quota: Option<u64>,
+    window: Option<&Number>,
+    burst: Option<u64>,
+) -> Result<Limit, ApiError> {
+    let missing = |field| ApiError::field(Code::InvalidLimit, field, "is missing");
+    let quota = quota.ok_or_else(|| missing("limit"))?;
+    let window = read_window(window.ok_or_else(|| missing("window_seconds"))?)?;
+    let limit = Limit::try_new(algorithm, quota, window).map_err(invalid_limit)?;
+    match burst {
+        Some(burst) => limit.with_burst(burst).map_err(invalid_limit),
+        None => Ok(limit),
+    }
+}
+
+/// Seconds, with milliseconds as a fraction.
+pub(super) fn read_window(seconds: &Number) -> Result<Duration, ApiError> {
+    let window = match seconds.as_u64() {
+        Some(seconds) => Some(Duration::from_secs(seconds)),
+        None => seconds.as_f64().and_then(|seconds| {
+            let milliseconds = seconds * 1_000.0;
+            let whole = milliseconds.round();
+            let exact = (milliseconds - whole).abs() < 1e-6 && (0.0..1e15).contains(&whole);
+            exact.then(|| Duration::from_millis(whole as u64))
+        }),
+    };
+    let reason = "must be a positive number of seconds, in steps of a millisecond";
+    window.ok_or_else(|| ApiError::field(Code::InvalidLimit, "window_seconds", reason))
+}
+
+/// One of a few words.
+fn word<T: Copy>(field: &str, text: Option<&str>, words: &[(&str, T)]) -> Result<Option<T>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
+    match words.iter().find(|(word, _)| *word == text) {
+        Some((_, value)) => Ok(Some(*value)),
+        None => {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            Err(ApiError::input(field, format!("must be {}", known.join(" or "))))
+        }
+    }
+}
+
+fn name_of<T: PartialEq>(value: &T, words: &[(&'static str, T)]) -> &'static str {
+    words.iter().find(|(_, word)| word == value).map_or("", |(name, _)| name)
+}
+
+/// A rule as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Rule)]
+pub(super) struct RuleResponse<'a> {
+    rule_id: String,
+    name: &'a str,
+    dimension: &'a str,
+    #[schema(required = true)]
+    identifier: Option<&'a str>,
+    #[schema(required = true)]
+    tier: Option<&'a str>,
+    endpoint_pattern: &'a str,
+    #[schema(required = true)]
+    method: Option<&'a str>,
+    #[schema(value_type = value::AlgorithmName)]
+    algorithm: &'static str,
+    limit: u32,
+    #[serde(serialize_with = "crate::rest::answer::seconds")]
+    #[schema(value_type = value::Window)]
+    window_seconds: Duration,
+    burst_capacity: u32,
+    #[schema(value_type = value::ModeName)]
+    mode: &'static str,
+    #[schema(value_type = value::CounterScope)]
+    counter: &'static str,
+    #[schema(required = true)]
+    store: Option<&'a str>,
+    #[schema(required = true, value_type = Option<value::FailureModeName>)]
+    on_store_error: Option<&'static str>,
+    #[schema(value_type = value::SourceName)]
+    source: &'static str,
+    version: i64,
+    /// Null for rules of the configuration file.
+    #[schema(required = true, value_type = Option<value::Time>)]
+    created_at: Option<String>,
+    #[schema(required = true, value_type = Option<value::Time>)]
+    updated_at: Option<String>,
+}
+
+impl<'a> RuleResponse<'a> {
+    pub(super) fn stored(stored: &'a StoredRule) -> Self {
+        Self {
+            rule_id: stored.rule_id.clone(),
+            source: "catalog",
+            version: stored.version,
+            created_at: Some(rfc3339(stored.created_at)),
+            updated_at: Some(rfc3339(stored.updated_at)),
+            ..Self::file(&stored.rule)
+        }
+    }
+
+    /// A rule of the configuration file, which knows no times.
+    pub(super) fn file(rule: &'a Rule) -> Self {
+        Self {
+            rule_id: Sources::file_rule_id(rule),
+            name: &rule.name,
+            dimension: &rule.dimension,
+            identifier: rule.identifier.as_deref(),
+            tier: rule.tier.as_deref(),
+            endpoint_pattern: rule.endpoint.as_str(),
+            method: rule.method.as_deref(),
+            algorithm: rule.limit.algorithm().name(),
+            limit: rule.limit.quota(),
+            window_seconds: rule.limit.window(),
+            burst_capacity: rule.limit.capacity(),
+            mode: name_of(&rule.mode, &MODES),
+            counter: name_of(&rule.scope, &SCOPES),
+            store: rule.store.as_deref(),
+            on_store_error: rule.on_store_error.map(|mode| name_of(&mode, &FAILURE_MODES)),
+            source: "file",
+            version: 1,
+            created_at: None,
+            updated_at: None,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `/api/v1/rules`: who is limited where, of the file and of the catalog.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::header::{HeaderValue, LOCATION};
+use hyper::{Request, StatusCode};
+use pacegate::Rule;
+use pacegate_catalog::StoredRule;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::rule_wire::{RuleRequest, RuleResponse};
+use super::{Managed, PAGE_MAX, PathParts, empty, path_part, with_etag};
+use crate::app::Shared;
+use crate::openapi::parameters::PageParameters;
+use crate::respond::{ApiError, Code};
+use crate::rest::json;
+use pacegate_catalog::Sources;
+
+/// The file's rules, then the catalog's.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleList)]
+struct RuleListResponse<'a> {
+    rules: Vec<RuleResponse<'a>>,
+    /// Null on the last page.
+    #[schema(required = true)]
+    next_cursor: Option<String>,
+}
+
+/// The start of cursors within the file's rules, which come first.
+const FILE_CURSOR: &str = "file-";
+
+/// All rules
+///
+/// Those of the configuration file, then those of the catalog.
+#[utoipa::path(
+    get,
+    path = "/api/v1/rules",
+    operation_id = "list_rules",
+    tag = "Rules",
+    params(PageParameters),
+    responses((status = 200, description = "One page of them.", body = RuleListResponse)),
+)]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let page = managed.page(&[])?;
+    let (limit, cursor) = (page.limit, page.cursor);
+    let invalid = || ApiError::input("cursor", "is not one that this list gave out");
+    let current = managed.live.sources();
+    let of_file = &current.file.rules;
+    let (from_file, after) = match cursor.as_deref() {
+        None => (0, None),
+        Some(cursor) => match cursor.strip_prefix(FILE_CURSOR) {
+            Some(place) => (place.parse::<usize>().map_err(|_| invalid())?.min(of_file.len()), None),
+            None => (of_file.len(), Some(cursor.parse::<i64>().map_err(|_| invalid())?)),
+        },
+    };
+    let mut rules: Vec<RuleResponse<'_>> =
+        of_file[from_file..].iter().take(limit).map(RuleResponse::file).collect();
+    let (rest, shown) = (limit - rules.len(), from_file + rules.len());
+    // One more than asked for tells whether there is a next page; of the longest pages a full one may have one.
+    let asked = (rest + 1).min(PAGE_MAX);
+    let stored = managed.live.catalog.rule_page(after, asked).await?;
+    let more = stored.len() > rest || (asked == rest && stored.len() == rest);
+    let stored = &stored[..stored.len().min(rest)];
+    rules.extend(stored.iter().map(RuleResponse::stored));
+    let next_cursor = match (shown < of_file.len(), more, stored.last()) {
+        (true, ..) => Some(format!("{FILE_CURSOR}{shown}")),
+        (false, true, Some(last)) => Some(last.number.to_string()),
+        // The page ends with the last rule of the file.
+        (false, true, None) => Some("0".to_owned()),
+        (false, false, _) => None,
+    };
+    Ok(json(StatusCode::OK, &RuleListResponse { rules, next_cursor }))
+}
+
+/// Makes a rule
+///
+/// It is in force at once on this node, and on the others half a second later.
+#[utoipa::path(
+    post,
+    path = "/api/v1/rules",
+    operation_id = "create_rule",
+    tag = "Rules",
+    request_body = RuleRequest,
+    responses(
+        (status = 201, description = "It is made.", body = RuleResponse, headers(
+            ("ETag" = String, description = "its version"),
+            ("Location" = String, description = "where it is"),
+        )),
+        (status = 409, description = "There is a rule of the same name, dimension, identifier, tier, endpoint and method."),
+    )
+)]
+pub(crate) async fn create(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let (managed, body) = Managed::with_json(&shared, request).await?;
+    let request = RuleRequest::parse(&body)?;
+    let rule = request.rule(shared.limiter.stores())?;
+    not_in_file(&managed.live.sources(), &rule)?;
+    let stored = managed.live.catalog.create_rule(&managed.actor, &rule, None).await?;
+    managed.in_force().await;
+    let mut response = shown(StatusCode::CREATED, &stored);
+    if let Ok(location) = HeaderValue::try_from(format!("/api/v1/rules/{}", stored.rule_id)) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// One rule
+#[utoipa::path(
+    get,
+    path = "/api/v1/rules/{rule_id}",
+    operation_id = "get_rule",
+    tag = "Rules",
+    params(
+        ("rule_id" = String, Path, description = "the id of a rule"),
+        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has already"),
+    ),
+    responses(
+        (status = 200, description = "It is this.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 304, description = "It is what the client has.", headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "There is no such rule."),
+    )
+)]
+pub(crate) async fn get(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    managed.parameters(&[])?;
+    let rule_id = path_part(path)?;
+    if let Some(rule) = managed.live.sources().file_rule(&rule_id) {
+        return Ok(with_etag(json(StatusCode::OK, &RuleResponse::file(rule)), 1));
+    }
+    let stored = managed.live.catalog.rule(&rule_id).await?.ok_or_else(|| unknown(&rule_id))?;
+    if managed.has_already(stored.version) {
+        return Ok(with_etag(empty(StatusCode::NOT_MODIFIED), stored.version));
+    }
+    Ok(shown(StatusCode::OK, &stored))
+}
+
+/// Replaces a rule
+#[utoipa::path(
+    put,
+    path = "/api/v1/rules/{rule_id}",
+    operation_id = "replace_rule",
+    tag = "Rules",
+    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    request_body = RuleRequest,
+    responses(
+        (status = 200, description = "It is replaced.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 404, description = "There is no such rule."),
+        (status = 409, description = "The rule is from the configuration file, or another is the same variant."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
+pub(crate) async fn replace(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let (managed, body) = Managed::with_json(&shared, request).await?;
+    let rule_id = path_part(path)?;
+    let request = RuleRequest::parse(&body)?;
+    let current = managed.live.sources();
+    not_of_file(&current, &rule_id)?;
+    if request.rule_id.as_ref().is_some_and(|own| *own != rule_id) {
+        return Err(ApiError::input("rule_id", "differs from the one in the path"));
+    }
+    // A body that was read, edited and sent back says which version that was.
+    let expected = managed.expected_version()?.or(request.version);
+    let rule = request.rule(shared.limiter.stores())?;
+    not_in_file(&current, &rule)?;
+    let stored = managed.live.catalog.replace_rule(&managed.actor, &rule_id, expected, &rule, None).await?;
+    managed.in_force().await;
+    Ok(shown(StatusCode::OK, &stored))
+}
+
+/// Removes a rule
+#[utoipa::path(
+    delete,
+    path = "/api/v1/rules/{rule_id}",
+    operation_id = "delete_rule",
+    tag = "Rules",
+    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    responses(
+        (status = 204, description = "It is gone."),
+        (status = 404, description = "There is no such rule."),
+        (status = 409, description = "The rule is from the configuration file."),
+        (status = 412, description = "It was changed since it was read."),
+    )
+)]
+pub(crate) async fn delete(
+    State(shared): State<Arc<Shared>>,
+    path: PathParts,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let managed = Managed::new(&shared, request).await?;
+    let rule_id = path_part(path)?;
+    not_of_file(&managed.live.sources(), &rule_id)?;
+    let expected = managed.expected_version()?;
+    managed.live.catalog.delete_rule(&managed.actor, &rule_id, expected).await?;
+    managed.in_force().await;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+fn shown(status: StatusCode, stored: &StoredRule) -> Response {
+    with_etag(json(status, &RuleResponse::stored(stored)), stored.version)
+}
+
+fn unknown(rule_id: &str) -> ApiError {
+    let rule_id: String = rule_id.chars().take(64).collect();
+    ApiError::new(Code::NotFound, format!("there is no rule {rule_id}"))
+}
+
+fn not_of_file(current: &Sources, rule_id: &str) -> Result<(), ApiError> {
+    match current.file_rule(rule_id) {
+        None => Ok(()),
+        Some(_) => {
+            Err(ApiError::new(Code::Conflict, "this rule is from the configuration file; change it there"))
+        }
+    }
+}
+
+/// Two rules cannot be the same variant of one name, whoever they are from.
+pub(super) fn not_in_file(current: &Sources, rule: &Rule) -> Result<(), ApiError> {
+    let variant = rule.variant();
+    match current.file.rules.iter().find(|other| other.variant() == variant) {
+        None => Ok(()),
+        Some(other) => Err(ApiError::new(
+            Code::Conflict,
+            format!(
+                "the configuration file has rule {} for the same dimension, identifier, tier, endpoint and method",
+                Sources::file_rule_id(other)
+            ),
+        )),
+    }
+}

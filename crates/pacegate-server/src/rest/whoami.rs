@@ -1,0 +1,52 @@
+//! `GET /api/v1/whoami`: which key is used, and what it may do.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{Request, StatusCode};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::json;
+use crate::app::Shared;
+use crate::auth::{Need, role_name};
+use crate::openapi::vocabulary as value;
+use crate::peer::peer;
+use crate::respond::ApiError;
+
+/// Who asks.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Caller)]
+struct WhoamiResponse<'a> {
+    /// `configured` for the key in `PACEGATE_ADMIN_KEY`.
+    key_id: &'a str,
+    #[schema(value_type = value::RoleName)]
+    role: &'static str,
+    /// The version of the service.
+    version: &'static str,
+}
+
+/// Which key is this, and what may it do?
+///
+/// For programs that show only what their key may do.
+#[utoipa::path(
+    get,
+    path = "/api/v1/whoami",
+    operation_id = "whoami",
+    tag = "Service",
+    responses((status = 200, description = "It is this one.", body = WhoamiResponse)),
+)]
+pub(crate) async fn whoami(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let caller = shared.gate.admit_caller(request.headers(), peer(&request), Need::Read).await?;
+    let body = WhoamiResponse {
+        key_id: &caller.key_id,
+        role: role_name(caller.role),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    Ok(json(StatusCode::OK, &body))
+}

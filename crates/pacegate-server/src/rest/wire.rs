@@ -1,0 +1,413 @@
+//! The bodies of requests. These types exist only here; inside, a request is a `Check`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use hyper::HeaderMap;
+use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use utoipa::ToSchema;
+
+use crate::openapi::vocabulary::{
+    AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
+    Quota, UserId, WholeWindow,
+};
+use crate::respond::{ApiError, Code, invalid_limit};
+
+/// How many identities one check can have.
+const KEYS_MAX: usize = 16;
+/// How many plans one check can name.
+const PLANS_MAX: usize = 16;
+const METHOD_LENGTH_MAX: usize = 32;
+
+/// Borrowed from the body unless it has escapes. Serde would make a copy of every `Option<Cow<str>>`.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'a, T: Into<Cow<'a, str>>> From<T> for Text<'a> {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The body of a check, of a reset, and of each item of a batch. Who is checked is said by `user_id`, by `dimension` and `identifier`, or by `keys`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CheckRequest<'a> {
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<UserId>)]
+    pub(crate) user_id: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    #[schema(value_type = Endpoint, required = true)]
+    pub(crate) endpoint: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<Dimension>)]
+    dimension: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<Identifier>)]
+    identifier: Option<Text<'a>>,
+    /// Several at once, by dimension: `{"user": "u1", "ip": "10.0.0.1"}`, at most 16.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<std::collections::BTreeMap<Dimension, Identifier>>)]
+    keys: Option<Keys<'a>>,
+    /// 1 unless given.
+    #[serde(default)]
+    #[schema(value_type = Option<CostNumber>)]
+    cost: Option<u64>,
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<MethodName>)]
+    pub(crate) method: Option<Text<'a>>,
+    /// The algorithm of the request's own limit; without `limit`, of the default limit's numbers.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<AlgorithmChoice>)]
+    pub(crate) strategy: Option<Text<'a>>,
+    /// A limit of the request's own, beside the rules; goes with `window_seconds`.
+    #[serde(default)]
+    #[schema(value_type = Option<Quota>)]
+    pub(crate) limit: Option<u64>,
+    #[serde(default)]
+    #[schema(value_type = Option<WholeWindow>)]
+    pub(crate) window_seconds: Option<u64>,
+    /// For token buckets, leaky buckets and GCRA.
+    #[serde(default)]
+    #[schema(value_type = Option<Burst>)]
+    pub(crate) burst_capacity: Option<u64>,
+    /// Plans whose limits apply as well.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<Vec<Name>>, max_items = 16)]
+    plans: Option<Vec<Text<'a>>>,
+    /// As the header `X-Idempotency-Key`.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<IdempotencyKey>)]
+    pub(crate) idempotency_key: Option<Text<'a>>,
+    /// The client's clock, in milliseconds. It is accepted so that its skew can be measured, and never trusted.
+    #[serde(default)]
+    pub(super) timestamp: Option<i64>,
+}
+
+/// `{"user": "u1", "ip": "10.0.0.1"}`, in the order sent.
+#[derive(Debug)]
+struct Keys<'a>(Vec<(Text<'a>, Text<'a>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeysVisitor;
+
+        impl<'de> Visitor<'de> for KeysVisitor {
+            type Value = Vec<(Text<'de>, Text<'de>)>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of dimensions and identifiers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(entries)
+            }
+        }
+
+        deserializer.deserialize_map(KeysVisitor).map(Keys)
+    }
+}
+
+impl<'a> CheckRequest<'a> {
+    /// Reads a body.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        let mut request = read_object::<Self>(body, &FIELDS)?;
+        if let Some(method) = &mut request.method
+            && method.bytes().any(|byte| byte.is_ascii_lowercase())
+        {
+            method.0.to_mut().make_ascii_uppercase();
+        }
+        Ok(request)
+    }
+
+    /// What is asked, as the limiter understands it.
+    pub(crate) fn check(&'a self, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
+        let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
+        let mut check = self.identities()?.endpoint(endpoint);
+        if let Some(method) = &self.method {
+            if !is_method(method) {
+                return Err(ApiError::input("method", "must be a method like GET or POST"));
+            }
+            check = check.method(method);
+        }
+        if let Some(cost) = self.cost {
+            let cost = Cost::try_new(cost)
+                .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
+            check = check.cost(cost);
+        }
+        if let Some(plans) = &self.plans {
+            if plans.len() > PLANS_MAX {
+                return Err(ApiError::input("plans", format!("must name at most {PLANS_MAX} plans")));
+            }
+            for plan in plans {
+                check = check.plan(plan);
+            }
+        }
+        if let Some(limit) = self.ad_hoc_limit(limiter)? {
+            check = check.limit(limit);
+        }
+        Ok(check)
+    }
+
+    /// The identifier in the dimension `user`, if there is one.
+    pub(crate) fn user(&self) -> Option<&str> {
+        let dimension = self.dimension.as_deref().filter(|dimension| *dimension == "user");
+        let named = dimension.and(self.identifier.as_deref());
+        let keys = self.keys.iter().flat_map(|Keys(keys)| keys);
+        let mut of_keys =
+            keys.filter(|(dimension, _)| &**dimension == "user").map(|(_, identifier)| &**identifier);
+        self.user_id.as_deref().or(named).or_else(|| of_keys.next())
+    }
+
+    fn identities(&'a self) -> Result<Check<'a>, ApiError> {
+        match (&self.user_id, &self.dimension, &self.identifier, &self.keys) {
+            (Some(user_id), None, None, None) => Ok(Check::new("user", user_id)),
+            (None, Some(dimension), Some(identifier), None) => Ok(Check::new(dimension, identifier)),
+            (None, Some(_), None, None) => {
+                Err(ApiError::input("identifier", "is missing; it goes with dimension"))
+            }
+            (None, None, Some(_), None) => {
+                Err(ApiError::input("dimension", "is missing; it goes with identifier"))
+            }
+            (None, None, None, Some(Keys(keys))) => {
+                if keys.len() > KEYS_MAX {
+                    return Err(ApiError::input("keys", format!("must have at most {KEYS_MAX} entries")));
+                }
+                let mut entries = keys.iter();
+                let Some((dimension, identifier)) = entries.next() else {
+                    return Err(ApiError::input("keys", "must not be empty"));
+                };
+                let first = Check::new(dimension, identifier);
+                Ok(entries.fold(first, |check, (dimension, identifier)| check.and(dimension, identifier)))
+            }
+            (None, None, None, None) => {
+                Err(ApiError::input("user_id", "is missing; or give dimension and identifier, or keys"))
+            }
+            _ => Err(ApiError::input("user_id", "give either user_id, or dimension and identifier, or keys")),
+        }
+    }
+
+    /// The limit that the request brings along: `limit` and `window_seconds` together, or a `strategy` for the default limit's numbers.
+    pub(crate) fn ad_hoc_limit(&self, limiter: &Limiter) -> Result<Option<Limit>, ApiError> {
+        let strategy = self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?;
+        let missing = |field| {
+            Err(ApiError::field(
+                Code::InvalidLimit,
+                field,
+                "is missing; limit and window_seconds go together",
+            ))
+        };
+        let limit = match (self.limit, self.window_seconds) {
+            (Some(quota), Some(seconds)) => {
+                let algorithm = strategy.unwrap_or(Algorithm::TokenBucket);
+                Limit::try_new(algorithm, quota, Duration::from_secs(seconds)).map_err(invalid_limit)?
+            }
+            (Some(_), None) => return missing("window_seconds"),
+            (None, Some(_)) => return missing("limit"),
+            (None, None) => match (strategy, limiter.default_limit()) {
+                (None, _) if self.burst_capacity.is_some() => return missing("limit"),
+                (None, _) => return Ok(None),
+                (Some(_), None) => return missing("limit"),
+                (Some(algorithm), Some(default)) => {
+                    let quota = u64::from(default.quota());
+                    let limit = Limit::try_new(algorithm, quota, default.window()).map_err(invalid_limit)?;
+                    if !algorithm.takes_burst() {
+                        limit
+                    } else {
+                        limit.with_burst(u64::from(default.capacity())).map_err(invalid_limit)?
+                    }
+                }
+            },
+        };
+        match self.burst_capacity {
+            None => Ok(Some(limit)),
+            Some(burst) => limit.with_burst(burst).map(Some).map_err(invalid_limit),
+        }
+    }
+
+    /// Names the field of this request that a check was refused for.
+    pub(crate) fn explain(&self, error: CheckError) -> ApiError {
+        match &error {
+            CheckError::InvalidIdentifier { dimension } if self.user_id.is_none() => {
+                let field =
+                    if self.keys.is_some() { format!("keys.{dimension}") } else { "identifier".to_owned() };
+                ApiError::input(&field, error.to_string().trim_start_matches("identifier "))
+            }
+            CheckError::InvalidDimension { .. } if self.keys.is_some() => {
+                ApiError::input("keys", error.to_string())
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+/// The idempotency key of a request: from its body or its header, which must agree.
+pub(crate) fn idempotency_key<'a>(
+    body: Option<&'a str>,
+    headers: &'a HeaderMap,
+) -> Result<Option<&'a str>, ApiError> {
+    let Some(header) = headers.get("x-idempotency-key") else { return Ok(body) };
+    let header =
+        header.to_str().map_err(|_| ApiError::input("X-Idempotency-Key", "must be visible ASCII"))?;
+    match body {
+        Some(body) if body != header => {
+            Err(ApiError::input("idempotency_key", "differs from the header X-Idempotency-Key"))
+        }
+        _ => Ok(Some(header)),
+    }
+}
+
+/// Whether `method` is one, in upper case.
+pub(crate) fn is_method(method: &str) -> bool {
+    (1..=METHOD_LENGTH_MAX).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+/// The algorithm that `field` names.
+pub(crate) fn parse_strategy(field: &str, text: &str) -> Result<Algorithm, ApiError> {
+    text.parse().map_err(|_| {
+        let reason = "must be token_bucket, leaky_bucket, fixed_window, sliding_log (or sliding_window), sliding_counter or gcra";
+        ApiError::field(Code::InvalidStrategy, field, reason)
+    })
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Text,
+    Count,
+    Integer,
+    Object,
+    Texts,
+    List,
+    Number,
+    Limits,
+}
+
+const FIELDS: [(&str, Kind); 14] = [
+    ("user_id", Kind::Text),
+    ("endpoint", Kind::Text),
+    ("dimension", Kind::Text),
+    ("identifier", Kind::Text),
+    ("keys", Kind::Object),
+    ("cost", Kind::Count),
+    ("method", Kind::Text),
+    ("strategy", Kind::Text),
+    ("limit", Kind::Count),
+    ("window_seconds", Kind::Count),
+    ("burst_capacity", Kind::Count),
+    ("plans", Kind::Texts),
+    ("idempotency_key", Kind::Text),
+    ("timestamp", Kind::Integer),
+];
+
+/// The numbers of a limit inside another object.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbers {
+    #[serde(rename = "limit")]
+    _limit: Option<u64>,
+    #[serde(rename = "window_seconds")]
+    _window_seconds: Option<serde_json::Number>,
+    #[serde(rename = "burst_capacity")]
+    _burst_capacity: Option<u64>,
+}
+
+const NUMBERS: [(&str, Kind); 3] =
+    [("limit", Kind::Count), ("window_seconds", Kind::Number), ("burst_capacity", Kind::Count)];
+
+/// Reads a JSON object. What is wrong with a refused one is worked out only then.
+pub(crate) fn read_object<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    fields: &[(&str, Kind)],
+) -> Result<T, ApiError> {
+    // Derived structs would also take a list of their fields.
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::input("body", "must be a JSON object"));
+    }
+    serde_json::from_slice(body).map_err(|error| diagnose(body, fields, &error))
+}
+
+fn diagnose(body: &[u8], fields: &[(&str, Kind)], error: &serde_json::Error) -> ApiError {
+    use serde_json::Value;
+
+    let value = match serde_json::from_slice::<Value>(body) {
+        Ok(value) => value,
+        Err(error) => {
+            let place = format!("line {} column {}", error.line(), error.column());
+            return ApiError::input("body", format!("is not valid JSON, at {place}"));
+        }
+    };
+    let Value::Object(entries) = value else {
+        return ApiError::input("body", "must be a JSON object");
+    };
+    for (name, value) in &entries {
+        let Some((field, kind)) = fields.iter().find(|(field, _)| field == name) else {
+            let known: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
+            let name: String = name.chars().take(64).collect();
+            return ApiError::input(&name, format!("unknown field; known are {}", known.join(", ")));
+        };
+        let wrong = match (kind, value) {
+            (_, Value::Null) | (Kind::Text, Value::String(_)) => None,
+            (Kind::Text, _) => Some("must be a string"),
+            (Kind::Count, Value::Number(number)) if number.is_u64() => None,
+            (Kind::Count, _) => Some("must be a positive whole number"),
+            (Kind::Integer, Value::Number(number)) if number.is_i64() => None,
+            (Kind::Integer, _) => Some("must be a whole number"),
+            (Kind::Object, Value::Object(keys)) if keys.values().all(Value::is_string) => None,
+            (Kind::Object, _) => Some("must be an object of strings, like {\"user\": \"u1\"}"),
+            (Kind::Texts, Value::Array(items)) if items.iter().all(Value::is_string) => None,
+            (Kind::Texts, _) => Some("must be a list of strings"),
+            (Kind::List, Value::Array(_)) => None,
+            (Kind::List, _) => Some("must be a list"),
+            (Kind::Number, Value::Number(_)) => None,
+            (Kind::Number, _) => Some("must be a positive number"),
+            (Kind::Limits, Value::Object(limits)) => {
+                let found = limits.iter().find_map(|(name, value)| {
+                    let text = value.to_string();
+                    let numbers = read_object::<Numbers>(text.as_bytes(), &NUMBERS).err()?;
+                    Some((name.chars().take(128).collect::<String>(), numbers))
+                });
+                if let Some((name, error)) = found {
+                    let (inner, reason) = error.details.unwrap_or_default();
+                    return ApiError::field(error.code, &format!("{field}.{name}.{inner}"), reason);
+                }
+                None
+            }
+            (Kind::Limits, _) => Some("must be an object of limits by the names of rules"),
+        };
+        if let Some(reason) = wrong {
+            let code = match *field {
+                "limit" | "window_seconds" | "burst_capacity" | "capacity" | "refillRate"
+                | "windowSeconds" => Code::InvalidLimit,
+                "strategy" | "algorithm" | "type" => Code::InvalidStrategy,
+                _ => Code::InvalidInput,
+            };
+            return ApiError::field(code, field, reason);
+        }
+    }
+    // What is left are required fields, and fields that stand twice, which a map of values does not show.
+    let message = error.to_string();
+    let field = message.split('`').nth(1).unwrap_or("body");
+    let reason = match message.split(' ').next() {
+        Some("missing") => "is missing",
+        Some("duplicate") => "stands twice",
+        _ => "is not valid",
+    };
+    ApiError::input(field, reason)
+}

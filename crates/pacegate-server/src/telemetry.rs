@@ -1,0 +1,135 @@
+//! What the service measures about itself. Each service has its own: two in one process do not mix theirs.
+//!
+//! Checks only add to numbers that are there already; names and labels are put together when somebody asks for them.
+
+mod export;
+mod histogram;
+mod process;
+mod rules;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use pacegate::{Decision, Gauge, Limiter, Timestamp};
+use tonic::Code;
+
+use crate::connection::Protocol;
+use crate::profiles::now;
+pub(crate) use export::scrape;
+pub(crate) use histogram::{Counted, Histogram};
+pub(crate) use rules::{Name as RuleName, Rule, Rules};
+
+/// How long checks take, in seconds: from a few microseconds in memory to a store's deadline and beyond.
+const LATENCY_BUCKETS: [f64; 14] =
+    [1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 1.0];
+/// The classes of HTTP's statuses.
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const CODES: usize = 17;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Allowed,
+    Blocked,
+    Error,
+}
+
+impl Ending {
+    const ALL: [Self; 3] = [Self::Allowed, Self::Blocked, Self::Error];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Blocked => "blocked",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Everything that is measured.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    is_on: bool,
+    started: Timestamp,
+    pub(crate) rules: Rules,
+    /// By the place of the store, then by how the check ended.
+    latency: Vec<[Histogram; Ending::ALL.len()]>,
+    http_responses: [AtomicU64; CLASSES.len()],
+    grpc_responses: [AtomicU64; CODES],
+    http_connections: Gauge,
+    grpc_connections: Gauge,
+}
+
+impl Telemetry {
+    /// Measures nothing about checks unless it `is_on`.
+    pub(crate) fn new(limiter: &Limiter, is_on: bool) -> Self {
+        let of_store = |_| std::array::from_fn(|_| Histogram::new(&LATENCY_BUCKETS));
+        Self {
+            is_on,
+            started: now(),
+            rules: Rules::default(),
+            latency: limiter.stores().health().map(of_store).collect(),
+            http_responses: std::array::from_fn(|_| AtomicU64::new(0)),
+            grpc_responses: std::array::from_fn(|_| AtomicU64::new(0)),
+            http_connections: Gauge::default(),
+            grpc_connections: Gauge::default(),
+        }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Takes note of a decision, and of how long it took.
+    #[inline]
+    pub(crate) fn observe(&self, decision: &Decision, took: Duration) {
+        if !self.is_on {
+            return;
+        }
+        let place = decision.binding_limit().map_or(0, |limit| limit.store_place());
+        let ending = if decision.allowed { Ending::Allowed } else { Ending::Blocked };
+        self.time(place, ending, took);
+        if !decision.replayed {
+            self.rules.observe(decision);
+        }
+    }
+
+    /// Takes note of a check that could not be decided.
+    pub(crate) fn observe_error(&self, took: Duration) {
+        if self.is_on {
+            self.time(0, Ending::Error, took);
+        }
+    }
+
+    fn time(&self, place: usize, ending: Ending, took: Duration) {
+        if let Some(store) = self.latency.get(place) {
+            store[ending as usize].record(took);
+        }
+    }
+
+    /// How long checks took, whatever became of them.
+    pub(crate) fn latency(&self) -> Counted {
+        let mut all = Histogram::new(&LATENCY_BUCKETS).counted();
+        self.latency.iter().flatten().for_each(|histogram| all.add(&histogram.counted()));
+        all
+    }
+
+    pub(crate) fn count_http(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1).min(CLASSES.len() - 1);
+        self.http_responses[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A response says how it went in its head, unless all went well so far.
+    pub(crate) fn count_grpc(&self, status: Option<&[u8]>) {
+        let code = status.map_or(Code::Ok, Code::from_bytes) as usize;
+        self.grpc_responses[code.min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connections(&self, protocol: Protocol) -> &Gauge {
+        match protocol {
+            Protocol::Http => &self.http_connections,
+            Protocol::Grpc => &self.grpc_connections,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What was decided, by the rule that decided it. Rules have names that operators gave; what callers send never becomes a name here.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use hashbrown::{Equivalent, HashMap};
+use pacegate::{Algorithm, Decision, Reason};
+use parking_lot::Mutex;
+
+use crate::profiles::now;
+
+/// How many rules are told apart; an operator may have a hundred thousand.
+const RULES_MAX: usize = 1_000;
+/// What the others are counted as.
+const OTHERS: &str = "(others)";
+/// What requests that no limit applied to are counted as.
+const NO_RULE: &str = "(none)";
+/// How long the least that was left is remembered, in seconds: this long at least, and twice as long at most.
+const LEAST_FOR: u64 = 30;
+/// Nobody said how much is left.
+const UNKNOWN: u64 = u64::MAX;
+
+/// Every reason there is, and none.
+pub(crate) const REASONS: [Option<Reason>; 6] = [
+    None,
+    Some(Reason::LimitExceeded),
+    Some(Reason::CostExceedsLimit),
+    Some(Reason::FailOpen),
+    Some(Reason::FailClosed),
+    Some(Reason::LocalFallback),
+];
+
+/// All rules that decided something. Reading takes no lock; a rule that is seen for the first time makes a new map.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    known: ArcSwap<HashMap<Name, Arc<Rule>, RandomState>>,
+    growing: Mutex<()>,
+}
+
+/// A rule, and how it decides: variants of one rule may differ in that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) rule: Box<str>,
+    pub(crate) algorithm: Option<Algorithm>,
+}
+
+/// What one rule decided.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) allowed: [AtomicU64; REASONS.len()],
+    pub(crate) blocked: [AtomicU64; REASONS.len()],
+    /// How often it would have denied, had it not only watched.
+    shadow_blocked: AtomicU64,
+    /// The least that a key had left in this half minute and in the one before, each with its number.
+    least: [(AtomicU64, AtomicU64); 2],
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Borrowed(&self.rule, self.algorithm).hash(state);
+    }
+}
+
+struct Borrowed<'a>(&'a str, Option<Algorithm>);
+
+impl Hash for Borrowed<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+        self.1.map(|algorithm| algorithm as u8).hash(state);
+    }
+}
+
+impl Equivalent<Name> for Borrowed<'_> {
+    fn equivalent(&self, name: &Name) -> bool {
+        self.0 == &*name.rule && self.1 == name.algorithm
+    }
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
+        let least = || (AtomicU64::new(0), AtomicU64::new(UNKNOWN));
+        Self {
+            allowed: zeros(),
+            blocked: zeros(),
+            shadow_blocked: AtomicU64::new(0),
+            least: [least(), least()],
+        }
+    }
+}
+
+impl Rules {
+    /// Takes note of a decision: at the limit that binds, and at those that only watch.
+    pub(crate) fn observe(&self, decision: &Decision) {
+        let (answer, limit) = (decision.binding(), decision.binding_limit());
+        let name = limit.map_or(NO_RULE, |limit| &*limit.name);
+        let reason = answer.and_then(|answer| answer.reason);
+        self.with(name, answer.map(|answer| answer.algorithm), |rule| {
+            let counts = if decision.allowed { &rule.allowed } else { &rule.blocked };
+            let place = REASONS.iter().position(|other| *other == reason).unwrap_or_default();
+            counts[place].fetch_add(1, Ordering::Relaxed);
+            if let Some(remaining) = answer.and_then(|answer| answer.remaining) {
+                rule.note_remaining(remaining.into(), now().as_micros() / 1_000_000);
+            }
+        });
+        for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
+            if answer.shadow && !answer.allowed {
+                self.with(&limit.name, Some(answer.algorithm), |rule| {
+                    rule.shadow_blocked.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        }
+    }
+
+    /// Everything that was counted, by name.
+    pub(crate) fn all(&self) -> Vec<(Name, Arc<Rule>)> {
+        let known = self.known.load();
+        let mut all: Vec<_> = known.iter().map(|(name, rule)| (name.clone(), rule.clone())).collect();
+        all.sort_by(|(a, _), (b, _)| a.rule.cmp(&b.rule).then(a.algorithm.cmp(&b.algorithm)));
+        all
+    }
+
+    #[inline]
+    fn with(&self, rule: &str, algorithm: Option<Algorithm>, count: impl FnOnce(&Rule)) {
+        let known = self.known.load();
+        // Beyond the bound a rule that is not known stays so, and nobody waits for a lock to find that out.
+        let others = || (known.len() >= RULES_MAX).then(|| known.get(&Borrowed(OTHERS, algorithm))).flatten();
+        match known.get(&Borrowed(rule, algorithm)).or_else(others) {
+            Some(known) => count(known),
+            None => count(&self.add(rule, algorithm)),
+        }
+    }
+
+    #[cold]
+    fn add(&self, rule: &str, algorithm: Option<Algorithm>) -> Arc<Rule> {
+        let _one_at_a_time = self.growing.lock();
+        let known = self.known.load();
+        let rule = if known.len() < RULES_MAX { rule } else { OTHERS };
+        if let Some(known) = known.get(&Borrowed(rule, algorithm)) {
+            return known.clone();
+        }
+        let mut grown = HashMap::clone(&known);
+        let added = Arc::new(Rule::default());
+        grown.insert(Name { rule: rule.into(), algorithm }, added.clone());
+        self.known.store(Arc::new(grown));
+        added
+    }
+}
+
+impl Rule {
+    pub(crate) fn allowed(&self) -> u64 {
+        self.allowed.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn blocked(&self) -> u64 {
+        self.blocked.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn shadow_blocked(&self) -> u64 {
+        self.shadow_blocked.load(Ordering::Relaxed)
+    }
+
+    fn note_remaining(&self, remaining: u64, second: u64) {
+        let number = second / LEAST_FOR;
+        let (own, least) = &self.least[(number % 2) as usize];
+        if own.swap(number, Ordering::Relaxed) == number {
+            least.fetch_min(remaining, Ordering::Relaxed);
+        } else {
+            least.store(remaining, Ordering::Relaxed);
+        }
+    }
+
+    /// The least that any key had left lately.
+    pub(crate) fn least_remaining(&self) -> Option<u64> {
+        self.least_remaining_at(now().as_micros() / 1_000_000)
+    }
+
+    fn least_remaining_at(&self, second: u64) -> Option<u64> {
+        let recent = |number: u64| number + 1 >= second / LEAST_FOR;
+        let halves = self.least.iter().filter(|(number, _)| recent(number.load(Ordering::Relaxed)));
+        let least = halves.map(|(_, least)| least.load(Ordering::Relaxed)).min()?;
+        (least != UNKNOWN).then_some(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_rules_is_bounded_and_nothing_is_lost() {
+        let rules = Rules::default();
+        for number in 0..2_000 {
+            rules.with(&number.to_string(), Some(Algorithm::Gcra), |rule| {
+                rule.allowed[0].fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let all = rules.all();
+        assert_eq!(all.len(), RULES_MAX + 1);
+        let total: u64 = all.iter().map(|(_, rule)| rule.allowed[0].load(Ordering::Relaxed)).sum();
+        assert_eq!(total, 2_000);
+        let others = all.iter().find(|(name, _)| &*name.rule == OTHERS).unwrap();
+        assert_eq!(others.1.allowed[0].load(Ordering::Relaxed), 1_000);
+    }
+
+    #[test]
+    fn the_least_that_was_left_is_forgotten_after_a_while() {
+        let rule = Rule::default();
+        assert_eq!(rule.least_remaining_at(0), None);
+        for remaining in [5, 3, 4] {
+            rule.note_remaining(remaining, 100);
+        }
+        assert_eq!(rule.least_remaining_at(100), Some(3));
+        assert_eq!(rule.least_remaining_at(149), Some(3), "the half minute before counts");
+        rule.note_remaining(9, 130);
+        assert_eq!(rule.least_remaining_at(130), Some(3));
+        assert_eq!(rule.least_remaining_at(150), Some(9));
+        assert_eq!(rule.least_remaining_at(300), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! How much is taken, looked at and given back, and limits that descriptors bring along.
+
+use std::time::Duration;
+
+use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use pacegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use pacegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
+use pacegate_proto::envoy::r#type::v3::RateLimitUnit;
+use serde_json::{Value, json};
+use tonic::Code as Grpc;
+
+use super::client::Client;
+use super::service::Service;
+use super::{NOW, ask, descriptor, numbers, request, status};
+
+const RULES: &str = r#"
+default_limit: none
+descriptors:
+  - {domain: edge, name: a, entries: [{key: a}], algorithm: fixed_window, limit: 100, window: 1d}
+  - {domain: edge, name: b, entries: [{key: b}], algorithm: fixed_window, limit: 50, window: 1d}
+  - {domain: edge, name: c, entries: [{key: c}], algorithm: sliding_log, limit: 10, window: 1h}
+"#;
+
+fn taking(key: &str, hits: Option<u64>) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend: hits, ..descriptor(&[(key, "x")]) }
+}
+
+fn giving_back(key: &str, hits: Option<u64>) -> RateLimitDescriptor {
+    RateLimitDescriptor { is_negative_hits: true, ..taking(key, hits) }
+}
+
+async fn with_general(
+    service: &Service,
+    descriptors: Vec<RateLimitDescriptor>,
+    general: u32,
+) -> (Code, Vec<u32>) {
+    let message = RateLimitRequest { hits_addend: general, ..request(descriptors) };
+    numbers(&service.envoy().should_rate_limit(message).await.unwrap().into_inner())
+}
+
+#[tokio::test]
+async fn hits_are_those_of_the_descriptor_or_of_the_request() {
+    let service = Service::start(RULES).await;
+    let ok = |remaining: &[u32]| (Code::Ok, remaining.to_vec());
+    assert_eq!(with_general(&service, vec![taking("a", None)], 0).await, ok(&[99]), "0 is what nobody said");
+    assert_eq!(with_general(&service, vec![taking("a", None)], 9).await, ok(&[90]));
+    assert_eq!(with_general(&service, vec![taking("a", Some(5))], 9).await, ok(&[85]));
+    let both = vec![taking("a", Some(15)), taking("b", None)];
+    assert_eq!(with_general(&service, both, 10).await, ok(&[70, 40]));
+    let beyond = vec![taking("a", Some(71))];
+    assert_eq!(with_general(&service, beyond, 0).await, (Code::OverLimit, vec![70]), "and takes nothing");
+    for huge in [2_000_000_000, u64::MAX] {
+        let refused = with_general(&service, vec![taking("a", Some(huge))], 0).await;
+        assert_eq!(refused, (Code::OverLimit, vec![70]));
+    }
+    assert_eq!(with_general(&service, vec![taking("a", None)], u32::MAX).await.0, Code::OverLimit);
+    assert_eq!(with_general(&service, vec![taking("a", Some(70))], 0).await, ok(&[0]));
+}
+
+#[tokio::test]
+async fn an_explicit_zero_looks_and_takes_nothing() {
+    let service = Service::start(RULES).await;
+    for _ in 0..3 {
+        assert_eq!(with_general(&service, vec![taking("b", Some(0))], 7).await, (Code::Ok, vec![50]));
+    }
+    assert_eq!(with_general(&service, vec![taking("b", Some(49))], 0).await, (Code::Ok, vec![1]));
+    assert_eq!(with_general(&service, vec![taking("b", Some(0))], 0).await, (Code::Ok, vec![1]));
+    assert_eq!(with_general(&service, vec![taking("b", Some(1))], 0).await, (Code::Ok, vec![0]));
+    let none_left = with_general(&service, vec![taking("b", Some(0))], 0).await;
+    assert_eq!(none_left, (Code::OverLimit, vec![0]), "there is no room for one more");
+    let look_and_take = vec![taking("b", Some(0)), taking("a", Some(3))];
+    assert_eq!(with_general(&service, look_and_take, 0).await, (Code::OverLimit, vec![0, 100]));
+}
+
+#[tokio::test]
+async fn negative_hits_give_back_what_was_taken_and_no_more() {
+    let service = Service::start(RULES).await;
+    for key in ["a", "c"] {
+        let full = if key == "a" { 100 } else { 10 };
+        assert_eq!(ask(&service, vec![taking(key, Some(6))]).await.statuses[0].limit_remaining, full - 6);
+        let response = ask(&service, vec![giving_back(key, Some(4))]).await;
+        assert_eq!(numbers(&response), (Code::Ok, vec![full - 2]), "{key}");
+        let response = ask(&service, vec![giving_back(key, None)]).await;
+        assert_eq!(numbers(&response), (Code::Ok, vec![full - 1]), "one, unless it says");
+        let response = ask(&service, vec![giving_back(key, Some(1_000))]).await;
+        assert_eq!(numbers(&response), (Code::Ok, vec![full]), "never beyond a fresh counter");
+    }
+    // Whoever brings something back is not turned away, be the limit as full as it may.
+    assert_eq!(numbers(&ask(&service, vec![taking("b", Some(50))]).await), (Code::Ok, vec![0]));
+    assert_eq!(numbers(&ask(&service, vec![giving_back("b", Some(10))]).await), (Code::Ok, vec![10]));
+    // A request that is denied gives nothing back either.
+    let refused = vec![taking("b", Some(11)), giving_back("a", Some(1))];
+    ask(&service, vec![taking("a", Some(5))]).await;
+    assert_eq!(numbers(&ask(&service, refused).await), (Code::OverLimit, vec![10, 95]));
+}
+
+#[tokio::test]
+async fn different_hits_are_taken_together_or_not_at_all() {
+    let service = Service::start(RULES).await;
+    let mixed = || vec![taking("a", Some(30)), taking("b", Some(20)), taking("c", Some(1))];
+    assert_eq!(numbers(&ask(&service, mixed()).await), (Code::Ok, vec![70, 30, 9]));
+    assert_eq!(numbers(&ask(&service, mixed()).await), (Code::Ok, vec![40, 10, 8]));
+    for _ in 0..3 {
+        let response = ask(&service, mixed()).await;
+        assert_eq!(numbers(&response), (Code::OverLimit, vec![40, 10, 8]), "nothing was taken");
+        let codes: Vec<Code> = response.statuses.iter().map(DescriptorStatus::code).collect();
+        assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok]);
+    }
+    let fits = vec![taking("a", Some(40)), taking("b", Some(10)), taking("c", Some(8))];
+    assert_eq!(numbers(&ask(&service, fits).await), (Code::Ok, vec![0, 0, 0]));
+}
+
+fn with_limit(requests_per_unit: u32, unit: i32) -> RateLimitDescriptor {
+    let limit = Some(RateLimitOverride { requests_per_unit, unit });
+    RateLimitDescriptor { limit, ..descriptor(&[("a", "own")]) }
+}
+
+#[tokio::test]
+async fn a_descriptor_can_bring_a_limit_of_any_unit() {
+    let units = [
+        (RateLimitUnit::Second, Unit::Second, 1),
+        (RateLimitUnit::Minute, Unit::Minute, 60),
+        (RateLimitUnit::Hour, Unit::Hour, 3_600),
+        (RateLimitUnit::Day, Unit::Day, 86_400),
+        (RateLimitUnit::Week, Unit::Week, 7 * 86_400),
+        (RateLimitUnit::Month, Unit::Month, 30 * 86_400),
+        (RateLimitUnit::Year, Unit::Year, 365 * 86_400),
+    ];
+    for (unit, shown, seconds) in units {
+        let service = Service::start(RULES).await;
+        // From the second's edge to the end of the window, which is aligned to the epoch.
+        let left = i64::try_from((seconds - NOW % seconds) * 1_000_000).unwrap() - 123_456;
+        for (code, remaining) in [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
+            let response = ask(&service, vec![with_limit(2, unit.into())]).await;
+            assert_eq!(response.overall_code(), code);
+            assert_eq!(response.statuses, [status(code, "ad-hoc", 2, shown, remaining, left)], "{unit:?}");
+        }
+        service.rest.clock.advance(Duration::from_micros(u64::try_from(left).unwrap()));
+        let response = ask(&service, vec![with_limit(2, unit.into())]).await;
+        assert_eq!(numbers(&response), (Code::Ok, vec![1]), "{unit:?}: the next window");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_brought_along_takes_the_place_of_the_rule() {
+    let service = Service::start(RULES).await;
+    let response = ask(&service, vec![with_limit(0, RateLimitUnit::Minute.into())]).await;
+    assert_eq!((response.overall_code(), response.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
+    assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 0);
+    let larger = ask(&service, vec![with_limit(1_000, RateLimitUnit::Day.into())]).await;
+    assert_eq!(numbers(&larger), (Code::Ok, vec![999]), "the rule says 100");
+    let most = ask(&service, vec![with_limit(u32::MAX, RateLimitUnit::Hour.into())]).await;
+    assert_eq!(numbers(&most), (Code::Ok, vec![999_999_999]), "as much as can be counted");
+    for unknown in [0, 8, -1] {
+        let message = request(vec![descriptor(&[("a", "x")]), with_limit(1, unknown)]);
+        let refused = service.envoy().should_rate_limit(message).await.unwrap_err();
+        assert_eq!(refused.code(), Grpc::InvalidArgument);
+        assert!(refused.message().starts_with("descriptors[1].limit.unit: must be SECOND"), "{refused}");
+    }
+    let hits = RateLimitDescriptor { hits_addend: Some(400), ..with_limit(1_000, RateLimitUnit::Day.into()) };
+    assert_eq!(numbers(&ask(&service, vec![hits]).await), (Code::Ok, vec![599]));
+}
+
+#[tokio::test]
+async fn the_log_and_the_usage_have_what_was_asked_for() {
+    let rules = "default_limit: none\nrules: [{name: r, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]\ndecision_log: {rows_per_second: 1000}\n";
+    let service = Service::serve(Client::managed(rules).await, rules).await;
+    let of_user = |hits| RateLimitDescriptor {
+        hits_addend: Some(hits),
+        ..descriptor(&[("user", "u1"), ("path", "/x")])
+    };
+    for hits in [4, 0, 7] {
+        ask(&service, vec![of_user(hits)]).await;
+    }
+    ask(&service, vec![RateLimitDescriptor { is_negative_hits: true, ..of_user(1) }]).await;
+    service.rest.live().finish_logs().await;
+    let logged = service.rest.admin(hyper::Method::GET, "/api/v1/logs", Value::Null).await.body;
+    let mut found: Vec<(i64, bool, &str)> = logged["decisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            assert_eq!((&row["user_id"], &row["endpoint"]), (&json!("u1"), &json!("/x")));
+            (row["cost"].as_i64().unwrap(), row["allowed"].as_bool().unwrap(), row["rule"].as_str().unwrap())
+        })
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, [(4, true, "r"), (7, false, "r")], "neither looks nor refunds are requests");
+}

@@ -1,0 +1,128 @@
+//! Rules that change under load: every answer belongs to one revision, and management is not held up by checks.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use axum::body::Body;
+use http_body_util::BodyExt;
+use hyper::Request;
+use pacegate::{Config, MemoryStore, Stores};
+use pacegate_catalog::Catalog;
+use pacegate_server::{AdminKey, App, Live};
+use serde_json::{Value, json};
+
+/// Two rules that stack, whose numbers say which revision they are of.
+fn yaml(revision: u64) -> String {
+    format!(
+        "rules:\n  - {{name: a, dimension: user, algorithm: gcra, limit: {}, window: 1s}}\n  - {{name: b, dimension: user, algorithm: gcra, limit: {}, window: 1s}}\n",
+        1_000_000 + revision,
+        2_000_000 + revision
+    )
+}
+
+async fn start() -> (Arc<Live>, App) {
+    let config = Config::parse(&yaml(0)).unwrap();
+    let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+    let stores = Stores::memory(Arc::new(MemoryStore::default()));
+    let live = Live::start(config.clone(), stores, catalog).await.unwrap();
+    let app = App::managed(&config, live.clone(), Some(AdminKey::new("secret")));
+    (live, app)
+}
+
+async fn ask(app: &App, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", "application/json")
+        .header("x-api-key", "secret")
+        .body(Body::from(body.to_string()))
+        .unwrap();
+    let response = app.respond(request, SocketAddr::from(([127, 0, 0, 1], 9))).await;
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+/// Checks without a pause until it is told to stop; what it sees is judged by `look`.
+async fn checks(app: App, stop: Arc<AtomicBool>, count: Arc<AtomicU64>, look: impl Fn(&Value)) {
+    let body = json!({"user_id": "u1", "endpoint": "/"});
+    while !stop.load(Ordering::Relaxed) {
+        let (status, answer) = ask(&app, "POST", "/v1/rate-limit/check", &body).await;
+        assert_eq!(status, 200, "{answer}");
+        look(&answer);
+        count.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_thousand_reloads_good_and_bad_under_load() {
+    let (live, app) = start().await;
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let reached = Arc::new(AtomicU64::new(0));
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            let reached = reached.clone();
+            let seen = AtomicU64::new(0);
+            tokio::spawn(checks(app.clone(), stop.clone(), count.clone(), move |answer| {
+                let quota = |place: usize| answer["limits"][place]["quota"].as_u64().unwrap();
+                let revision = quota(0) - 1_000_000;
+                assert_eq!(quota(1), 2_000_000 + revision, "both rules are of one revision: {answer}");
+                assert!(seen.swap(revision, Ordering::Relaxed) <= revision, "it never goes back");
+                assert!(revision <= reached.load(Ordering::SeqCst));
+            }))
+        })
+        .collect();
+    let (mut good, mut bad) = (0, 0);
+    for revision in 1..=1_000 {
+        if revision % 3 == 0 {
+            // As the file watcher finds it: mistakes, or rules for stores that are not there.
+            match Config::parse(&yaml(revision).replace("gcra", "nonsense")) {
+                Ok(_) => panic!("a bad file was taken"),
+                Err(errors) => assert_eq!(errors.0.len(), 2),
+            }
+            let foreign = "stores: {other: {url: \"memory:\"}}\n".to_owned()
+                + &yaml(revision).replace("window: 1s", "window: 1s, store: other");
+            assert!(live.reload(Config::parse(&foreign).unwrap()).await.is_err());
+            bad += 1;
+        } else {
+            reached.store(revision, Ordering::SeqCst);
+            live.reload(Config::parse(&yaml(revision)).unwrap()).await.unwrap();
+            good += 1;
+        }
+        tokio::task::yield_now().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+    let checks = count.load(Ordering::Relaxed);
+    println!("PASS reloads good={good} bad={bad} checks={checks} mixed=0");
+    assert!(checks > 1_000, "{checks} checks are no load");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn management_works_while_checks_run() {
+    let (_live, app) = start().await;
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let clients: Vec<_> =
+        (0..4).map(|_| tokio::spawn(checks(app.clone(), stop.clone(), count.clone(), |_| {}))).collect();
+    for number in 0..20 {
+        let rule = json!({"name": format!("r{number}"), "dimension": "user", "algorithm": "gcra", "limit": 1_000_000, "window_seconds": 1});
+        let (status, made) = ask(&app, "POST", "/api/v1/rules", &rule).await;
+        assert_eq!(status, 201);
+        let path = format!("/api/v1/rules/{}", made["rule_id"].as_str().unwrap());
+        assert_eq!(ask(&app, "PUT", &path, &rule).await.0, 200);
+        let user = format!("/api/v1/users/u{number}/tier");
+        assert_eq!(ask(&app, "PUT", &user, &json!({"tier": "gold"})).await.0, 200);
+        assert_eq!(ask(&app, "DELETE", &path, &Value::Null).await.0, 204, "while it is in use");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert!(count.load(Ordering::Relaxed) > 100);
+}

@@ -1,0 +1,60 @@
+//! A store that does as a test says.
+
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pacegate::{ApplyFuture, Command, MemoryStore, Store, StoreError, Timestamp};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Behaviour {
+    Answer,
+    Hang,
+    Unavailable,
+    Rejected,
+    Foreign,
+    Overloaded,
+    /// Answers after a while, which differs.
+    Uneven,
+}
+
+/// A store that does as it is told.
+#[derive(Debug)]
+pub struct Scripted {
+    behaviour: Mutex<Behaviour>,
+    memory: MemoryStore,
+}
+
+impl Scripted {
+    pub fn new(behaviour: Behaviour) -> Arc<Self> {
+        Arc::new(Self { behaviour: Mutex::new(behaviour), memory: MemoryStore::default() })
+    }
+
+    pub fn set(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
+    }
+}
+
+impl Store for Scripted {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let behaviour = *self.behaviour.lock().unwrap();
+            if behaviour == Behaviour::Hang {
+                pending::<()>().await;
+            }
+            if behaviour == Behaviour::Uneven {
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(..5_000))).await;
+            }
+            let answer = |command: &Command<'_>| match behaviour {
+                Behaviour::Unavailable => Err(StoreError::unavailable("connection refused")),
+                Behaviour::Rejected => Err(StoreError::rejected("wrong password")),
+                Behaviour::Foreign => Err(StoreError::foreign("not ours")),
+                Behaviour::Overloaded => Err(StoreError::overloaded()),
+                _ => self.memory.apply_now(command, now),
+            };
+            commands.iter().map(answer).collect()
+        })
+    }
+}

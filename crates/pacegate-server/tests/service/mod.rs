@@ -1,0 +1,118 @@
+//! A service on real sockets, reached over gRPC by tonic's client and over REST by the tests' own.
+
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use pacegate::Config;
+use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
+use pacegate_server::{Listeners, run};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::body::Body;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tower::util::BoxCloneSyncService;
+
+use crate::client::Client;
+
+/// No test waits longer for what must happen.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A running service.
+pub struct Service {
+    /// The same service over REST, and its clock.
+    pub rest: Client,
+    pub grpc: SocketAddr,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+impl Service {
+    /// Runs on simulated time.
+    pub async fn start(yaml: &str) -> Self {
+        Self::serve(Client::new(yaml), yaml).await
+    }
+
+    /// Serves what `rest` answers for, with the settings of `yaml`.
+    pub async fn serve(rest: Client, yaml: &str) -> Self {
+        let config = Config::parse(yaml).unwrap();
+        let [http, grpc] = [bind().await, bind().await];
+        let address = grpc.local_addr().unwrap();
+        let app = rest.app();
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(async move {
+            let listeners = Listeners::from(http).grpc(grpc);
+            run(listeners, app, &config.server, async { stopped.await.unwrap_or_default() }).await;
+        });
+        Self { rest, grpc: address, stop, running }
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap()
+    }
+
+    /// A connection of its own, made with the first request.
+    pub fn channel(&self) -> Channel {
+        self.endpoint().connect_lazy()
+    }
+
+    pub fn limiter(&self) -> RateLimiterClient<Channel> {
+        RateLimiterClient::new(self.channel())
+    }
+
+    pub fn envoy(&self) -> RateLimitServiceClient<Channel> {
+        RateLimitServiceClient::new(self.channel())
+    }
+
+    /// Tells the service to stop; what comes back completes when it has.
+    pub fn stop(self) -> (Client, JoinHandle<()>) {
+        self.stop.send(()).unwrap();
+        (self.rest, self.running)
+    }
+
+    /// A connection that sends what it is given: tonic's own channel gives up by itself when `grpc-timeout` is over, this one waits for the answer.
+    pub async fn patient(&self) -> Patient {
+        let stream = TcpStream::connect(self.grpc).await.unwrap();
+        // As every client of gRPC does: head and message go out at once.
+        stream.set_nodelay(true).unwrap();
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (sender, connection) = handshake.await.unwrap();
+        tokio::spawn(connection);
+        Patient::new(tower::service_fn(move |request: Request<Body>| {
+            let mut sender = sender.clone();
+            async move { sender.send_request(request).await }
+        }))
+    }
+
+    pub fn origin(&self) -> hyper::Uri {
+        format!("http://{}", self.grpc).parse().unwrap()
+    }
+}
+
+/// A channel without time-outs of its own.
+pub type Patient = BoxCloneSyncService<Request<Body>, Response<Incoming>, hyper::Error>;
+
+async fn bind() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// A message with metadata.
+pub fn with<T>(message: T, metadata: &[(&'static str, &str)]) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    for (name, value) in metadata {
+        request.metadata_mut().insert(*name, MetadataValue::try_from(*value).unwrap());
+    }
+    request
+}
+
+/// What must be there soon.
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("it takes too long")
+}

@@ -1,0 +1,68 @@
+//! A service on real sockets and in real time, with a catalog of its own and encrypted if its configuration says so.
+
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate::{Config, MemoryStore, Stores};
+use pacegate_catalog::Catalog;
+use pacegate_server::{AdminKey, App, Listeners, Live, Tls, run};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// No test waits longer for what must happen.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A running service; it is told to stop when this value goes.
+pub struct Service {
+    pub http: SocketAddr,
+    pub grpc: SocketAddr,
+    pub tls: Option<Arc<Tls>>,
+    pub catalog: Catalog,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+}
+
+impl Service {
+    pub async fn start(yaml: &str) -> Self {
+        let config = Config::parse(yaml).unwrap();
+        let [http, grpc] = [bind().await, bind().await];
+        let addresses = [&http, &grpc].map(|listener| listener.local_addr().unwrap());
+        let tls = config.server.tls.as_ref().map(|tls| Tls::load(tls).unwrap());
+        let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+        let stores = Stores::memory(Arc::new(MemoryStore::default()));
+        let live = Live::start(config.clone(), stores, catalog.clone()).await.unwrap();
+        let app = App::managed(&config, live, Some(AdminKey::new("secret")));
+        let mut listeners = Listeners::from(http).grpc(grpc);
+        if let Some(tls) = tls.clone() {
+            listeners = listeners.tls(tls);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(async move {
+            run(listeners, app, &config.server, async { stopped.await.unwrap_or_default() }).await;
+        });
+        Self { http: addresses[0], grpc: addresses[1], tls, catalog, stop: Some(stop), running }
+    }
+
+    /// Tells it to stop.
+    pub fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    /// Waits until it has.
+    pub async fn ended(self) {
+        soon(self.running).await.unwrap();
+    }
+}
+
+async fn bind() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// What must be there soon.
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("it takes too long")
+}

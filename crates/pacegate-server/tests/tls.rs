@@ -1,0 +1,347 @@
+//! Encrypted connections: who is let in, as whom, with which certificate, over HTTP/1.1, HTTP/2 and gRPC.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod caller;
+mod sockets;
+
+use std::fs;
+use std::path::Path;
+
+use caller::{Caller, Connection, WIRES, Wire};
+use pacegate_catalog::{Actor, AuditFilter};
+use pacegate_testkit::server::{Authority, Signed, Validity};
+use sockets::{Service, soon};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Duration, Instant};
+
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// An authority, and the files of a service that it signed for.
+struct Files {
+    directory: TempDir,
+    authority: Authority,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self::with(Authority::new(), &NAMES, Validity::Now)
+    }
+
+    fn with(authority: Authority, names: &[&str], validity: Validity) -> Self {
+        let directory = TempDir::new().unwrap();
+        authority.server(names, validity).save(directory.path(), "server");
+        fs::write(directory.path().join("authority.pem"), authority.certificate()).unwrap();
+        Self { directory, authority }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A service that shows its certificate.
+    async fn service(&self) -> Service {
+        self.service_with("", "").await
+    }
+
+    /// A service that wants to see one as well.
+    async fn mutual(&self) -> Service {
+        self.service_with("client_ca: {}/authority.pem", "").await
+    }
+
+    async fn service_with(&self, tls: &str, server: &str) -> Service {
+        let tls = format!("cert: {{}}/server.pem, key: {{}}/server.key, {tls}");
+        let tls = tls.replace("{}", &self.path().display().to_string());
+        Service::start(&format!("server: {{tls: {{{tls}}}, {server}}}")).await
+    }
+
+    /// One that trusts the authority, and shows nothing.
+    fn caller(&self) -> Caller {
+        Caller::trusting(&self.authority)
+    }
+
+    fn named(&self, names: &[&str]) -> Caller {
+        self.caller().showing(self.authority.client(names, Validity::Now))
+    }
+}
+
+async fn is_served(service: &Service, caller: &Caller) {
+    for wire in WIRES {
+        assert_eq!(caller.check(service, wire).await, Ok(200), "{wire:?}");
+    }
+}
+
+/// What comes before the connection is closed.
+async fn rest_of(mut stream: TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 1_024];
+    while let Ok(count @ 1..) = soon(stream.read(&mut buffer)).await {
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn client_and_service_agree_on_a_protocol() {
+    let files = Files::new();
+    let service = files.service().await;
+    is_served(&service, &files.caller()).await;
+    let agreed = async |offered: &[&str], address| {
+        let stream = files.caller().stream(address, offered).await?;
+        Ok::<_, String>(stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec))
+    };
+    assert_eq!(agreed(&["http/1.1", "h2"], service.http).await, Ok(Some(b"h2".to_vec())));
+    assert_eq!(agreed(&["http/1.1"], service.http).await, Ok(Some(b"http/1.1".to_vec())));
+    assert_eq!(agreed(&[], service.http).await, Ok(None));
+    assert_eq!(agreed(&["h2"], service.grpc).await, Ok(Some(b"h2".to_vec())));
+    assert!(agreed(&["http/1.1"], service.grpc).await.is_err());
+    assert!(agreed(&["spdy/1"], service.http).await.is_err());
+}
+
+#[tokio::test]
+async fn clients_refuse_a_service_that_is_not_the_right_one() {
+    for (names, validity, expected) in [
+        (&NAMES[..], Validity::Over, "Expired"),
+        (&NAMES, Validity::ToCome, "NotValidYet"),
+        (&["example.org", "127.0.0.2"], Validity::Now, "NotValidForName"),
+    ] {
+        let files = Files::with(Authority::new(), names, validity);
+        let service = files.service().await;
+        for wire in WIRES {
+            let reason = files.caller().check(&service, wire).await.unwrap_err();
+            assert!(reason.contains(expected), "{wire:?} {reason}");
+        }
+    }
+    let files = Files::new();
+    let service = files.service().await;
+    let stranger = Caller::trusting(&Authority::new());
+    for wire in WIRES {
+        let reason = stranger.check(&service, wire).await.unwrap_err();
+        assert!(reason.contains("InvalidCertificate"), "{wire:?} {reason}");
+    }
+    is_served(&service, &files.caller()).await;
+}
+
+#[tokio::test]
+async fn a_service_refuses_clients_that_are_not_the_right_ones() {
+    let files = Files::new();
+    let service = files.mutual().await;
+    let right = files.named(&["orders.example.org"]);
+    is_served(&service, &right).await;
+    let signed = |authority: &Authority, validity| authority.client(&["orders.example.org"], validity);
+    let server = files.authority.server(&NAMES, Validity::Now);
+    for (case, caller) in [
+        ("no certificate", files.caller()),
+        ("of another authority", files.caller().showing(signed(&Authority::new(), Validity::Now))),
+        ("expired", files.caller().showing(signed(&files.authority, Validity::Over))),
+        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::ToCome))),
+        ("of a server", files.caller().showing(server)),
+    ] {
+        for wire in WIRES {
+            // The client may believe that it is connected, but gets no answer.
+            let reason = caller.check(&service, wire).await.unwrap_err();
+            assert!(!reason.is_empty(), "{case} {wire:?}");
+        }
+        is_served(&service, &right).await;
+    }
+}
+
+#[tokio::test]
+async fn plain_text_to_an_encrypted_service_is_not_answered() {
+    let files = Files::new();
+    let service = files.service().await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    for (address, text) in [
+        (service.http, &b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"[..]),
+        (service.http, preface),
+        (service.grpc, preface),
+        (service.grpc, b"\0"),
+        (service.http, &[0xff; 70_000]),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // It may be closed before everything is sent.
+        let _ = stream.write_all(text).await;
+        let _ = stream.shutdown().await;
+        let answer = rest_of(stream).await;
+        // Nothing but an alert.
+        assert!(answer.len() < 16 && [None, Some(&0x15)].contains(&answer.first()), "{answer:?}");
+    }
+    is_served(&service, &files.caller()).await;
+}
+
+#[tokio::test]
+async fn encryption_to_a_plain_service_closes_its_own_connection_only() {
+    let files = Files::new();
+    let service = Service::start("server: {idle_timeout: 1s}").await;
+    for wire in WIRES {
+        assert!(files.caller().check(&service, wire).await.is_err(), "{wire:?}");
+        let stream = TcpStream::connect(wire.address(&service)).await.unwrap();
+        let answer = Connection::over(stream, wire).await.unwrap().check(None).await;
+        assert_eq!(answer, Ok(200), "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
+    let files = Files::new();
+    let service = files.service_with("", "idle_timeout: 300ms, max_connections: 1").await;
+    for address in [service.http, service.grpc] {
+        let silent = TcpStream::connect(address).await.unwrap();
+        let since = Instant::now();
+        assert!(rest_of(silent).await.is_empty());
+        assert!(since.elapsed() >= Duration::from_millis(250), "{:?}", since.elapsed());
+
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        let dribble = async {
+            let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+            for byte in hello.iter().chain(std::iter::repeat(&0)) {
+                if slow.write_all(&[*byte]).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        soon(dribble).await;
+    }
+    // The only place is free again.
+    is_served(&service, &files.caller()).await;
+}
+
+#[tokio::test]
+async fn a_certificate_speaks_for_its_owner() {
+    let files = Files::new();
+    let identities = "identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, report.example.org: reader, 10.0.0.7: checker, \"2001:db8::7\": checker}";
+    let tls = format!("client_ca: {{}}/authority.pem, {identities}");
+    let service = files.service_with(&tls, "require_key: true").await;
+    for (names, check, reset) in [
+        (&["spiffe://example.org/orders"][..], 200, 403),
+        (&["ops@example.org"], 200, 200),
+        (&["report.example.org"], 403, 403),
+        (&["10.0.0.7"], 200, 403),
+        (&["2001:db8::7"], 200, 403),
+        // The first name that has a role counts.
+        (&["nobody.example.org", "ops@example.org", "report.example.org"], 200, 200),
+        // Names are compared whole.
+        (&["spiffe://example.org/orders/2"], 401, 401),
+        (&["spiffe://example.org/order"], 401, 401),
+        (&["nobody.example.org"], 401, 401),
+        (&[], 401, 401),
+    ] {
+        for wire in WIRES {
+            let mut connection = files.named(names).open(&service, wire).await.unwrap();
+            assert_eq!(connection.check(None).await, Ok(check), "check {names:?} {wire:?}");
+            assert_eq!(connection.reset(None).await, Ok(reset), "reset {names:?} {wire:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_wins_over_a_certificate() {
+    let files = Files::new();
+    let tls = "client_ca: {}/authority.pem, identities: {ops@example.org: admin}";
+    let service = files.service_with(tls, "require_key: true").await;
+    let checker = service.catalog.create_key(&Actor::default(), "checker", "c", None).await.unwrap().1;
+    for wire in WIRES {
+        let mut admin = files.named(&["ops@example.org"]).open(&service, wire).await.unwrap();
+        assert_eq!(admin.reset(None).await, Ok(200), "{wire:?}");
+        assert_eq!(admin.check(Some(&checker)).await, Ok(200), "{wire:?}");
+        assert_eq!(admin.reset(Some(&checker)).await, Ok(403), "{wire:?}");
+        assert_eq!(admin.reset(Some("wrong")).await, Ok(401), "{wire:?}");
+        let mut nobody = files.named(&["nobody.example.org"]).open(&service, wire).await.unwrap();
+        assert_eq!(nobody.reset(Some("secret")).await, Ok(200), "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_audit_trail_names_the_certificate() {
+    let files = Files::new();
+    let tls = "client_ca: {}/authority.pem, identities: {\"spiffe://example.org/ops\": admin, \"spiffe://example.org/orders\": checker}";
+    let service = files.service_with(tls, "").await;
+    let plan = r#"{"limits":[{"algorithm":"fixed_window","limit":5,"window_seconds":60}]}"#;
+    for (wire, name) in [(Wire::Http1, "silver"), (Wire::Http2, "gold")] {
+        let path = format!("/api/v1/plans/{name}");
+        let mut orders = files.named(&["spiffe://example.org/orders"]).open(&service, wire).await.unwrap();
+        assert_eq!(orders.request("PUT", &path, None, plan).await.unwrap().0, 403);
+        let mut ops = files.named(&["spiffe://example.org/ops"]).open(&service, wire).await.unwrap();
+        assert_eq!(ops.request("PUT", &path, None, plan).await.unwrap().0, 201);
+    }
+    let records = service.catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
+    assert_eq!(records.len(), 2, "who was refused changed nothing");
+    assert!(records.iter().all(|record| record.actor.key_id == "certificate:spiffe://example.org/ops"));
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_for_new_connections() {
+    let files = Files::new();
+    let service = files.mutual().await;
+    let tls = service.tls.clone().unwrap();
+    let caller = files.named(&["orders.example.org"]);
+    let mut before = Vec::new();
+    for wire in WIRES {
+        before.push((wire, caller.open(&service, wire).await.unwrap()));
+    }
+    let first = before[0].1.shown.clone();
+
+    let replacement = files.authority.server(&NAMES, Validity::Now);
+    replacement.save(files.path(), "server");
+    tls.reload().unwrap();
+    for (wire, old) in &mut before {
+        assert_eq!(old.check(None).await, Ok(200), "{wire:?}: a connection goes on as it began");
+        let mut new = caller.open(&service, *wire).await.unwrap();
+        assert_ne!(new.shown, first, "{wire:?}");
+        assert_eq!(new.check(None).await, Ok(200), "{wire:?}");
+    }
+    let second = caller.open(&service, Wire::Http2).await.unwrap().shown;
+
+    // Whatever is wrong with the files is said, and changes nothing.
+    let other = files.authority.server(&NAMES, Validity::Now);
+    let (file, good) = (|name: &str| files.path().join(name), &replacement);
+    let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let bad: [(&str, Option<&str>, &str, &str); 7] = [
+        ("server.pem", Some("garbage"), "server.tls.cert", "has no certificate"),
+        ("server.pem", Some(garbage), "server.tls.cert", "certificate"),
+        ("server.pem", None, "server.tls.cert", "No such file"),
+        ("server.key", Some(&other.key), "server.tls.key", "is not the key of the certificate in"),
+        ("server.key", Some("garbage"), "server.tls.key", ""),
+        ("server.key", None, "server.tls.key", "No such file"),
+        ("authority.pem", Some("garbage"), "server.tls.client_ca", "has no certificate"),
+    ];
+    for (name, text, field, expected) in bad {
+        let kept = fs::read(file(name)).unwrap();
+        match text {
+            Some(text) => fs::write(file(name), text).unwrap(),
+            None => fs::remove_file(file(name)).unwrap(),
+        }
+        let error = tls.reload().unwrap_err().to_string();
+        let named = format!("{field}: {}: ", file(name).display());
+        assert!(error.starts_with(&named) && error.contains(expected), "{error}");
+        assert!(!error.contains(good.key.lines().nth(1).unwrap()), "a key is not shown");
+        fs::write(file(name), kept).unwrap();
+        for wire in WIRES {
+            let mut new = caller.open(&service, wire).await.unwrap();
+            assert_eq!((new.check(None).await, &new.shown), (Ok(200), &second), "{name} {wire:?}");
+        }
+    }
+    for (wire, old) in &mut before {
+        assert_eq!(old.check(None).await, Ok(200), "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn another_authority_for_clients_can_be_loaded_too() {
+    let files = Files::new();
+    let service = files.mutual().await;
+    let caller = files.named(&["orders.example.org"]);
+    let mut before = caller.open(&service, Wire::Http2).await.unwrap();
+    let other = Authority::new();
+    fs::write(files.path().join("authority.pem"), other.certificate()).unwrap();
+    service.tls.as_ref().unwrap().reload().unwrap();
+    let welcome: Signed = other.client(&["orders.example.org"], Validity::Now);
+    is_served(&service, &files.caller().showing(welcome)).await;
+    for wire in WIRES {
+        assert!(caller.check(&service, wire).await.is_err(), "{wire:?}");
+    }
+    assert_eq!(before.check(None).await, Ok(200));
+}

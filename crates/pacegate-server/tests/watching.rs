@@ -1,0 +1,207 @@
+//! What is happening now, as events over a connection that stays open; and why a check is answered as it is.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod client;
+mod sockets;
+
+use client::Client;
+use hyper::Method;
+use pacegate_catalog::Actor;
+use serde_json::{Value, json};
+use sockets::{Service, soon};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+const RULES: &str = "
+default_limit: none
+rules:
+  - {name: few, dimension: user, algorithm: fixed_window, limit: 2, window: 1d}
+  - {name: few, dimension: user, tier: gold, algorithm: fixed_window, limit: 20, window: 1d}
+  - {name: few, dimension: user, identifier: vip, algorithm: fixed_window, limit: 200, window: 1d}
+  - {name: posts, dimension: user, method: POST, endpoint: '/orders/{id}', algorithm: gcra, limit: 1, window: 1d, mode: shadow}
+  - {name: per-tenant, dimension: tenant, algorithm: gcra, limit: 1, window: 1d}
+";
+
+/// A stream of events.
+struct Events(BufReader<TcpStream>);
+
+impl Events {
+    async fn open(service: &Service, key: &str) -> Self {
+        let mut stream = TcpStream::connect(service.http).await.unwrap();
+        let head = "GET /api/v1/live HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n";
+        stream.write_all(format!("{head}x-api-key: {key}\r\n\r\n").as_bytes()).await.unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    async fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = soon(self.0.read_line(&mut line)).await.unwrap_or_default();
+        // The last chunk has no bytes.
+        (read > 0 && line.trim_end() != "0").then(|| line.trim_end().to_owned())
+    }
+
+    /// The next event's name and data; `None` at the end.
+    async fn next(&mut self) -> Option<(String, String)> {
+        let mut name = String::new();
+        loop {
+            let line = self.line().await?;
+            if let Some(event) = line.strip_prefix("event: ") {
+                name = event.to_owned();
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                return Some((name, data.to_owned()));
+            }
+        }
+    }
+
+    async fn figures(&mut self) -> Value {
+        let (name, data) = self.next().await.unwrap();
+        assert_eq!(name, "figures", "{data}");
+        serde_json::from_str(&data).unwrap()
+    }
+}
+
+async fn check(service: &Service, user: &str) {
+    let mut stream = TcpStream::connect(service.http).await.unwrap();
+    let body = json!({"user_id": user, "endpoint": "/"}).to_string();
+    let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    soon(stream.read_to_string(&mut String::new())).await.unwrap();
+}
+
+#[tokio::test]
+async fn figures_come_every_second_and_end_with_the_service() {
+    // Events are movement: a stream is not idle, however long it lasts.
+    let mut service =
+        Service::start(&format!("{RULES}\nserver: {{idle_timeout: 300ms, drain_delay: 0s}}")).await;
+    let mut events = Events::open(&service, "secret").await;
+    let first = events.figures().await;
+    assert_eq!((&first["allowed_per_second"], &first["latency"]["p99_ms"]), (&json!(0.0), &Value::Null));
+    assert_eq!(
+        first["stores"],
+        json!([{"name": "default", "health": "up", "breaker": "closed", "keys": 0, "errors": 0, "degraded": 0}])
+    );
+    for _ in 0..5 {
+        check(&service, "u1").await;
+    }
+    check(&service, "u2").await;
+    let second = events.figures().await;
+    let rate = |name: &str| second[name].as_f64().unwrap();
+    assert!(rate("allowed_per_second") > 0.0 && rate("blocked_per_second") > 0.0, "{second}");
+    assert!(second["latency"]["p50_ms"].as_f64().unwrap() > 0.0);
+    let key = |user: &str, allowed: u64, blocked: u64| json!({"dimension": "user", "identifier": user, "allowed": allowed, "blocked": blocked});
+    assert_eq!(second["heaviest"], json!([key("u1", 2, 3), key("u2", 1, 0)]));
+    assert_eq!(second["most_blocked"], json!([key("u1", 2, 3)]));
+    assert_eq!(
+        second["rules"],
+        json!([{"rule": "few", "algorithm": "fixed_window", "allowed": 3, "blocked": 3, "shadow_blocked": 0}])
+    );
+    assert_eq!((&second["ready"], &second["version"]), (&json!(true), &json!(env!("CARGO_PKG_VERSION"))));
+    let third = events.figures().await;
+    assert_eq!(third["allowed_per_second"], 0.0, "a rate is of the last second");
+    service.stop();
+    while events.next().await.is_some() {}
+    service.ended().await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_ends_its_stream() {
+    let service = Service::start(RULES).await;
+    let (key, secret) = service.catalog.create_key(&Actor::default(), "reader", "r", None).await.unwrap();
+    let mut events = Events::open(&service, &secret).await;
+    events.figures().await;
+    let mut admin = TcpStream::connect(service.http).await.unwrap();
+    let path = format!("DELETE /api/v1/keys/{}", key.key_id);
+    admin
+        .write_all(
+            format!("{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-api-key: secret\r\n\r\n")
+                .as_bytes(),
+        )
+        .await
+        .unwrap();
+    soon(admin.read_to_string(&mut String::new())).await.unwrap();
+    let last = loop {
+        let (name, data) = events.next().await.unwrap();
+        if name != "figures" {
+            break (name, data);
+        }
+    };
+    assert_eq!(last, ("error".to_owned(), "the API key was revoked".to_owned()));
+    assert_eq!(events.next().await, None);
+}
+
+#[tokio::test]
+async fn so_many_may_watch_and_no_more() {
+    let service = Service::start(RULES).await;
+    let mut watching = Vec::new();
+    for _ in 0..64 {
+        let mut events = Events::open(&service, "secret").await;
+        events.figures().await;
+        watching.push(events);
+    }
+    let mut refused = Events::open(&service, "secret").await;
+    assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
+    drop(watching);
+    // Their places are free as soon as their ends are noticed.
+    soon(async {
+        loop {
+            let mut next = Events::open(&service, "secret").await;
+            if next.line().await.unwrap() == "HTTP/1.1 200 OK" {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_check_is_explained_and_charges_nothing() {
+    let client = Client::managed(RULES).await;
+    let explain = async |body: Value| {
+        let answer = client.admin(Method::POST, "/api/v1/explain", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let rules = answer.body["rules"].as_array().unwrap();
+        let said = |rule: &Value| {
+            let text = |name: &str| rule[name].as_str().unwrap().to_owned();
+            (text("rule"), rule["limit"].as_u64().unwrap(), text("verdict"), text("explanation"))
+        };
+        (answer.body["decision"]["remaining"].clone(), rules.iter().map(said).collect::<Vec<_>>())
+    };
+    for _ in 0..3 {
+        let (remaining, rules) =
+            explain(json!({"user_id": "u1", "endpoint": "/orders/1", "method": "GET"})).await;
+        assert_eq!(remaining, 2, "all of it, each time");
+        let expected = [
+            ("few", 2, "applies", "applies: anyone"),
+            ("posts", 1, "other_method", "is for the method POST only"),
+            ("few", 20, "other_tier", "is for the tier gold only"),
+            ("few", 200, "other_identifier", "is for vip only"),
+            ("per-tenant", 1, "other_dimension", "counts by tenant, which the check does not have"),
+        ];
+        let expected = expected.map(|(a, b, c, d)| (a.to_owned(), b, c.to_owned(), d.to_owned()));
+        assert_eq!(rules, expected);
+    }
+    let put = client.admin(Method::PUT, "/api/v1/users/u1/tier", json!({"tier": "gold"})).await;
+    assert_eq!(put.status, 200, "{}", put.body);
+    let (_, rules) = explain(json!({"user_id": "u1", "endpoint": "/orders", "method": "POST"})).await;
+    let verdicts: Vec<(u64, &str)> =
+        rules.iter().map(|(_, limit, verdict, _)| (*limit, verdict.as_str())).collect();
+    let expected = [
+        (20, "applies"),
+        (2, "outdone"),
+        (200, "other_identifier"),
+        (1, "other_endpoint"),
+        (1, "other_dimension"),
+    ];
+    assert_eq!(verdicts, expected);
+    // Numbers of one's own are not those of a rule for somebody else.
+    let own = json!({"rule": "few", "limit": 7, "expires_in_seconds": 600});
+    assert_eq!(client.admin(Method::POST, "/api/v1/users/u1/override", own).await.status, 201);
+    let (_, rules) = explain(json!({"user_id": "u1", "endpoint": "/"})).await;
+    let limits: Vec<(u64, &str)> =
+        rules.iter().map(|(_, limit, verdict, _)| (*limit, verdict.as_str())).collect();
+    assert_eq!(limits[..3], [(7, "applies"), (7, "outdone"), (200, "other_identifier")]);
+    let bad = client.admin(Method::POST, "/api/v1/explain", json!({"endpoint": "/"})).await;
+    assert_eq!((bad.status.as_u16(), bad.error().0), (400, "INVALID_INPUT"));
+}

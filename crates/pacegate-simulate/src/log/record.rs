@@ -1,0 +1,248 @@
+//! A request as a line of the log tells it.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use compact_str::{CompactString, format_compact};
+use pacegate::{Cost, IDENTIFIER_LENGTH_MAX, normalise_endpoint};
+use smallvec::SmallVec;
+
+use super::mapping::Mapping;
+use crate::time::LogTime;
+
+/// The fields of a line by their slots; `None` where it has none.
+pub(crate) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
+
+/// What one customer of a provider usually gets; the service counts IPv6 addresses by the same part.
+const IPV6_PREFIX: u32 = 64;
+
+/// Where a line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The place of the log among all of them.
+    pub(crate) file: usize,
+    /// Its number, from 1.
+    pub(crate) line: u64,
+}
+
+/// A request of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) time: LogTime,
+    /// Who made it: places among the mapping's dimensions, and identifiers.
+    pub(crate) identities: SmallVec<[(u8, CompactString); 2]>,
+    /// Normalised.
+    pub(crate) endpoint: CompactString,
+    /// Empty when it is not known, as the tier.
+    pub(crate) method: CompactString,
+    pub(crate) tier: CompactString,
+    pub(crate) status: Option<u16>,
+    pub(crate) cost: Cost,
+    /// Whether its `ip` is one; also if it has none.
+    pub(crate) is_address: bool,
+    /// The line that it comes from.
+    pub(crate) place: Place,
+}
+
+#[cfg(test)]
+impl Record {
+    /// A request of somebody, for tests.
+    pub(crate) fn of(name: &str, time: LogTime, place: Place) -> Self {
+        Self {
+            time,
+            identities: smallvec::smallvec![(0, name.into())],
+            endpoint: "/".into(),
+            method: "".into(),
+            tier: "".into(),
+            status: None,
+            cost: Cost::ONE,
+            is_address: true,
+            place,
+        }
+    }
+}
+
+impl Mapping {
+    /// Puts a request together; if that cannot be done, says why.
+    pub(crate) fn record(&self, fields: &Fields<'_>) -> Result<Record, String> {
+        let text = |slot: Option<usize>| {
+            let field = slot.and_then(|slot| fields.get(slot)?.as_deref());
+            field.filter(|text| !text.bytes().all(|byte| byte == b'-'))
+        };
+        let time =
+            text(Some(self.time)).ok_or_else(|| format!("has no time in `{}`", self.fields[self.time]))?;
+        let time = LogTime::parse(time).ok_or_else(|| format!("{} is not a time", self.quoted(time)))?;
+        let (mut method, mut endpoint) = (text(self.method), text(self.endpoint));
+        if let Some((of_request, target)) = text(self.request).and_then(split_request) {
+            (method, endpoint) = (method.or(Some(of_request)), endpoint.or(Some(target)));
+        }
+        match (endpoint, self.request, self.endpoint) {
+            (None, Some(_), _) => return Err("has no request like `GET /path HTTP/1.1`".to_owned()),
+            (None, None, Some(_)) => return Err("has no endpoint".to_owned()),
+            _ => {}
+        }
+        let endpoint = normalise_endpoint(path_of(endpoint.unwrap_or("/")))
+            .map_err(|error| format!("the endpoint {error}"))?;
+        let mut identities = SmallVec::new();
+        let mut is_address = true;
+        for (place, (dimension, slot)) in self.dimensions.iter().enumerate() {
+            let Some(identifier) = text(Some(*slot)) else { continue };
+            let identifier = if dimension == "ip" {
+                let (identifier, known) = address(identifier);
+                is_address = known;
+                identifier
+            } else {
+                CompactString::new(identifier)
+            };
+            if !(1..=IDENTIFIER_LENGTH_MAX).contains(&identifier.len())
+                || identifier.bytes().any(|byte| byte.is_ascii_control())
+            {
+                return Err(format!(
+                    "the {dimension} is empty, is longer than {IDENTIFIER_LENGTH_MAX} bytes or has control characters"
+                ));
+            }
+            identities.push((place as u8, identifier));
+        }
+        if identities.is_empty() {
+            return Err("does not say who made the request".to_owned());
+        }
+        let status = text(self.status)
+            .map(|status| status.parse().map_err(|_| format!("{} is not a status", self.quoted(status))));
+        let cost = text(self.cost).map(|cost| {
+            let parsed = cost.parse().ok().and_then(|cost| Cost::try_new(cost).ok());
+            parsed.ok_or_else(|| {
+                format!("{} is not a cost between 1 and {}", self.quoted(cost), Cost::MAX.get())
+            })
+        });
+        Ok(Record {
+            time,
+            identities,
+            endpoint: CompactString::new(endpoint),
+            method: CompactString::new(method.unwrap_or_default()),
+            tier: CompactString::new(text(self.tier).unwrap_or_default()),
+            status: status.transpose()?,
+            cost: cost.transpose()?.unwrap_or(Cost::ONE),
+            is_address,
+            place: Place::default(),
+        })
+    }
+
+    /// What a line has, unless that is to be hidden.
+    fn quoted(&self, text: &str) -> String {
+        if self.hidden { "a value".to_owned() } else { format!("`{}`", excerpt(text)) }
+    }
+}
+
+/// The beginning of a text that somebody else wrote, fit to be shown.
+pub(crate) fn excerpt(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 80;
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        None => visible(text),
+        Some((end, _)) => visible(&text[..end]) + "…",
+    }
+}
+
+/// A text that somebody else wrote, with nothing in it that a terminal would obey.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().flat_map(visible_character).collect()
+}
+
+/// Control characters, and those that turn the direction of a text, as escapes.
+fn visible_character(character: char) -> impl Iterator<Item = char> {
+    let hidden = character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let escaped = hidden.then(|| character.escape_default());
+    let plain = (!hidden).then_some(character);
+    escaped.into_iter().flatten().chain(plain)
+}
+
+/// `GET /path HTTP/1.1`; the protocol may be missing, and a path may have blanks that nobody escaped.
+fn split_request(request: &str) -> Option<(&str, &str)> {
+    let (method, rest) = request.split_once(' ')?;
+    let target = match rest.rsplit_once(' ') {
+        Some((target, protocol)) if protocol.starts_with("HTTP/") => target,
+        _ => rest,
+    };
+    let is_method =
+        !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+    (is_method && !target.is_empty()).then_some((method, target))
+}
+
+/// The path of a target that may be a whole address, as proxies log it.
+fn path_of(target: &str) -> &str {
+    if target.starts_with('/') {
+        return target;
+    }
+    let Some((_, rest)) = target.split_once("://") else { return target };
+    rest.find('/').map_or("/", |slash| &rest[slash..])
+}
+
+/// An address as the service counts it: IPv6 by its first 64 bits, IPv4 inside IPv6 as IPv4, without a port. Of a list of addresses, as in
+/// `X-Forwarded-For`, it is the last one, which the nearest proxy added. Also says whether it is an address at all.
+fn address(text: &str) -> (CompactString, bool) {
+    let text = text.rsplit(',').next().unwrap_or(text).trim();
+    if !text.contains(':') {
+        return (CompactString::new(text), text.parse::<Ipv4Addr>().is_ok());
+    }
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let parsed = bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|socket| socket.ip()));
+    match parsed.map(|address| address.to_canonical()) {
+        Ok(IpAddr::V4(address)) => (format_compact!("{address}"), true),
+        Ok(IpAddr::V6(address)) => {
+            let network =
+                Ipv6Addr::from_bits(address.to_bits() >> (128 - IPV6_PREFIX) << (128 - IPV6_PREFIX));
+            (format_compact!("{network}/{IPV6_PREFIX}"), true)
+        }
+        Err(_) => (CompactString::new(text), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_counted_as_the_service_does() {
+        let rows = [
+            ("192.0.2.1", "192.0.2.1"),
+            ("192.0.2.1:4711", "192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("[2001:db8::1]:443", "2001:db8::/64"),
+            ("[2001:db8::1]", "2001:db8::/64"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("203.0.113.9, 192.0.2.1", "192.0.2.1"),
+            ("unix:", "unix:"),
+            ("host.example", "host.example"),
+            ("192.0.2.1, ", ""),
+        ];
+        for (text, expected) in rows {
+            let is_address = !matches!(text, "unix:" | "host.example" | "192.0.2.1, ");
+            assert_eq!(address(text), (CompactString::new(expected), is_address), "{text}");
+        }
+    }
+
+    #[test]
+    fn requests_are_taken_apart() {
+        let rows = [
+            ("GET /a?b=c HTTP/1.1", Some(("GET", "/a?b=c"))),
+            ("GET /a b HTTP/1.1", Some(("GET", "/a b"))),
+            ("GET /a", Some(("GET", "/a"))),
+            ("M-SEARCH * HTTP/1.1", Some(("M-SEARCH", "*"))),
+            ("\u{16}\u{3}", None),
+            ("GET", None),
+            ("GET ", None),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(split_request(text), expected, "{text}");
+        }
+        assert_eq!(path_of("http://example.com/a"), "/a");
+        assert_eq!(path_of("http://example.com"), "/");
+        assert_eq!(path_of("a/b"), "a/b");
+    }
+
+    #[test]
+    fn excerpts_show_what_is_hidden() {
+        assert_eq!(excerpt("a\u{1b}[31m\tb\u{202e}"), "a\\u{1b}[31m\\tb\\u{202e}");
+        assert_eq!(excerpt(&"é".repeat(100)).chars().count(), 81);
+    }
+}

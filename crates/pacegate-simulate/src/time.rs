@@ -1,0 +1,256 @@
+//! Times as logs write them, and as reports do.
+
+use std::time::Duration;
+
+use pacegate::Timestamp;
+
+const SECOND: u64 = 1_000_000;
+const DAY_SECONDS: i64 = 86_400;
+const MONTHS: [&[u8; 3]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+
+/// A time as a log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogTime {
+    pub(crate) at: Timestamp,
+    /// Whether the log only says the second.
+    pub(crate) whole_second: bool,
+}
+
+impl LogTime {
+    /// Reads `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number of seconds, milliseconds or microseconds since 1970, told apart by its size.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let bytes = text.trim().as_bytes();
+        match bytes {
+            [_, _, b'/', ..] => common(bytes),
+            [_, _, _, _, b'-', ..] => internet(bytes),
+            _ => number(bytes),
+        }
+    }
+}
+
+/// `10/Oct/2000:13:55:36 -0700`
+fn common(bytes: &[u8]) -> Option<LogTime> {
+    let (date, rest) = bytes.split_at_checked(12)?;
+    let [d0, d1, b'/', m0, m1, m2, b'/', y0, y1, y2, y3, b':'] = date else { return None };
+    let month = MONTHS.iter().position(|name| **name == [*m0, *m1, *m2])? as u64 + 1;
+    let date = days(digits(&[*y0, *y1, *y2, *y3])?, month, digits(&[*d0, *d1])?)?;
+    let (clock, zone) = rest.split_at_checked(8)?;
+    let offset = match zone {
+        [] => 0,
+        [b' ', zone @ ..] => offset(zone)?,
+        _ => return None,
+    };
+    moment(date, clock, offset, None)
+}
+
+/// `2000-10-10T13:55:36.123-07:00`; a blank may stand for the `T`, and without a zone it is UTC.
+fn internet(bytes: &[u8]) -> Option<LogTime> {
+    let (date, rest) = bytes.split_at_checked(10)?;
+    let [y0, y1, y2, y3, b'-', m0, m1, b'-', d0, d1] = date else { return None };
+    let date = days(digits(&[*y0, *y1, *y2, *y3])?, digits(&[*m0, *m1])?, digits(&[*d0, *d1])?)?;
+    let rest = rest.strip_prefix(b"T").or(rest.strip_prefix(b"t")).or(rest.strip_prefix(b" "))?;
+    let (clock, rest) = rest.split_at_checked(8)?;
+    let (fraction, zone) = match rest {
+        [b'.' | b',', rest @ ..] => {
+            let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            (Some(fraction(&rest[..length])?), &rest[length..])
+        }
+        _ => (None, rest),
+    };
+    let offset = match zone.trim_ascii() {
+        [] | b"Z" | b"z" | b"UTC" => 0,
+        zone => offset(zone)?,
+    };
+    moment(date, clock, offset, fraction)
+}
+
+/// Seconds, milliseconds or microseconds: each has three digits more than the one before for any time between 1973 and 2255.
+fn number(bytes: &[u8]) -> Option<LogTime> {
+    let (whole, part) = match bytes.iter().position(|byte| *byte == b'.') {
+        Some(point) => (&bytes[..point], Some(fraction(&bytes[point + 1..])?)),
+        None => (bytes, None),
+    };
+    let value = digits(whole)?;
+    let micros = match whole.len() {
+        1..=11 => value * SECOND + part.unwrap_or_default(),
+        12..=14 => value * 1_000 + part.unwrap_or_default() / 1_000,
+        15..=17 => value,
+        _ => return None,
+    };
+    let whole_second = whole.len() <= 11 && part.is_none();
+    Some(LogTime { at: Timestamp::from_micros(micros), whole_second })
+}
+
+/// A day, a clock like `13:55:36`, and how far that clock is ahead of UTC.
+fn moment(days: i64, clock: &[u8], offset: i64, fraction: Option<u64>) -> Option<LogTime> {
+    let [h0, h1, b':', m0, m1, b':', s0, s1] = clock else { return None };
+    let (hour, minute, second) = (digits(&[*h0, *h1])?, digits(&[*m0, *m1])?, digits(&[*s0, *s1])?);
+    // 60 is a leap second.
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let seconds = days * DAY_SECONDS + (hour * 3_600 + minute * 60 + second) as i64 - offset;
+    let micros = u64::try_from(seconds).ok()? * SECOND + fraction.unwrap_or_default();
+    Some(LogTime { at: Timestamp::from_micros(micros), whole_second: fraction.is_none() })
+}
+
+/// `-0700` or `-07:00`, in seconds.
+fn offset(zone: &[u8]) -> Option<i64> {
+    let (sign, hours, minutes) = match zone {
+        [sign, h0, h1, b':', m0, m1] | [sign, h0, h1, m0, m1] => {
+            (sign, digits(&[*h0, *h1])?, digits(&[*m0, *m1])?)
+        }
+        _ => return None,
+    };
+    let seconds = (hours * 3_600 + minutes * 60) as i64;
+    match sign {
+        b'+' => Some(seconds),
+        b'-' => Some(-seconds),
+        _ => None,
+    }
+}
+
+/// The digits after a point, as microseconds; further ones are cut off.
+fn fraction(bytes: &[u8]) -> Option<u64> {
+    let mut micros = 0;
+    let mut unit = SECOND / 10;
+    digits(&bytes[..bytes.len().min(18)])?;
+    for byte in bytes {
+        micros += u64::from(byte.wrapping_sub(b'0')) * unit;
+        unit /= 10;
+    }
+    Some(micros)
+}
+
+/// A number that is nothing but one to eighteen digits.
+fn digits(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() || bytes.len() > 18 {
+        return None;
+    }
+    bytes.iter().try_fold(0, |value, byte| byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0')))
+}
+
+/// Days since 1970 of a date, by counting years from March so that the leap day is the last one.
+fn days(year: u64, month: u64, day: u64) -> Option<i64> {
+    if !(1970..=2255).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let year = if month <= 2 { year - 1 } else { year };
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let count = year * 365 + year / 4 - year / 100 + year / 400 + of_year;
+    Some(count as i64 - 719_468)
+}
+
+/// `2000-10-10T20:55:36Z`
+pub(crate) fn format_time(at: Timestamp) -> String {
+    let seconds = at.as_micros() / SECOND;
+    // The reverse of `days`, in eras of 400 years.
+    let shifted = seconds / DAY_SECONDS as u64 + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let clock = seconds % DAY_SECONDS as u64;
+    let (hour, minute, second) = (clock / 3_600, clock / 60 % 60, clock % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// `0 s`, `90 s`, `15 min`, `36 h`, `12 d`: in the largest unit that says it exactly, or that there are ten of.
+pub(crate) fn format_duration(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let seconds = duration.as_secs();
+    if seconds == 0 && duration.subsec_millis() > 0 {
+        return format!("{} ms", duration.as_millis());
+    }
+    let fits =
+        |(unit, _): &(u64, &str)| seconds >= *unit && (seconds.is_multiple_of(*unit) || seconds >= unit * 10);
+    let (unit, name) = UNITS.into_iter().find(fits).unwrap_or((1, "s"));
+    format!("{} {name}", (seconds + unit / 2) / unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_every_form() {
+        let rows: [(&str, u64, bool); 14] = [
+            ("10/Oct/2000:13:55:36 -0700", 971_211_336_000_000, true),
+            ("10/Oct/2000:20:55:36 +0000", 971_211_336_000_000, true),
+            ("29/Feb/2024:00:00:00 +0530", 1_709_145_000_000_000, true),
+            ("2000-10-10T20:55:36Z", 971_211_336_000_000, true),
+            ("2000-10-10T13:55:36.5-07:00", 971_211_336_500_000, false),
+            ("2000-10-10 20:55:36,123456789", 971_211_336_123_456, false),
+            ("2000-10-10T20:55:36.000Z", 971_211_336_000_000, false),
+            ("971211336", 971_211_336_000_000, true),
+            ("971211336.25", 971_211_336_250_000, false),
+            ("971211336123", 971_211_336_123_000, false),
+            ("1700000000123", 1_700_000_000_123_000, false),
+            ("1700000000123.5", 1_700_000_000_123_500, false),
+            ("1700000000123456", 1_700_000_000_123_456, false),
+            ("1970-01-01T00:00:00Z", 0, true),
+        ];
+        for (text, micros, whole_second) in rows {
+            let expected = LogTime { at: Timestamp::from_micros(micros), whole_second };
+            assert_eq!(LogTime::parse(text), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "-",
+            "now",
+            "10/Foo/2000:13:55:36 -0700",
+            "32/Oct/2000:13:55:36 -0700",
+            "10/Oct/2000:24:55:36 -0700",
+            "10/Oct/2000:13:55:36 0700",
+            "10/Oct/2000",
+            "10/Oct/1969:13:55:36 +0000",
+            "2000-13-10T20:55:36Z",
+            "2000-10-10",
+            "2000-10-10T20:55:36.Z",
+            "2000-10-10T20:55:36+7",
+            "1.2.3",
+            "-5",
+            "1e9",
+            "123456789012345678901",
+            "é0/Oct/2000:13:55:36 -0700",
+        ] {
+            assert_eq!(LogTime::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for micros in
+            [0, 951_782_399, 951_782_400, 1_709_164_800, 4_102_444_799].map(|seconds| seconds * SECOND)
+        {
+            let at = Timestamp::from_micros(micros);
+            assert_eq!(LogTime::parse(&format_time(at)).map(|time| time.at), Some(at));
+        }
+        assert_eq!(format_time(Timestamp::from_micros(971_211_336_900_000)), "2000-10-10T20:55:36Z");
+    }
+
+    #[test]
+    fn durations_are_short() {
+        let rows = [
+            (0, "0 s"),
+            (90, "90 s"),
+            (900, "15 min"),
+            (1_000, "17 min"),
+            (86_399, "24 h"),
+            (86_400, "1 d"),
+            (400_000, "111 h"),
+        ];
+        for (seconds, expected) in rows {
+            assert_eq!(format_duration(Duration::from_secs(seconds)), expected);
+        }
+        assert_eq!(format_duration(Duration::from_millis(250)), "250 ms");
+    }
+}

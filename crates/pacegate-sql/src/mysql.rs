@@ -1,0 +1,153 @@
+//! The statements of MySQL and MariaDB.
+
+use std::collections::BTreeSet;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
+
+use crate::ledger::Change;
+use crate::session::{Locked, expires_minute};
+
+/// Has MariaDB give up waiting for a lock before the callers do. To MySQL it is a comment: it knows whole seconds alone.
+const BRIEFLY: &str = "/*M! SET STATEMENT max_statement_time = 0.08 FOR */";
+const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+
+pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
+    let mut connection = options.clone().disable_statement_logging().connect().await?;
+    raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut connection).await?;
+    // A transaction begins with its first statement.
+    raw_sql("SET SESSION autocommit = 0").execute(&mut connection).await?;
+    // Whole seconds are all there is for locks alone.
+    raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut connection).await?;
+    limit_statements(&mut connection, true).await?;
+    Ok(connection)
+}
+
+/// Has the server give up statements when their callers have gone; or not, for changes of the schema.
+pub(crate) async fn limit_statements(
+    connection: &mut MySqlConnection,
+    limit: bool,
+) -> Result<(), sqlx::Error> {
+    let (mariadb, mysql) = if limit {
+        ("SET SESSION max_statement_time = 0.4", "SET SESSION max_execution_time = 400")
+    } else {
+        ("SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0")
+    };
+    match raw_sql(mariadb).execute(&mut *connection).await {
+        // MySQL has another name for it.
+        Err(sqlx::Error::Database(_)) => raw_sql(mysql).execute(connection).await.map(drop),
+        done => done.map(drop),
+    }
+}
+
+pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+    let mut locked = lock_once(connection, keys, "").await?;
+    if locked.rows.len() < keys.len() {
+        // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
+        raw_sql("ROLLBACK").execute(&mut *connection).await?;
+        let count = padded(keys.len());
+        // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
+        let sql = format!(
+            "{BRIEFLY} INSERT INTO pacegate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
+            list("(?, '', 0)", count)
+        );
+        let mut create = query(AssertSqlSafe(sql));
+        for key in pad(keys, count) {
+            create = create.bind(key.as_bytes());
+        }
+        create.execute(&mut *connection).await?;
+        locked = lock_once(connection, keys, "").await?;
+    }
+    timed(connection, locked).await
+}
+
+pub(crate) async fn lock_free(
+    connection: &mut MySqlConnection,
+    keys: &[&str],
+) -> Result<Locked, sqlx::Error> {
+    let locked = lock_once(connection, keys, " SKIP LOCKED").await?;
+    timed(connection, locked).await
+}
+
+/// Which of the keys have a row, locked or not.
+pub(crate) async fn existing(
+    connection: &mut MySqlConnection,
+    keys: &[&str],
+) -> Result<BTreeSet<String>, sqlx::Error> {
+    let count = padded(keys.len());
+    let sql = format!("SELECT k FROM pacegate_state WHERE k IN ({})", list("?", count));
+    let mut select = query(AssertSqlSafe(sql));
+    for key in pad(keys, count) {
+        select = select.bind(key.as_bytes());
+    }
+    let found = select.fetch_all(connection).await?;
+    let key = |row: &MySqlRow| Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(0)?).into_owned());
+    found.iter().map(key).collect()
+}
+
+/// Where there are no rows, they do not tell the time.
+async fn timed(connection: &mut MySqlConnection, mut locked: Locked) -> Result<Locked, sqlx::Error> {
+    if locked.rows.is_empty() {
+        locked.now_micros = query(NOW).fetch_one(connection).await?.try_get(0)?;
+    }
+    Ok(locked)
+}
+
+/// The rows are locked in the order of the primary key. Each row is read when it is locked, so the time of the last one is after all locks.
+async fn lock_once(
+    connection: &mut MySqlConnection,
+    keys: &[&str],
+    skip: &str,
+) -> Result<Locked, sqlx::Error> {
+    let mut locked = Locked::default();
+    if keys.is_empty() {
+        return Ok(locked);
+    }
+    let count = padded(keys.len());
+    let briefly = if skip.is_empty() { BRIEFLY } else { "" };
+    let sql = format!(
+        "{briefly} SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM pacegate_state WHERE k IN ({}) ORDER BY k FOR UPDATE{skip}",
+        list("?", count)
+    );
+    let mut select = query(AssertSqlSafe(sql));
+    for key in pad(keys, count) {
+        select = select.bind(key.as_bytes());
+    }
+    for row in select.fetch_all(connection).await? {
+        locked.now_micros = locked.now_micros.max(row.try_get::<i64, _>(2)?);
+        let key: Vec<u8> = row.try_get(0)?;
+        locked.rows.push((String::from_utf8_lossy(&key).into_owned(), row.try_get(1)?));
+    }
+    Ok(locked)
+}
+
+pub(crate) async fn write(connection: &mut MySqlConnection, changes: &[Change]) -> Result<(), sqlx::Error> {
+    let count = padded(changes.len());
+    let sql = format!(
+        "INSERT INTO pacegate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE state = VALUES(state), expires = VALUES(expires)",
+        list("(?, ?, ?)", count)
+    );
+    let mut insert = query(AssertSqlSafe(sql));
+    let changes: Vec<&Change> = changes.iter().collect();
+    for change in pad(&changes, count) {
+        insert = insert
+            .bind(change.key.as_bytes())
+            .bind(change.bytes.as_slice())
+            .bind(expires_minute(change.needed_until));
+    }
+    insert.execute(connection).await.map(drop)
+}
+
+/// Lists are filled up in steps, so that there are few different statements to prepare: 1, 2, 4, 8, then every eighth length.
+fn padded(length: usize) -> usize {
+    if length <= 8 { length.max(1).next_power_of_two() } else { length.next_multiple_of(8) }
+}
+
+fn pad<'a, T: ?Sized>(items: &'a [&'a T], count: usize) -> impl Iterator<Item = &'a T> {
+    let last = items.last().copied();
+    items.iter().copied().chain(std::iter::repeat_with(move || last).flatten()).take(count)
+}
+
+fn list(item: &str, count: usize) -> String {
+    vec![item; count].join(", ")
+}

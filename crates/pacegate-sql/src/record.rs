@@ -1,0 +1,121 @@
+//! The record of an admission under an idempotency key: enough to answer it again.
+
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Answer, Answers, Decision, Limit, Reason, Standing, Timestamp};
+
+const VERSION: u8 = 1;
+/// Stands for no time.
+const NEVER: u64 = u64::MAX;
+
+/// What was admitted, and for which request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) fingerprint: [u8; 16],
+    pub(crate) decision: Decision,
+}
+
+impl Record {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.fingerprint);
+        bytes.extend(self.decision.at.as_micros().to_le_bytes());
+        for answer in &self.decision.answers {
+            bytes.extend([
+                answer.algorithm.code(),
+                u8::from(answer.allowed) | u8::from(answer.shadow) << 1,
+                match answer.reason {
+                    None => 0,
+                    Some(Reason::LimitExceeded) => 1,
+                    Some(_) => 2,
+                },
+                answer.standing as u8,
+                answer.previous_standing as u8,
+            ]);
+            let numbers = [
+                answer.capacity,
+                answer.remaining.unwrap_or_default(),
+                answer.queue_position().unwrap_or_default(),
+            ];
+            bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+            let delay = answer.delay().map_or(0, |delay| u64::try_from(delay.as_micros()).unwrap_or(NEVER));
+            let times = [micros(answer.reset_at), micros(answer.retry_at), delay];
+            bytes.extend(times.iter().flat_map(|time| time.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// `None` for bytes that no version of Pacegate writes.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        if reader.byte()? != VERSION {
+            return None;
+        }
+        let fingerprint = reader.take()?;
+        let at = Timestamp::from_micros(reader.time()?);
+        let mut answers = Answers::new();
+        while !reader.0.is_empty() {
+            answers.push(reader.answer()?);
+        }
+        // Only admissions are recorded.
+        Some(Self { fingerprint, decision: Decision::new(true, at, answers) })
+    }
+}
+
+fn micros(time: Option<Timestamp>) -> u64 {
+    time.map_or(NEVER, Timestamp::as_micros)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn time(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn standing(&mut self) -> Option<Standing> {
+        match self.byte()? {
+            0 => Some(Standing::Normal),
+            1 => Some(Standing::Warning),
+            2 => Some(Standing::Throttled),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        let code = self.byte()?;
+        let algorithm = Algorithm::ALL.into_iter().find(|algorithm| algorithm.code() == code)?;
+        let (flags, reason) = (self.byte()?, self.byte()?);
+        let (standing, previous) = (self.standing()?, self.standing()?);
+        let (capacity, remaining, position) = (self.number()?, self.number()?, self.number()?);
+        let (reset_at, retry_at, delay) = (self.time()?, self.time()?, self.time()?);
+        // An answer knows its algorithm and capacity from a limit; the window is not part of it.
+        let limit = Limit::try_new(algorithm, u64::from(capacity), Duration::from_secs(1)).ok()?;
+        let mut answer = Answer::undecided(&limit, remaining, Timestamp::from_micros(reset_at), previous);
+        answer.allowed = flags & 1 != 0;
+        answer.shadow = flags & 2 != 0;
+        answer.standing = standing;
+        answer.reason = match reason {
+            0 => None,
+            1 => Some(Reason::LimitExceeded),
+            _ => Some(Reason::CostExceedsLimit),
+        };
+        answer.retry_at = (retry_at != NEVER).then(|| Timestamp::from_micros(retry_at));
+        answer.set_queue(Duration::from_micros(delay), position);
+        Some(answer)
+    }
+}

@@ -1,0 +1,95 @@
+//! A command that owns what it needs, so that it can wait in a queue for its batch.
+
+use pacegate_core::{Cost, Key, Limit, Timestamp};
+use pacegate_store::{Action, Command, Idempotency};
+use smallvec::SmallVec;
+
+use sha2::{Digest, Sha256};
+
+/// The start of the keys of counters, and of the records of idempotency keys.
+const COUNTER: &str = "c:";
+const RECORD: &str = "i:";
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Take,
+    Peek,
+    Reset,
+    Refund(Option<Timestamp>),
+}
+
+/// One limit that a request concerns.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedCharge {
+    pub(crate) key: String,
+    pub(crate) rule: Box<str>,
+    pub(crate) limit: Limit,
+    pub(crate) shadow: bool,
+}
+
+/// The idempotency key of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedRecord {
+    pub(crate) key: String,
+    pub(crate) fingerprint: [u8; 16],
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) act: Act,
+    pub(crate) cost: Cost,
+    pub(crate) charges: SmallVec<[OwnedCharge; 1]>,
+    pub(crate) record: Option<OwnedRecord>,
+}
+
+impl Request {
+    pub(crate) fn new(command: &Command<'_>) -> Self {
+        let (act, idempotency) = match &command.action {
+            Action::Take { idempotency } => (Act::Take, idempotency.as_ref()),
+            Action::Peek { idempotency } => (Act::Peek, idempotency.as_ref()),
+            Action::Refund { taken_at } => (Act::Refund(*taken_at), None),
+            // Resets, and whatever has no answer of its own.
+            _ => (Act::Reset, None),
+        };
+        let charges = command.charges.iter().map(|charge| OwnedCharge {
+            key: counter_key(&charge.key),
+            rule: charge.key.counter().rule().into(),
+            limit: *charge.limit,
+            shadow: charge.shadow,
+        });
+        let record =
+            idempotency.map(|own| OwnedRecord { key: record_key(own), fingerprint: own.fingerprint });
+        Self { act, cost: command.cost, charges: charges.collect(), record }
+    }
+
+    /// Every row it touches.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let counters = self.charges.iter().map(|charge| charge.key.as_str());
+        counters.chain(self.record.iter().map(|record| record.key.as_str()))
+    }
+
+    /// Whether a row holds the record of an idempotency key.
+    pub(crate) fn is_record(key: &str) -> bool {
+        key.starts_with(RECORD)
+    }
+}
+
+fn counter_key(key: &Key<'_>) -> String {
+    let mut text = String::from(COUNTER);
+    key.write_identity(&mut text);
+    text.push(':');
+    key.write_counter(&mut text);
+    text
+}
+
+/// A hash, because callers' keys may be long and hold anything.
+fn record_key(idempotency: &Idempotency<'_>) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update((idempotency.caller.len() as u64).to_le_bytes());
+    hasher.update(idempotency.caller.as_bytes());
+    hasher.update(idempotency.key.as_bytes());
+    let digits = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("{RECORD}{digits}")
+}

@@ -1,0 +1,127 @@
+//! A connection to one of the databases, and the few things that are done with it.
+
+use std::collections::BTreeSet;
+
+use pacegate_core::Timestamp;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Row, query, raw_sql};
+
+use crate::ledger::Change;
+use crate::{mysql, postgres};
+
+/// How long a row may stay locked by others, in milliseconds, before the server gives up.
+const LOCK_TIMEOUT_MS: u64 = 80;
+const MINUTE: u64 = 60_000_000;
+
+/// Where the database is.
+#[derive(Clone, Debug)]
+pub(crate) enum Options {
+    MySql(Box<MySqlConnectOptions>),
+    Postgres(Box<PgConnectOptions>),
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) enum Session {
+    MySql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+/// The rows of a transaction, and the time after the last of them was locked.
+#[derive(Debug, Default)]
+pub(crate) struct Locked {
+    pub(crate) rows: Vec<(String, Vec<u8>)>,
+    pub(crate) now_micros: i64,
+    /// Those that exist and are locked by others, if nobody waited for them.
+    pub(crate) held: BTreeSet<String>,
+}
+
+impl Session {
+    pub(crate) async fn connect(options: &Options) -> Result<Self, sqlx::Error> {
+        match options {
+            Options::MySql(options) => mysql::connect(options).await.map(Self::MySql),
+            Options::Postgres(options) => {
+                postgres::connect(options, LOCK_TIMEOUT_MS).await.map(Self::Postgres)
+            }
+        }
+    }
+
+    pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        match self {
+            // Begins by itself with the first statement, which saves a round trip.
+            Self::MySql(_) => Ok(()),
+            Self::Postgres(connection) => postgres::begin(connection).await,
+        }
+    }
+
+    /// Locks the rows of `keys`, which are sorted and differ, and makes those that are missing.
+    pub(crate) async fn lock(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::lock(connection, keys).await,
+            Self::Postgres(connection) => postgres::lock(connection, keys).await,
+        }
+    }
+
+    /// As [`lock`](Self::lock), but waits for nobody and makes nothing: rows that are missing or locked by others are left out.
+    pub(crate) async fn lock_free(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+        let mut locked = match self {
+            Self::MySql(connection) => mysql::lock_free(connection, keys).await?,
+            Self::Postgres(connection) => postgres::lock_free(connection, keys).await?,
+        };
+        let here: BTreeSet<&str> = locked.rows.iter().map(|(key, _)| key.as_str()).collect();
+        let absent: Vec<&str> = keys.iter().copied().filter(|key| !here.contains(key)).collect();
+        if !absent.is_empty() {
+            locked.held = match self {
+                Self::MySql(connection) => mysql::existing(connection, &absent).await?,
+                Self::Postgres(connection) => postgres::existing(connection, &absent).await?,
+            };
+        }
+        Ok(locked)
+    }
+
+    pub(crate) async fn write(&mut self, changes: &[Change]) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::write(connection, changes).await,
+            Self::Postgres(connection) => postgres::write(connection, changes).await,
+        }
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.run("COMMIT").await
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        self.run("ROLLBACK").await
+    }
+
+    /// The whole number that a statement answers as text, which both databases send alike.
+    pub(crate) async fn number(&mut self, sql: &'static str) -> Result<i64, sqlx::Error> {
+        let text: Option<String> = match self {
+            Self::MySql(connection) => query(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
+            Self::Postgres(connection) => raw_sql(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
+        };
+        text.unwrap_or_default().trim().parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    }
+
+    /// As [`run`](Self::run), for a text that was put together from our own numbers.
+    pub(crate) async fn run_text(&mut self, sql: String) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
+            Self::Postgres(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
+        }
+    }
+
+    /// Statements without parameters or results.
+    pub(crate) async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => raw_sql(sql).execute(connection).await.map(drop),
+            Self::Postgres(connection) => raw_sql(sql).execute(connection).await.map(drop),
+        }
+    }
+}
+
+/// The minute after which a row is not needed any more. In minutes, so that the index on it changes once a minute and not with every check.
+pub(crate) fn expires_minute(needed_until: Timestamp) -> i32 {
+    i32::try_from(needed_until.as_micros() / MINUTE + 1).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,423 @@
+//! The store: lanes that decide whole batches in one transaction each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pacegate_core::Timestamp;
+use pacegate_store::{
+    ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store, StoreError,
+};
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::{Trouble, before_commit, during_commit, locked, not_connected};
+use crate::ledger::Ledger;
+use crate::request::Request;
+use crate::schema;
+use crate::session::{Options, Session};
+use crate::sweep::sweep_step;
+
+/// How many commands share a transaction.
+const BATCH_MAX: usize = 100;
+/// How many requests wait for a lane; more are refused.
+const QUEUE_MAX: usize = 4_096;
+/// How often a transaction that was rolled back is tried again.
+const RETRIES_MAX: u32 = 3;
+/// Callers do not wait for longer than this, and others wait behind them.
+const RETRY_WITHIN: Duration = Duration::from_millis(200);
+/// How often a lock that somebody else holds is waited for, each time for as long as the database is told to.
+const LOCK_WAITS_MAX: u32 = 2;
+/// How long a row that was waited for in vain is remembered.
+const HELD_FOR: Duration = Duration::from_secs(1);
+/// How often a node looks for rows that are not needed any more, on average.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Longer than the database waits for a lock or works on a statement.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How to use a database.
+#[derive(Clone, Debug)]
+pub struct SqlOptions {
+    pub(crate) options: Options,
+    /// What TLS needs, in PEM.
+    files: Vec<PathBuf>,
+    /// How many connections there are, each with a lane of batches of its own.
+    pub connections: usize,
+}
+
+impl SqlOptions {
+    /// How many there are unless told otherwise.
+    pub const CONNECTIONS: usize = 3;
+    /// The most connections.
+    pub const CONNECTIONS_MAX: usize = 64;
+
+    /// The usual options for a `mysql://` or `postgres://` URL.
+    ///
+    /// # Errors
+    /// [`StoreError`], without the password, when the URL is not valid.
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        let invalid = |_: sqlx::Error| {
+            StoreError::rejected("is not a URL like postgres://user:password@host:5432/database")
+        };
+        let options = if url.starts_with("mysql://") || url.starts_with("mariadb://") {
+            Options::MySql(Box::new(url.parse().map_err(invalid)?))
+        } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            Options::Postgres(Box::new(url.parse().map_err(invalid)?))
+        } else {
+            return Err(StoreError::rejected("a database's URL starts with mysql:// or postgres://"));
+        };
+        Ok(Self { options, files: Vec::new(), connections: Self::CONNECTIONS })
+    }
+
+    /// Trusts `authority` beside the public ones, checks the server's name, and shows the client's certificate and key if there are any. Files in PEM.
+    #[must_use]
+    pub fn with_tls(mut self, authority: Option<&Path>, client: Option<(&Path, &Path)>) -> Self {
+        let client_files = client.map(|(certificate, key)| [certificate, key]);
+        self.files
+            .extend(authority.into_iter().chain(client_files.into_iter().flatten()).map(Path::to_owned));
+        match &mut self.options {
+            Options::MySql(options) => {
+                let mut with = MySqlConnectOptions::clone(options).ssl_mode(MySqlSslMode::VerifyIdentity);
+                if let Some(authority) = authority {
+                    with = with.ssl_ca(authority);
+                }
+                if let Some((certificate, key)) = client {
+                    with = with.ssl_client_cert(certificate).ssl_client_key(key);
+                }
+                **options = with;
+            }
+            Options::Postgres(options) => {
+                let mut with = PgConnectOptions::clone(options).ssl_mode(PgSslMode::VerifyFull);
+                if let Some(authority) = authority {
+                    with = with.ssl_root_cert(authority);
+                }
+                if let Some((certificate, key)) = client {
+                    with = with.ssl_client_cert(certificate).ssl_client_key(key);
+                }
+                **options = with;
+            }
+        }
+        self
+    }
+}
+
+/// Counters in a database. See the crate documentation.
+#[derive(Debug)]
+pub struct SqlStore {
+    batcher: Batcher<Job, Answer>,
+    hasher: RandomState,
+    options: Options,
+    connections: Gauge,
+    connects: Arc<AtomicU64>,
+    sweeper: AbortHandle,
+}
+
+/// The commands of one call, which stay together and in order.
+#[derive(Debug)]
+struct Job {
+    requests: Vec<Request>,
+    now: Option<Timestamp>,
+}
+
+impl Job {
+    /// Every row it touches.
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        self.requests.iter().flat_map(Request::keys)
+    }
+}
+
+impl SqlStore {
+    /// Connects, and brings the schema up to date.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
+    pub async fn connect(options: SqlOptions) -> Result<Self, StoreError> {
+        for path in &options.files {
+            // Later it would pass for a database that cannot be reached.
+            let unreadable =
+                |error| StoreError::rejected(format!("TLS: cannot read {}: {error}", path.display()));
+            File::open(path).map_err(unreadable)?;
+        }
+        let mut session = connect(&options.options).await?;
+        schema::migrate(&mut session).await?;
+        let mut sessions = vec![Some(session)];
+        sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
+        // The first one was made to look at the schema.
+        let (connections, connects) = (Gauge::default(), Arc::new(AtomicU64::new(1)));
+        let lane = |session: Option<Session>| Worker {
+            options: options.options.clone(),
+            session: session.map(|session| (session, connections.enter())),
+            connections: connections.clone(),
+            connects: connects.clone(),
+            held: Held::default(),
+        };
+        let lanes: Vec<Worker> = sessions.into_iter().map(lane).collect();
+        let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
+        let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
+        Ok(Self {
+            batcher,
+            hasher: RandomState::new(),
+            options: options.options,
+            connections,
+            connects,
+            sweeper,
+        })
+    }
+
+    /// Removes the rows that are not needed any more; says how many. It also happens by itself, now and then.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be reached.
+    pub async fn sweep(&self) -> Result<u64, StoreError> {
+        sweep(&self.options).await
+    }
+}
+
+impl Store for SqlStore {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let requests: Vec<Request> = commands.iter().map(Request::new).collect();
+            let first = requests.iter().find_map(|request| request.keys().next()).unwrap_or_default();
+            // Requests for the same key meet in one lane instead of waiting for each other's locks.
+            let hash = self.hasher.hash_one(first);
+            match self.batcher.ask(hash, Job { requests, now }).await {
+                Ok(outcomes) => outcomes,
+                Err(error) => commands.iter().map(|_| Err(error.again())).collect(),
+            }
+        })
+    }
+
+    fn figures(&self) -> Figures {
+        let mut figures = self.batcher.figures();
+        figures.push(("connections", self.connections.level()));
+        figures.push(("connects", Figure::Count(self.connects.load(Ordering::Relaxed))));
+        figures
+    }
+}
+
+impl Drop for SqlStore {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+    }
+}
+
+async fn sweep_for_ever(options: Options) {
+    loop {
+        // The nodes of a fleet take turns by chance.
+        sleep(SWEEP_EVERY.mul_f64(0.5 + fastrand::f64())).await;
+        match sweep(&options).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "removed rows that are not needed any more"),
+            Err(error) => tracing::debug!(%error, "could not remove rows that are not needed any more"),
+        }
+    }
+}
+
+async fn sweep(options: &Options) -> Result<u64, StoreError> {
+    let mut session = connect(options).await?;
+    // Nobody waits for it, and it waits for nobody.
+    schema::limit_statements(&mut session, false).await?;
+    let mut removed = 0;
+    loop {
+        let (rows, more) = sweep_step(&mut session).await.map_err(|error| not_connected(&error))?;
+        removed += rows;
+        if !more {
+            return Ok(removed);
+        }
+    }
+}
+
+type Answer = Vec<Result<Outcome, StoreError>>;
+
+/// One connection and the batches that go over it.
+struct Worker {
+    options: Options,
+    session: Option<(Session, Present)>,
+    connections: Gauge,
+    connects: Arc<AtomicU64>,
+    held: Held,
+}
+
+/// What a transaction decided.
+#[derive(Debug)]
+struct Done {
+    /// In the order of the jobs; nothing for those whose rows were not all there to be locked.
+    answers: Vec<Option<Answer>>,
+    /// Rows that somebody else has locked.
+    held: BTreeSet<String>,
+}
+
+impl Lane<Job, Answer> for Worker {
+    fn work<'a>(
+        &'a mut self,
+        batch: &'a mut Vec<Asked<Job, Answer>>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            if let Err(error) = self.decide(batch).await {
+                fail(batch, |_| true, &error);
+            }
+        })
+    }
+}
+
+impl Worker {
+    /// Decides on all jobs in one transaction, and answers them. It is tried again when the database rolled it back, for those who still wait. When a row
+    /// stays locked by somebody else, those who do not need it go first, and those who do are refused if it is locked the next time too.
+    ///
+    /// # Errors
+    /// For all that are left in the batch.
+    async fn decide(&mut self, batch: &mut Vec<Asked<Job, Answer>>) -> Result<(), StoreError> {
+        let (started, mut retries, mut lock_waits) = (Instant::now(), 0, 0);
+        let mut wait = !self.held.any(batch.iter().flat_map(|(job, _)| job.keys()));
+        while !batch.is_empty() {
+            let ((mut session, present), idle) = match self.session.take() {
+                Some(session) => (session, true),
+                None => {
+                    let session = connect(&self.options).await?;
+                    self.connects.fetch_add(1, Ordering::Relaxed);
+                    ((session, self.connections.enter()), false)
+                }
+            };
+            let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
+            let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs, wait)).await;
+            // A connection that nobody listens to any more is dropped.
+            let done = done.unwrap_or_else(|_| {
+                let message =
+                    format!("the database did not finish a transaction within {TRANSACTION_TIMEOUT:?}");
+                Err(Trouble::Uncertain(StoreError::uncertain(message)))
+            });
+            match done {
+                Ok(done) => {
+                    self.session = Some((session, present));
+                    self.answer(batch, done, lock_waits >= LOCK_WAITS_MAX);
+                    wait = true;
+                }
+                Err(Trouble::Locked(error)) => {
+                    self.roll_back(session, present).await;
+                    lock_waits += 1;
+                    if lock_waits > LOCK_WAITS_MAX {
+                        return Err(error);
+                    }
+                    wait = false;
+                }
+                Err(Trouble::RolledBack(error)) => {
+                    self.roll_back(session, present).await;
+                    if retries == RETRIES_MAX || started.elapsed() > RETRY_WITHIN {
+                        return Err(error);
+                    }
+                    retries += 1;
+                }
+                // A connection that was closed while it was idle says so when it is used. Whatever was not committed did not happen.
+                Err(Trouble::NotRun(error)) if idle && error.is_retryable() => {}
+                // The connection is dropped, and with it everything that was not committed.
+                Err(trouble) => return Err(trouble.into_error()),
+            }
+            batch.retain(|(_, answer)| !answer.is_closed());
+        }
+        Ok(())
+    }
+
+    async fn roll_back(&mut self, mut session: Session, present: Present) {
+        if matches!(timeout(TRANSACTION_TIMEOUT, session.rollback()).await, Ok(Ok(()))) {
+            self.session = Some((session, present));
+        }
+    }
+
+    /// Answers what was decided, and refuses what needs a row that was waited for in vain. The others stay in the batch.
+    fn answer(&mut self, batch: &mut Vec<Asked<Job, Answer>>, done: Done, waited: bool) {
+        let mut left = Vec::new();
+        for ((job, answer), outcomes) in batch.drain(..).zip(done.answers) {
+            let Some(outcomes) = outcomes else {
+                left.push((job, answer));
+                continue;
+            };
+            self.held.free(job.keys());
+            // Nobody may be waiting any more.
+            let _ = answer.send(outcomes);
+        }
+        *batch = left;
+        let mut hopeless: BTreeSet<String> = done.held;
+        hopeless.retain(|key| waited || self.held.any([key.as_str()].into_iter()));
+        fail(batch, |job| job.keys().any(|key| hopeless.contains(key)), &locked());
+        self.held.add(hopeless);
+    }
+}
+
+/// Answers with an error, and takes the jobs out of the batch.
+fn fail(batch: &mut Vec<Asked<Job, Answer>>, which: impl Fn(&Job) -> bool, error: &StoreError) {
+    let (failed, left) = batch.drain(..).partition(|(job, _)| which(job));
+    *batch = left;
+    let failed: Vec<Asked<Job, Answer>> = failed;
+    for (job, answer) in failed {
+        let _ = answer.send(job.requests.iter().map(|_| Err(error.again())).collect());
+    }
+}
+
+/// Rows that somebody else keeps locked: nobody waits for them again until they were seen free, or have not been asked for in a while.
+#[derive(Debug, Default)]
+struct Held(BTreeMap<String, Instant>);
+
+impl Held {
+    fn any<'a>(&mut self, mut keys: impl Iterator<Item = &'a str>) -> bool {
+        self.0.retain(|_, seen| seen.elapsed() < HELD_FOR);
+        !self.0.is_empty() && keys.any(|key| self.0.contains_key(key))
+    }
+
+    fn add(&mut self, keys: BTreeSet<String>) {
+        let now = Instant::now();
+        self.0.extend(keys.into_iter().map(|key| (key, now)));
+    }
+
+    fn free<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
+        if !self.0.is_empty() {
+            for key in keys {
+                self.0.remove(key);
+            }
+        }
+    }
+}
+
+/// With `wait` every job is answered; without, those are left out that would have to wait for somebody else's lock or need new rows.
+async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result<Done, Trouble> {
+    let keys: BTreeSet<&str> = jobs.iter().flat_map(|job| job.keys()).collect();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    session.begin().await.map_err(|error| before_commit(&error))?;
+    let locked = if wait { session.lock(&keys).await } else { session.lock_free(&keys).await };
+    let locked = locked.map_err(|error| before_commit(&error))?;
+    let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
+    let mut ledger = Ledger::new(locked.rows.into_iter());
+    if jobs.iter().any(|job| job.now.is_some()) {
+        ledger.keep();
+    }
+    let decide = |job: &&Job| {
+        if !wait && !job.keys().all(|key| ledger.has(key)) {
+            return None;
+        }
+        let at = job.now.unwrap_or(now);
+        Some(job.requests.iter().map(|request| ledger.apply(request, at)).collect())
+    };
+    let answers = jobs.iter().map(decide).collect();
+    let changes = ledger.changes();
+    if !changes.is_empty() {
+        session.write(&changes).await.map_err(|error| before_commit(&error))?;
+    }
+    session.commit().await.map_err(|error| during_commit(&error))?;
+    Ok(Done { answers, held: locked.held })
+}
+
+async fn connect(options: &Options) -> Result<Session, StoreError> {
+    match timeout(CONNECT_TIMEOUT, Session::connect(options)).await {
+        Ok(session) => session.map_err(|error| not_connected(&error)),
+        Err(_) => {
+            Err(StoreError::unavailable(format!("the database does not answer within {CONNECT_TIMEOUT:?}")))
+        }
+    }
+}

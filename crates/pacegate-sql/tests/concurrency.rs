@@ -1,0 +1,266 @@
+//! Two nodes on one database: hot keys that everybody wants in another order, and new keys that everybody makes at once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and reports by printing"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_sql::{SqlOptions, SqlStore};
+use pacegate_store::{Action, Charge, Command, Outcome, Store};
+use pacegate_testkit::effort;
+use pacegate_testkit::server::{MariaDb, Postgres};
+use tokio::sync::{Barrier, Mutex};
+use tokio::time::Instant;
+
+const SEED: u64 = 20_261_116;
+
+/// One test at a time: the machine is small, and a lock is only waited for so long.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// What the tests need of a database server.
+trait Server {
+    const NAME: &'static str;
+    /// As it comes.
+    fn start() -> Self;
+    /// So that every deadlock is counted.
+    fn start_counting() -> Self;
+    fn url(&self) -> String;
+    /// How many deadlocks it has resolved since it was started.
+    fn deadlocks(&self) -> u64;
+}
+
+impl Server for MariaDb {
+    const NAME: &'static str = "mariadb";
+
+    fn start() -> Self {
+        Self::start()
+    }
+
+    fn start_counting() -> Self {
+        Self::start()
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn deadlocks(&self) -> u64 {
+        let status = self.query("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'");
+        status.split('\t').nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Server for Postgres {
+    const NAME: &'static str = "postgres";
+
+    fn start() -> Self {
+        Self::start()
+    }
+
+    /// Looks for deadlocks sooner than a lock times out; as it comes, they pass for locks that took too long.
+    fn start_counting() -> Self {
+        Self::start_with(&["-c", "deadlock_timeout=20ms"])
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    /// Sessions report with a delay of up to a second, and when they end.
+    fn deadlocks(&self) -> u64 {
+        std::thread::sleep(Duration::from_millis(1_200));
+        self.query("SELECT deadlocks FROM pg_stat_database WHERE datname = 'pacegate'").parse().unwrap()
+    }
+}
+
+async fn two_nodes(server: &impl Server) -> [Arc<SqlStore>; 2] {
+    let node = async || Arc::new(SqlStore::connect(SqlOptions::new(&server.url()).unwrap()).await.unwrap());
+    [node().await, node().await]
+}
+
+/// In one window that no test outlives.
+fn limit(capacity: u64) -> Limit {
+    Limit::try_new(Algorithm::FixedWindow, capacity, Duration::from_secs(366 * 86_400)).unwrap()
+}
+
+/// Applies commands of one charge per key and tells which were admitted. No error may surface.
+async fn apply(
+    store: &SqlStore,
+    chains: &[Vec<Charge<'_>>],
+    action: Action<'_>,
+) -> Vec<pacegate_core::Decision> {
+    let commands: Vec<Command<'_>> =
+        chains.iter().map(|charges| Command { action, charges, cost: Cost::ONE }).collect();
+    let outcomes = store.apply(&commands, None).await;
+    assert_eq!(outcomes.len(), chains.len());
+    let decided = outcomes.into_iter().map(|outcome| match outcome {
+        Ok(Outcome::Decided(decision)) => decision,
+        other => panic!("an error surfaced: {other:?}"),
+    });
+    decided.collect()
+}
+
+/// Every chain has the tightest limit, and one to four of the others, in any order.
+async fn chains_over_hot_keys<S: Server>() {
+    let _turn = TURN.lock().await;
+    let server = S::start_counting();
+    let nodes = two_nodes(&server).await;
+    let (tasks, each) = (32_usize, effort(40, 400));
+    let tightest = tasks as u64 * each / 3;
+    let names = ["m-tightest", "a", "b", "n", "y", "z"];
+    let hot: Arc<Vec<(Counter, Limit)>> = Arc::new(
+        names
+            .iter()
+            .enumerate()
+            .map(|(place, name)| {
+                (Counter::new(name, "user", ""), limit(if place == 0 { tightest } else { 1_000_000 }))
+            })
+            .collect(),
+    );
+    let start = Arc::new(Barrier::new(tasks));
+    let since = Instant::now();
+    let running: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (node, hot, start) = (nodes[task % 2].clone(), hot.clone(), start.clone());
+            tokio::spawn(async move {
+                let mut random = fastrand::Rng::with_seed(SEED + task as u64);
+                let mut charged = vec![0_u64; hot.len()];
+                let mut slowest = Duration::ZERO;
+                start.wait().await;
+                for _ in 0..each {
+                    let mut places: Vec<usize> = (1..hot.len()).collect();
+                    random.shuffle(&mut places);
+                    places.truncate(random.usize(1..=4));
+                    places.push(0);
+                    random.shuffle(&mut places);
+                    let chain = places
+                        .iter()
+                        .map(|&place| Charge::new(Key::new(&hot[place].0, "hot", ""), &hot[place].1));
+                    let asked = Instant::now();
+                    let decision = apply(&node, &[chain.collect()], Action::take()).await.remove(0);
+                    slowest = slowest.max(asked.elapsed());
+                    for place in places.into_iter().filter(|_| decision.allowed) {
+                        charged[place] += 1;
+                    }
+                }
+                (charged, slowest)
+            })
+        })
+        .collect();
+    let (mut charged, mut slowest) = (vec![0_u64; hot.len()], Duration::ZERO);
+    for task in running {
+        let (own, took) = task.await.unwrap();
+        charged.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        slowest = slowest.max(took);
+    }
+    let took = since.elapsed();
+    let admitted = charged[0];
+    assert_eq!(admitted, tightest, "exactly the tightest limit is admitted");
+    let mut leaked = 0;
+    for ((counter, limit), charged) in hot.iter().zip(charged) {
+        let charges = vec![Charge::new(Key::new(counter, "hot", ""), limit)];
+        for node in &nodes {
+            let decision = apply(node, std::slice::from_ref(&charges), Action::peek()).await.remove(0);
+            let used = u64::from(limit.capacity() - decision.remaining().unwrap());
+            leaked += used.abs_diff(charged);
+            assert_eq!(used, charged, "{counter:?} is charged exactly as often as it was admitted");
+        }
+    }
+    drop(nodes);
+    println!(
+        "PASS {}-hot-chains seed={SEED} requests={} admitted={admitted} leaked={leaked} errors=0 deadlocks={} took_ms={} slowest_ms={}",
+        S::NAME,
+        tasks as u64 * each,
+        server.deadlocks(),
+        took.as_millis(),
+        slowest.as_millis(),
+    );
+}
+
+/// Half of the tasks ask for all keys in one call, the others for one after the other, each in an order of its own.
+async fn new_keys_race<S: Server>() {
+    let _turn = TURN.lock().await;
+    new_keys_race_on(S::start(), "new-keys").await;
+}
+
+/// The same where deadlocks are found at once and counted.
+async fn new_keys_race_counted<S: Server>() {
+    let _turn = TURN.lock().await;
+    new_keys_race_on(S::start_counting(), "new-keys-counted").await;
+}
+
+async fn new_keys_race_on<S: Server>(server: S, name: &str) {
+    let nodes = two_nodes(&server).await;
+    let (tasks, keys, rounds) = (64_usize, 50_usize, effort(3, 30));
+    let since = Instant::now();
+    for round in 0..rounds {
+        let start = Arc::new(Barrier::new(tasks));
+        let running: Vec<_> = (0..tasks)
+            .map(|task| {
+                let (node, start) = (nodes[task % 2].clone(), start.clone());
+                tokio::spawn(async move {
+                    let mut random = fastrand::Rng::with_seed(SEED + (round * tasks + task) as u64);
+                    let mut order: Vec<usize> = (0..keys).collect();
+                    random.shuffle(&mut order);
+                    let (counter, once) = (Counter::new("once", "user", ""), limit(1));
+                    let names: Vec<String> = order.iter().map(|key| format!("{round}-{key}")).collect();
+                    let chains: Vec<Vec<Charge<'_>>> = names
+                        .iter()
+                        .map(|name| vec![Charge::new(Key::new(&counter, name, ""), &once)])
+                        .collect();
+                    start.wait().await;
+                    let at_once = if task % 4 < 2 { keys } else { 1 };
+                    let mut admitted = Vec::new();
+                    for (chains, order) in chains.chunks(at_once).zip(order.chunks(at_once)) {
+                        let decisions = apply(&node, chains, Action::take()).await;
+                        let own = decisions.iter().zip(order).filter(|(decision, _)| decision.allowed);
+                        admitted.extend(own.map(|(_, key)| *key));
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut admitted = Vec::new();
+        for task in running {
+            admitted.extend(task.await.unwrap());
+        }
+        admitted.sort_unstable();
+        assert_eq!(admitted, (0..keys).collect::<Vec<_>>(), "every key is admitted exactly once");
+    }
+    let took = since.elapsed();
+    drop(nodes);
+    println!(
+        "PASS {}-{name} seed={SEED} rounds={rounds} tasks={tasks} requests={} admitted={} errors=0 deadlocks={} took_ms={}",
+        S::NAME,
+        rounds * tasks * keys,
+        rounds * keys,
+        server.deadlocks(),
+        took.as_millis(),
+    );
+}
+
+macro_rules! on_both {
+    ($($test:ident),*) => {
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test::<super::MariaDb>().await;
+            })*
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test::<super::Postgres>().await;
+            })*
+        }
+    };
+}
+
+on_both!(chains_over_hot_keys, new_keys_race, new_keys_race_counted);

@@ -1,0 +1,139 @@
+//! The schema and what is removed from it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_sql::{SqlOptions, SqlStore};
+use pacegate_store::{Action, Charge, Command, Outcome, Store};
+use pacegate_testkit::server::{MariaDb, Postgres};
+
+/// What both databases are asked.
+trait Database {
+    fn url(&self) -> String;
+    fn query(&self, sql: &str) -> String;
+}
+
+impl Database for MariaDb {
+    fn url(&self) -> String {
+        Self::url(self)
+    }
+
+    fn query(&self, sql: &str) -> String {
+        Self::query(self, sql)
+    }
+}
+
+impl Database for Postgres {
+    fn url(&self) -> String {
+        Self::url(self)
+    }
+
+    fn query(&self, sql: &str) -> String {
+        Self::query(self, sql)
+    }
+}
+
+fn both() -> [Box<dyn Database>; 2] {
+    [Box::new(MariaDb::start()), Box::new(Postgres::start())]
+}
+
+async fn connect(url: &str) -> Result<SqlStore, pacegate_store::StoreError> {
+    SqlStore::connect(SqlOptions::new(url).unwrap()).await
+}
+
+async fn take(store: &SqlStore, identifier: &str) -> bool {
+    let counter = Counter::new("rule", "user", "");
+    let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
+    let charges = [Charge::new(Key::new(&counter, identifier, ""), &limit)];
+    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    match store.apply(&[command], None).await.remove(0).unwrap() {
+        Outcome::Decided(decision) => decision.allowed,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn many_nodes_can_start_at_once() {
+    for database in both() {
+        let url = database.url();
+        let nodes: Vec<_> = (0..8)
+            .map(|_| {
+                let url = url.clone();
+                tokio::spawn(async move { connect(&url).await.map(drop) })
+            })
+            .collect();
+        for node in nodes {
+            node.await.unwrap().unwrap();
+        }
+        assert_eq!(database.query("SELECT version FROM pacegate_schema"), "1");
+    }
+}
+
+#[tokio::test]
+async fn a_migration_that_was_interrupted_is_finished_by_the_next_start() {
+    for database in both() {
+        drop(connect(&database.url()).await.unwrap());
+        // As if the node had died between the step and its record; PostgreSQL undoes both, MySQL neither.
+        database.query("DELETE FROM pacegate_schema");
+        if database.url().starts_with("postgres") {
+            database.query("DROP TABLE pacegate_state");
+        }
+        let store = connect(&database.url()).await.unwrap();
+        assert!(take(&store, "u").await);
+        assert_eq!(database.query("SELECT version FROM pacegate_schema"), "1");
+    }
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_left_alone() {
+    for database in both() {
+        drop(connect(&database.url()).await.unwrap());
+        database.query("INSERT INTO pacegate_schema (version) VALUES (99)");
+        let error = connect(&database.url()).await.unwrap_err();
+        assert!(error.is_permanent() && error.to_string().contains("version 99, newer than"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_and_a_missing_database_are_permanent() {
+    for database in both() {
+        for (right, wrong) in [(":secret@", ":wrong@"), ("/pacegate", "/nowhere")] {
+            let error = connect(&database.url().replacen(right, wrong, 1)).await.unwrap_err();
+            assert!(error.is_permanent(), "{error}");
+            assert!(!error.to_string().contains("wrong@"), "{error}");
+        }
+    }
+    assert!(SqlOptions::new("mysql://localhost:99999").is_err());
+    assert!(SqlOptions::new("http://localhost").is_err());
+}
+
+#[tokio::test]
+async fn rows_that_are_not_needed_any_more_are_swept() {
+    for database in both() {
+        let store = connect(&database.url()).await.unwrap();
+        for number in 0..1_200 {
+            assert!(take(&store, &format!("user-{number}")).await);
+        }
+        assert_eq!(store.sweep().await.unwrap(), 0, "all are needed");
+        database.query("UPDATE pacegate_state SET expires = 1 WHERE k <> 'c:user:user-7:rule:'");
+        assert_eq!(store.sweep().await.unwrap(), 1_199, "in more than one step");
+        assert_eq!(database.query("SELECT COUNT(*) FROM pacegate_state"), "1");
+        assert!(!take(&store, "user-7").await, "the one that limits someone stays");
+        assert!(take(&store, "user-8").await);
+    }
+}
+
+#[tokio::test]
+async fn a_denial_leaves_its_row_as_it_is() {
+    for database in both() {
+        let store = connect(&database.url()).await.unwrap();
+        assert!(take(&store, "u").await);
+        let before = database.query("SELECT k, state, expires FROM pacegate_state");
+        for _ in 0..10 {
+            assert!(!take(&store, "u").await);
+        }
+        assert_eq!(database.query("SELECT k, state, expires FROM pacegate_state"), before);
+    }
+}

@@ -1,0 +1,109 @@
+//! Why a store could not answer, in questions that a caller can act on.
+
+use std::error::Error;
+
+use thiserror::Error;
+
+/// A store could not decide. A denial is not an error: it comes back as an outcome.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub struct StoreError {
+    kind: Kind,
+    message: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Overloaded,
+    Unanswered,
+    Unavailable,
+    TimedOut,
+    Uncertain,
+    Rejected,
+    Foreign,
+}
+
+impl StoreError {
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// The store is healthy but at one of its bounds; nothing was charged.
+    pub fn overloaded() -> Self {
+        Self::new(Kind::Overloaded, "the store holds as many keys as it may")
+    }
+
+    /// The store broke its contract: fewer outcomes than commands.
+    pub fn unanswered() -> Self {
+        Self::new(Kind::Unanswered, "the store gave no answer to a command")
+    }
+
+    /// The store cannot be reached, or cannot work now; the command surely did not run.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    /// There was no answer in time; the command may have run.
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self::new(Kind::TimedOut, message)
+    }
+
+    /// The connection was lost before the answer; the command may have run.
+    pub fn uncertain(message: impl Into<String>) -> Self {
+        Self::new(Kind::Uncertain, message)
+    }
+
+    /// The store refuses to work for us until somebody changes something: a wrong password, a missing permission.
+    pub fn rejected(message: impl Into<String>) -> Self {
+        Self::new(Kind::Rejected, message)
+    }
+
+    /// There is a value under the command's key that no version of Pacegate wrote.
+    pub fn foreign(message: impl Into<String>) -> Self {
+        Self::new(Kind::Foreign, message)
+    }
+
+    /// The same error for another of the callers it concerns, without its cause.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self::new(self.kind, self.message.as_str())
+    }
+
+    /// The same error with what caused it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whether the same command may succeed later, and surely changed nothing so far.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, Kind::Overloaded | Kind::Unavailable)
+    }
+
+    /// Whether the command may have run although nobody knows what it decided.
+    pub fn may_have_run(&self) -> bool {
+        matches!(self.kind, Kind::Unanswered | Kind::TimedOut | Kind::Uncertain)
+    }
+
+    /// Whether the store did not answer in time.
+    pub fn is_timeout(&self) -> bool {
+        self.kind == Kind::TimedOut
+    }
+
+    /// Whether the store as a whole is out of order, as opposed to this one command.
+    pub fn is_outage(&self) -> bool {
+        matches!(self.kind, Kind::Unavailable | Kind::TimedOut | Kind::Uncertain | Kind::Unanswered)
+    }
+
+    /// Whether waiting does not help: somebody has to change the configuration, the store or its data.
+    pub fn is_permanent(&self) -> bool {
+        matches!(self.kind, Kind::Rejected | Kind::Foreign)
+    }
+
+    /// Whether it concerns the whole store until somebody acts, not one key.
+    pub fn is_rejection(&self) -> bool {
+        self.kind == Kind::Rejected
+    }
+}

@@ -1,0 +1,85 @@
+//! What a request gets when its store cannot say.
+
+use pacegate_core::{Answer, Answers, Decision, Reason, Timestamp};
+
+use crate::error::StoreError;
+use crate::store::{Action, Charge, Command, Outcome, Store};
+
+/// What happens to a request while the store of one of its limits fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FailureMode {
+    /// It passes, as far as this limit is concerned.
+    #[default]
+    Open,
+    /// It is denied.
+    Closed,
+    /// Counters in this process decide, with the same limit.
+    Local,
+}
+
+impl FailureMode {
+    /// The word used in configuration and REST.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// Decides on a take or a peek without the store it was meant for. Limits that fail closed deny whatever the others say; otherwise `local` decides
+/// on those that fall back to it, all or nothing as always.
+pub(crate) async fn decide_without_store(
+    command: &Command<'_>,
+    local: &dyn Store,
+    now: Option<Timestamp>,
+) -> Result<Outcome, StoreError> {
+    // A limit that only watches never denies, whatever its mode.
+    let closed = command.charges.iter().any(|charge| mode(charge) == FailureMode::Closed);
+    let locals: Vec<Charge<'_>> =
+        command.charges.iter().filter(|charge| mode(charge) == FailureMode::Local).copied().collect();
+    let action = if closed { Action::peek() } else { command.action };
+    let local_command = Command { action, charges: &locals, cost: command.cost };
+    let outcome = local.apply(&[local_command], now).await.pop();
+    let decision = match outcome.unwrap_or_else(|| Err(StoreError::unanswered()))? {
+        Outcome::Decided(decision) => decision,
+        other => return Ok(other),
+    };
+    let mut local_answers = decision.answers.into_iter();
+    let answers: Answers = command
+        .charges
+        .iter()
+        .map(|charge| {
+            let mut answer = match mode(charge) {
+                FailureMode::Open => Answer::unknown(charge.limit, true, Reason::FailOpen),
+                FailureMode::Closed => Answer::unknown(charge.limit, false, Reason::FailClosed),
+                FailureMode::Local => match local_answers.next() {
+                    Some(answer) => decided_locally(answer),
+                    None => Answer::unknown(charge.limit, false, Reason::FailClosed),
+                },
+            };
+            answer.shadow = charge.shadow;
+            answer
+        })
+        .collect();
+    let mut decided = Decision::new(decision.allowed && !closed, decision.at, answers);
+    decided.replayed = decision.replayed;
+    Ok(Outcome::Decided(decided))
+}
+
+fn mode(charge: &Charge<'_>) -> FailureMode {
+    match charge.on_store_error {
+        FailureMode::Closed if charge.shadow => FailureMode::Open,
+        mode => mode,
+    }
+}
+
+fn decided_locally(mut answer: Answer) -> Answer {
+    answer.degraded = true;
+    // Waiting never helps against a cost above the capacity, wherever it is counted: that reason stays.
+    if answer.reason != Some(Reason::CostExceedsLimit) {
+        answer.reason = Some(Reason::LocalFallback);
+    }
+    answer
+}

@@ -1,0 +1,46 @@
+//! The port between deciding and keeping: what a store is asked, what it answers, and where time comes from.
+//!
+//! A store applies a batch of [`Command`]s, each atomically, with the arithmetic of `pacegate-core`. The `pacegate-testkit` crate
+//! has the behaviour suite that a store must pass; `pacegate-memory` is the one that needs nothing.
+//!
+//! ```
+//! use pacegate_core::{Cost, Counter, Key, Limit};
+//! use pacegate_store::{Action, Charge, Command};
+//!
+//! let counter = Counter::new("logins", "ip", "");
+//! let limit = Limit::per_minute(5)?;
+//! let charges = [Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit)];
+//! let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+//! assert_eq!(command.charges.len(), 1);
+//! # Ok::<(), pacegate_core::InvalidLimit>(())
+//! ```
+//!
+//! Around a store that can fail, [`GuardedStore`] puts a deadline, a circuit breaker and the failure mode of each limit, so that every request gets an
+//! answer in time. Commands whose keys live in several places go through [`apply_in_parts`]. [`Batcher`] gathers the
+//! requests of concurrent callers for stores that need few round trips.
+//!
+//! It knows no backend and no protocol.
+
+mod batcher;
+mod breaker;
+mod calls;
+mod clock;
+mod error;
+mod failure;
+mod figure;
+mod guard;
+mod parts;
+mod shards;
+mod store;
+
+pub use batcher::{Asked, Batcher, Lane};
+pub use breaker::BreakerState;
+pub use calls::GuardedCalls;
+pub use clock::Clock;
+pub use error::StoreError;
+pub use failure::FailureMode;
+pub use figure::{Figure, Figures, Gauge, Present};
+pub use guard::{GuardedStore, StoreHealth, TRACES};
+pub use parts::{Part, apply_in_parts};
+pub use shards::ShardedStore;
+pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, Store};

@@ -1,0 +1,131 @@
+//! The store trait, its commands and their outcomes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use pacegate_core::{Cost, Decision, Key, Limit, Timestamp};
+
+use crate::error::StoreError;
+use crate::failure::FailureMode;
+use crate::figure::Figures;
+
+/// One limit that a command concerns, and the key it is counted under.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// Whose counter.
+    pub key: Key<'a>,
+    /// The limit in force for it now; the state may have been written under other numbers.
+    pub limit: &'a Limit,
+    /// A shadow limit is counted while it has room but never denies.
+    pub shadow: bool,
+    /// What happens to the request when the store fails. Stores ignore it; [`GuardedStore`](crate::GuardedStore) acts on it.
+    pub on_store_error: FailureMode,
+}
+
+impl<'a> Charge<'a> {
+    /// A limit that is enforced.
+    pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
+        Self { key, limit, shadow: false, on_store_error: FailureMode::default() }
+    }
+}
+
+/// Makes a repeated take harmless: the first admission under the same key is answered again and nothing is charged.
+#[derive(Clone, Copy, Debug)]
+pub struct Idempotency<'a> {
+    /// Whose key it is; equal keys of different callers have nothing to do with each other.
+    pub caller: &'a str,
+    /// What the caller sent.
+    pub key: &'a str,
+    /// A strong hash of the request, to notice the same key on another one.
+    pub fingerprint: [u8; 16],
+}
+
+impl Idempotency<'_> {
+    /// How long an admission can be repeated.
+    pub const KEPT_FOR: Duration = Duration::from_secs(300);
+}
+
+/// What to do with the charges of a command.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Action<'a> {
+    /// Charge all of them, or none when an enforced one has no room.
+    Take {
+        /// Set when the caller may repeat the request.
+        idempotency: Option<Idempotency<'a>>,
+    },
+    /// Decide as a take would, and change nothing.
+    Peek {
+        /// Set to be answered with the admission that a take under this key recorded, if there is one.
+        idempotency: Option<Idempotency<'a>>,
+    },
+    /// Forget them.
+    Reset,
+    /// Give the cost back to each of them, never beyond a fresh counter.
+    Refund {
+        /// When it was taken ([`Decision::at`]), so that exactly that charge is given back, less what can have come back to a bucket by itself
+        /// since; otherwise the newest ones are, in full.
+        taken_at: Option<Timestamp>,
+    },
+}
+
+impl Action<'_> {
+    /// A take that is not repeatable.
+    pub const fn take() -> Self {
+        Self::Take { idempotency: None }
+    }
+
+    /// A look at the limits alone.
+    pub const fn peek() -> Self {
+        Self::Peek { idempotency: None }
+    }
+}
+
+/// One request to a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<'a> {
+    /// What to do.
+    pub action: Action<'a>,
+    /// With which limits. Their keys differ from one another. A take without any is admitted; with an idempotency key it only records that.
+    pub charges: &'a [Charge<'a>],
+    /// How much; a reset ignores it.
+    pub cost: Cost,
+}
+
+/// What a store answers to a command.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The decision on a take or a peek; for a refund, a peek of cost 1 after it.
+    Decided(Decision),
+    /// The counters are forgotten.
+    Reset {
+        /// When, by the store's clock.
+        at: Timestamp,
+    },
+    /// The idempotency key was used for another request; nothing was charged.
+    Mismatch,
+}
+
+/// What [`Store::apply`] returns: an outcome for each command, in order.
+pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, StoreError>>> + Send + 'a>>;
+
+/// Keeps counters. Implementers owe:
+///
+/// - every command is atomic: no other command sees or changes its keys half-way, whatever the process or node;
+/// - the decision is that of `pacegate-core` on the same history, bit for bit;
+/// - a denied take, a peek and a replay change nothing;
+/// - an absent key is a fresh one, and a key is forgotten only once its state equals a fresh one;
+/// - time never goes back for a key, and no decision depends on an expiry of the backend;
+/// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`].
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
+    /// only if they share no key.
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
+
+    /// What the store has counted about itself since it was made, for operators.
+    fn figures(&self) -> Figures {
+        Vec::new()
+    }
+}

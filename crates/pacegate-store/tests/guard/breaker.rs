@@ -1,0 +1,298 @@
+//! When the store is left alone, and how it is found to be back.
+
+use std::time::Duration;
+
+use pacegate_core::{Cost, Reason};
+use pacegate_store::{Action, Command, FailureMode, StoreError, StoreHealth};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::setup::*;
+
+#[tokio::test(start_paused = true)]
+async fn after_five_time_outs_the_store_is_not_called_and_answers_come_at_once() {
+    let setup = Setup::new(Behaviour::Hang);
+    setup.open_breaker().await;
+    let start = Instant::now();
+    for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local] {
+        for _ in 0..100 {
+            assert!(setup.take(&[&rule(mode)]).await.degraded());
+        }
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(setup.store.calls(), 5);
+    assert_eq!(setup.figure("breaker_openings"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn four_time_outs_and_an_answer_open_nothing() {
+    let setup = Setup::new(Behaviour::Hang);
+    for behaviour in [Behaviour::Hang, Behaviour::Answer, Behaviour::Hang] {
+        setup.store.set(behaviour);
+        for _ in 0..4 {
+            setup.take(&[&rule(FailureMode::Open)]).await;
+        }
+    }
+    assert_eq!((setup.store.calls(), setup.guard.health()), (12, StoreHealth::Up));
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_of_twenty_calls_failing_opens_it_and_nineteen_calls_do_not() {
+    for failing in [Behaviour::Unavailable, Behaviour::Silent] {
+        let setup = Setup::new(Behaviour::Answer);
+        for call in 0..19 {
+            setup.store.set(if call % 2 == 0 { failing } else { Behaviour::Answer });
+            setup.take(&[&rule(FailureMode::Open)]).await;
+        }
+        assert_eq!(setup.guard.health(), StoreHealth::Up, "{failing:?}");
+        setup.store.set(failing);
+        setup.take(&[&rule(FailureMode::Open)]).await;
+        assert_eq!(setup.guard.health(), StoreHealth::Down, "{failing:?}");
+        setup.take(&[&rule(FailureMode::Open)]).await;
+        assert_eq!(setup.store.calls(), 20);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_back_serves_within_two_seconds_of_a_minute_long_outage() {
+    // The breaker's own waits would have grown to half a minute by then; with and without callers in the meantime.
+    for (round, pause) in [Duration::from_millis(100), Duration::from_secs(60)].into_iter().enumerate() {
+        for failing in [Behaviour::Hang, Behaviour::Unavailable] {
+            let setup = Setup::new(failing);
+            let outage = Instant::now();
+            while outage.elapsed() < Duration::from_secs(60) {
+                for _ in 0..20 {
+                    take_alone(&setup.guard).await;
+                }
+                sleep(pause).await;
+            }
+            assert_eq!(setup.guard.health(), StoreHealth::Down);
+            setup.store.set(Behaviour::Answer);
+            let back = Instant::now();
+            while take_alone(&setup.guard).await.degraded() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            let waited = back.elapsed();
+            assert!(waited <= Duration::from_secs(2), "{failing:?} round {round}: {waited:?}");
+            let served = setup.take_at_once(50).await;
+            assert!(served >= 2, "the other probes at least");
+            assert_eq!(setup.take_at_once(50).await, 50, "then everybody");
+            assert_eq!(setup.guard.health(), StoreHealth::Up);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_probes_are_let_through_and_after_their_success_everybody_is() {
+    let setup = Setup::new(Behaviour::Answer);
+    setup.half_open_breaker().await;
+    setup.store.set(Behaviour::AnswerAfter(Duration::from_millis(10)));
+    let before = setup.store.calls();
+    assert_eq!(setup.take_at_once(20).await, 3);
+    assert_eq!(setup.store.calls() - before, 3);
+    assert_eq!(setup.guard.health(), StoreHealth::Up);
+    assert_eq!(setup.take_at_once(20).await, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_fails_opens_it_again() {
+    for failing in [Behaviour::Unavailable, Behaviour::Hang] {
+        let setup = Setup::new(Behaviour::Answer);
+        setup.half_open_breaker().await;
+        setup.store.set(failing);
+        let before = setup.store.calls();
+        for _ in 0..10 {
+            assert!(take_alone(&setup.guard).await.degraded());
+        }
+        assert_eq!(setup.store.calls() - before, 1, "{failing:?}");
+        assert_eq!(setup.figure("breaker_openings"), 1, "it is still the same outage");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_who_give_up_while_probing_do_not_stand_in_the_way() {
+    let setup = Setup::new(Behaviour::Answer);
+    setup.half_open_breaker().await;
+    setup.store.set(Behaviour::Hang);
+    let mut tasks = JoinSet::new();
+    let before = setup.store.calls();
+    for _ in 0..3 {
+        let guard = setup.guard.clone();
+        tasks.spawn(async move { take_alone(&guard).await });
+    }
+    sleep(DEADLINE / 5).await;
+    assert_eq!(setup.store.calls() - before, 3);
+    assert!(take_alone(&setup.guard).await.degraded(), "all places are taken");
+    tasks.shutdown().await;
+    setup.store.set(Behaviour::Answer);
+    for _ in 0..3 {
+        assert!(!take_alone(&setup.guard).await.degraded());
+    }
+    assert_eq!(setup.guard.health(), StoreHealth::Up);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_back_is_up_again_without_any_caller() {
+    // Nobody sends requests to a node that says it is not ready.
+    for failing in [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Rejected] {
+        let setup = Setup::new(failing);
+        for _ in 0..20 {
+            take_alone(&setup.guard).await;
+        }
+        sleep(Duration::from_secs(60)).await;
+        assert_ne!(setup.guard.health(), StoreHealth::Up, "{failing:?}");
+        setup.store.set(Behaviour::Answer);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(setup.guard.health(), StoreHealth::Up, "{failing:?}");
+        let looks = setup.store.looks();
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(setup.store.looks(), looks, "{failing:?}: nobody looks at a store that answers");
+        assert!(!take_alone(&setup.guard).await.degraded());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_outage_is_noticed_and_looked_after_like_the_first() {
+    let setup = Setup::new(Behaviour::Answer);
+    for outage in 1..=3 {
+        setup.open_breaker().await;
+        assert_eq!(setup.figure("breaker_openings"), outage);
+        setup.store.set(Behaviour::Answer);
+        sleep(Duration::from_secs(4)).await;
+        assert!(!take_alone(&setup.guard).await.degraded());
+        assert_eq!(setup.guard.health(), StoreHealth::Up);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_looks_at_the_store_of_a_guard_that_is_gone() {
+    let setup = Setup::new(Behaviour::Hang);
+    setup.open_breaker().await;
+    sleep(Duration::from_secs(5)).await;
+    let Setup { guard, store, .. } = setup;
+    assert!(store.looks() > 0);
+    drop(guard);
+    sleep(Duration::from_secs(5)).await;
+    let looks = store.looks();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(store.looks(), looks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_us_is_rejected_until_it_answers() {
+    let setup = Setup::new(Behaviour::Rejected);
+    assert_eq!(setup.guard.health(), StoreHealth::Up);
+    for (mode, allowed) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
+        assert_eq!(setup.take(&[&rule(mode)]).await.allowed, allowed);
+        assert_eq!(setup.guard.health(), StoreHealth::Rejected, "one is enough");
+    }
+    setup.store.set(Behaviour::Unavailable);
+    setup.take(&[&rule(FailureMode::Open)]).await;
+    assert_eq!(setup.guard.health(), StoreHealth::Rejected, "an outage does not change that");
+    setup.store.set(Behaviour::Answer);
+    assert!(!setup.take(&[&rule(FailureMode::Open)]).await.degraded());
+    assert_eq!(setup.guard.health(), StoreHealth::Up);
+    assert_eq!(setup.figure("breaker_openings"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_value_under_one_key_is_no_outage() {
+    let setup = Setup::new(Behaviour::Foreign);
+    let foreign = Rule { identifier: "foreign", ..rule(FailureMode::Closed) };
+    for _ in 0..100 {
+        assert_eq!(reasons(&setup.take(&[&foreign]).await), [Some(Reason::FailClosed)]);
+        assert_eq!(setup.guard.health(), StoreHealth::Up);
+    }
+    assert_eq!(setup.store.calls(), 100);
+    assert!(!setup.take(&[&rule(FailureMode::Closed)]).await.degraded(), "other keys are not affected");
+    let figures = ["errors", "degraded", "breaker_openings"].map(|name| setup.figure(name));
+    assert_eq!(figures, [100, 100, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_full_says_so_itself_and_is_not_broken() {
+    let setup = Setup::new(Behaviour::Overloaded);
+    for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local] {
+        for _ in 0..50 {
+            for action in DECIDED {
+                let error = setup.apply(action, &[&rule(mode)]).await.unwrap_err();
+                assert!(error.is_retryable() && !error.is_outage() && !error.is_permanent());
+            }
+        }
+    }
+    assert_eq!((setup.store.calls(), setup.guard.health()), (300, StoreHealth::Up));
+    let figures = ["errors", "degraded", "breaker_openings"].map(|name| setup.figure(name));
+    assert_eq!(figures, [300, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resets_and_refunds_fail_with_the_store() {
+    for (behaviour, is_right) in [
+        (Behaviour::Unavailable, StoreError::is_outage as fn(&StoreError) -> bool),
+        (Behaviour::Hang, StoreError::is_timeout),
+        (Behaviour::Rejected, StoreError::is_rejection),
+        (Behaviour::Foreign, StoreError::is_permanent),
+        (Behaviour::Overloaded, StoreError::is_retryable),
+    ] {
+        let setup = Setup::new(behaviour);
+        let rule = Rule { identifier: "foreign", ..rule(FailureMode::Local) };
+        for action in [Action::Reset, Action::Refund { taken_at: None }] {
+            let error = setup.apply(action, &[&rule]).await.unwrap_err();
+            assert!(is_right(&error), "{behaviour:?}: {error}");
+        }
+        assert_eq!(setup.figure("degraded"), 0);
+    }
+    let setup = Setup::new(Behaviour::Hang);
+    setup.open_breaker().await;
+    let start = Instant::now();
+    let error = setup.apply(Action::Reset, &[&rule(FailureMode::Open)]).await.unwrap_err();
+    assert!(error.is_outage() && error.is_retryable() && !error.may_have_run(), "{error}");
+    assert_eq!((start.elapsed(), setup.store.calls()), (Duration::ZERO, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn figures_count_errors_degraded_answers_and_openings_beside_the_stores_own() {
+    let setup = Setup::new(Behaviour::Answer);
+    let figures = || ["connects", "errors", "degraded", "breaker_openings"].map(|name| setup.figure(name));
+    setup.take(&[&rule(FailureMode::Open)]).await;
+    assert_eq!(figures(), [7, 0, 0, 0]);
+    setup.store.set(Behaviour::Unavailable);
+    assert!(setup.apply(Action::Reset, &[&rule(FailureMode::Open)]).await.is_err());
+    assert_eq!(figures(), [7, 1, 0, 0], "an error that is passed on is not a degraded answer");
+    setup.open_breaker().await;
+    assert_eq!(figures(), [7, 6, 5, 1]);
+    setup.take(&[&rule(FailureMode::Open)]).await;
+    assert_eq!(figures(), [7, 6, 6, 1], "the store was not asked, so it did not fail");
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_in_a_hurry_have_a_deadline_and_a_breaker_of_their_own() {
+    let setup = Setup::new(Behaviour::AnswerAfter(Duration::from_millis(20)));
+    let hurried = setup.guard.within(Duration::from_millis(10));
+    for _ in 0..5 {
+        let start = Instant::now();
+        assert!(take_alone(&hurried).await.degraded(), "too slow for them");
+        assert_eq!(start.elapsed(), Duration::from_millis(10));
+        assert!(!take_alone(&setup.guard).await.degraded(), "and fast enough for others");
+    }
+    assert_eq!((hurried.health(), setup.guard.health()), (StoreHealth::Down, StoreHealth::Up));
+    // Nobody gets more time than the guard has.
+    let generous = Setup::new(Behaviour::Hang);
+    let start = Instant::now();
+    assert!(take_alone(&generous.guard.within(HOUR)).await.degraded());
+    assert_eq!(start.elapsed(), DEADLINE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_can_have_less_time_than_the_others() {
+    let setup = Setup::new(Behaviour::Hang);
+    let rule = rule(FailureMode::Closed);
+    let charges = [rule.charge()];
+    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    for (given, taken) in [(Duration::from_millis(3), Duration::from_millis(3)), (HOUR, DEADLINE)] {
+        let start = Instant::now();
+        let outcome = setup.guard.apply_within(&[command], None, given).await.remove(0);
+        assert!(!decided(outcome).allowed);
+        assert_eq!(start.elapsed(), taken);
+    }
+}

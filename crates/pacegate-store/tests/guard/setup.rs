@@ -1,0 +1,232 @@
+//! A store that does as it is told, guarded, and what the tests ask it for.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Answer, Cost, Counter, Decision, Key, Limit, Reason, Timestamp};
+use pacegate_memory::{MemoryOptions, MemoryStore};
+use pacegate_store::{
+    Action, ApplyFuture, Charge, Command, FailureMode, Figure, Figures, GuardedStore, Idempotency, Outcome,
+    Store, StoreError, StoreHealth,
+};
+use pacegate_testkit::SimulatedClock;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::sleep;
+
+pub(crate) const DEADLINE: Duration = GuardedStore::DEADLINE;
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+/// Both kinds of commands that are decided without the store.
+pub(crate) const DECIDED: [Action<'static>; 2] = [Action::take(), Action::peek()];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Behaviour {
+    Answer,
+    AnswerAfter(Duration),
+    Hang,
+    Unavailable,
+    Rejected,
+    /// Only for keys of the identifier `foreign`.
+    Foreign,
+    Overloaded,
+    /// Breaks its contract: no outcome at all.
+    Silent,
+}
+
+/// A store that does as it is told, and counts what it is asked.
+#[derive(Debug)]
+pub(crate) struct Scripted {
+    pub(crate) behaviour: Mutex<Behaviour>,
+    pub(crate) calls: AtomicUsize,
+    /// Commands without charges, which only the guard itself sends.
+    pub(crate) looks: AtomicUsize,
+    pub(crate) memory: MemoryStore,
+}
+
+impl Scripted {
+    pub(crate) fn set(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn looks(&self) -> usize {
+        self.looks.load(Ordering::SeqCst)
+    }
+}
+
+impl Store for Scripted {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let only_looks = commands.iter().all(|command| command.charges.is_empty());
+            let counter = if only_looks { &self.looks } else { &self.calls };
+            counter.fetch_add(1, Ordering::SeqCst);
+            let behaviour = *self.behaviour.lock().unwrap();
+            match behaviour {
+                Behaviour::Hang => pending::<()>().await,
+                Behaviour::AnswerAfter(time) => sleep(time).await,
+                Behaviour::Silent => return Vec::new(),
+                _ => {}
+            }
+            let is_foreign = |command: &Command<'_>| {
+                command.charges.iter().any(|charge| charge.key.identifier() == "foreign")
+            };
+            let answer = |command: &Command<'_>| match behaviour {
+                Behaviour::Unavailable => Err(StoreError::unavailable("connection refused")),
+                Behaviour::Rejected => Err(StoreError::rejected("wrong password")),
+                Behaviour::Overloaded => Err(StoreError::overloaded()),
+                Behaviour::Foreign if is_foreign(command) => Err(StoreError::foreign("not ours")),
+                _ => self.memory.apply_now(command, now),
+            };
+            commands.iter().map(answer).collect()
+        })
+    }
+
+    fn figures(&self) -> Figures {
+        vec![("connects", Figure::Count(7))]
+    }
+}
+
+/// A guarded store, and everything around it.
+pub(crate) struct Setup {
+    pub(crate) clock: Arc<SimulatedClock>,
+    pub(crate) store: Arc<Scripted>,
+    pub(crate) guard: Arc<GuardedStore>,
+}
+
+impl Setup {
+    pub(crate) fn new(behaviour: Behaviour) -> Self {
+        Self::with_deadline(behaviour, DEADLINE)
+    }
+
+    pub(crate) fn with_deadline(behaviour: Behaviour, deadline: Duration) -> Self {
+        let clock = Arc::new(SimulatedClock::default());
+        let memory = || MemoryStore::with_clock(MemoryOptions::default(), clock.clone());
+        let store = Arc::new(Scripted {
+            behaviour: Mutex::new(behaviour),
+            calls: AtomicUsize::new(0),
+            looks: AtomicUsize::new(0),
+            memory: memory(),
+        });
+        let guard = GuardedStore::new("hot", store.clone(), Arc::new(memory()), deadline);
+        Self { clock, store, guard }
+    }
+
+    pub(crate) async fn apply(&self, action: Action<'_>, rules: &[&Rule]) -> Result<Outcome, StoreError> {
+        let charges: Vec<Charge<'_>> = rules.iter().map(|rule| rule.charge()).collect();
+        let command = Command { action, charges: &charges, cost: Cost::ONE };
+        let mut results = self.guard.apply(&[command], None).await;
+        assert_eq!(results.len(), 1);
+        results.remove(0)
+    }
+
+    pub(crate) async fn decide(&self, action: Action<'_>, rules: &[&Rule]) -> Decision {
+        decided(self.apply(action, rules).await)
+    }
+
+    pub(crate) async fn take(&self, rules: &[&Rule]) -> Decision {
+        self.decide(Action::take(), rules).await
+    }
+
+    pub(crate) fn figure(&self, name: &str) -> u64 {
+        self.guard.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
+    }
+
+    /// Time-outs until it does not ask the store any more.
+    pub(crate) async fn open_breaker(&self) {
+        self.store.set(Behaviour::Hang);
+        for _ in 0..5 {
+            self.take(&[&rule(FailureMode::Open)]).await;
+        }
+        assert_eq!(self.guard.health(), StoreHealth::Down);
+    }
+
+    /// As [`open_breaker`](Self::open_breaker), and then the store is back and was seen to be: callers may probe.
+    pub(crate) async fn half_open_breaker(&self) {
+        self.open_breaker().await;
+        self.store.set(Behaviour::Answer);
+        // A look that hangs is waited for to its end; the one after it succeeds.
+        let before = self.store.looks();
+        while self.store.looks() == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        yield_now().await;
+        assert_eq!(self.guard.health(), StoreHealth::Down);
+    }
+
+    /// Takes at the same time, and how many of them the store answered.
+    pub(crate) async fn take_at_once(&self, takes: usize) -> usize {
+        let mut tasks = JoinSet::new();
+        for _ in 0..takes {
+            let guard = self.guard.clone();
+            tasks.spawn(async move { take_alone(&guard).await });
+        }
+        tasks.join_all().await.iter().filter(|decision| !decision.degraded()).count()
+    }
+}
+
+pub(crate) async fn take_alone(guard: &GuardedStore) -> Decision {
+    let rule = Rule { limit: per_hour(1_000), ..rule(FailureMode::Open) };
+    let charges = [rule.charge()];
+    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    decided(guard.apply(&[command], None).await.remove(0))
+}
+
+pub(crate) fn decided(result: Result<Outcome, StoreError>) -> Decision {
+    match result {
+        Ok(Outcome::Decided(decision)) => decision,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A limit of two an hour, whose store may fail.
+pub(crate) struct Rule {
+    pub(crate) counter: Counter,
+    pub(crate) identifier: &'static str,
+    pub(crate) limit: Limit,
+    pub(crate) shadow: bool,
+    pub(crate) on_store_error: FailureMode,
+}
+
+impl Rule {
+    pub(crate) fn charge(&self) -> Charge<'_> {
+        let key = Key::new(&self.counter, self.identifier, "");
+        Charge { key, limit: &self.limit, shadow: self.shadow, on_store_error: self.on_store_error }
+    }
+}
+
+pub(crate) fn rule(on_store_error: FailureMode) -> Rule {
+    named("rule", on_store_error)
+}
+
+pub(crate) fn named(name: &str, on_store_error: FailureMode) -> Rule {
+    let counter = Counter::new(name, "user", "*");
+    Rule { counter, identifier: "u", limit: per_hour(2), shadow: false, on_store_error }
+}
+
+/// A log has no edges at which a count would start anew.
+pub(crate) fn per_hour(quota: u64) -> Limit {
+    Limit::try_new(Algorithm::SlidingLog, quota, HOUR).unwrap()
+}
+
+pub(crate) fn reasons(decision: &Decision) -> Vec<Option<Reason>> {
+    decision.answers.iter().map(|answer| answer.reason).collect()
+}
+
+pub(crate) fn assert_nothing_invented(answer: &Answer) {
+    assert!(answer.degraded);
+    assert_eq!((answer.remaining, answer.reset_at, answer.retry_at), (None, None, None));
+    assert_eq!((answer.delay(), answer.queue_position()), (None, None));
+    assert_eq!(
+        (answer.capacity, answer.algorithm),
+        (2, Algorithm::SlidingLog),
+        "what is configured is known"
+    );
+}
+
+pub(crate) fn key(key: &str, fingerprint: u8) -> Option<Idempotency<'_>> {
+    Some(Idempotency { caller: "caller", key, fingerprint: [fingerprint; 16] })
+}

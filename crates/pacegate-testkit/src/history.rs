@@ -1,0 +1,256 @@
+//! Histories: what happens to a few keys, in what order and when.
+//!
+//! Times and costs are drawn in relation to the limits (a fraction of the window, one more than the capacity, one microsecond
+//! before the announced retry), because that is where mistakes hide.
+
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Limit};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// A sequence of operations on a few keys.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// For each key, the limits that are in force for it at one time or another.
+    pub keys: Vec<Vec<Limit>>,
+    /// The time of the first operation, in microseconds.
+    pub start: u64,
+    /// What happens.
+    pub operations: Vec<Operation>,
+}
+
+/// One operation of a history.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// When, in relation to the operation before.
+    pub step: Step,
+    /// What.
+    pub act: Act,
+    /// How much.
+    pub amount: Amount,
+    /// On which keys, each at most once, and under which of their limits.
+    pub charges: Vec<Place>,
+}
+
+/// A key of the history and the limit in force for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Index into [`History::keys`].
+    pub key: usize,
+    /// Index into that key's limits.
+    pub limit: usize,
+    /// Whether the limit only watches.
+    pub shadow: bool,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Charges if there is room everywhere.
+    Take,
+    /// Only looks.
+    Peek,
+    /// Forgets.
+    Reset,
+    /// Gives back, without saying when it was taken.
+    Refund,
+    /// Gives back what the latest admission took.
+    RefundLatest,
+}
+
+/// How time moves between two operations.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// Not at all.
+    Stay,
+    /// By a few microseconds.
+    Micros(u64),
+    /// By thousandths of the first limit's window.
+    Windows(u64),
+    /// Back by thousandths of the first limit's window.
+    Back(u64),
+    /// To the retry time last announced, or one microsecond before or after it.
+    Retry(i8),
+    /// To a time of its own.
+    Jump(u64),
+}
+
+/// The cost of an operation.
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    /// A number of its own.
+    Exactly(u64),
+    /// Thousandths of the first limit's capacity.
+    OfCapacity(u64),
+    /// The capacity plus one, which never fits.
+    TooMuch,
+}
+
+impl Step {
+    /// The time of this operation, given that of the one before, the window and the last announced retry.
+    pub fn apply(self, now: u64, window: u64, retry_at: Option<u64>) -> u64 {
+        let time = match self {
+            Self::Stay => now,
+            Self::Micros(micros) => now.saturating_add(micros),
+            Self::Windows(thousandths) => now.saturating_add(part(window, thousandths)),
+            Self::Back(thousandths) => now.saturating_sub(part(window, thousandths)),
+            Self::Retry(offset) => retry_at.unwrap_or(now).saturating_add_signed(i64::from(offset)),
+            Self::Jump(time) => time,
+        };
+        time.min(LATEST)
+    }
+}
+
+impl Amount {
+    /// The cost for a limit of `capacity`.
+    pub fn cost(self, capacity: u64) -> u64 {
+        let cost = match self {
+            Self::Exactly(cost) => cost,
+            Self::OfCapacity(thousandths) => part(capacity, thousandths),
+            Self::TooMuch => capacity + 1,
+        };
+        cost.clamp(1, 1_000_000_000)
+    }
+}
+
+const LATEST: u64 = (1 << 53) - 1;
+
+fn part(whole: u64, thousandths: u64) -> u64 {
+    (u128::from(whole) * u128::from(thousandths) / 1_000) as u64
+}
+
+/// Histories of one key under one limit of `algorithm`.
+pub fn of(algorithm: Algorithm) -> impl Strategy<Value = History> {
+    (limit(algorithm), start(), vec(operation(1, 1), 1..40)).prop_map(|(limit, start, operations)| History {
+        keys: vec![vec![limit]],
+        start,
+        operations,
+    })
+}
+
+/// Histories of one key whose limit changes between a few variants.
+pub fn of_changing(algorithm: Algorithm) -> impl Strategy<Value = History> {
+    (variants(algorithm), start(), vec(operation(1, 4), 1..40))
+        .prop_map(|(variants, start, operations)| History { keys: vec![variants], start, operations })
+}
+
+/// Histories of chains: one to five keys of any algorithms at once, some of them in shadow mode.
+pub fn of_chains() -> impl Strategy<Value = History> {
+    let keys = vec(algorithm().prop_flat_map(variants), 5);
+    (keys, start(), vec(operation(5, 4), 1..30)).prop_map(|(keys, start, operations)| History {
+        keys,
+        start,
+        operations,
+    })
+}
+
+/// Any of the six.
+pub fn algorithm() -> impl Strategy<Value = Algorithm> {
+    select(&Algorithm::ALL[..])
+}
+
+/// A valid limit: mostly of everyday size, sometimes at the extremes.
+pub fn limit(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
+    (number(), number(), window())
+        .prop_map(move |(quota, burst, window)| build(algorithm, quota, burst, window))
+}
+
+/// The same algorithm and window with other numbers, and now and then another window or algorithm.
+fn variants(algorithm: Algorithm) -> impl Strategy<Value = Vec<Limit>> {
+    let odd = (self::algorithm(), window());
+    (window(), vec((number(), number()), 3), odd, number()).prop_map(
+        move |(own_window, numbers, (other_algorithm, other_window), quota)| {
+            let mut limits: Vec<Limit> = numbers
+                .into_iter()
+                .map(|(quota, burst)| build(algorithm, quota, burst, own_window))
+                .collect();
+            limits.push(build(other_algorithm, quota, quota, other_window));
+            limits
+        },
+    )
+}
+
+fn build(algorithm: Algorithm, quota: u64, burst: u64, window: u64) -> Limit {
+    let quota =
+        if algorithm == Algorithm::SlidingLog { quota.min(Limit::SLIDING_LOG_QUOTA_MAX) } else { quota };
+    let limit = Limit::try_new(algorithm, quota, Duration::from_micros(window));
+    let limit =
+        limit.and_then(|limit| if algorithm.takes_burst() { limit.with_burst(burst) } else { Ok(limit) });
+    limit.expect("the ranges below are those of a valid limit")
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 1..=12u64,
+        3 => 1..=1_000u64,
+        1 => 1..=1_000_000_000u64,
+        1 => select(vec![1, 2, 3, 999_983, 1_000_000, 999_999_937, 999_999_999, 1_000_000_000]),
+    ]
+}
+
+fn window() -> impl Strategy<Value = u64> {
+    const DAY: u64 = 86_400_000_000;
+    prop_oneof![
+        3 => select(vec![1_000_000, 10_000_000, 60_000_000, 3_600_000_000, DAY]),
+        3 => 1_000..=5_000_000u64,
+        1 => 1_000..=366 * DAY,
+        1 => select(vec![1_000, 1_001, 999_983, 30 * DAY, 366 * DAY - 1, 366 * DAY]),
+    ]
+}
+
+fn start() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 1_700_000_000_000_000..1_900_000_000_000_000u64,
+        1 => 0..10_000_000_000u64,
+        1 => LATEST - 40_000_000_000_000..=LATEST,
+    ]
+}
+
+fn operation(keys: usize, limits: usize) -> impl Strategy<Value = Operation> {
+    let act = prop_oneof![
+        20 => Just(Act::Take),
+        3 => Just(Act::Peek),
+        1 => Just(Act::Reset),
+        2 => Just(Act::Refund),
+        2 => Just(Act::RefundLatest),
+    ];
+    let step = prop_oneof![
+        6 => Just(Step::Stay),
+        3 => (1..5u64).prop_map(Step::Micros),
+        6 => (0..300u64).prop_map(Step::Windows),
+        2 => (300..2_500u64).prop_map(Step::Windows),
+        1 => (0..2_500u64).prop_map(Step::Back),
+        6 => (-1..=1i8).prop_map(Step::Retry),
+        1 => prop_oneof![9 => start(), 1 => Just(LATEST), 1 => Just(0u64)].prop_map(Step::Jump),
+    ];
+    let amount = prop_oneof![
+        6 => (1..=3u64).prop_map(Amount::Exactly),
+        5 => (1..=1_000u64).prop_map(Amount::OfCapacity),
+        1 => Just(Amount::TooMuch),
+        1 => (1..=1_000_000_000u64).prop_map(Amount::Exactly),
+    ];
+    (step, act, amount, places(keys, limits)).prop_map(|(step, act, amount, charges)| Operation {
+        step,
+        act,
+        amount,
+        charges,
+    })
+}
+
+fn places(keys: usize, limits: usize) -> impl Strategy<Value = Vec<Place>> {
+    let order = Just((0..keys).collect::<Vec<_>>()).prop_shuffle();
+    // The first variant most of the time, so that limits change now and then and not at every step.
+    let variant = prop_oneof![4 => Just(0), 1 => 0..limits];
+    let each = vec((variant, prop::bool::weighted(0.15)), keys);
+    (order, each, 1..=keys).prop_map(move |(order, each, count)| {
+        let shadow_allowed = keys > 1;
+        order
+            .into_iter()
+            .zip(each)
+            .take(count)
+            .map(|(key, (limit, shadow))| Place { key, limit, shadow: shadow && shadow_allowed })
+            .collect()
+    })
+}

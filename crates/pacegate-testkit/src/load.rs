@@ -1,0 +1,275 @@
+//! Callers that keep a store busy while something happens to it, and what became of each request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pacegate_core::{Cost, Counter, Key, Limit};
+use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a store that has come back may take to say what is used, and how often it is asked.
+const KNOWS_WITHIN: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How much later than the deadline an answer may be.
+const GRACE: Duration = Duration::from_millis(5);
+
+/// What the callers ask for.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// How many ask at the same time.
+    pub callers: usize,
+    /// How long each one rests between two requests.
+    pub pause: Duration,
+    /// Whose requests they are, in turn.
+    pub identifiers: Vec<String>,
+    /// The limits of each request, all of one identity.
+    pub limits: Vec<(Counter, Limit)>,
+    /// What happens while the store fails.
+    pub on_store_error: FailureMode,
+    /// Whether each request has an idempotency key of its own.
+    pub idempotent: bool,
+}
+
+impl Load {
+    /// A few callers of one identifier under one limit that denies while its store fails, so that everything admitted was admitted by the store.
+    pub fn new(limit: Limit) -> Self {
+        Self {
+            callers: 16,
+            pause: Duration::from_millis(2),
+            identifiers: vec!["someone".into()],
+            limits: vec![(Counter::new("load", "user", ""), limit)],
+            on_store_error: FailureMode::Closed,
+            idempotent: false,
+        }
+    }
+
+    /// Starts the callers.
+    pub fn start(self, store: Arc<dyn Store>) -> Running {
+        let stop = Arc::new(AtomicBool::new(false));
+        let load = Arc::new(self);
+        let callers = (0..load.callers)
+            .map(|caller| tokio::spawn(call(load.clone(), store.clone(), caller, stop.clone())))
+            .collect();
+        let lateness = tokio::spawn(measure_lateness(stop.clone()));
+        Running { callers, lateness, stop, load, store }
+    }
+
+    /// How much is used of the first limit, summed over all identifiers. A store that has just come back may have to be asked again.
+    pub async fn used(&self, store: &dyn Store) -> u64 {
+        let mut used = 0;
+        for identifier in &self.identifiers {
+            let (counter, limit) = &self.limits[0];
+            let charges = [Charge::new(Key::new(counter, identifier, ""), limit)];
+            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            let known = async {
+                loop {
+                    let outcome = store.apply(&[command], None).await.remove(0).expect("the store answers");
+                    let Outcome::Decided(decision) = outcome else { return limit.capacity() };
+                    if let Some(remaining) = decision.remaining() {
+                        return remaining;
+                    }
+                    sleep(ASK_AGAIN).await;
+                }
+            };
+            let remaining = timeout(KNOWS_WITHIN, known).await.expect("the store knows");
+            used += u64::from(limit.capacity() - remaining);
+        }
+        used
+    }
+}
+
+/// Callers at work.
+pub struct Running {
+    callers: Vec<JoinHandle<Vec<Record>>>,
+    lateness: JoinHandle<Duration>,
+    stop: Arc<AtomicBool>,
+    load: Arc<Load>,
+    store: Arc<dyn Store>,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// When it was sent.
+    pub sent: Instant,
+    /// How long the answer took.
+    pub took: Duration,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The store admitted it.
+    Admitted,
+    /// The store denied it.
+    Denied,
+    /// The failure mode answered.
+    Degraded,
+    /// There was no answer.
+    Failed,
+}
+
+/// What became of all requests.
+#[derive(Debug)]
+pub struct Report {
+    /// Every request, in the order they were sent.
+    pub records: Vec<Record>,
+    /// By how much timers of this process were late at worst: no answer can be more punctual than that.
+    pub lateness: Duration,
+}
+
+impl Running {
+    /// Waits until the store has answered again for everybody, `within` this long at most, then stops the callers.
+    pub async fn stop_when_healthy(self, since: Instant, within: Duration) -> Report {
+        while since.elapsed() < within {
+            sleep(Duration::from_millis(10)).await;
+            if self.is_healthy().await {
+                // A little longer, so that callers meet the store again.
+                sleep(Duration::from_millis(300)).await;
+                break;
+            }
+        }
+        self.stop().await
+    }
+
+    /// Whether every identifier is counted by the store again.
+    async fn is_healthy(&self) -> bool {
+        let (counter, limit) = &self.load.limits[0];
+        for identifier in &self.load.identifiers {
+            let charge = Charge::new(Key::new(counter, identifier, ""), limit);
+            let charges = [Charge { on_store_error: FailureMode::Closed, ..charge }];
+            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            let outcomes = self.store.apply(&[command], None).await;
+            if !matches!(&outcomes[..], [Ok(Outcome::Decided(decision))] if !decision.degraded()) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Stops the callers.
+    pub async fn stop(self) -> Report {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut records = Vec::new();
+        for caller in self.callers {
+            records.extend(caller.await.expect("a caller does not panic"));
+        }
+        records.sort_by_key(|record| record.sent);
+        Report { records, lateness: self.lateness.await.expect("the timer does not panic") }
+    }
+}
+
+impl Report {
+    /// How many requests had this fate.
+    pub fn count(&self, fate: Fate) -> u64 {
+        self.records.iter().filter(|record| record.fate == fate).count() as u64
+    }
+
+    /// How many requests the store did not answer within the deadline. Each of them may have been counted.
+    pub fn in_vain(&self, deadline: Duration) -> u64 {
+        let in_vain = |record: &&Record| record.fate == Fate::Degraded && record.took >= deadline;
+        self.records.iter().filter(in_vain).count() as u64
+    }
+
+    /// The longest that a request took.
+    pub fn slowest(&self) -> Duration {
+        self.records.iter().map(|record| record.took).max().unwrap_or_default()
+    }
+
+    /// Panics unless every request was answered: 99 of 100, and half of those that waited in vain, within five milliseconds of the deadline, none much
+    /// later; beyond what this machine's timers were late by, which stands still for a moment now and then.
+    pub fn assert_punctual(&self, deadline: Duration) {
+        assert_eq!(self.count(Fate::Failed), 0, "every request gets an answer");
+        let mut all: Vec<Duration> = self.records.iter().map(|record| record.took).collect();
+        let mut in_vain: Vec<Duration> = all.iter().copied().filter(|took| *took >= deadline).collect();
+        for (took, at_most) in [
+            (percentile(&mut all, 0.99), deadline + GRACE),
+            (percentile(&mut in_vain, 0.5), deadline + GRACE),
+            (self.slowest(), deadline * 3),
+        ] {
+            let took = took.saturating_sub(self.lateness);
+            assert!(
+                took <= at_most,
+                "{took:?} beyond {:?} of noise is later than {at_most:?}",
+                self.lateness
+            );
+        }
+    }
+
+    /// How long after `instant` the store itself first answered a request that was sent after it.
+    pub fn healthy_after(&self, instant: Instant) -> Option<Duration> {
+        let own =
+            |record: &&Record| record.sent >= instant && matches!(record.fate, Fate::Admitted | Fate::Denied);
+        self.records.iter().find(own).map(|record| (record.sent + record.took).duration_since(instant))
+    }
+
+    /// From the first degraded request to the end of the last.
+    pub fn degraded_for(&self) -> Duration {
+        let degraded = || self.records.iter().filter(|record| record.fate == Fate::Degraded);
+        match (degraded().next(), degraded().map(|record| record.sent + record.took).max()) {
+            (Some(first), Some(end)) => end.duration_since(first.sent),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The time within which this share of the requests of one fate was answered.
+    pub fn percentile(&self, fate: Fate, share: f64) -> Duration {
+        let mut times: Vec<Duration> =
+            self.records.iter().filter(|record| record.fate == fate).map(|record| record.took).collect();
+        percentile(&mut times, share)
+    }
+}
+
+fn percentile(times: &mut [Duration], share: f64) -> Duration {
+    times.sort_unstable();
+    let place = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
+    times.get(place).copied().unwrap_or_default()
+}
+
+async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<AtomicBool>) -> Vec<Record> {
+    let mut records = Vec::new();
+    let mut number = 0usize;
+    while !stop.load(Ordering::Relaxed) {
+        let identifier = &load.identifiers[(caller + number * load.callers) % load.identifiers.len()];
+        let charges: Vec<Charge<'_>> = load
+            .limits
+            .iter()
+            .map(|(counter, limit)| Charge {
+                on_store_error: load.on_store_error,
+                ..Charge::new(Key::new(counter, identifier, ""), limit)
+            })
+            .collect();
+        let key = format!("{caller}-{number}");
+        let idempotency =
+            load.idempotent.then_some(Idempotency { caller: identifier, key: &key, fingerprint: [1; 16] });
+        let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+        let sent = Instant::now();
+        let outcome = store.apply(&[command], None).await.pop();
+        let fate = match outcome {
+            Some(Ok(Outcome::Decided(decision))) if decision.degraded() => Fate::Degraded,
+            Some(Ok(Outcome::Decided(decision))) if decision.allowed => Fate::Admitted,
+            Some(Ok(Outcome::Decided(_))) => Fate::Denied,
+            _ => Fate::Failed,
+        };
+        records.push(Record { sent, took: sent.elapsed(), fate });
+        number += 1;
+        sleep(load.pause).await;
+    }
+    records
+}
+
+/// A timer beside the callers: what it is late by, the machine is to blame for.
+async fn measure_lateness(stop: Arc<AtomicBool>) -> Duration {
+    let nap = Duration::from_millis(5);
+    let mut worst = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        sleep(nap).await;
+        worst = worst.max(started.elapsed().saturating_sub(nap));
+    }
+    worst
+}

@@ -1,0 +1,222 @@
+//! One Redis server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::certificates::Certificates;
+use super::ports;
+use super::process::{Process, wait_until};
+
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// A `redis-server` process, killed when dropped.
+///
+/// ```
+/// let server = pacegate_testkit::server::RedisServer::start();
+/// assert_eq!(server.command(&["SET", "key", "value"]), "OK");
+/// ```
+pub struct RedisServer {
+    // Before the directory, so that the process is gone when its files are removed.
+    process: Process,
+    directory: TempDir,
+    port: u16,
+    kind: Kind,
+    arguments: Vec<String>,
+}
+
+/// What a `redis-server` process does.
+enum Kind {
+    Data,
+    Tls(Certificates),
+    /// Watches data servers, as its configuration file says.
+    Sentinel(PathBuf),
+}
+
+impl RedisServer {
+    /// Starts a server that keeps everything in memory, and returns when it answers.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with more command-line arguments, such as `["--requirepass", "secret"]`. They come last
+    /// and so override the others.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        Self::launch(new_directory(), Kind::Data, arguments)
+    }
+
+    /// Starts a server that speaks TLS only and accepts only clients with a certificate.
+    pub fn start_tls() -> (Self, Certificates) {
+        let certificates = Certificates::generate();
+        (Self::launch(new_directory(), Kind::Tls(certificates.clone()), &[]), certificates)
+    }
+
+    /// Starts a sentinel with these configuration lines.
+    pub(super) fn start_sentinel(configuration: &str) -> Self {
+        let directory = new_directory();
+        let path = directory.path().join("sentinel.conf");
+        fs::write(&path, configuration).expect("a file in a temporary directory");
+        Self::launch(directory, Kind::Sentinel(path), &[])
+    }
+
+    /// Another process may take a port between the moment it is found free and the start of the server; then
+    /// another port is tried.
+    fn launch(directory: TempDir, kind: Kind, arguments: &[&str]) -> Self {
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let port = ports::free();
+        let process = spawn(&kind, directory.path(), port, &arguments);
+        let mut server = Self { process, directory, port, kind, arguments };
+        let mut attempts = 1;
+        while !server.becomes_ready() {
+            attempts += 1;
+            assert!(attempts <= 20, "every port is taken:\n{}", server.process.log_tail());
+            server.port = ports::free();
+            server.process = server.spawn();
+        }
+        server
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it listens, as `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `redis://127.0.0.1:PORT`, or `rediss://localhost:PORT` with TLS.
+    pub fn url(&self) -> String {
+        match self.kind {
+            Kind::Data | Kind::Sentinel(_) => format!("redis://{}", self.address()),
+            Kind::Tls(_) => format!("rediss://localhost:{}", self.port),
+        }
+    }
+
+    /// The id of its process, or of its last one when it was killed.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Ends it at once, without any chance to save or say goodbye. Does nothing when it was killed already.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again on the same port, in the same directory and with the same arguments; kills it first if
+    /// it runs. Returns when it answers.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.process = self.spawn();
+        assert!(self.becomes_ready(), "port {} was taken while its server was down", self.port);
+    }
+
+    /// Makes it stand still: its connections stay open, and nothing is answered until [`thaw`](Self::thaw).
+    pub fn freeze(&self) {
+        self.process.freeze();
+    }
+
+    /// Lets it go on after [`freeze`](Self::freeze).
+    pub fn thaw(&self) {
+        self.process.thaw();
+    }
+
+    /// Runs `redis-cli` on it and returns what it prints. An error reply is returned too. Do not ask a frozen
+    /// server: the answer comes when it is thawed.
+    ///
+    /// # Panics
+    ///
+    /// When the server cannot be reached.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        let output = self.redis_cli(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "redis-cli -p {} {arguments:?}: {errors}", self.port);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Whether it can answer: neither killed nor frozen.
+    pub(super) fn is_responsive(&self) -> bool {
+        self.process.is_responsive()
+    }
+
+    /// Whether it is a replica that has all its primary has.
+    pub(super) fn is_synchronised(&self) -> bool {
+        self.command(&["INFO", "replication"]).contains("master_link_status:up")
+    }
+
+    fn spawn(&self) -> Process {
+        spawn(&self.kind, self.directory.path(), self.port, &self.arguments)
+    }
+
+    fn redis_cli(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        if let Kind::Tls(certificates) = &self.kind {
+            command.arg("--tls").arg("--cacert").arg(&certificates.authority);
+            command.arg("--cert").arg(&certificates.client_certificate);
+            command.arg("--key").arg(&certificates.client_key);
+        }
+        command.args(arguments).stdin(Stdio::null());
+        command.output().expect("redis-cli must be installed")
+    }
+
+    /// Waits until it answers; `false` when it ended because the port was taken.
+    fn becomes_ready(&mut self) -> bool {
+        let settled = wait_until(READY_WITHIN, || self.process.exit_status().is_some() || self.answers());
+        let exit = self.process.exit_status();
+        if exit.is_some() && self.process.log().contains("already in use") {
+            return false;
+        }
+        let log = self.process.log_tail();
+        assert!(settled && exit.is_none(), "redis-server on port {}: {exit:?}\n{log}", self.port);
+        true
+    }
+
+    /// Whether it listens and answers. Its log is asked too, because on a port that was taken in the meantime
+    /// somebody else's server answers.
+    fn answers(&self) -> bool {
+        let listening = match self.kind {
+            Kind::Data | Kind::Tls(_) => "Ready to accept connections",
+            Kind::Sentinel(_) => "Sentinel ID is",
+        };
+        self.process.log().contains(listening) && {
+            let answer = self.redis_cli(&["PING"]).stdout;
+            answer.starts_with(b"PONG") || answer.starts_with(b"NOAUTH")
+        }
+    }
+}
+
+fn new_directory() -> TempDir {
+    TempDir::new().expect("a temporary directory")
+}
+
+fn spawn(kind: &Kind, directory: &Path, port: u16, arguments: &[String]) -> Process {
+    let mut all = Vec::new();
+    let mut add = |more: &[&str]| all.extend(more.iter().map(ToString::to_string));
+    let port = port.to_string();
+    match kind {
+        Kind::Data => add(&["--port", &port]),
+        Kind::Tls(certificates) => {
+            add(&["--port", "0", "--tls-port", &port, "--tls-auth-clients", "yes"]);
+            add(&["--tls-ca-cert-file", text(&certificates.authority)]);
+            add(&["--tls-cert-file", text(&certificates.server_certificate)]);
+            add(&["--tls-key-file", text(&certificates.server_key)]);
+        }
+        Kind::Sentinel(configuration) => add(&[text(configuration), "--sentinel", "--port", &port]),
+    }
+    add(&["--bind", "127.0.0.1", "--dir", text(directory)]);
+    if !matches!(kind, Kind::Sentinel(_)) {
+        // Without the last one a replica waits five seconds for others before it is sent anything.
+        add(&["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
+    }
+    all.extend_from_slice(arguments);
+    Process::start("redis-server", &all, directory)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary directory has a plain name")
+}

@@ -1,0 +1,36 @@
+//! A store and the server behind it, as one.
+
+use std::fmt;
+
+use pacegate_core::Timestamp;
+use pacegate_store::{ApplyFuture, Command, Store};
+
+/// A store that keeps its server running for as long as it is used itself.
+pub struct Served<S, T> {
+    store: S,
+    server: T,
+}
+
+impl<S: Store, T> Served<S, T> {
+    /// `store`, which talks to `server`.
+    pub fn new(store: S, server: T) -> Self {
+        Self { store, server }
+    }
+
+    /// The server behind it.
+    pub fn server(&self) -> &T {
+        &self.server
+    }
+}
+
+impl<S: Store, T: Send + Sync> Store for Served<S, T> {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        self.store.apply(commands, now)
+    }
+}
+
+impl<S: fmt::Debug, T> fmt::Debug for Served<S, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Served").field("store", &self.store).finish_non_exhaustive()
+    }
+}

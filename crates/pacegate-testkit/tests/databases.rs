@@ -1,0 +1,149 @@
+//! The database servers for tests do what tests rely on: they answer, die, keep what was committed and stand
+//! still when told.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use pacegate_testkit::server::{MariaDb, Postgres};
+
+fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Runs a program and returns whether it succeeded and what it printed.
+fn run(program: &str, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The same tests for both servers, which have the same methods.
+macro_rules! database_tests {
+    ($module:ident, $Server:ident, $scheme:literal, $as_user:expr, $sleep:literal, $sleeping:literal) => {
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn it_answers_the_administrator_and_the_user_of_its_url() {
+                let server = $Server::start();
+                let port = server.port();
+                assert_eq!(server.url(), format!("{}://pacegate:secret@127.0.0.1:{port}/pacegate", $scheme));
+                assert_eq!(
+                    server.query("SELECT 1, 'a b' UNION ALL SELECT 2, 'c' ORDER BY 1"),
+                    "1\ta b\n2\tc"
+                );
+                let as_user: fn(u16, &str, &str) -> (bool, String) = $as_user;
+                let sql = "CREATE TABLE mine (a int); INSERT INTO mine VALUES (7); SELECT a FROM mine";
+                assert_eq!(as_user(port, "secret", sql), (true, "7".to_owned()));
+                assert_eq!(server.query("SELECT a FROM mine"), "7");
+                assert!(!as_user(port, "wrong", "SELECT 1").0);
+            }
+
+            #[test]
+            fn a_killed_server_is_gone_and_comes_back_with_what_was_committed() {
+                let mut server = $Server::start();
+                let (port, pid) = (server.port(), server.pid());
+                server.query("CREATE TABLE kept (a int)");
+                server.query("INSERT INTO kept VALUES (1)");
+
+                server.kill();
+                server.kill();
+                assert!(!exists(pid));
+                let refused = TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+
+                server.restart();
+                assert_eq!(server.port(), port);
+                assert_ne!(server.pid(), pid);
+                assert_eq!(server.query("SELECT a FROM kept"), "1");
+                let second = server.pid();
+                server.restart();
+                assert!(!exists(second));
+                assert_eq!(server.query("SELECT a FROM kept"), "1");
+
+                let third = server.pid();
+                server.freeze();
+                drop(server);
+                assert!(!exists(third));
+            }
+
+            #[test]
+            fn a_frozen_server_answers_nothing_until_it_is_thawed() {
+                let server = $Server::start();
+                thread::scope(|scope| {
+                    let old = scope.spawn(|| server.query($sleep));
+                    while server.query($sleeping) != "1" {
+                        assert!(!old.is_finished());
+                    }
+                    server.freeze();
+                    server.freeze();
+                    let new = scope.spawn(|| server.query("SELECT 'answer'"));
+                    thread::sleep(Duration::from_secs(2));
+                    assert!(!old.is_finished() && !new.is_finished());
+                    server.thaw();
+                    assert_eq!(new.join().unwrap(), "answer");
+                    old.join().unwrap();
+                });
+            }
+        }
+    };
+}
+
+database_tests!(
+    mariadb,
+    MariaDb,
+    "mysql",
+    |port, password, sql| {
+        let (port, password) = (format!("--port={port}"), format!("--password={password}"));
+        let whom = ["--no-defaults", "--host=127.0.0.1", "--user=pacegate", &port, &password];
+        run(
+            "mariadb",
+            &[&whom[..], &["--batch", "--skip-column-names", "--execute", sql, "pacegate"]].concat(),
+        )
+    },
+    "SELECT SLEEP(1)",
+    "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT SLEEP%'"
+);
+
+database_tests!(
+    postgres,
+    Postgres,
+    "postgres",
+    |port, password, sql| {
+        let url = format!("postgres://pacegate:{password}@127.0.0.1:{port}/pacegate");
+        run("psql", &["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", sql, &url])
+    },
+    "SELECT pg_sleep(1)",
+    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
+);
+
+#[test]
+fn more_arguments_reach_the_server() {
+    let server = MariaDb::start_with(&["--max-connections=23"]);
+    assert_eq!(server.query("SELECT @@max_connections, @@innodb_flush_log_at_trx_commit"), "23\t1");
+    let server = Postgres::start_with(&["-c", "max_connections=23"]);
+    assert_eq!(server.query("SELECT current_setting('max_connections'), current_setting('fsync')"), "23\ton");
+}
+
+/// What a server forks has to stand still and end with it.
+#[test]
+fn the_other_processes_of_postgres_share_its_fate() {
+    let server = Postgres::start();
+    let others = server.query("SELECT pid FROM pg_stat_activity WHERE backend_type LIKE '%writer'");
+    let others: Vec<u32> = others.lines().map(|pid| pid.parse().unwrap()).collect();
+    assert!(others.len() >= 2, "{others:?}");
+    let stat = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    server.freeze();
+    assert!(others.iter().all(|pid| stat(pid).contains(") T ")));
+    server.thaw();
+    assert!(!others.iter().any(|pid| stat(pid).contains(") T ")));
+    drop(server);
+    // Whoever adopts them may not have noticed yet.
+    assert!(others.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
+}

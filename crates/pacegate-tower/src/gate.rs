@@ -1,0 +1,189 @@
+//! What all clones of a layer share: whom it asks about, and what it does with the answer.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::Response;
+use pacegate::{CheckError, Cost, Decision, Limit, Limiter};
+use smallvec::SmallVec;
+
+use crate::body::ResponseBody;
+use crate::error::Unresolved;
+use crate::noise::Noise;
+use crate::question::Question;
+use crate::resolve::{Identity, RequestHead, Resolve};
+use crate::response::{Caller, Denial, Responder, is_callers_fault};
+use crate::shape::Shaping;
+
+/// What happens to a request that has no key: no address, no header, no user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MissingKey {
+    /// It is refused, and told what is missing: 401 if that says who the client is (an API key, a user), 500 if the server should have known (the peer's
+    /// address), 400 otherwise.
+    #[default]
+    Deny,
+    /// It passes as far as this key is concerned. Without any key it passes unchecked.
+    Pass,
+    /// It is counted under this identifier, together with all others that have none. Choose a word that nobody has.
+    Use(&'static str),
+}
+
+/// What happens to a request that could not be checked: its plan is gone, or the store is full. Stores that do not answer are not among these, because
+/// the limiter answers for them by its failure mode; and what is wrong with the request itself is always refused (400).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnError {
+    /// It is refused: 500, or 503 if a retry may help.
+    #[default]
+    Deny,
+    /// It passes, without headers. The log says so.
+    Pass,
+}
+
+pub(crate) type CostOf = Box<dyn Fn(&RequestHead<'_>) -> Cost + Send + Sync>;
+pub(crate) type Unless = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+pub(crate) type ChoosePlan = Box<dyn for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync>;
+
+pub(crate) struct Gate {
+    pub(crate) limiter: Limiter,
+    /// Whether the limiter answers without waiting.
+    pub(crate) in_process: bool,
+    pub(crate) resolvers: Vec<Box<dyn Resolve>>,
+    pub(crate) on_missing_key: MissingKey,
+    pub(crate) plans: Vec<Box<str>>,
+    pub(crate) choose_plan: Option<ChoosePlan>,
+    pub(crate) limit: Option<Limit>,
+    /// Whether the limiter's rules apply.
+    pub(crate) rules: bool,
+    pub(crate) cost: Option<CostOf>,
+    pub(crate) unless: Option<Unless>,
+    pub(crate) on_error: OnError,
+    pub(crate) shaping: Option<Shaping>,
+    pub(crate) responder: Responder,
+    pub(crate) noise: Noise,
+}
+
+impl Gate {
+    /// What to ask about a request; `None` when there is nothing to ask and it passes.
+    #[inline]
+    pub(crate) fn question<'a>(
+        &'a self,
+        request: &RequestHead<'a>,
+    ) -> Result<Option<Question<'a>>, Unresolved> {
+        if self.unless.as_ref().is_some_and(|unless| unless(request)) {
+            return Ok(None);
+        }
+        let mut identities: SmallVec<[Identity<'a>; 1]> = SmallVec::new();
+        for resolver in &self.resolvers {
+            let identity = match resolver.resolve(request) {
+                Ok(identity) => identity,
+                Err(unresolved) => match self.on_missing_key {
+                    MissingKey::Pass if unresolved.is_missing() => continue,
+                    MissingKey::Use(identifier) if unresolved.is_missing() => {
+                        Identity::new(resolver.dimension(), identifier)
+                    }
+                    _ => return Err(unresolved),
+                },
+            };
+            // A second choice may find what another resolver found as well: it is counted once.
+            if !identities.iter().any(|other| is_same(other, &identity)) {
+                identities.push(identity);
+            }
+        }
+        if identities.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Question {
+            identities,
+            place: self
+                .rules
+                .then(|| (Cow::Borrowed(request.path()), Cow::Borrowed(request.method.as_str()))),
+            plan: self.choose_plan.as_ref().and_then(|choose| choose(request)).map(Cow::Borrowed),
+            cost: self.cost.as_ref().map_or(Cost::ONE, |cost| cost(request)),
+        }))
+    }
+
+    /// Asks at once, which only a limiter in this process can answer.
+    #[inline]
+    pub(crate) fn check_now(&self, question: &Question<'_>) -> Result<Decision, CheckError> {
+        self.limiter.check_now(&question.check(self).ok_or(CheckError::NoIdentity)?)
+    }
+
+    pub(crate) async fn check(&self, question: &Question<'_>) -> Result<Decision, CheckError> {
+        self.limiter.check(&question.check(self).ok_or(CheckError::NoIdentity)?).await
+    }
+
+    /// Gives back what an admitted request took.
+    pub(crate) async fn give_back(
+        &self,
+        question: &Question<'_>,
+        decision: &Decision,
+    ) -> Result<Decision, CheckError> {
+        self.limiter.refund(&question.check(self).ok_or(CheckError::NoIdentity)?, decision).await
+    }
+
+    /// The response to a request that the limiter denied.
+    #[cold]
+    pub(crate) fn deny<B: ResponseBody>(
+        &self,
+        question: &Question<'_>,
+        decision: &Decision,
+        caller: &Caller,
+    ) -> Response<B> {
+        // Identities are hashed by their `Debug` form.
+        tracing::debug!(
+            identities = ?question.identities,
+            rule = decision.binding_limit().map(|limit| &*limit.name),
+            "a request was denied"
+        );
+        self.responder.respond(&Denial::decided(decision, caller), caller)
+    }
+
+    /// The response to a request without a key.
+    #[cold]
+    pub(crate) fn refuse_unresolved<B: ResponseBody>(
+        &self,
+        unresolved: &Unresolved,
+        caller: &Caller,
+    ) -> Response<B> {
+        if let Unresolved::NotProvided { .. } = unresolved
+            && let Some(unsaid) = self.noise.may_speak()
+        {
+            tracing::error!(error = %unresolved, unsaid, "a request is refused because the server does not know whom to count");
+        }
+        self.responder.respond(&Denial::unresolved(unresolved, caller), caller)
+    }
+
+    /// The response to a request that could not be checked; `None` when it passes all the same.
+    #[cold]
+    pub(crate) fn refuse_failed<B: ResponseBody>(
+        &self,
+        error: &CheckError,
+        caller: &Caller,
+    ) -> Option<Response<B>> {
+        let denial = Denial::failed(error, caller);
+        if is_callers_fault(error) {
+            return Some(self.responder.respond(&denial, caller));
+        }
+        let passes = self.on_error == OnError::Pass;
+        if let Some(unsaid) = self.noise.may_speak() {
+            tracing::error!(%error, passes, unsaid, "a request could not be checked");
+        }
+        (!passes).then(|| self.responder.respond(&denial, caller))
+    }
+}
+
+fn is_same(one: &Identity<'_>, other: &Identity<'_>) -> bool {
+    one.dimension() == other.dimension() && one.identifier() == other.identifier()
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dimensions: Vec<&str> = self.resolvers.iter().map(|resolver| resolver.dimension()).collect();
+        formatter
+            .debug_struct("Gate")
+            .field("dimensions", &dimensions)
+            .field("plans", &self.plans)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}

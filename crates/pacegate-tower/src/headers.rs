@@ -1,0 +1,228 @@
+//! The headers that tell a client about its limits: `X-RateLimit-*` and the IETF draft's fields.
+//!
+//! ```
+//! use http::HeaderMap;
+//! use pacegate::{Check, HeaderFamily, Limit, Limiter};
+//! use pacegate_tower::headers::Families;
+//!
+//! let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
+//! let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
+//! let mut headers = HeaderMap::new();
+//! Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]).write(&decision, &mut headers);
+//! assert_eq!(headers["x-ratelimit-remaining"], "9");
+//! assert_eq!(headers["ratelimit-policy"], "\"gold\";q=10;w=60");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod values;
+
+use http::HeaderMap;
+use http::header::{Entry, HeaderName, HeaderValue, RETRY_AFTER};
+use pacegate::{Decision, HeaderFamily, Standing};
+
+use values::{Fixed, Values};
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const STRATEGY: HeaderName = HeaderName::from_static("x-ratelimit-strategy");
+const STATE: HeaderName = HeaderName::from_static("x-ratelimit-state");
+// draft-ietf-httpapi-ratelimit-headers-10; later drafts rename the parameters, so the format lives in this file and in `values` alone.
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Which families are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    x_ratelimit: bool,
+    ietf: bool,
+}
+
+/// Where headers go.
+trait Target {
+    /// So many are about to come.
+    fn reserve(&mut self, _count: usize) {}
+
+    /// The first header of a family; says whether the others are to follow.
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
+        self.next(name, value);
+        true
+    }
+
+    fn next(&mut self, name: HeaderName, value: HeaderValue);
+}
+
+/// The headers of a response.
+struct Map<'a> {
+    headers: &'a mut HeaderMap,
+    /// Whether a family that is there already stays.
+    keep: bool,
+}
+
+impl Target for Map<'_> {
+    fn reserve(&mut self, count: usize) {
+        self.headers.reserve(count);
+    }
+
+    fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
+        match self.headers.entry(name) {
+            Entry::Occupied(_) if self.keep => return false,
+            Entry::Occupied(mut entry) => drop(entry.insert(value)),
+            Entry::Vacant(entry) => drop(entry.insert(value)),
+        }
+        true
+    }
+
+    fn next(&mut self, name: HeaderName, value: HeaderValue) {
+        self.headers.insert(name, value);
+    }
+}
+
+/// Somebody who is told each header.
+struct Listener<F>(F);
+
+impl<F: FnMut(HeaderName, HeaderValue)> Target for Listener<F> {
+    fn next(&mut self, name: HeaderName, value: HeaderValue) {
+        self.0(name, value);
+    }
+}
+
+impl Families {
+    /// These families, which may be none.
+    pub fn new(families: &[HeaderFamily]) -> Self {
+        Self {
+            x_ratelimit: families.contains(&HeaderFamily::XRateLimit),
+            ietf: families.contains(&HeaderFamily::Ietf),
+        }
+    }
+
+    /// Adds what there is to say about `decision`; nothing when no limit applied.
+    pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
+        self.write_to(decision, &mut Map { headers, keep: false });
+    }
+
+    /// Says each header that [`write`](Self::write) would add, for protocols with lists of their own.
+    ///
+    /// ```
+    /// use pacegate::{Check, HeaderFamily, Limit, Limiter};
+    /// use pacegate_tower::headers::Families;
+    ///
+    /// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
+    /// let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
+    /// let mut lines = Vec::new();
+    /// Families::new(&[HeaderFamily::Ietf]).for_each(&decision, |name, value| {
+    ///     lines.push(format!("{name}: {}", value.to_str().unwrap_or_default()));
+    /// });
+    /// assert_eq!(lines, ["ratelimit-policy: \"gold\";q=10;w=60", "ratelimit: \"gold\";r=9;t=6"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_each(self, decision: &Decision, say: impl FnMut(HeaderName, HeaderValue)) {
+        self.write_to(decision, &mut Listener(say));
+    }
+
+    /// As [`write`](Self::write), unless a limiter further inside has spoken already: what it said stays.
+    #[inline]
+    pub(crate) fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
+        if self.x_ratelimit || self.ietf {
+            self.write_to(decision, &mut Map { headers, keep: true });
+        }
+    }
+
+    fn write_to(self, decision: &Decision, target: &mut impl Target) {
+        // A limit that only watches is nobody's business but the operator's.
+        let Some(binding) = decision.binding().filter(|binding| !binding.shadow) else { return };
+        target.reserve(4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf));
+        Fixed::with(decision, |fixed| {
+            let mut values = Values::new();
+            // What nobody knows, because the store failed, is left out rather than made up.
+            let remaining = binding.remaining.map_or(0..0, |remaining| values.number(u64::from(remaining)));
+            let reset = binding.reset_at.map_or(0..0, |at| values.number(at.as_secs_ceil()));
+            let (states, capacity, policies) = match fixed {
+                Some(fixed) => (values.only_state(&fixed.name, decision), 0..0, 0..0),
+                None => {
+                    let capacity = values.number(u64::from(binding.capacity));
+                    (values.states(decision), capacity, values.policies(decision))
+                }
+            };
+            let values = values.finish();
+            let capacity =
+                || fixed.map_or_else(|| values.get(capacity), |fixed| Some(fixed.capacity.clone()));
+            let policies = || fixed.map_or_else(|| values.get(policies), |fixed| Some(fixed.policy.clone()));
+            if self.x_ratelimit && first(target, LIMIT, capacity()) {
+                next(target, REMAINING, values.get(remaining));
+                next(target, RESET, values.get(reset));
+                let strategy = || HeaderValue::from_static(binding.algorithm.name());
+                target.next(STRATEGY, fixed.map_or_else(strategy, |fixed| fixed.strategy.clone()));
+                if binding.standing != Standing::Normal {
+                    target.next(STATE, HeaderValue::from_static(binding.standing.name()));
+                }
+            }
+            if self.ietf && first(target, POLICY, policies()) {
+                next(target, RATE_LIMIT, values.get(states));
+            }
+        });
+    }
+}
+
+/// The first header of a family, without which there are no others.
+fn first(target: &mut impl Target, name: HeaderName, value: Option<HeaderValue>) -> bool {
+    value.is_some_and(|value| target.first(name, value))
+}
+
+/// Another header, if there is anything to say.
+fn next(target: &mut impl Target, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        target.next(name, value);
+    }
+}
+
+/// How long to wait, on a denial that waiting helps against.
+pub fn write_retry_after(decision: &Decision, headers: &mut HeaderMap) {
+    if let Some(wait) = decision.retry_after() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds_ceil(wait)));
+    }
+}
+
+/// Whole seconds, rounded up: whoever waits that long has waited long enough.
+pub fn seconds_ceil(wait: std::time::Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+/// How many limits before the one at `place` have the same name, as those of a plan do.
+fn earlier_of_that_name(decision: &Decision, place: usize) -> usize {
+    let limits = decision.limits();
+    limits[..place].iter().filter(|other| other.name == limits[place].name).count()
+}
+
+/// The name of the limit at `place` as `RateLimit-Policy` has it.
+pub(crate) fn policy_name(decision: &Decision, place: usize) -> String {
+    match (earlier_of_that_name(decision, place), &decision.limits()[place].name) {
+        (0, name) => name.to_string(),
+        (earlier, name) => format!("{name}#{}", earlier + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pacegate::{Check, Limit, Limiter};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_told_a_header_may_write_headers() {
+        let limiter = Limiter::builder().plan("gold", Limit::per_minute(10).ok()).build().unwrap();
+        let decision = limiter.check_now(&Check::key("u1").plan("gold")).unwrap();
+        let families = Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]);
+        let mut written = HeaderMap::new();
+        families.write(&decision, &mut written);
+        let mut told = HeaderMap::new();
+        families.for_each(&decision, |name, value| {
+            let mut within = HeaderMap::new();
+            families.write(&decision, &mut within);
+            assert_eq!(within, written);
+            told.insert(name, value);
+        });
+        assert_eq!(told, written);
+        assert_eq!(told.len(), 6);
+    }
+}

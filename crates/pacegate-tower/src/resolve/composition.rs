@@ -1,0 +1,101 @@
+//! One key out of several parts, always written in the same way.
+
+use std::fmt;
+
+use compact_str::CompactString;
+
+use super::route::DIMENSION as ROUTE;
+use super::{Identifier, Identity, RequestHead, Resolve, is_dimension};
+use crate::error::{InvalidLayer, Unresolved};
+
+const DIMENSION: &str = "key";
+
+/// One key out of what several resolvers find, in dimension `key`: `user:123|route:/v1/pay`. Made by [`Resolve::and`].
+///
+/// Parts are written as `dimension:identifier`, sorted by dimension, except that the route comes last: who, then where. So the order in which a program names
+/// them does not matter. `%` and `|` inside an identifier are written as `%25` and `%7C`, so that none can imitate another key. Where one part is missing,
+/// the whole key is.
+///
+/// ```
+/// use pacegate_tower::resolve::{Resolve, api_key, route};
+///
+/// let by_key_and_route = route().and(api_key());
+/// ```
+pub struct Composition {
+    parts: Vec<Box<dyn Resolve>>,
+}
+
+impl Composition {
+    pub(super) fn new(part: impl Resolve) -> Self {
+        Self { parts: vec![Box::new(part)] }
+    }
+
+    /// Adds a part.
+    #[must_use]
+    pub fn and(mut self, part: impl Resolve) -> Self {
+        self.parts.push(Box::new(part));
+        self.parts.sort_by(|a, b| rank(a.dimension()).cmp(&rank(b.dimension())));
+        self
+    }
+}
+
+/// What parts are sorted by.
+fn rank(dimension: &str) -> (bool, &str) {
+    (dimension == ROUTE, dimension)
+}
+
+/// Writes one part behind the others.
+fn write_part(key: &mut CompactString, identity: &Identity<'_>) {
+    if !key.is_empty() {
+        key.push('|');
+    }
+    key.push_str(identity.dimension());
+    key.push(':');
+    let mut rest = identity.identifier();
+    while let Some(place) = rest.find(['%', '|']) {
+        let (before, after) = rest.split_at(place);
+        key.push_str(before);
+        key.push_str(if after.starts_with('%') { "%25" } else { "%7C" });
+        rest = &after[1..];
+    }
+    key.push_str(rest);
+}
+
+impl Resolve for Composition {
+    fn dimension(&self) -> &str {
+        DIMENSION
+    }
+
+    fn resolve<'a>(&'a self, request: &RequestHead<'a>) -> Result<Identity<'a>, Unresolved> {
+        let mut key = CompactString::const_new("");
+        for part in &self.parts {
+            let identity = part.resolve(request)?;
+            if identity.identifier().is_empty() {
+                let field = identity.dimension().to_owned();
+                return Err(Unresolved::Invalid { field, reason: "must not be empty".to_owned() });
+            }
+            write_part(&mut key, &identity);
+        }
+        Ok(Identity::new(DIMENSION, Identifier::of(key)))
+    }
+
+    fn validate(&self) -> Result<(), InvalidLayer> {
+        for (place, part) in self.parts.iter().enumerate() {
+            part.validate()?;
+            let dimension = part.dimension();
+            if !is_dimension(dimension) {
+                return Err(InvalidLayer::InvalidDimension { dimension: dimension.into() });
+            }
+            if self.parts[..place].iter().any(|other| other.dimension() == dimension) {
+                return Err(InvalidLayer::DuplicateDimension { dimension: dimension.into() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Composition {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.parts.iter().map(|part| part.dimension())).finish()
+    }
+}

@@ -1,0 +1,262 @@
+//! What a client is told that may not pass: status, headers and body, over HTTP and over gRPC.
+
+mod grpc;
+mod json;
+mod problem;
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Response, StatusCode};
+use pacegate::{CheckError, Decision, Reason};
+
+use crate::body::ResponseBody;
+use crate::error::Unresolved;
+use crate::headers::{Families, seconds_ceil};
+use crate::resolve::RequestHead;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A longer one is not repeated.
+const REQUEST_ID_LENGTH_MAX: usize = 128;
+/// A store that fails is looked at at least this often.
+const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How the body of a refusal is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// `application/json`: `{"error": {"code": "RATE_LIMITED", …}, "limit": 10, "remaining": 0, "retry_after": 3, …}`
+    #[default]
+    Json,
+    /// `application/problem+json` (RFC 9457), with the problem types of the IETF's draft on rate limit headers.
+    Problem,
+}
+
+/// Why a request does not pass.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Cause<'a> {
+    /// A limit has no room.
+    Limited(&'a Decision),
+    /// There is room, but the queue is too long, or too many requests wait in it. What the request took was given back.
+    QueueFull(&'a Decision),
+    /// The store of a limit fails, and that limit denies then.
+    FailedClosed(&'a Decision),
+    /// Nobody knows whom the request is to be counted for.
+    Unresolved(&'a Unresolved),
+    /// The check could not be made.
+    Failed(&'a CheckError),
+}
+
+/// A request that does not pass: what a response of one's own is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Denial<'a> {
+    cause: Cause<'a>,
+    retry_after: Option<Duration>,
+    request_id: &'a str,
+}
+
+impl<'a> Denial<'a> {
+    /// A denial by the limiter.
+    pub(crate) fn decided(decision: &'a Decision, caller: &'a Caller) -> Self {
+        let (cause, retry_after) = if decision.failed_closed() {
+            (Cause::FailedClosed(decision), Some(STORE_RETRY_AFTER))
+        } else {
+            (Cause::Limited(decision), decision.retry_after())
+        };
+        Self { cause, retry_after, request_id: caller.request_id() }
+    }
+
+    /// A request that would have to wait too long, or among too many.
+    pub(crate) fn queue_full(decision: &'a Decision, retry_after: Duration, caller: &'a Caller) -> Self {
+        let retry_after = Some(retry_after);
+        Self { cause: Cause::QueueFull(decision), retry_after, request_id: caller.request_id() }
+    }
+
+    pub(crate) fn unresolved(unresolved: &'a Unresolved, caller: &'a Caller) -> Self {
+        let cause = Cause::Unresolved(unresolved);
+        Self { cause, retry_after: None, request_id: caller.request_id() }
+    }
+
+    pub(crate) fn failed(error: &'a CheckError, caller: &'a Caller) -> Self {
+        let retryable =
+            matches!(error, CheckError::Store(error) if error.is_retryable() || error.is_outage());
+        let retry_after = retryable.then_some(STORE_RETRY_AFTER);
+        Self { cause: Cause::Failed(error), retry_after, request_id: caller.request_id() }
+    }
+
+    /// Why.
+    pub fn cause(&self) -> Cause<'a> {
+        self.cause
+    }
+
+    /// The decision, if there is one.
+    pub fn decision(&self) -> Option<&'a Decision> {
+        match self.cause {
+            Cause::Limited(decision) | Cause::QueueFull(decision) | Cause::FailedClosed(decision) => {
+                Some(decision)
+            }
+            Cause::Unresolved(_) | Cause::Failed(_) => None,
+        }
+    }
+
+    /// How long to wait before a retry helps, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.kind().0
+    }
+
+    /// The error model's code: `RATE_LIMITED`, `SERVICE_UNAVAILABLE`, `INVALID_INPUT`, `UNAUTHENTICATED` or `INTERNAL_ERROR`.
+    pub fn code(&self) -> &'static str {
+        self.kind().1
+    }
+
+    /// One table for HTTP's status, the error model's code and gRPC's status.
+    fn kind(&self) -> (StatusCode, &'static str, u8) {
+        const LIMITED: (StatusCode, &str, u8) = (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", 8);
+        const UNAVAILABLE: (StatusCode, &str, u8) =
+            (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", 14);
+        const INVALID: (StatusCode, &str, u8) = (StatusCode::BAD_REQUEST, "INVALID_INPUT", 3);
+        const UNKNOWN_CALLER: (StatusCode, &str, u8) = (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", 16);
+        const INTERNAL: (StatusCode, &str, u8) = (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", 13);
+        match self.cause {
+            Cause::Limited(_) | Cause::QueueFull(_) => LIMITED,
+            Cause::FailedClosed(_) => UNAVAILABLE,
+            Cause::Unresolved(Unresolved::Missing { credential: true, .. }) => UNKNOWN_CALLER,
+            Cause::Unresolved(Unresolved::NotProvided { .. }) => INTERNAL,
+            Cause::Unresolved(_) => INVALID,
+            Cause::Failed(error) if is_callers_fault(error) => INVALID,
+            Cause::Failed(_) if self.retry_after.is_some() => UNAVAILABLE,
+            Cause::Failed(_) => INTERNAL,
+        }
+    }
+
+    /// One sentence for the client, without anything that is not its business.
+    pub fn message(&self) -> String {
+        let again = match self.retry_after {
+            Some(wait) => format!("; try again in {} s", seconds_ceil(wait)),
+            None => String::new(),
+        };
+        let name = self.decision().and_then(Decision::binding_limit).map_or("", |limit| &limit.name);
+        match self.cause {
+            Cause::Limited(decision) if is_never_allowed(decision) => {
+                format!("the request costs more than limit `{name}` ever allows")
+            }
+            Cause::Limited(_) => format!("limit `{name}` has no room{again}"),
+            Cause::QueueFull(_) => format!("the queue of limit `{name}` is full{again}"),
+            Cause::FailedClosed(_) => {
+                "the store of a limit fails, and that limit denies then; try again".to_owned()
+            }
+            // How to repair the server is for its log.
+            Cause::Unresolved(Unresolved::NotProvided { what, .. }) => format!("{what} is not known"),
+            Cause::Unresolved(unresolved) => unresolved.to_string(),
+            Cause::Failed(error) if is_callers_fault(error) => error.to_string(),
+            Cause::Failed(_) => "the request could not be decided on".to_owned(),
+        }
+    }
+
+    /// Which field of the request is wrong, and why.
+    fn details(&self) -> Option<(String, String)> {
+        match self.cause {
+            Cause::Unresolved(Unresolved::Invalid { field, reason }) => Some((field.clone(), reason.clone())),
+            Cause::Unresolved(Unresolved::Missing { what, .. }) => {
+                Some((what.clone(), "is missing".to_owned()))
+            }
+            Cause::Failed(CheckError::InvalidIdentifier { dimension }) => {
+                Some((dimension.to_string(), self.message()))
+            }
+            Cause::Failed(CheckError::InvalidEndpoint(reason)) => {
+                Some(("path".to_owned(), reason.to_string()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether another request of the same client could do better.
+pub(crate) fn is_callers_fault(error: &CheckError) -> bool {
+    matches!(error, CheckError::InvalidIdentifier { .. } | CheckError::InvalidEndpoint(_))
+}
+
+fn is_never_allowed(decision: &Decision) -> bool {
+    decision.binding().is_some_and(|answer| answer.reason == Some(Reason::CostExceedsLimit))
+}
+
+/// A response of the program's own.
+pub(crate) type Respond = Box<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
+
+/// How refusals are written.
+pub(crate) struct Responder {
+    pub(crate) format: Format,
+    pub(crate) own: Option<Respond>,
+    pub(crate) families: Families,
+}
+
+impl Responder {
+    /// The whole response, with all headers.
+    pub(crate) fn respond<B: ResponseBody>(&self, denial: &Denial<'_>, caller: &Caller) -> Response<B> {
+        let mut response = match (&caller.grpc, &self.own) {
+            (Some(content_type), _) => grpc::respond(denial, content_type),
+            (None, Some(own)) => own(denial),
+            (None, None) => match self.format {
+                Format::Json => answer(denial, "application/json", json::body(denial)),
+                Format::Problem => answer(denial, "application/problem+json", problem::body(denial)),
+            },
+        };
+        let headers = response.headers_mut();
+        if let Some(decision) = denial.decision() {
+            self.families.write(decision, headers);
+        }
+        if let Some(wait) = denial.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds_ceil(wait)));
+        }
+        if let Some(id) = &caller.request_id {
+            headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
+        }
+        response.map(B::from_bytes)
+    }
+}
+
+fn answer(denial: &Denial<'_>, content_type: &'static str, body: Vec<u8>) -> Response<Bytes> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = denial.status();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if denial.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// What has to be known about a request to refuse it.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// The content type of a gRPC request.
+    grpc: Option<HeaderValue>,
+    request_id: Option<HeaderValue>,
+}
+
+impl Caller {
+    pub(crate) fn of(request: &RequestHead<'_>) -> Self {
+        let content_type = request.headers.get(CONTENT_TYPE);
+        let grpc = content_type.filter(|value| value.as_bytes().starts_with(b"application/grpc"));
+        let request_id = request.headers.get(REQUEST_ID);
+        let request_id =
+            request_id.filter(|id| id.len() <= REQUEST_ID_LENGTH_MAX && id.to_str().is_ok()).cloned();
+        Self { grpc: grpc.cloned(), request_id }
+    }
+
+    fn request_id(&self) -> &str {
+        self.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Responder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Responder").field("format", &self.format).finish_non_exhaustive()
+    }
+}

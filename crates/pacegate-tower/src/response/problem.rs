@@ -1,0 +1,65 @@
+//! The body of a refusal as RFC 9457 has it, with the problem types of draft-ietf-httpapi-ratelimit-headers.
+
+use pacegate::Decision;
+use serde::Serialize;
+
+use super::{Cause, Denial};
+use crate::headers::{policy_name, seconds_ceil};
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: &'static str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
+    violated_policies: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    request_id: &'a str,
+}
+
+pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
+    let detail = denial.message();
+    let (r#type, title) = match denial.cause {
+        Cause::Limited(_) | Cause::QueueFull(_) => {
+            (QUOTA_EXCEEDED, "Request cannot be satisfied as assigned quota has been exceeded")
+        }
+        Cause::FailedClosed(_) => {
+            (REDUCED_CAPACITY, "Request cannot be satisfied due to temporary server capacity constraints")
+        }
+        _ => ("about:blank", denial.status().canonical_reason().unwrap_or_default()),
+    };
+    let problem = Problem {
+        r#type,
+        title,
+        status: denial.status().as_u16(),
+        detail: &detail,
+        violated_policies: violated(denial),
+        retry_after: denial.retry_after.map(seconds_ceil),
+        request_id: denial.request_id,
+    };
+    // These types always serialize.
+    serde_json::to_vec(&problem).unwrap_or_default()
+}
+
+/// The policies that have no room, by the names they have in `RateLimit-Policy`.
+fn violated(denial: &Denial<'_>) -> Vec<String> {
+    let names = |decision: &Decision, violates: &dyn Fn(usize) -> bool| {
+        let places = (0..decision.answers.len()).filter(|place| violates(*place));
+        places.map(|place| policy_name(decision, place)).collect()
+    };
+    match denial.cause {
+        // There is room, so it is the queue of the limit that binds.
+        Cause::QueueFull(decision) => names(decision, &|place| place == decision.binding_index()),
+        Cause::Limited(decision) | Cause::FailedClosed(decision) => names(decision, &|place| {
+            let answer = &decision.answers[place];
+            !answer.allowed && !answer.shadow
+        }),
+        Cause::Unresolved(_) | Cause::Failed(_) => Vec::new(),
+    }
+}

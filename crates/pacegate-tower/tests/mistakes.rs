@@ -1,0 +1,105 @@
+//! Layers that cannot be, and requests without a key.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use pacegate_tower::resolve::{Resolve, address, api_key, header, principal, resolver};
+use pacegate_tower::{InvalidLayer, LayerBuilder, MissingKey, PacegateLayer};
+
+use support::{app, gold, send};
+
+#[test]
+fn what_cannot_be_is_refused_when_the_layer_is_built() {
+    let builder = || PacegateLayer::builder(gold().0);
+    let cases = [
+        (builder().plan("gold"), InvalidLayer::NoResolver, "a layer needs a resolver"),
+        (
+            builder().by(address()).plan("silver"),
+            InvalidLayer::UnknownPlan { name: "silver".into() },
+            "there is no plan `silver`",
+        ),
+        (
+            builder().by(address()).plans(["gold", "gold"]),
+            InvalidLayer::DuplicatePlan { name: "gold".into() },
+            "twice",
+        ),
+        (
+            builder().by(address()).and_by(address().trust([])),
+            InvalidLayer::DuplicateDimension { dimension: "ip".into() },
+            "dimension `ip`",
+        ),
+        (
+            builder().by(address().in_dimension("a b")),
+            InvalidLayer::InvalidDimension { dimension: "a b".into() },
+            "dimension `a b` must be",
+        ),
+        (builder().by(header("x y")), InvalidLayer::InvalidHeader { name: "x y".into() }, "`x y` cannot be"),
+        (builder().by(address().ipv6_prefix(0)), InvalidLayer::InvalidPrefix { bits: 0 }, "not 0"),
+        (builder().by(address().ipv6_prefix(129)), InvalidLayer::InvalidPrefix { bits: 129 }, "not 129"),
+        (
+            builder().by(address().and(address())),
+            InvalidLayer::DuplicateDimension { dimension: "ip".into() },
+            "dimension `ip`",
+        ),
+        (
+            builder().by(address()).on_missing_key(MissingKey::Use("")),
+            InvalidLayer::InvalidIdentifier { identifier: "".into() },
+            "cannot be counted by",
+        ),
+    ];
+    for (builder, error, text) in cases {
+        let found = builder.build().unwrap_err();
+        assert_eq!(found, error);
+        assert!(found.to_string().contains(text), "{found}");
+    }
+}
+
+#[derive(Clone)]
+struct User(&'static str);
+
+/// Adds a resolver.
+type By = Box<dyn Fn(LayerBuilder) -> LayerBuilder>;
+
+#[tokio::test]
+async fn a_missing_key_is_refused_and_named_unless_the_layer_says_otherwise() {
+    let cases: [(By, u16, &str, &str); 5] = [
+        (Box::new(|layer| layer.by(api_key())), 401, "UNAUTHENTICATED", "header `x-api-key` is missing"),
+        (
+            Box::new(|layer| layer.by(principal(|user: &User| user.0.into()))),
+            401,
+            "UNAUTHENTICATED",
+            "a known user is missing",
+        ),
+        (
+            Box::new(|layer| layer.by(header("x-tenant"))),
+            400,
+            "INVALID_INPUT",
+            "header `x-tenant` is missing",
+        ),
+        (Box::new(|layer| layer.by(resolver("team", |_| None))), 400, "INVALID_INPUT", "`team` is missing"),
+        (
+            Box::new(|layer| layer.by(address())),
+            500,
+            "INTERNAL_ERROR",
+            "the address of the peer is not known",
+        ),
+    ];
+    for (by, status, code, message) in cases {
+        let layer =
+            |missing| by(PacegateLayer::builder(gold().0).plan("gold")).on_missing_key(missing).build();
+        let request = || Request::builder().uri("/x").body(Body::empty()).unwrap();
+        let denied = send(&app(layer(MissingKey::Deny).unwrap()), request()).await;
+        assert_eq!(denied.status.as_u16(), status, "{message}");
+        assert_eq!(denied.json()["error"]["code"], code);
+        assert_eq!(denied.json()["error"]["message"], message);
+        assert_eq!(denied.headers.contains_key("www-authenticate"), status == 401);
+        let passed = send(&app(layer(MissingKey::Pass).unwrap()), request()).await;
+        assert_eq!((passed.status, passed.remaining()), (StatusCode::OK, ""));
+        let shared = app(layer(MissingKey::Use("anonymous")).unwrap());
+        assert_eq!(send(&shared, request()).await.remaining(), "9");
+        assert_eq!(send(&shared, request()).await.remaining(), "8", "all of them count together");
+    }
+}

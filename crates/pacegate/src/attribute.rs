@@ -1,0 +1,93 @@
+//! What the attribute `#[rate_limit]` calls, and what it makes of a denial.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use pacegate_core::Cost;
+use thiserror::Error;
+
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::error::CheckError;
+use crate::limiter::Limiter;
+
+static INSTALLED: OnceLock<Limiter> = OnceLock::new();
+
+/// A call that a limit did not let through. Functions with `#[rate_limit]` return it, as whatever error they return.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RateLimited {
+    /// It was denied.
+    #[error("{}", explain(.0))]
+    Denied(Box<Decision>),
+    /// Nothing could be decided.
+    #[error("the rate limit could not be checked: {0}")]
+    Failed(#[from] CheckError),
+}
+
+impl RateLimited {
+    /// How long to wait until the same call is let through, if waiting helps.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(decision) => decision.retry_after(),
+            Self::Failed(_) => None,
+        }
+    }
+
+    /// The decision, if there is one.
+    pub fn decision(&self) -> Option<&Decision> {
+        match self {
+            Self::Denied(decision) => Some(decision),
+            Self::Failed(_) => None,
+        }
+    }
+}
+
+fn explain(decision: &Decision) -> String {
+    let name = decision.binding_limit().map(|limit| format!(" by `{}`", limit.name)).unwrap_or_default();
+    match decision.retry_after() {
+        Some(wait) => format!("rate limited{name}: try again in {:.3} s", wait.as_secs_f64()),
+        None => format!("rate limited{name}"),
+    }
+}
+
+impl Limiter {
+    /// Has `#[rate_limit]` without a `limiter` use this one, for as long as the process lives.
+    ///
+    /// ```
+    /// use pacegate::{Limit, Limiter};
+    ///
+    /// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)?]).build()?;
+    /// assert!(limiter.install().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// This limiter, when there is one already.
+    pub fn install(self) -> Result<(), Self> {
+        INSTALLED.set(self)
+    }
+}
+
+fn limiter(given: Option<&Limiter>) -> Result<&Limiter, CheckError> {
+    given.or_else(|| INSTALLED.get()).ok_or(CheckError::NotInstalled)
+}
+
+fn check<'a>(key: &'a str, plans: &[&'a str], cost: u64) -> Result<Check<'a>, CheckError> {
+    let cost = Cost::try_new(cost).map_err(CheckError::InvalidCost)?;
+    Ok(plans.iter().fold(Check::key(key).cost(cost), |check, plan| check.plan(plan)))
+}
+
+fn judged(decision: Decision) -> Result<(), RateLimited> {
+    if decision.allowed { Ok(()) } else { Err(RateLimited::Denied(Box::new(decision))) }
+}
+
+#[doc(hidden)]
+pub async fn admit(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64) -> Result<(), RateLimited> {
+    judged(limiter(given)?.check(&check(key, plans, cost)?).await?)
+}
+
+#[doc(hidden)]
+pub fn admit_now(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64) -> Result<(), RateLimited> {
+    judged(limiter(given)?.check_now(&check(key, plans, cost)?)?)
+}

@@ -1,0 +1,66 @@
+//! Several checks as one: all of them pass, or none takes anything.
+
+use pacegate_core::Answers;
+
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::descriptor::check::Hits;
+use crate::descriptor::counted::Tally;
+use crate::error::CheckError;
+use crate::limiter::Limiter;
+
+impl Limiter {
+    /// Decides on several checks together: every limit of every one of them is charged, or none is. The decision has all of their limits, in order.
+    ///
+    /// One check with several plans or identities is a chain already; this is for keys that have different plans or costs. Checks of the same cost are
+    /// decided in one atomic step. Different costs are taken one after the other and given back when a later one is denied: never is too much
+    /// admitted, but a request at the same moment may be denied for what is about to be given back.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder()
+    ///     .plan("gold", [Limit::per_second(10)?])
+    ///     .plan("tenant", [Limit::per_minute(1)?])
+    ///     .build()?;
+    /// let checks = [Check::key("user-123").plan("gold"), Check::key("tenant-7").plan("tenant")];
+    /// assert!(limiter.check_all(&checks).await?.allowed);
+    /// let decision = limiter.check_all(&checks).await?;
+    /// assert!(!decision.allowed);
+    /// assert_eq!(decision.binding_limit().map(|limit| &*limit.name), Some("tenant"));
+    /// assert_eq!(limiter.peek(&checks[0]).await?.remaining(), Some(9), "the denied chain took nothing");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CheckError`] when no decision could be made, or one of them has an idempotency key, which goes with a single check.
+    pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
+        match &self.elsewhere {
+            None => self.check_all_here(checks).await,
+            Some(elsewhere) => self.check_all_elsewhere(elsewhere, checks).await,
+        }
+    }
+
+    pub(crate) async fn check_all_here(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
+        if checks.iter().any(|check| check.idempotency.is_some()) {
+            return Err(CheckError::IdempotencyOfMany);
+        }
+        let rules = self.rules();
+        let mut tally = Tally::default();
+        for check in checks {
+            let resolved = self.resolve_by(&rules, check)?;
+            let endpoint = resolved.endpoint.as_deref().unwrap_or_default();
+            for (limit, identifier) in resolved.applied {
+                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost));
+            }
+        }
+        let allowed = tally.apply(self.stores(), false).await?;
+        let answers: Answers = tally.counted.iter().filter_map(|counted| counted.answer).collect();
+        let at = answers.iter().filter_map(|answer| answer.at).max().unwrap_or_default();
+        let limits = tally.counted.into_iter().map(|counted| counted.limit).collect();
+        Ok(Decision::of(pacegate_core::Decision::new(allowed, at, answers), limits))
+    }
+}

@@ -1,0 +1,329 @@
+//! What each part of the file means.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pacegate_core::{Algorithm, Limit};
+
+use super::descriptors::read_descriptors;
+use super::node::{Node, Place, Value};
+use super::reader::{Field, Fields, Mistakes};
+use super::server::read_server;
+use super::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
+use super::telemetry::{read_log, read_traces};
+use super::{Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig, ServiceConfig};
+use crate::check::{is_dimension, is_identifier, is_method, is_name};
+use crate::endpoint::Pattern;
+use crate::rule::{Mode, PlanLimits, Rule, Scope};
+
+/// What a rule can do when its limit is exceeded, by its name.
+pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
+
+pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
+    let mut config = Config::default();
+    let Some(mut fields) = Fields::new(Field { path: String::new(), node: root }, mistakes) else {
+        return config;
+    };
+    let modes = [("embedded", false), ("service", true)];
+    let mode = fields.take("mode").and_then(|field| Some((field.word(&modes, mistakes)?, field)));
+    config.service = fields.take("service").and_then(|field| read_service(field, mistakes));
+    match mode {
+        Some((true, field)) if config.service.is_none() => {
+            mistakes.add(&field.node.place, &field.path, "needs service.url, the service to ask");
+        }
+        Some((true, _)) => {}
+        _ => config.service = None,
+    }
+    if let Some(field) = fields.take("server") {
+        read_server(field, &mut config.server, mistakes);
+    }
+    if let Some(field) = fields.take("management") {
+        read_management(field, &mut config.management, mistakes);
+    }
+    if let Some(field) = fields.take("stores") {
+        read_stores(field, &mut config.stores, mistakes);
+    }
+    if let Some(field) = fields.take("catalog")
+        && let Some(mut fields) = Fields::new(field, mistakes)
+    {
+        if let Some(url) = fields.require("url", mistakes).and_then(|field| field.text(mistakes)) {
+            config.catalog_url = url;
+        }
+        fields.finish(mistakes);
+    }
+    if let Some(field) = fields.take("decision_log") {
+        read_decision_log(field, &mut config.decision_log, mistakes);
+    }
+    if let Some(field) = fields.take("retention") {
+        read_retention(field, &mut config.retention, mistakes);
+    }
+    if let Some(field) = fields.take("failure") {
+        read_failure(field, &mut config, mistakes);
+    }
+    if let Some(field) = fields.take_filled("default_limit", mistakes) {
+        config.default_limit = match &field.node.value {
+            Value::Text(text) if text == "none" => None,
+            _ => read_limit_alone(field, mistakes),
+        };
+    }
+    if let Some(field) = fields.take("log") {
+        read_log(field, &mut config.log, mistakes);
+    }
+    config.traces = fields.take("traces").and_then(|field| read_traces(field, mistakes));
+    if let Some(metrics) = fields.take("metrics").and_then(|field| field.flag(mistakes)) {
+        config.metrics = metrics;
+    }
+    if let Some(field) = fields.take("headers") {
+        let words = [("x-ratelimit", HeaderFamily::XRateLimit), ("ietf", HeaderFamily::Ietf)];
+        config.headers = field.list(mistakes).iter().filter_map(|item| item.word(&words, mistakes)).collect();
+    }
+    if let Some(field) = fields.take("plans") {
+        for (name, field) in field.entries(mistakes) {
+            check_name(&name, &field, mistakes);
+            let place = field.node.place.clone();
+            let path = field.path.clone();
+            let items = field.list(mistakes);
+            if items.is_empty() {
+                mistakes.add(&place, &path, "has no limits");
+            }
+            let limits: Vec<Limit> =
+                items.into_iter().filter_map(|item| read_limit_alone(item, mistakes)).collect();
+            if let Some(limit) = PlanLimits::duplicate(&limits) {
+                let message = format!("has two {} limits over {:?}", limit.algorithm(), limit.window());
+                mistakes.add(&place, &path, message);
+            }
+            config.plans.push((name, limits));
+        }
+    }
+    if let Some(field) = fields.take("rules") {
+        read_rules(field, &mut config, mistakes);
+    }
+    if let Some(field) = fields.take("descriptors") {
+        read_descriptors(field, &mut config, mistakes);
+    }
+    fields.finish(mistakes);
+    config
+}
+
+fn read_service(field: Field, mistakes: &mut Mistakes) -> Option<ServiceConfig> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let url = fields.require("url", mistakes).and_then(|field| {
+        let url = field.text(mistakes)?;
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            mistakes.add(&field.node.place, &field.path, "must start with http:// or https://");
+        }
+        Some(url)
+    });
+    let key = fields.take("key").and_then(|field| field.text(mistakes));
+    let tls = fields.take("tls").map(|field| read_store_tls(field, mistakes)).unwrap_or_default();
+    fields.finish(mistakes);
+    Some(ServiceConfig { url: url?, key, tls })
+}
+
+fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    for (name, target) in [
+        ("reads_per_minute", &mut management.reads_per_minute),
+        ("writes_per_minute", &mut management.writes_per_minute),
+    ] {
+        if let Some(field) = fields.take(name)
+            && let Some(number) = bounded(&field, 1, 1_000_000_000, mistakes)
+        {
+            *target = number as u64;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_decision_log(field: Field, log: &mut DecisionLogConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    for (name, target) in [("allowed", &mut log.allowed), ("denied", &mut log.denied)] {
+        if let Some(share) = fields.take(name).and_then(|field| field.share(mistakes)) {
+            *target = share;
+        }
+    }
+    if let Some(field) = fields.take("rows_per_second")
+        && let Some(number) = bounded(&field, 0, 1_000_000, mistakes)
+    {
+        log.rows_per_second = number as u64;
+    }
+    if let Some(field) = fields.take("queue")
+        && let Some(number) = bounded(&field, 1, 1_000_000, mistakes)
+    {
+        log.queue = number;
+    }
+    fields.finish(mistakes);
+}
+
+fn read_retention(field: Field, retention: &mut RetentionConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    for (name, target) in [
+        ("audit", &mut retention.audit),
+        ("decisions", &mut retention.decisions),
+        ("usage_minutes", &mut retention.usage_minutes),
+        ("usage_hours", &mut retention.usage_hours),
+    ] {
+        if let Some(field) = fields.take(name)
+            && let Some(duration) = field.duration(mistakes)
+        {
+            if duration < Duration::from_secs(3_600) {
+                mistakes.add(&field.node.place, &field.path, "must be at least 1h");
+            }
+            *target = duration;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+pub(super) fn bounded(field: &Field, min: u64, max: u64, mistakes: &mut Mistakes) -> Option<usize> {
+    let number = field.number(mistakes)?;
+    if (min..=max).contains(&number) {
+        return Some(number as usize);
+    }
+    mistakes.add(&field.node.place, &field.path, format!("must be between {min} and {max}, not {number}"));
+    None
+}
+
+fn read_limit_alone(field: Field, mistakes: &mut Mistakes) -> Option<Limit> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let limit = read_limit(&mut fields, mistakes);
+    fields.finish(mistakes);
+    limit
+}
+
+/// `algorithm`, `limit`, `window` and `burst`, wherever they stand.
+pub(super) fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Limit> {
+    let algorithm = fields.require("algorithm", mistakes);
+    let quota = fields.require("limit", mistakes);
+    let window = fields.require("window", mistakes);
+    let burst = fields.take_filled("burst", mistakes);
+    // Every field is read before any gives up, so that all mistakes are seen.
+    let algorithm: Option<Algorithm> = algorithm.and_then(|field| field.parsed(mistakes));
+    let quota = quota.and_then(|field| field.number(mistakes));
+    let window = window.and_then(|field| field.duration(mistakes));
+    let burst = burst.map(|field| field.number(mistakes));
+    let limit = Limit::try_new(algorithm?, quota?, window?);
+    let limit = match burst {
+        None => limit,
+        Some(burst) => {
+            let burst = burst?;
+            limit.and_then(|limit| limit.with_burst(burst))
+        }
+    };
+    limit.map_err(|error| mistakes.add(&fields.place, &fields.path_of(error.field()), error.to_string())).ok()
+}
+
+fn read_rules(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
+    let mut found: Vec<(Rule, Place, String)> = Vec::new();
+    for item in field.list(mistakes) {
+        let (place, path) = (item.node.place.clone(), item.path.clone());
+        if let Some(rule) = read_rule(item, mistakes) {
+            found.push((rule, place, path));
+        }
+    }
+    let mut variants = HashMap::new();
+    for (rule, place, path) in &found {
+        let known = |name: &String| config.stores.iter().any(|store| store.name == *name);
+        if let Some(store) = rule.store.as_ref().filter(|store| !known(store)) {
+            mistakes.add(
+                place,
+                &format!("{path}.store"),
+                format!("there is no store `{store}` under stores"),
+            );
+        }
+        if let Some(first) = variants.insert(rule.variant(), path) {
+            let message = format!(
+                "`{}` is the same variant as {first}; give it another name or another place",
+                rule.name
+            );
+            mistakes.add(place, path, message);
+        }
+    }
+    drop(variants);
+    config.rules.extend(found.into_iter().map(|(rule, _, _)| rule));
+}
+
+fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let name = fields.require("name", mistakes);
+    let dimension = fields.require("dimension", mistakes);
+    let identifier = fields.take_filled("identifier", mistakes);
+    let tier = fields.take_filled("tier", mistakes);
+    let endpoint = fields.take_filled("endpoint", mistakes);
+    let method = fields.take_filled("method", mistakes);
+    let mode = fields.take_filled("mode", mistakes);
+    let scope = fields.take_filled("counter", mistakes);
+    let store = fields.take_filled("store", mistakes);
+    let on_store_error = fields.take_filled("on_store_error", mistakes);
+    let limit = read_limit(&mut fields, mistakes);
+
+    let name = name.and_then(|field| {
+        let name = field.text(mistakes)?;
+        check_name(&name, &field, mistakes).then_some(name)
+    });
+    let dimension = dimension.and_then(|field| {
+        let word = field.text(mistakes)?;
+        let valid = is_dimension(&word);
+        if !valid {
+            mistakes.add(&field.node.place, &field.path, "must be 1 to 64 letters, digits, `_`, `-` or `.`");
+        }
+        valid.then_some(word)
+    });
+    let mut clean = |field: Option<Field>| {
+        let field = field?;
+        let text = field.text(mistakes)?;
+        if !is_identifier(&text) {
+            mistakes.add(
+                &field.node.place,
+                &field.path,
+                "must be 1 to 1024 bytes long without control characters",
+            );
+        }
+        Some(text)
+    };
+    let identifier = clean(identifier);
+    let tier = clean(tier);
+    let method = method.and_then(|field| {
+        let method = field.text(mistakes)?.to_ascii_uppercase();
+        let valid = is_method(&method);
+        if !valid {
+            mistakes.add(&field.node.place, &field.path, "must be a method like GET or POST");
+        }
+        valid.then_some(method)
+    });
+    let endpoint = match endpoint {
+        None => Some(Pattern::all()),
+        Some(field) => field.text(mistakes).and_then(|text| {
+            let pattern = Pattern::parse(&text);
+            pattern.map_err(|error| mistakes.add(&field.node.place, &field.path, error.to_string())).ok()
+        }),
+    };
+    let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&MODES, mistakes));
+    let scopes = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
+    let scope = scope.map_or(Some(Scope::Pattern), |field| field.word(&scopes, mistakes));
+    let store = store.and_then(|field| field.text(mistakes));
+    let on_store_error = on_store_error.and_then(|field| field.word(&FAILURE_MODES, mistakes));
+    fields.finish(mistakes);
+    Some(Rule {
+        name: name?,
+        dimension: dimension?,
+        identifier,
+        tier,
+        endpoint: endpoint?,
+        method,
+        limit: limit?,
+        mode: mode?,
+        scope: scope?,
+        store,
+        on_store_error,
+    })
+}
+
+pub(super) fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
+    let valid = is_name(name);
+    if !valid {
+        let message = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
+        mistakes.add(&field.node.place, &field.path, message);
+    }
+    valid
+}

@@ -1,0 +1,294 @@
+//! Checking the descriptors of a request, all of them in one decision.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use pacegate_core::{Answer, Answers, Cost, Timestamp};
+use smallvec::SmallVec;
+
+use super::Allowance;
+use super::counted::Tally;
+use super::set::{Allows, Match, limit_of_path, path_identifier};
+use crate::check::{Check, is_dimension};
+use crate::decision::Decision;
+use crate::endpoint::normal_form;
+use crate::error::CheckError;
+use crate::limiter::Limiter;
+use crate::profile::Profile;
+use crate::rule::Mode;
+use crate::ruleset::RuleSet;
+
+/// What a descriptor does with the limits that apply to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hits {
+    /// Takes this much.
+    Take(Cost),
+    /// Takes nothing; asks whether 1 could be taken.
+    Look,
+    /// Gives back this much of what was taken last, never beyond a fresh counter.
+    GiveBack(Cost),
+}
+
+impl Default for Hits {
+    fn default() -> Self {
+        Self::Take(Cost::ONE)
+    }
+}
+
+impl Hits {
+    pub(super) fn cost(self) -> Cost {
+        match self {
+            Self::Take(cost) | Self::GiveBack(cost) => cost,
+            Self::Look => Cost::ONE,
+        }
+    }
+
+    /// The hits of two descriptors that do the same to one counter.
+    pub(super) fn and(self, other: Self) -> Self {
+        let sum = u64::from(self.cost().get()) + u64::from(other.cost().get());
+        let sum = Cost::try_new(sum).unwrap_or(Cost::MAX);
+        match self {
+            Self::Take(_) => Self::Take(sum),
+            Self::GiveBack(_) => Self::GiveBack(sum),
+            Self::Look => Self::Look,
+        }
+    }
+}
+
+/// One of the descriptors of a request: keys and values in order, and what it does.
+///
+/// ```
+/// use pacegate::{Cost, Descriptor, Hits};
+///
+/// let one = Descriptor::new([("remote_address", "10.0.0.1")]);
+/// let many = Descriptor::new([("model", "large")]).hits(Hits::Take(Cost::try_new(800)?));
+/// # Ok::<(), pacegate::InvalidCost>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Descriptor<'a> {
+    entries: SmallVec<[(&'a str, &'a str); 4]>,
+    hits: Hits,
+    allowance: Option<Allowance>,
+    profile: Option<&'a Profile>,
+}
+
+impl<'a> Descriptor<'a> {
+    /// A descriptor that takes 1.
+    pub fn new(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Self { entries: entries.into_iter().collect(), hits: Hits::default(), allowance: None, profile: None }
+    }
+
+    /// What it does; takes 1 unless said.
+    #[must_use]
+    pub fn hits(mut self, hits: Hits) -> Self {
+        self.hits = hits;
+        self
+    }
+
+    /// A limit for its path that takes the place of the rule for it. Limits with conditions apply all the same.
+    #[must_use]
+    pub fn allowance(mut self, allowance: Allowance) -> Self {
+        self.allowance = Some(allowance);
+        self
+    }
+
+    /// What is known about the user, for rules that count the dimension `user`.
+    #[must_use]
+    pub fn profile(mut self, profile: impl Into<Option<&'a Profile>>) -> Self {
+        self.profile = profile.into();
+        self
+    }
+}
+
+/// Whether a request may pass, and what each of its descriptors has to do with it.
+#[derive(Clone, Debug)]
+pub struct DescriptorDecision {
+    /// Whether the request may pass. If not, nothing was taken.
+    pub allowed: bool,
+    /// When it was decided, by the store's clock; the epoch when no store was asked.
+    pub at: Timestamp,
+    /// One for each descriptor, in order.
+    pub outcomes: Vec<DescriptorOutcome>,
+}
+
+impl DescriptorDecision {
+    /// Whether any limit was decided without its store.
+    pub fn degraded(&self) -> bool {
+        self.outcomes.iter().any(|outcome| outcome.decision.degraded())
+    }
+
+    /// The limits of all descriptors as one decision, which says which of them binds.
+    pub fn whole(&self) -> Cow<'_, Decision> {
+        if let [only] = &*self.outcomes {
+            return Cow::Borrowed(&only.decision);
+        }
+        let decisions = || self.outcomes.iter().map(|outcome| &outcome.decision);
+        let answers = decisions().flat_map(|decision| decision.answers.iter().copied()).collect();
+        let limits = decisions().flat_map(|decision| decision.limits().iter().cloned()).collect();
+        Cow::Owned(Decision::of(pacegate_core::Decision::new(self.allowed, self.at, answers), limits))
+    }
+}
+
+/// What became of one descriptor.
+#[derive(Clone, Debug)]
+pub struct DescriptorOutcome {
+    /// Whether any rule is for it, also one that another rule of the request replaces.
+    pub matched: bool,
+    /// Whether a rule for it says that it is not limited.
+    pub unlimited: bool,
+    /// The rule that always denies it.
+    pub banned_by: Option<Box<str>>,
+    /// Its own limits' decision: it may be allowed when the request is not, because of another descriptor.
+    pub decision: Decision,
+}
+
+/// What was found out about a descriptor before its limits are asked.
+#[derive(Default)]
+struct Found {
+    matched: bool,
+    unlimited: bool,
+    banned_by: Option<Box<str>>,
+    /// The places of its limits in the tally.
+    limits: SmallVec<[usize; 2]>,
+}
+
+impl Limiter {
+    /// Decides on the descriptors of one request: all of them take what they take, or none does.
+    ///
+    /// A descriptor that no descriptor rule is for is held against the ordinary rules: its entries `path` (or `endpoint`) and `method` say where,
+    /// every other one is a dimension and an identifier. One that nothing is for is allowed; the default limit is not for descriptors.
+    ///
+    /// Descriptors that take the same amount are decided in one atomic step. Different amounts are taken one after the other and given back when a
+    /// later one is denied: no request is admitted too much, but one at the same moment may be denied for what is about to be given back.
+    ///
+    /// # Errors
+    /// [`CheckError::Store`] when a store could not decide. There are no others: values may have any length and any characters.
+    pub async fn check_descriptors(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<DescriptorDecision, CheckError> {
+        let rules = self.rules();
+        let mut tally = Tally::default();
+        let found = find(&rules, domain, descriptors, &mut tally);
+        let banned = found.iter().any(|found| found.banned_by.is_some());
+        let allowed = tally.apply(self.stores(), banned).await?;
+        let outcomes: Vec<DescriptorOutcome> = found.into_iter().map(|found| found.outcome(&tally)).collect();
+        let at = outcomes.iter().map(|outcome| outcome.decision.at).max().unwrap_or_default();
+        Ok(DescriptorDecision { allowed, at, outcomes })
+    }
+}
+
+impl Found {
+    fn outcome(self, tally: &Tally) -> DescriptorOutcome {
+        let counted = || self.limits.iter().map(|place| &tally.counted[*place]);
+        let answers: Answers = counted().filter_map(|counted| counted.answer).collect();
+        let passes = |answer: &Answer| answer.allowed || answer.shadow;
+        let allowed = self.banned_by.is_none() && answers.iter().all(passes);
+        let at = answers.iter().filter_map(|answer| answer.at).max().unwrap_or_default();
+        let limits = counted().map(|counted| counted.limit.clone()).collect();
+        let decision = Decision::of(pacegate_core::Decision::new(allowed, at, answers), limits);
+        let Self { matched, unlimited, banned_by, .. } = self;
+        DescriptorOutcome { matched, unlimited, banned_by, decision }
+    }
+}
+
+/// What applies to each descriptor; their limits go into `tally`.
+fn find(rules: &RuleSet, domain: &str, descriptors: &[Descriptor<'_>], tally: &mut Tally) -> Vec<Found> {
+    let matches = |(place, descriptor): (usize, &Descriptor<'_>)| {
+        rules.descriptors().find(domain, place, &descriptor.entries, descriptor.allowance.is_some())
+    };
+    let matches: Vec<SmallVec<[Match<'_>; 1]>> = descriptors.iter().enumerate().map(matches).collect();
+    // A rule that is replaced itself replaces others nevertheless, as in Envoy's service.
+    let replaced: HashSet<&str> =
+        matches.iter().flatten().flat_map(|found| &found.rule.replaces).map(String::as_str).collect();
+    let applies =
+        |found: &Match<'_>| found.rule.own_name.as_deref().is_none_or(|name| !replaced.contains(name));
+    let mut all = Vec::with_capacity(descriptors.len());
+    for (descriptor, matches) in descriptors.iter().zip(matches) {
+        let mut found = Found { matched: !matches.is_empty(), ..Found::default() };
+        if let Some(allowance) = &descriptor.allowance {
+            found.add_given(rules, domain, descriptor, allowance, tally);
+        }
+        if !found.matched {
+            found.add_ordinary(rules, descriptor, tally);
+        }
+        for Match { rule, identifier } in matches.into_iter().filter(applies) {
+            match &rule.allows {
+                Allows::Everything => found.unlimited = true,
+                // What only watches, and what brings something back, is let through.
+                Allows::Nothing if rule.mode == Mode::Shadow => {}
+                Allows::Nothing => found.ban(descriptor, &rule.display_name),
+                Allows::Limit(limit) => {
+                    let place = tally.add(limit.clone(), identifier, "", descriptor.hits);
+                    found.limits.push(place);
+                }
+            }
+        }
+        all.push(found);
+    }
+    all
+}
+
+/// Where a request goes, whatever the path's length and characters: what is no endpoint must not slip past the rules.
+fn endpoint_of(path: &str) -> Option<Cow<'_, str>> {
+    (!path.is_empty()).then(|| normal_form(path))
+}
+
+impl Found {
+    fn ban(&mut self, descriptor: &Descriptor<'_>, name: &str) {
+        if !matches!(descriptor.hits, Hits::GiveBack(_)) {
+            self.banned_by = Some(name.into());
+        }
+    }
+
+    /// The limit that the request brought along.
+    fn add_given(
+        &mut self,
+        rules: &RuleSet,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        allowance: &Allowance,
+        tally: &mut Tally,
+    ) {
+        self.matched = true;
+        match allowance {
+            Allowance::Unlimited => self.unlimited = true,
+            Allowance::Nothing => self.ban(descriptor, "ad-hoc"),
+            Allowance::Limit(limit) => {
+                let named = limit_of_path(*limit, &descriptor.entries, rules.on_store_error());
+                let identifier = path_identifier(domain, &descriptor.entries);
+                self.limits.push(tally.add(named, identifier, "", descriptor.hits));
+            }
+        }
+    }
+
+    /// The ordinary rules for the descriptor's identities.
+    fn add_ordinary(&mut self, rules: &RuleSet, descriptor: &Descriptor<'_>, tally: &mut Tally) {
+        let mut endpoint = None;
+        let mut method = None;
+        let mut identities: SmallVec<[(&str, &str); 2]> = SmallVec::new();
+        for &(key, value) in &descriptor.entries {
+            match key {
+                "path" | "endpoint" => endpoint = endpoint_of(value),
+                "method" => method = Some(value.to_ascii_uppercase()),
+                // The first of a key that is there twice.
+                _ if identities.iter().any(|(other, _)| *other == key) => {}
+                _ if !is_dimension(key) || value.is_empty() => {}
+                // Whatever its length and characters: an error would let it pass, because Envoy allows on errors.
+                _ => identities.push((key, value)),
+            }
+        }
+        let Some((first, others)) = identities.split_first() else { return };
+        let mut check = Check::new(first.0, first.1).profile(descriptor.profile);
+        check.method = method.as_deref();
+        for (dimension, identifier) in others {
+            check = check.and(dimension, identifier);
+        }
+        for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_deref()) {
+            self.matched = true;
+            let endpoint = endpoint.as_deref().unwrap_or("/");
+            self.limits.push(tally.add(limit, identifier.to_owned(), endpoint, descriptor.hits));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The limits that the parts of one request count in (its descriptors, or the checks of a chain), asked in as few steps as their costs allow.
+//!
+//! A command has one cost for all its charges. Where parts of one request take different amounts, each amount is a step of its own; when a
+//! later step denies, the earlier ones are given back exactly. A crash in between can only leave too little, never admit too much.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pacegate_core::{Answer, Cost, Decision, Timestamp};
+use pacegate_store::{Action, Charge, Command, Outcome, StoreError};
+use smallvec::SmallVec;
+
+use super::check::Hits;
+use crate::error::CheckError;
+use crate::resolved::charge;
+use crate::rule::NamedLimit;
+use crate::stores::Stores;
+
+/// A limit that descriptors of a request count in, and what they do with it together.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) limit: Arc<NamedLimit>,
+    identifier: String,
+    endpoint: String,
+    hits: Hits,
+    pub(crate) answer: Option<Answer>,
+}
+
+/// All limits of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) counted: Vec<Counted>,
+    /// How long each step may take, where all of them together have only so long.
+    step_timeout: Option<Duration>,
+}
+
+/// What is asked in one step: places of limits, and one cost for all of them.
+struct Step {
+    cost: Cost,
+    members: SmallVec<[usize; 4]>,
+}
+
+impl Counted {
+    fn same_counter(&self, other: &Self) -> bool {
+        self.limit.counter == other.limit.counter
+            && self.identifier == other.identifier
+            && (!self.limit.is_per_endpoint() || self.endpoint == other.endpoint)
+    }
+
+    /// Whether the hits of both can be one charge.
+    fn joins(&self, other: &Self) -> bool {
+        let (own, theirs) = (&*self.limit, &*other.limit);
+        self.same_counter(other)
+            && (own.limit, own.mode, own.store) == (theirs.limit, theirs.mode, theirs.store)
+            && std::mem::discriminant(&self.hits) == std::mem::discriminant(&other.hits)
+    }
+}
+
+impl Tally {
+    /// Counts `hits` in a limit, together with those of other descriptors that share its counter; says where the answer will be.
+    pub(crate) fn add(
+        &mut self,
+        limit: Arc<NamedLimit>,
+        identifier: String,
+        endpoint: &str,
+        hits: Hits,
+    ) -> usize {
+        let new = Counted { limit, identifier, endpoint: endpoint.to_owned(), hits, answer: None };
+        match self.counted.iter().position(|counted| counted.joins(&new)) {
+            Some(place) => {
+                self.counted[place].hits = self.counted[place].hits.and(hits);
+                place
+            }
+            None => {
+                self.counted.push(new);
+                self.counted.len() - 1
+            }
+        }
+    }
+
+    /// Takes, looks and gives back. Nothing is taken or given back when something denies, or when the request is `banned` already.
+    pub(crate) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
+        let looks = self.steps(|hits| matches!(hits, Hits::Look));
+        let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
+        let refunds = self.steps(|hits| matches!(hits, Hits::GiveBack(_)));
+        let steps = looks.len() + takes.len() + refunds.len();
+        self.step_timeout =
+            stores.budget.map(|budget| budget / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
+        let mut allowed = self.look(stores, &looks).await? && !banned;
+        if allowed {
+            allowed = self.take(stores, &takes).await?;
+        } else {
+            self.look(stores, &takes).await?;
+        }
+        for step in &refunds {
+            let action = if allowed { Action::Refund { taken_at: None } } else { Action::peek() };
+            self.ask(stores, step, action).await?;
+            for member in &step.members {
+                // Whoever brings something back is not turned away.
+                if let Some(answer) = &mut self.counted[*member].answer {
+                    (answer.allowed, answer.retry_at) = (true, None);
+                    answer.reason = answer.reason.filter(|_| answer.degraded);
+                }
+            }
+        }
+        Ok(allowed)
+    }
+
+    /// The largest costs first: they are the likeliest to be denied, and then nothing has to be given back.
+    fn steps(&self, wanted: impl Fn(&Hits) -> bool) -> Vec<Step> {
+        let mut steps: Vec<Step> = Vec::new();
+        for (place, counted) in self.counted.iter().enumerate().filter(|(_, counted)| wanted(&counted.hits)) {
+            let cost = counted.hits.cost();
+            // The keys of one command differ from one another.
+            let fits = |step: &&mut Step| {
+                let met = |member: &usize| self.counted[*member].same_counter(counted);
+                step.cost == cost && !step.members.iter().any(met)
+            };
+            match steps.iter_mut().find(fits) {
+                Some(step) => step.members.push(place),
+                None => steps.push(Step { cost, members: SmallVec::from_elem(place, 1) }),
+            }
+        }
+        steps.sort_by_key(|step| std::cmp::Reverse(step.cost));
+        steps
+    }
+
+    async fn take(&mut self, stores: &Stores, steps: &[Step]) -> Result<bool, CheckError> {
+        for (index, step) in steps.iter().enumerate() {
+            let outcome = self.ask(stores, step, Action::take()).await;
+            if let Ok(decision) = &outcome
+                && decision.allowed
+            {
+                continue;
+            }
+            for taken in &steps[..index] {
+                self.give_back(stores, taken).await;
+            }
+            outcome?;
+            self.look(stores, &steps[..index]).await?;
+            self.look(stores, &steps[index + 1..]).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    async fn look(&mut self, stores: &Stores, steps: &[Step]) -> Result<bool, CheckError> {
+        let mut allowed = true;
+        for step in steps {
+            allowed &= self.ask(stores, step, Action::peek()).await?.allowed;
+        }
+        Ok(allowed)
+    }
+
+    /// Undoes a step. What cannot be given back stays charged: too little is left, never too much.
+    async fn give_back(&mut self, stores: &Stores, step: &Step) {
+        let mut charged: SmallVec<[(Timestamp, usize); 4]> = SmallVec::new();
+        for member in &step.members {
+            if let Some(answer) = &self.counted[*member].answer
+                && answer.allowed
+                && !answer.degraded
+            {
+                charged.extend(answer.at.map(|at| (at, *member)));
+            }
+        }
+        charged.sort_unstable();
+        // Limits that are kept apart were charged by different clocks.
+        for together in charged.chunk_by(|a, b| a.0 == b.0) {
+            let members = together.iter().map(|(_, member)| *member).collect();
+            let action = Action::Refund { taken_at: Some(together[0].0) };
+            let _ = self.ask(stores, &Step { cost: step.cost, members }, action).await;
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        stores: &Stores,
+        step: &Step,
+        action: Action<'_>,
+    ) -> Result<Decision, CheckError> {
+        let members = || step.members.iter().map(|member| &self.counted[*member]);
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            members().map(|counted| charge(&counted.limit, &counted.identifier, &counted.endpoint)).collect();
+        let places: SmallVec<[usize; 4]> = members().map(|counted| counted.limit.store).collect();
+        let command = Command { action, charges: &charges, cost: step.cost };
+        let at_most = self.step_timeout.unwrap_or(Duration::MAX);
+        let Outcome::Decided(decision) = stores.apply_within(&command, &places, at_most).await? else {
+            return Err(StoreError::unanswered().into());
+        };
+        drop(charges);
+        for (member, answer) in step.members.iter().zip(&decision.answers) {
+            let mut answer = *answer;
+            answer.at = answer.at.or(Some(decision.at));
+            self.counted[*member].answer = Some(answer);
+        }
+        Ok(decision)
+    }
+}

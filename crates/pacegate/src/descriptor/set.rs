@@ -1,0 +1,246 @@
+//! The compiled descriptor rules: immutable, swapped together with all other rules.
+
+use std::sync::Arc;
+
+use pacegate_core::{Counter, Limit};
+use pacegate_store::FailureMode;
+use smallvec::SmallVec;
+
+use super::conditions::Conditions;
+use super::tree::Tree;
+use super::{Allowance, DescriptorRule, Selector};
+use crate::error::InvalidRules;
+use crate::rule::{Mode, NamedLimit, Why, distinction};
+use crate::ruleset::Map;
+use crate::stores::Stores;
+
+/// The dimension of all counters of descriptors: whom they count is in the identifier.
+const DIMENSION: &str = "descriptor";
+/// What counters of paths belong to: the path, not the name of the rule that limits it.
+const PATHS: &str = "descriptors";
+
+/// Descriptor rules, ready to be asked.
+#[derive(Debug, Default)]
+pub(crate) struct DescriptorSet {
+    rules: Vec<CompiledDescriptor>,
+    domains: Map<Box<str>, Domain>,
+    /// Those that name no domain.
+    any: Domain,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    paths: Tree,
+    conditions: Conditions,
+}
+
+/// A descriptor rule with its counter.
+#[derive(Debug)]
+pub(super) struct CompiledDescriptor {
+    /// The name that others replace it by.
+    pub(super) own_name: Option<String>,
+    pub(super) display_name: Box<str>,
+    pub(super) allows: Allows,
+    pub(super) mode: Mode,
+    pub(super) replaces: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Allows {
+    Limit(Arc<NamedLimit>),
+    Everything,
+    Nothing,
+}
+
+/// A rule that applies to a descriptor, and whom it counts.
+#[derive(Debug)]
+pub(super) struct Match<'a> {
+    pub(super) rule: &'a CompiledDescriptor,
+    pub(super) identifier: String,
+}
+
+impl DescriptorSet {
+    pub(crate) fn compile(
+        rules: &[DescriptorRule],
+        on_store_error: FailureMode,
+        stores: &Stores,
+    ) -> Result<Self, InvalidRules> {
+        for (place, rule) in rules.iter().enumerate() {
+            rule.validate().map_err(|error| InvalidRules::InvalidDescriptor {
+                place,
+                field: error.field,
+                reason: error.reason.to_owned(),
+            })?;
+        }
+        if let Some(found) = DescriptorRule::contradictions(rules).into_iter().next() {
+            let (place, field, reason) = (found.place, found.field, found.message);
+            return Err(InvalidRules::InvalidDescriptor { place, field, reason });
+        }
+        let mut set = Self::default();
+        for (place, rule) in rules.iter().enumerate() {
+            let domain = match &rule.domain {
+                None => &mut set.any,
+                Some(domain) => set.domains.entry(domain.as_str().into()).or_default(),
+            };
+            match &rule.selects {
+                Selector::Path(entries) => domain.paths.insert(entries, place),
+                Selector::Conditions { descriptor, when, by } => {
+                    domain.conditions.insert(*descriptor, when, &sorted(by), place);
+                }
+            }
+            set.rules.push(CompiledDescriptor::new(rule, on_store_error, stores)?);
+        }
+        Ok(set)
+    }
+
+    /// Every rule that applies to the descriptor at `place` of a request: one for its path, and all whose conditions hold. The domain's own
+    /// paths go before those for any domain. With `path_given`, no rule for a path is looked for.
+    pub(super) fn find<'a>(
+        &'a self,
+        domain: &str,
+        place: usize,
+        entries: &[(&str, &str)],
+        path_given: bool,
+    ) -> SmallVec<[Match<'a>; 1]> {
+        let own = self.domains.get(domain);
+        let mut found = SmallVec::new();
+        if !path_given {
+            let in_own = own.and_then(|own| own.paths.find(entries));
+            let rule = in_own.or_else(|| self.any.paths.find(entries));
+            let of_path =
+                |rule: usize| Match { rule: &self.rules[rule], identifier: path_identifier(domain, entries) };
+            found.extend(rule.map(of_path));
+        }
+        for rules in own.into_iter().chain([&self.any]) {
+            rules.conditions.for_each(place, entries, |rule, values| {
+                let identifier = identifier([domain].into_iter().chain(values));
+                found.push(Match { rule: &self.rules[rule], identifier });
+            });
+        }
+        found
+    }
+}
+
+impl CompiledDescriptor {
+    fn new(rule: &DescriptorRule, otherwise: FailureMode, stores: &Stores) -> Result<Self, InvalidRules> {
+        let display_name = rule.display_name();
+        let store = match &rule.store {
+            None => 0,
+            Some(store) => stores.place(store).ok_or_else(|| InvalidRules::UnknownStore {
+                rule: display_name.clone(),
+                store: store.clone(),
+            })?,
+        };
+        let allows = match &rule.allowance {
+            Allowance::Unlimited => Allows::Everything,
+            Allowance::Nothing => Allows::Nothing,
+            Allowance::Limit(limit) => {
+                let counter = match &rule.selects {
+                    Selector::Path(entries) => {
+                        path_counter(limit, entries.iter().map(|entry| entry.key.as_str()))
+                    }
+                    Selector::Conditions { .. } => {
+                        let domain = rule.domain.as_deref().map_or_else(String::new, part);
+                        let scope =
+                            format!("when:{}:{domain}|{}", distinction(limit), rule.selects.canonical());
+                        Counter::new(&display_name, DIMENSION, &scope)
+                    }
+                };
+                Allows::Limit(Arc::new(NamedLimit {
+                    name: display_name.as_str().into(),
+                    limit: *limit,
+                    mode: rule.mode,
+                    why: Why::Descriptor,
+                    counter,
+                    store,
+                    on_store_error: rule.on_store_error.unwrap_or(otherwise),
+                }))
+            }
+        };
+        Ok(Self {
+            own_name: rule.name.clone(),
+            display_name: display_name.into(),
+            allows,
+            mode: rule.mode,
+            replaces: rule.replaces.clone(),
+        })
+    }
+}
+
+impl Selector {
+    /// A text that two selectors share only if they select the same.
+    pub(super) fn canonical(&self) -> String {
+        match self {
+            Self::Path(entries) => {
+                let step = |entry: &super::PathEntry| {
+                    part(&entry.key) + &entry.value.as_deref().map_or_else(|| "-".to_owned(), part)
+                };
+                entries.iter().map(step).collect()
+            }
+            Self::Conditions { descriptor, when, by } => {
+                let place = descriptor.map_or_else(|| "-".to_owned(), |place| place.to_string());
+                let condition = |super::Condition { key, test }: &super::Condition| {
+                    format!("{}{}{}", part(key), test.sign(), part(test.text()))
+                };
+                let when: String = sorted(&when.iter().map(condition).collect::<Vec<_>>()).concat();
+                let by: String = sorted(by).iter().map(|key| part(key)).collect();
+                format!("{place}|{when}|{by}")
+            }
+        }
+    }
+}
+
+/// A limit that a request brings along for the path of a descriptor.
+pub(super) fn limit_of_path(
+    limit: Limit,
+    entries: &[(&str, &str)],
+    on_store_error: FailureMode,
+) -> Arc<NamedLimit> {
+    Arc::new(NamedLimit {
+        name: "ad-hoc".into(),
+        limit,
+        mode: Mode::Enforce,
+        why: Why::AdHoc,
+        counter: path_counter(&limit, entries.iter().map(|(key, _)| *key)),
+        store: 0,
+        on_store_error,
+    })
+}
+
+/// Whom a path counts: its actual values, whichever rule limits it.
+pub(super) fn path_identifier(domain: &str, entries: &[(&str, &str)]) -> String {
+    identifier([domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])))
+}
+
+/// One for each chain of keys, so that a flood of values of one cannot fill up the overflow counter of another.
+fn path_counter<'a>(limit: &Limit, keys: impl Iterator<Item = &'a str>) -> Counter {
+    let keys: String = keys.map(part).collect();
+    Counter::new(PATHS, DIMENSION, &format!("path:{}:{keys}", distinction(limit)))
+}
+
+/// Texts as one that no other texts share. They may have any length and any characters: keys take care of both.
+fn identifier<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    // Room for what most descriptors have.
+    let mut texts = String::with_capacity(96);
+    parts.for_each(|text| push_part(&mut texts, text));
+    texts
+}
+
+fn part(text: &str) -> String {
+    let mut part = String::with_capacity(text.len() + 8);
+    push_part(&mut part, text);
+    part
+}
+
+fn push_part(texts: &mut String, text: &str) {
+    texts.push_str(itoa::Buffer::new().format(text.len()));
+    texts.push(':');
+    texts.push_str(text);
+    texts.push(';');
+}
+
+fn sorted(texts: &[String]) -> Vec<String> {
+    let mut texts = texts.to_vec();
+    texts.sort_unstable();
+    texts
+}

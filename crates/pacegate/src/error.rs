@@ -1,0 +1,139 @@
+//! What can go wrong with a check and with a set of rules.
+
+use std::time::Duration;
+
+use pacegate_core::Algorithm;
+use pacegate_store::StoreError;
+use thiserror::Error;
+
+use crate::endpoint::InvalidEndpoint;
+
+/// No decision could be made. A denial is not among these.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The check names no identity.
+    #[error("a check needs at least one dimension and identifier")]
+    NoIdentity,
+    /// One dimension is given twice.
+    #[error("dimension `{dimension}` is given twice")]
+    DuplicateDimension {
+        /// The dimension.
+        dimension: Box<str>,
+    },
+    /// The dimension is not a word.
+    #[error("dimension must be 1 to 64 letters, digits, `_`, `-` or `.`")]
+    InvalidDimension {
+        /// What was given.
+        dimension: Box<str>,
+    },
+    /// The identifier cannot be counted by.
+    #[error("identifier must be 1 to 1024 bytes long and have no control characters")]
+    InvalidIdentifier {
+        /// The dimension it was given for.
+        dimension: Box<str>,
+    },
+    /// The endpoint cannot be matched.
+    #[error("endpoint {0}")]
+    InvalidEndpoint(#[from] InvalidEndpoint),
+    /// The idempotency key is empty or too long.
+    #[error("idempotency key must be 1 to 255 bytes long and have no control characters")]
+    InvalidIdempotencyKey,
+    /// There is no plan of that name.
+    #[error("there is no plan `{name}`")]
+    UnknownPlan {
+        /// The name.
+        name: Box<str>,
+    },
+    /// A plan is named twice, which would charge it twice.
+    #[error("plan `{name}` is named twice")]
+    DuplicatePlan {
+        /// The name.
+        name: Box<str>,
+    },
+    /// The idempotency key was used for another request within the last five minutes.
+    #[error("the idempotency key was used for another request")]
+    IdempotencyMismatch,
+    /// One of several checks that are decided together has an idempotency key.
+    #[error("an idempotency key goes with one check, not with several that are decided together")]
+    IdempotencyOfMany,
+    /// The cost cannot be charged.
+    #[error(transparent)]
+    InvalidCost(pacegate_core::InvalidCost),
+    /// The service that decides does not take the check.
+    #[error("the service refused the check: {0}")]
+    Refused(Box<str>),
+    /// `#[rate_limit]` was used without a limiter.
+    #[error(
+        "no limiter is installed: call `Limiter::install` at the start, or name one in the attribute with `limiter = …`"
+    )]
+    NotInstalled,
+    /// `check_now` was called on a limiter whose store is not in this process.
+    #[error("this limiter's store is not in the process; use the asynchronous calls")]
+    NotInProcess,
+    /// The store could not decide.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Rules and plans that contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InvalidRules {
+    /// Two rules are the same variant of the same name.
+    #[error("rule `{name}` is there twice for the same dimension, identifier, tier, endpoint and method")]
+    DuplicateRule {
+        /// The place of the second one in the list.
+        place: usize,
+        /// The name.
+        name: String,
+    },
+    /// Two plans share a name.
+    #[error("plan `{name}` is there twice")]
+    DuplicatePlan {
+        /// The name.
+        name: String,
+    },
+    /// Two limits of a plan would share a counter.
+    #[error("plan `{plan}` has two {algorithm} limits over {window:?}; the lower one is enough")]
+    DuplicateInPlan {
+        /// The plan.
+        plan: String,
+        /// The algorithm of both.
+        algorithm: Algorithm,
+        /// The window of both.
+        window: Duration,
+    },
+    /// A rule names a store that there is not.
+    #[error("rule `{rule}` is to be counted in store `{store}`, which there is not")]
+    UnknownStore {
+        /// The rule.
+        rule: String,
+        /// The store.
+        store: String,
+    },
+    /// A rule for descriptors cannot be what it is, or contradicts another one.
+    #[error("descriptors[{place}].{field}: {reason}")]
+    InvalidDescriptor {
+        /// Its place in the list.
+        place: usize,
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A store is not in this process, and nobody connected to it.
+    #[error("store `{store}` is not in this process; connect to it and use `Config::limiter_with`")]
+    NotConnected {
+        /// The store.
+        store: String,
+    },
+    /// There are more rules than can be compiled.
+    #[error("{rules} rules are more than the {max} that are allowed")]
+    TooMany {
+        /// How many there are.
+        rules: usize,
+        /// How many there may be.
+        max: usize,
+    },
+}

@@ -1,0 +1,136 @@
+//! Which rules apply to a check and which do not, and why: what people ask when a limit surprises them.
+
+use std::sync::Arc;
+
+use crate::check::Check;
+use crate::endpoint::Pattern;
+use crate::error::CheckError;
+use crate::limiter::Limiter;
+use crate::rule::NamedLimit;
+use crate::ruleset::CompiledRule;
+
+/// A rule, and whether it applies to a check.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The rule's limit, with the numbers that it has for the check's user.
+    pub limit: Arc<NamedLimit>,
+    /// Where it holds.
+    pub endpoint: Pattern,
+    /// The only method it holds for.
+    pub method: Option<Box<str>>,
+    /// The only identifier it holds for.
+    pub identifier: Option<Box<str>>,
+    /// The only tier it holds for.
+    pub tier: Option<Box<str>>,
+    /// Whether it applies, or the first thing that stands in the way.
+    pub verdict: Verdict,
+}
+
+/// Whether a rule applies to a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It does.
+    Applies,
+    /// Another rule of the same name is more specific.
+    Outdone,
+    /// It is for another method.
+    OtherMethod,
+    /// It is for another tier.
+    OtherTier,
+    /// It is for another identifier.
+    OtherIdentifier,
+    /// It is for other endpoints.
+    OtherEndpoint,
+    /// The check has nobody in its dimension.
+    OtherDimension,
+}
+
+impl Verdict {
+    /// The name used in bodies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Applies => "applies",
+            Self::Outdone => "outdone",
+            Self::OtherMethod => "other_method",
+            Self::OtherTier => "other_tier",
+            Self::OtherIdentifier => "other_identifier",
+            Self::OtherEndpoint => "other_endpoint",
+            Self::OtherDimension => "other_dimension",
+        }
+    }
+}
+
+impl Limiter {
+    /// Every rule and whether it applies to `check`: first those that do, then those that came closest. Nothing is counted.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limit, Limiter, Rule, Verdict};
+    ///
+    /// let mut premium = Rule::new("per-user", "user", Limit::per_minute(100)?);
+    /// premium.tier = Some("premium".into());
+    /// let limiter = Limiter::builder()
+    ///     .rule(Rule::new("per-user", "user", Limit::per_minute(10)?))
+    ///     .rule(premium)
+    ///     .rule(Rule::new("per-address", "ip", Limit::per_minute(50)?))
+    ///     .build()?;
+    /// let explained = limiter.explain(&Check::new("user", "u1").endpoint("/"))?;
+    /// let verdicts: Vec<Verdict> = explained.iter().map(|rule| rule.verdict).collect();
+    /// assert_eq!(verdicts, [Verdict::Applies, Verdict::OtherTier, Verdict::OtherDimension]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid.
+    pub fn explain(&self, check: &Check<'_>) -> Result<Vec<Explained>, CheckError> {
+        let endpoint = self.validated_endpoint(check)?;
+        let rules = self.rules();
+        let identities = check.identities().iter();
+        let chosen: Vec<&CompiledRule> = identities
+            .flat_map(|(dimension, identifier)| {
+                rules.chosen(check, dimension, identifier, endpoint.as_deref())
+            })
+            .collect();
+        let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
+        // The numbers of the check's user are not those of a rule for somebody else.
+        let is_own = |rule: &CompiledRule| {
+            let whom = |identifier| check.identities().contains(&(rule.limit.dimension(), identifier));
+            rule.identifier.as_deref().is_none_or(whom)
+        };
+        let explained = |rule: &Arc<CompiledRule>| Explained {
+            limit: rule.limit_for(check.profile.filter(|_| is_own(rule))),
+            endpoint: rule.endpoint.clone(),
+            method: rule.method.clone(),
+            identifier: rule.identifier.clone(),
+            tier: rule.tier.clone(),
+            verdict: obstacle(rule, check, endpoint.as_deref())
+                .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Outdone }),
+        };
+        let mut all: Vec<Explained> = rules.rules().iter().map(explained).collect();
+        all.sort_by_key(|rule| rule.verdict);
+        Ok(all)
+    }
+}
+
+/// What keeps a rule from applying, whatever other rules there are.
+fn obstacle(rule: &CompiledRule, check: &Check<'_>, endpoint: Option<&str>) -> Option<Verdict> {
+    let dimension = rule.limit.dimension();
+    let Some((_, identifier)) = check.identities().iter().find(|(own, _)| *own == dimension) else {
+        return Some(Verdict::OtherDimension);
+    };
+    let tier = check.profile.and_then(|profile| profile.tier.as_deref());
+    // Rules are about endpoints: a check that names none is left to its plans.
+    let here = endpoint.is_some_and(|endpoint| rule.endpoint.matches(endpoint));
+    let other =
+        |own: &Option<Box<str>>, given: Option<&str>| own.as_deref().is_some_and(|own| Some(own) != given);
+    if !here {
+        Some(Verdict::OtherEndpoint)
+    } else if other(&rule.identifier, Some(identifier)) {
+        Some(Verdict::OtherIdentifier)
+    } else if other(&rule.tier, tier) {
+        Some(Verdict::OtherTier)
+    } else if other(&rule.method, check.method) {
+        Some(Verdict::OtherMethod)
+    } else {
+        None
+    }
+}

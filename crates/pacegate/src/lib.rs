@@ -1,0 +1,115 @@
+//! A rate limiter inside your program: six exact algorithms, several limits charged all or nothing, plans and rules by name.
+//!
+//! ```
+//! use pacegate::{Check, Limit, Limiter};
+//!
+//! let limiter = Limiter::builder()
+//!     .plan("gold", [Limit::per_second(10)?.with_burst(20)?])
+//!     .plan("daily", [Limit::per_hour(1_000)?])
+//!     .build()?;
+//!
+//! let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
+//! assert!(decision.allowed);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Rules say whom and where a limit applies; [`Config`] reads them, and plans, from the same YAML file the service reads:
+//!
+//! ```
+//! use pacegate::{Check, Config};
+//!
+//! let config = Config::parse(
+//!     r#"
+//! rules:
+//!   - {name: per-user-minute, dimension: user, endpoint: "/api/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+//! "#,
+//! )?;
+//! let limiter = config.limiter()?;
+//! let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/api/orders"))?;
+//! assert_eq!(decision.remaining(), Some(99));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it does not do
+//!
+//! It speaks no protocol (the `pacegate` binary does), asks no clock (the store does) and does not know which store it has.
+
+mod ad_hoc;
+#[doc(hidden)]
+pub mod attribute;
+mod chain;
+mod check;
+mod config;
+mod decision;
+mod descriptor;
+mod effective;
+mod endpoint;
+mod error;
+mod explain;
+mod limiter;
+mod plan;
+mod profile;
+mod remote;
+mod resolved;
+mod rule;
+mod ruleset;
+mod stores;
+mod wait;
+
+/// Reads YAML with every mistake collected at its line: what the configuration is read with, for tools that read other files.
+///
+/// ```
+/// use pacegate::reading::{Field, Fields, Mistakes};
+///
+/// let mut mistakes = Mistakes::default();
+/// let document = Field::parse("limit: ten\nwindow: 1s\n", &mut mistakes);
+/// if let Some(mut fields) = document.and_then(|field| Fields::new(field, &mut mistakes)) {
+///     fields.require("limit", &mut mistakes).and_then(|field| field.number(&mut mistakes));
+///     fields.finish(&mut mistakes);
+/// }
+/// let errors = mistakes.finish().unwrap_err().to_string();
+/// assert_eq!(errors, "line 1: limit: must be a whole number, not text\nline 2: window: unknown field; known are limit");
+/// ```
+pub mod reading {
+    pub use crate::config::reader::{Field, Fields, Mistakes};
+}
+
+/// The README's example compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+pub use attribute::RateLimited;
+pub use check::{Check, IDENTIFIER_LENGTH_MAX};
+pub use config::{
+    Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily, LogConfig, LogFormat,
+    LoggedDecisions, LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig, ServiceConfig,
+    StoreConfig, StoreTls, TlsConfig, TracesConfig,
+};
+pub use decision::Decision;
+pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
+pub use descriptor::contradiction::Contradiction;
+pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest};
+pub use effective::EffectiveLimit;
+pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
+pub use error::{CheckError, InvalidRules};
+pub use explain::{Explained, Verdict};
+pub use limiter::{Limiter, LimiterBuilder};
+pub use plan::Plan;
+pub use profile::{Numbers, Profile};
+pub use remote::{Remote, RemoteFuture};
+pub use rule::{InvalidRule, Mode, NamedLimit, Rule, Scope, Why};
+pub use stores::Stores;
+
+#[cfg(feature = "macros")]
+pub use pacegate_macros::rate_limit;
+
+pub use pacegate_core::Decision as CoreDecision;
+pub use pacegate_core::{
+    Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
+};
+pub use pacegate_memory::{MemoryOptions, MemoryStore, SystemClock};
+pub use pacegate_store::{
+    ApplyFuture, BreakerState, Clock, Command, FailureMode, Figure, Figures, Gauge, Present, ShardedStore,
+    Store, StoreError, StoreHealth, TRACES,
+};

@@ -1,0 +1,453 @@
+//! The limiter: finds the limits that apply and has the store decide on them in one step.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use pacegate_core::{Cost, Limit, Reason, Timestamp};
+use pacegate_memory::MemoryStore;
+use pacegate_store::{
+    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
+};
+use smallvec::SmallVec;
+
+use crate::ad_hoc::AdHocShapes;
+use crate::check::{Check, fingerprint, is_idempotency_key};
+use crate::decision::Decision;
+use crate::descriptor::DescriptorRule;
+use crate::endpoint::normalise_endpoint;
+use crate::error::{CheckError, InvalidRules};
+use crate::plan::Plan;
+use crate::remote::Elsewhere;
+use crate::resolved::{Act, Resolved, charge, command, decided};
+use crate::rule::{KEY_DIMENSION, NamedLimit, Rule};
+use crate::ruleset::RuleSet;
+use crate::stores::{Keeper, Stores, in_memory};
+use crate::wait::Waiters;
+
+/// Decides on requests: rules and plans on one side, a store on the other.
+///
+/// ```
+/// use pacegate::{Check, Limit, Limiter};
+///
+/// let limiter = Limiter::builder()
+///     .plan("gold", [Limit::per_second(1)?.with_burst(10)?])
+///     .plan("daily", [Limit::per_hour(100)?])
+///     .build()?;
+///
+/// let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
+/// assert!(decision.allowed);
+/// assert_eq!(decision.remaining(), Some(9));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    /// Swapped whole, so that every check is judged by one set of rules.
+    rules: Arc<ArcSwap<RuleSet>>,
+    ad_hoc: Arc<AdHocShapes>,
+    stores: Stores,
+    pub(crate) waiters: Arc<Waiters>,
+    /// A service that decides instead.
+    pub(crate) elsewhere: Option<Elsewhere>,
+}
+
+/// Puts a [`Limiter`] together.
+#[derive(Debug, Default)]
+pub struct LimiterBuilder {
+    rules: Vec<Rule>,
+    descriptors: Vec<DescriptorRule>,
+    plans: Vec<(String, Vec<Limit>)>,
+    default_limit: Option<Limit>,
+    stores: Stores,
+    on_store_error: FailureMode,
+}
+
+impl LimiterBuilder {
+    /// Adds a plan: a named list of limits that are charged together.
+    #[must_use]
+    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = Limit>) -> Self {
+        self.plans.push((name.into(), limits.into_iter().collect()));
+        self
+    }
+
+    /// Adds a rule.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Adds a limit on descriptors.
+    #[must_use]
+    pub fn descriptor(mut self, rule: DescriptorRule) -> Self {
+        self.descriptors.push(rule);
+        self
+    }
+
+    /// Applies where no rule, plan or limit of the check does; without it such checks pass.
+    #[must_use]
+    pub fn default_limit(mut self, limit: Limit) -> Self {
+        self.default_limit = Some(limit);
+        self
+    }
+
+    /// Keeps the counters in `store` instead of in a [`MemoryStore`] with its default bounds.
+    #[must_use]
+    pub fn memory(self, store: Arc<MemoryStore>) -> Self {
+        self.stores(Stores::memory(store))
+    }
+
+    /// Keeps the counters outside the process, with the usual deadline; [`check_now`](Limiter::check_now) is not available then.
+    #[must_use]
+    pub fn store(self, store: Arc<dyn Store>) -> Self {
+        self.stores(Stores::remote(store, GuardedStore::DEADLINE))
+    }
+
+    /// Keeps the counters in several stores, or in those of an earlier limiter.
+    #[must_use]
+    pub fn stores(mut self, stores: Stores) -> Self {
+        self.stores = stores;
+        self
+    }
+
+    /// What happens while a store fails, for limits that do not say; [`FailureMode::Open`] unless it is set.
+    #[must_use]
+    pub fn on_store_error(mut self, mode: FailureMode) -> Self {
+        self.on_store_error = mode;
+        self
+    }
+
+    /// Compiles the rules and plans.
+    ///
+    /// # Errors
+    /// [`InvalidRules`] when they contradict each other.
+    pub fn build(self) -> Result<Limiter, InvalidRules> {
+        let stores = self.stores.clone();
+        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores)?));
+        Ok(Limiter { rules, ad_hoc: Arc::default(), stores, waiters: Arc::default(), elsewhere: None })
+    }
+
+    fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
+        let Self { rules, descriptors, plans, default_limit, on_store_error, .. } = self;
+        RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, stores)
+    }
+}
+
+impl Default for Limiter {
+    /// Without any limits, counting in memory.
+    fn default() -> Self {
+        Self {
+            rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
+            ad_hoc: Arc::default(),
+            stores: Stores::default(),
+            waiters: Arc::default(),
+            elsewhere: None,
+        }
+    }
+}
+
+impl Limiter {
+    /// Starts to put a limiter together.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::default()
+    }
+
+    /// Has these rules, plans and default limit take the place of those before, in all clones of this limiter and for all checks to come. The
+    /// stores stay, and the counters with them.
+    ///
+    /// # Errors
+    /// [`InvalidRules`] when they contradict each other; then nothing changes.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limit, Limiter, Rule};
+    ///
+    /// let rule = |quota| Limit::per_minute(quota).map(|limit| Rule::new("per-user", "user", limit));
+    /// let limiter = Limiter::builder().rule(rule(10)?).build()?;
+    /// let check = Check::new("user", "u1").endpoint("/");
+    /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(9));
+    /// limiter.replace(Limiter::builder().rule(rule(100)?))?;
+    /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(98));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replace(&self, builder: LimiterBuilder) -> Result<(), InvalidRules> {
+        self.rules.store(Arc::new(builder.compile(&self.stores)?));
+        Ok(())
+    }
+
+    /// The same limiter, for callers who must have an answer within about `timeout`: what its stores cannot say by then is answered by the failure
+    /// mode. Rules, counters and changes to them are shared; whether a store is too slow is judged apart.
+    #[must_use]
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { stores: self.stores.within(timeout), ..self.clone() }
+    }
+
+    /// Decides and, if the request may pass, charges every limit that applies.
+    ///
+    /// # Errors
+    /// [`CheckError`] when no decision could be made; a denial is a decision.
+    pub async fn check(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        match &self.elsewhere {
+            None => self.run(check, Act::Take).await,
+            Some(elsewhere) => Box::pin(self.check_elsewhere(elsewhere, check)).await,
+        }
+    }
+
+    /// As [`check`](Self::check), without waiting, for a store in this process.
+    ///
+    /// # Errors
+    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
+    pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        if self.elsewhere.is_some() {
+            return Err(CheckError::NotInProcess);
+        }
+        if let Some(decision) = self.check_known(check) {
+            return Ok(decision);
+        }
+        let resolved = self.resolve(check)?;
+        let place = resolved.only_place().ok_or(CheckError::NotInProcess)?;
+        let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
+        resolved.run_in(store, check, Act::Take)
+    }
+
+    /// The short way for the commonest check: one identity that is known already, under one plan of one limit with room. `None` charged nothing.
+    #[inline]
+    fn check_known(&self, check: &Check<'_>) -> Option<Decision> {
+        let ([(dimension, identifier)], [plan]) = (&*check.identities, &*check.plans) else { return None };
+        if check.endpoint.is_some() || check.limit.is_some() || check.idempotency.is_some() {
+            return None;
+        }
+        let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
+        let rules = self.rules.load();
+        let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
+        let (at, taken) = store.take_known(&charge(limit, identifier, ""), check.cost)?;
+        let decision = pacegate_core::Decision::charged(at, &limit.limit, &taken);
+        Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
+    }
+
+    /// Decides as [`check`](Self::check) would, and charges nothing.
+    ///
+    /// # Errors
+    /// [`CheckError`] when no decision could be made.
+    pub async fn peek(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        match &self.elsewhere {
+            None => self.run(check, Act::Peek).await,
+            Some(elsewhere) => Box::pin(self.peek_elsewhere(elsewhere, check)).await,
+        }
+    }
+
+    /// Forgets the counters of the check's identities at its endpoint: of every rule and plan that applies, of the default limit and of the
+    /// limits that callers brought along. Says when that was.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid or the store fails.
+    pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
+        if let Some(elsewhere) = &self.elsewhere {
+            return elsewhere.service.reset(check).await;
+        }
+        let endpoint = self.validated_endpoint(check)?;
+        let applied = self.rules.load().resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
+        let resolved = Resolved { applied, endpoint };
+        let charges = resolved.charges();
+        match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.places()).await? {
+            Outcome::Reset { at } => Ok(at),
+            _ => Err(StoreError::unanswered().into()),
+        }
+    }
+
+    /// Records an idempotency key for `body` without charging anything, so that the same key with another body is refused.
+    ///
+    /// # Errors
+    /// [`CheckError::IdempotencyMismatch`] when the caller used the key for another body within the last five minutes.
+    pub async fn anchor(&self, caller: &str, key: &str, body: &[u8]) -> Result<(), CheckError> {
+        if !is_idempotency_key(key) {
+            return Err(CheckError::InvalidIdempotencyKey);
+        }
+        let idempotency = Some(Idempotency { caller, key, fingerprint: fingerprint(body) });
+        let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
+        decided(self.stores.apply(&command, &[]).await?).map(drop)
+    }
+
+    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is not given back.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid or the store fails.
+    pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
+        if !decision.allowed || decision.replayed {
+            return self.peek(check).await;
+        }
+        match (&self.elsewhere, decision.fallback) {
+            (Some(elsewhere), None) => return elsewhere.service.refund(check, decision).await,
+            // Nobody took anything.
+            (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
+            _ => {}
+        }
+        let mut resolved = self.resolve(check)?;
+        // A shadow limit without room was not charged, nor one whose store failed, nor one that came into force since.
+        let taken_at = |limit: &NamedLimit| {
+            let mut answers = decision.limits.iter().zip(&decision.answers);
+            let charged =
+                answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded);
+            charged.map(|(_, answer)| answer.at.unwrap_or(decision.at))
+        };
+        resolved.applied.retain(|(limit, _)| taken_at(limit).is_some());
+        let times: SmallVec<[Timestamp; 2]> =
+            resolved.applied.iter().filter_map(|(limit, _)| taken_at(limit)).collect();
+        let (charges, places) = (resolved.charges(), resolved.places());
+        let mut distinct = times.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let mut last = None;
+        // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
+        for at in &distinct {
+            let of_that_time = |index: &usize| times[*index] == *at;
+            let indices: SmallVec<[usize; 2]> = (0..times.len()).filter(of_that_time).collect();
+            let some: SmallVec<[Charge<'_>; 2]> = indices.iter().map(|index| charges[*index]).collect();
+            let where_kept: SmallVec<[usize; 2]> = indices.iter().map(|index| places[*index]).collect();
+            last = Some(self.stores.apply(&command(check, Act::Refund(*at), &some), &where_kept).await?);
+        }
+        let outcome = match last {
+            Some(outcome) if distinct.len() == 1 => outcome,
+            _ => {
+                let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+                self.stores.apply(&look, &places).await?
+            }
+        };
+        drop(charges);
+        resolved.decision(outcome)
+    }
+
+    /// Checks many requests in one round trip, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
+    pub async fn check_each(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+        match &self.elsewhere {
+            None => self.check_each_here(checks).await,
+            Some(elsewhere) => self.check_each_elsewhere(elsewhere, checks).await,
+        }
+    }
+
+    pub(crate) async fn check_each_here(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+        let rules = self.rules.load_full();
+        // A command borrows its charges, so they are kept aside until the store has answered.
+        let resolved: Vec<Result<Resolved<'_>, CheckError>> =
+            checks.iter().map(|check| self.resolve_by(&rules, check)).collect();
+        let charges: Vec<SmallVec<[Charge<'_>; 2]>> = resolved
+            .iter()
+            .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
+            .collect();
+        let commands: Vec<Command<'_>> =
+            checks.iter().zip(&charges).map(|(check, charges)| command(check, Act::Take, charges)).collect();
+        let mut outcomes: Vec<Option<Result<Outcome, StoreError>>> = checks.iter().map(|_| None).collect();
+        // The checks that one store answers go there together; one that several stores share goes by itself, after those before it.
+        let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (index, resolved) in resolved.iter().enumerate() {
+            let Ok(resolved) = resolved else { continue };
+            match resolved.only_place() {
+                None => {
+                    self.apply_together(std::mem::take(&mut together), &commands, &mut outcomes).await;
+                    outcomes[index] = Some(self.stores.apply(&commands[index], &resolved.places()).await);
+                }
+                Some(place) => match together.iter_mut().find(|(other, _)| *other == place) {
+                    Some((_, indices)) => indices.push(index),
+                    None => together.push((place, vec![index])),
+                },
+            }
+        }
+        self.apply_together(together, &commands, &mut outcomes).await;
+        drop(commands);
+        drop(charges);
+        let answer = |(resolved, outcome): (Result<Resolved<'_>, CheckError>, Option<_>)| {
+            resolved?.decision(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
+        };
+        resolved.into_iter().zip(outcomes).map(answer).collect()
+    }
+
+    /// Has each store answer the commands at its indices in one call.
+    async fn apply_together(
+        &self,
+        together: Vec<(usize, Vec<usize>)>,
+        commands: &[Command<'_>],
+        outcomes: &mut [Option<Result<Outcome, StoreError>>],
+    ) {
+        for (place, indices) in together {
+            let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
+            let answers = self.stores.keeper(place).apply_each(&batch).await;
+            for (index, answer) in indices.into_iter().zip(answers) {
+                outcomes[index] = Some(answer);
+            }
+        }
+    }
+
+    /// A plan whose name has been looked up once, as it is now: the fastest way to check many keys of one's own.
+    ///
+    /// # Errors
+    /// [`CheckError::UnknownPlan`].
+    pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
+        Ok(Plan {
+            limits: self.rules.load().plan(name)?.of(KEY_DIMENSION),
+            store: self.elsewhere.is_none().then(|| self.stores.keeper(0).clone()),
+        })
+    }
+
+    /// The limit that applies where no other does.
+    pub fn default_limit(&self) -> Option<Limit> {
+        self.rules.load().default_limit()
+    }
+
+    /// Whether all counters are in one store of this process, so that [`check_now`](Self::check_now) can answer every check.
+    pub fn is_in_process(&self) -> bool {
+        self.elsewhere.is_none() && self.stores.only_memory().is_some()
+    }
+
+    /// The stores it counts in.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
+    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+        self.rules.load_full()
+    }
+
+    pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
+        match self.stores.only_memory() {
+            Some(store) => {
+                let resolved = self.resolve(check)?;
+                let _span = in_memory(1).entered();
+                resolved.run_in(store, check, act)
+            }
+            None => Box::pin(self.run_and_wait(check, act)).await,
+        }
+    }
+
+    async fn run_and_wait(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
+        let resolved = self.resolve(check)?;
+        let charges = resolved.charges();
+        let outcome = self.stores.apply(&command(check, act, &charges), &resolved.places()).await?;
+        drop(charges);
+        resolved.decision(outcome)
+    }
+
+    fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
+        self.resolve_by(&self.rules.load(), check)
+    }
+
+    pub(crate) fn resolve_by<'a>(
+        &self,
+        rules: &RuleSet,
+        check: &Check<'a>,
+    ) -> Result<Resolved<'a>, CheckError> {
+        let endpoint = self.validated_endpoint(check)?;
+        if let Some(limit) = &check.limit {
+            self.ad_hoc.remember(limit);
+        }
+        let applied = rules.resolve(check, endpoint.as_deref())?;
+        Ok(Resolved { applied, endpoint })
+    }
+
+    pub(crate) fn validated_endpoint<'a>(
+        &self,
+        check: &Check<'a>,
+    ) -> Result<Option<Cow<'a, str>>, CheckError> {
+        check.validate()?;
+        Ok(check.endpoint.map(normalise_endpoint).transpose()?)
+    }
+}

@@ -1,0 +1,60 @@
+//! Plans that are looked up once.
+
+use pacegate_core::Cost;
+use pacegate_memory::MemoryStore;
+use pacegate_store::{Action, Command};
+use smallvec::SmallVec;
+
+use crate::check::is_identifier;
+use crate::error::CheckError;
+use crate::resolved::{charge, decided};
+use crate::rule::{KEY_DIMENSION, NamedLimits};
+use crate::stores::Keeper;
+
+/// A plan of a [`Limiter`](crate::Limiter), looked up once: the fastest way to check many keys of one's own.
+///
+/// ```
+/// use pacegate::{Cost, Limit, Limiter};
+///
+/// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)?]).build()?;
+/// let gold = limiter.plan("gold")?;
+/// assert!(gold.check_now("user-123", Cost::ONE)?.allowed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(crate) limits: NamedLimits,
+    /// `None` where a service decides instead.
+    pub(crate) store: Option<Keeper>,
+}
+
+impl Plan {
+    /// Charges `cost` to all limits of the plan for `key`, or to none.
+    ///
+    /// # Errors
+    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
+    #[inline]
+    pub fn check_now(&self, key: &str, cost: Cost) -> Result<pacegate_core::Decision, CheckError> {
+        let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
+        if let [limit] = &*self.limits
+            && let Some((at, taken)) = store.take_known(&charge(limit, key, ""), cost)
+        {
+            return Ok(pacegate_core::Decision::charged(at, &limit.limit, &taken));
+        }
+        self.check_any(store, key, cost)
+    }
+
+    #[inline(never)]
+    fn check_any(
+        &self,
+        store: &MemoryStore,
+        key: &str,
+        cost: Cost,
+    ) -> Result<pacegate_core::Decision, CheckError> {
+        if !is_identifier(key) {
+            return Err(CheckError::InvalidIdentifier { dimension: KEY_DIMENSION.into() });
+        }
+        let charges: SmallVec<[_; 4]> = self.limits.iter().map(|limit| charge(limit, key, "")).collect();
+        decided(store.apply_now(&Command { action: Action::take(), charges: &charges, cost }, None)?)
+    }
+}

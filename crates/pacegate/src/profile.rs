@@ -1,0 +1,66 @@
+//! What is known about a user beyond the identifier: a tier, limits of their own, and temporary overrides.
+
+use std::time::Duration;
+
+use pacegate_core::{InvalidLimit, Limit};
+
+/// What selects and replaces limits for one user.
+///
+/// ```
+/// use pacegate::{Check, Limit, Limiter, Profile, Rule};
+///
+/// let mut premium = Rule::new("per-user", "user", Limit::per_minute(1_000)?);
+/// premium.tier = Some("premium".into());
+/// let limiter = Limiter::builder().rule(Rule::new("per-user", "user", Limit::per_minute(100)?)).rule(premium).build()?;
+///
+/// let profile = Profile { tier: Some("premium".into()), ..Profile::default() };
+/// let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/").profile(&profile))?;
+/// assert_eq!(decision.remaining(), Some(999));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Selects rules for that tier.
+    pub tier: Option<String>,
+    /// Numbers of this user's own, by the name of the rule.
+    pub custom_limits: Vec<(String, Numbers)>,
+    /// Numbers that hold for the time being, by the name of the rule. They come before everything else.
+    pub overrides: Vec<(String, Numbers)>,
+}
+
+impl Profile {
+    /// Whether there is nothing to know.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The numbers of a limit without its algorithm, which is the rule's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// How much is allowed per window.
+    pub quota: u64,
+    /// The rule's own unless it is set.
+    pub window: Option<Duration>,
+    /// The capacity; the quota unless it is set.
+    pub burst: Option<u64>,
+}
+
+impl Numbers {
+    /// The limit of a rule with these numbers instead of its own.
+    ///
+    /// # Errors
+    /// [`InvalidLimit`] when the rule's algorithm cannot have such numbers.
+    pub fn apply_to(&self, limit: &Limit) -> Result<Limit, InvalidLimit> {
+        let window = self.window.unwrap_or(limit.window());
+        let replaced = Limit::try_new(limit.algorithm(), self.quota, window)?;
+        match self.burst {
+            None => Ok(replaced),
+            Some(burst) => replaced.with_burst(burst),
+        }
+    }
+}
+
+pub(crate) fn find<'a>(numbers: &'a [(String, Numbers)], rule: &str) -> Option<&'a Numbers> {
+    numbers.iter().find(|(name, _)| name == rule).map(|(_, numbers)| numbers)
+}

@@ -1,0 +1,390 @@
+//! Rules and plans: named limits, and whom and where they apply.
+
+use std::sync::Arc;
+
+use pacegate_core::{Counter, Limit};
+use pacegate_store::FailureMode;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use crate::check::{is_dimension, is_identifier, is_method, is_name};
+use crate::endpoint::Pattern;
+use crate::profile::Numbers;
+
+/// What a rule does when its limit is exceeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Denies.
+    #[default]
+    Enforce,
+    /// Only watches: it is evaluated and counted, but never denies.
+    Shadow,
+}
+
+impl Mode {
+    /// The name used in bodies and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+/// What a rule has a counter for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// One for all endpoints its pattern covers.
+    #[default]
+    Pattern,
+    /// One for each concrete endpoint.
+    Endpoint,
+}
+
+/// A named limit with whom and where it applies. Rules of one name are variants of one limit: the most specific one applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The name; counters belong to it, not to the numbers.
+    pub name: String,
+    /// What is counted: `user`, `ip`, `apikey` or a word of one's own.
+    pub dimension: String,
+    /// Only for this identifier.
+    pub identifier: Option<String>,
+    /// Only for users of this tier.
+    pub tier: Option<String>,
+    /// Only for these endpoints.
+    pub endpoint: Pattern,
+    /// Only for this method, in upper case.
+    pub method: Option<String>,
+    /// The numbers.
+    pub limit: Limit,
+    /// Whether it denies or only watches.
+    pub mode: Mode,
+    /// What has a counter of its own.
+    pub scope: Scope,
+    /// Which store its counters are in; the default one unless it is set.
+    pub store: Option<String>,
+    /// What happens while that store fails; the limiter's own mode unless it is set.
+    pub on_store_error: Option<FailureMode>,
+}
+
+impl Rule {
+    /// A rule for everyone of a dimension, everywhere.
+    pub fn new(name: &str, dimension: &str, limit: Limit) -> Self {
+        Self {
+            name: name.into(),
+            dimension: dimension.into(),
+            identifier: None,
+            tier: None,
+            endpoint: Pattern::all(),
+            method: None,
+            limit,
+            mode: Mode::Enforce,
+            scope: Scope::Pattern,
+            store: None,
+            on_store_error: None,
+        }
+    }
+
+    /// Says which field cannot be what it is, if there is one.
+    ///
+    /// # Errors
+    /// [`InvalidRule`] with the name of the field.
+    pub fn validate(&self) -> Result<(), InvalidRule> {
+        let invalid = |field, reason| Err(InvalidRule { field, reason });
+        if !is_name(&self.name) {
+            return invalid(
+                "name",
+                "must be 1 to 128 printable ASCII characters without quotes and backslashes",
+            );
+        }
+        if !is_dimension(&self.dimension) {
+            return invalid("dimension", "must be 1 to 64 letters, digits, `_`, `-` or `.`");
+        }
+        if !self.identifier.as_deref().is_none_or(is_identifier) {
+            return invalid("identifier", "must be 1 to 1024 bytes long without control characters");
+        }
+        if !self.tier.as_deref().is_none_or(is_identifier) {
+            return invalid("tier", "must be 1 to 1024 bytes long without control characters");
+        }
+        if !self.method.as_deref().is_none_or(is_method) {
+            return invalid("method", "must be a method like GET or POST");
+        }
+        Ok(())
+    }
+
+    /// What makes this a variant of its own among the rules of its name.
+    pub fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
+        let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
+        (who, self.endpoint.canonical(), &self.method)
+    }
+
+    /// A hash that stays the same as long as the variant does, in hexadecimal digits.
+    pub fn variant_key(&self) -> String {
+        let pattern = self.endpoint.canonical();
+        let parts = [
+            Some(self.name.as_str()),
+            Some(&self.dimension),
+            self.identifier.as_deref(),
+            self.tier.as_deref(),
+            Some(&pattern),
+            self.method.as_deref(),
+        ];
+        let mut hasher = Sha256::new();
+        for part in parts {
+            // What is missing differs from what is empty.
+            hasher.update(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+            hasher.update(part.unwrap_or_default());
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// A rule with a field that cannot be what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{field} {reason}")]
+#[non_exhaustive]
+pub struct InvalidRule {
+    /// The field.
+    pub field: &'static str,
+    /// What it must be.
+    pub reason: &'static str,
+}
+
+/// Why a limit applies to a request, the most specific reason first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A temporary override for the user.
+    Override,
+    /// A rule for that very identifier.
+    Identifier,
+    /// The user has numbers of their own.
+    Custom,
+    /// A rule for the user's tier.
+    Tier,
+    /// A rule for everyone.
+    Anyone,
+    /// A rule for descriptors.
+    Descriptor,
+    /// The check names the plan.
+    Plan,
+    /// The check brought the limit along.
+    AdHoc,
+    /// No rule applies.
+    Default,
+}
+
+impl Why {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Override => "override",
+            Self::Identifier => "identifier",
+            Self::Custom => "custom",
+            Self::Tier => "tier",
+            Self::Anyone => "anyone",
+            Self::Descriptor => "descriptor",
+            Self::Plan => "plan",
+            Self::AdHoc => "ad_hoc",
+            Self::Default => "default",
+        }
+    }
+
+    /// The reason of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        const ALL: [Why; 9] = [
+            Why::Override,
+            Why::Identifier,
+            Why::Custom,
+            Why::Tier,
+            Why::Anyone,
+            Why::Descriptor,
+            Why::Plan,
+            Why::AdHoc,
+            Why::Default,
+        ];
+        ALL.into_iter().find(|why| why.name() == name)
+    }
+}
+
+/// A limit that applied to a request: what it is called and what it counts.
+#[derive(Clone, Debug)]
+pub struct NamedLimit {
+    /// The rule's or plan's name; `default` and `ad-hoc` for the limits that have none.
+    pub name: Box<str>,
+    /// The numbers.
+    pub limit: Limit,
+    /// Whether it denies or only watches.
+    pub mode: Mode,
+    /// Why it applies.
+    pub why: Why,
+    pub(crate) counter: Counter,
+    /// The place of its store.
+    pub(crate) store: usize,
+    pub(crate) on_store_error: FailureMode,
+}
+
+impl NamedLimit {
+    fn new(name: &str, limit: Limit, why: Why, counter: Counter, on_store_error: FailureMode) -> Self {
+        Self { name: name.into(), limit, mode: Mode::Enforce, why, counter, store: 0, on_store_error }
+    }
+
+    /// The place of its store among those of the limiter.
+    #[inline]
+    pub fn store_place(&self) -> usize {
+        self.store
+    }
+
+    /// A limit that another limiter applied, as far as it tells.
+    pub fn reported(name: &str, dimension: &str, limit: Limit, why: Why) -> Self {
+        Self::new(name, limit, why, Counter::new(name, dimension, ""), FailureMode::default())
+    }
+
+    /// `store` is the place of the rule's store, `otherwise` what happens on a failure if the rule does not say.
+    pub(crate) fn of_rule(rule: &Rule, store: usize, otherwise: FailureMode) -> Self {
+        let counter =
+            rule_counter(&rule.name, &rule.dimension, rule.scope, &rule.endpoint.canonical(), &rule.limit);
+        let on_store_error = rule.on_store_error.unwrap_or(otherwise);
+        let why = match (&rule.identifier, &rule.tier) {
+            (Some(_), _) => Why::Identifier,
+            (None, Some(_)) => Why::Tier,
+            (None, None) => Why::Anyone,
+        };
+        Self { mode: rule.mode, store, ..Self::new(&rule.name, rule.limit, why, counter, on_store_error) }
+    }
+
+    /// The same limit of a rule with other numbers: the counter stays unless the window is another one.
+    pub(crate) fn with_numbers(&self, numbers: &Numbers, why: Why) -> Option<Self> {
+        let limit = numbers.apply_to(&self.limit).ok()?;
+        let counter = if limit.window() == self.limit.window() {
+            self.counter.clone()
+        } else {
+            let scope = if self.is_per_endpoint() { Scope::Endpoint } else { Scope::Pattern };
+            let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
+            rule_counter(&self.name, self.dimension(), scope, pattern, &limit)
+        };
+        Some(Self { limit, why, counter, name: self.name.clone(), ..*self })
+    }
+
+    /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
+    pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
+        let scope = format!("plan:{}", distinction(&limit));
+        Self::new(plan, limit, Why::Plan, Counter::new(plan, dimension, &scope), on_store_error)
+    }
+
+    /// The limit that applies where no rule does.
+    pub(crate) fn default(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
+        Self::new(
+            "default",
+            limit,
+            Why::Default,
+            Counter::per_endpoint("default", dimension, DEFAULT_SCOPE),
+            on_store_error,
+        )
+    }
+
+    /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth
+    /// does not start a counter anew.
+    pub(crate) fn ad_hoc(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
+        let scope = format!("ad-hoc:{}", distinction(&limit));
+        let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
+        Self::new("ad-hoc", limit, Why::AdHoc, counter, on_store_error)
+    }
+
+    /// Whether both count in the same place, as far as can be told where one of them is only [`reported`](Self::reported).
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let told = |limit: &Self| (limit.why, limit.limit.algorithm(), limit.limit.window());
+        let alike =
+            self.name == other.name && self.dimension() == other.dimension() && told(self) == told(other);
+        alike || self.counter == other.counter
+    }
+
+    /// Whether each concrete endpoint has a counter of its own.
+    pub fn is_per_endpoint(&self) -> bool {
+        self.counter.is_per_endpoint()
+    }
+
+    /// What is counted.
+    pub fn dimension(&self) -> &str {
+        self.counter.dimension()
+    }
+}
+
+/// The counter of a rule's name and pattern, one for each algorithm and window: if variants that count differently shared one, each would start it
+/// anew for the other, and who alternates between them would never be limited.
+fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit: &Limit) -> Counter {
+    // Every pattern starts with a slash, and nothing before it has one.
+    let text = format!("{}{pattern}", distinction(limit));
+    match scope {
+        Scope::Pattern => Counter::new(name, dimension, &text),
+        Scope::Endpoint => Counter::per_endpoint(name, dimension, &text),
+    }
+}
+
+/// No rule's scope: those have a pattern, which starts with a slash.
+const DEFAULT_SCOPE: &str = "default";
+
+/// What tells apart limits that cannot share a counter.
+pub(crate) fn distinction(limit: &Limit) -> String {
+    format!("{}:{}", limit.algorithm(), limit.window().as_micros())
+}
+
+/// The limits of a plan, with their counters in one dimension.
+pub(crate) type NamedLimits = Arc<[Arc<NamedLimit>]>;
+
+/// A named list of limits that an embedding program refers to.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanLimits {
+    name: Box<str>,
+    limits: Vec<Limit>,
+    on_store_error: FailureMode,
+    /// The limits with their counters, for the dimensions that are likely; others are made as they come.
+    prepared: Vec<(Box<str>, NamedLimits)>,
+}
+
+impl PlanLimits {
+    pub(crate) fn new(
+        name: &str,
+        limits: Vec<Limit>,
+        on_store_error: FailureMode,
+        dimensions: &[&str],
+    ) -> Self {
+        let mut plan = Self { name: name.into(), limits, on_store_error, prepared: Vec::new() };
+        plan.prepared =
+            dimensions.iter().map(|dimension| ((*dimension).into(), plan.make(dimension))).collect();
+        plan
+    }
+
+    /// The limits as they count in `dimension`.
+    pub(crate) fn of(&self, dimension: &str) -> NamedLimits {
+        let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
+        prepared.map_or_else(|| self.make(dimension), |(_, limits)| limits.clone())
+    }
+
+    /// The same, if they are there already.
+    pub(crate) fn prepared(&self, dimension: &str) -> Option<&[Arc<NamedLimit>]> {
+        let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
+        prepared.map(|(_, limits)| &**limits)
+    }
+
+    fn make(&self, dimension: &str) -> NamedLimits {
+        let named = |limit: &Limit| NamedLimit::of_plan(&self.name, dimension, *limit, self.on_store_error);
+        self.limits.iter().map(|limit| Arc::new(named(limit))).collect()
+    }
+
+    /// Two limits of one plan that would share a counter.
+    pub(crate) fn duplicate(limits: &[Limit]) -> Option<&Limit> {
+        let same = |a: &Limit, b: &Limit| distinction(a) == distinction(b);
+        limits
+            .iter()
+            .enumerate()
+            .find(|(index, limit)| limits[..*index].iter().any(|other| same(other, limit)))
+            .map(|(_, limit)| limit)
+    }
+}
+
+/// The dimension whose identifiers have tiers, limits of their own and overrides.
+pub(crate) const USER_DIMENSION: &str = "user";
+
+/// The dimension of keys that an embedding program makes up itself.
+pub(crate) const KEY_DIMENSION: &str = "key";

@@ -1,0 +1,349 @@
+//! The compiled rules: immutable, and as fast to look up with ten thousand rules as with ten.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use pacegate_core::Limit;
+use pacegate_store::FailureMode;
+use smallvec::SmallVec;
+
+use crate::check::Check;
+use crate::descriptor::DescriptorRule;
+use crate::descriptor::set::DescriptorSet;
+use crate::endpoint::{Pattern, Trie};
+use crate::error::{CheckError, InvalidRules};
+use crate::profile::{Numbers, Profile, find};
+use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule, USER_DIMENSION, Why};
+use crate::stores::Stores;
+
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
+
+/// The limits that apply to a request, with the identifier each one counts.
+pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
+
+/// Rules, plans and the default limit, ready to be asked.
+#[derive(Debug, Default)]
+pub(crate) struct RuleSet {
+    by_endpoint: Trie<Vec<ByDimension>>,
+    /// In the order they were given.
+    all: Vec<Arc<CompiledRule>>,
+    plans: Map<Box<str>, PlanLimits>,
+    descriptors: DescriptorSet,
+    default_limit: Option<Limit>,
+    /// The default limit for the dimensions that are likely; others are made as they come.
+    defaults: Map<Box<str>, Arc<NamedLimit>>,
+    /// For limits that do not say.
+    on_store_error: FailureMode,
+}
+
+/// The rules of one endpoint pattern and dimension.
+#[derive(Debug)]
+struct ByDimension {
+    /// The same piece of memory for all that have it, which is therefore in the caches.
+    dimension: Arc<str>,
+    /// Most patterns have one.
+    anyone: SmallVec<[Arc<CompiledRule>; 1]>,
+    tiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
+    identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
+}
+
+/// A rule, ready to be compared with others.
+#[derive(Debug)]
+pub(crate) struct CompiledRule {
+    pub(crate) limit: Arc<NamedLimit>,
+    pub(crate) method: Option<Box<str>>,
+    pub(crate) identifier: Option<Box<str>>,
+    pub(crate) tier: Option<Box<str>>,
+    pub(crate) endpoint: Pattern,
+    /// What decides between variants: an exact identifier first, then a tier, then the endpoint, then a method of its own.
+    specificity: (bool, bool, Vec<u8>, bool),
+    /// The place in the list of rules: limits are reported in that order.
+    place: usize,
+}
+
+impl CompiledRule {
+    /// Whether this one wins where both apply.
+    pub(crate) fn beats(&self, other: &Self) -> bool {
+        self.specificity > other.specificity
+    }
+
+    /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
+    pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
+        // Most users have neither, which is the cheaper thing to find out.
+        let has_numbers =
+            |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
+        let Some(profile) = profile.filter(has_numbers).filter(|_| self.limit.dimension() == USER_DIMENSION)
+        else {
+            return self.limit.clone();
+        };
+        let replaced = |numbers: &[(String, Numbers)], why| {
+            // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
+            find(numbers, &self.limit.name).and_then(|numbers| self.limit.with_numbers(numbers, why))
+        };
+        let custom =
+            || if self.identifier.is_none() { replaced(&profile.custom_limits, Why::Custom) } else { None };
+        let replaced = replaced(&profile.overrides, Why::Override).or_else(custom);
+        replaced.map_or_else(|| self.limit.clone(), Arc::new)
+    }
+}
+
+impl RuleSet {
+    /// The most rules a set can have.
+    pub(crate) const RULES_MAX: usize = 100_000;
+
+    pub(crate) fn compile(
+        rules: &[Rule],
+        descriptors: &[DescriptorRule],
+        plans: Vec<(String, Vec<Limit>)>,
+        default_limit: Option<Limit>,
+        on_store_error: FailureMode,
+        stores: &Stores,
+    ) -> Result<Self, InvalidRules> {
+        let count = rules.len() + descriptors.len();
+        if count > Self::RULES_MAX {
+            return Err(InvalidRules::TooMany { rules: count, max: Self::RULES_MAX });
+        }
+        let descriptors = DescriptorSet::compile(descriptors, on_store_error, stores)?;
+        let mut variants = HashSet::new();
+        let mut by_endpoint = Trie::<Vec<ByDimension>>::default();
+        let mut all = Vec::with_capacity(rules.len());
+        let mut dimensions = vec!["user", "ip", "apikey", KEY_DIMENSION];
+        let mut shared: Map<&str, Arc<str>> = Map::default();
+        for (place, rule) in rules.iter().enumerate() {
+            if !variants.insert(rule.variant()) {
+                return Err(InvalidRules::DuplicateRule { place, name: rule.name.clone() });
+            }
+            let store = match &rule.store {
+                None => 0,
+                Some(store) => stores.place(store).ok_or_else(|| InvalidRules::UnknownStore {
+                    rule: rule.name.clone(),
+                    store: store.clone(),
+                })?,
+            };
+            dimensions.push(&rule.dimension);
+            let compiled = Arc::new(CompiledRule {
+                limit: Arc::new(NamedLimit::of_rule(rule, store, on_store_error)),
+                method: rule.method.as_deref().map(Into::into),
+                identifier: rule.identifier.as_deref().map(Into::into),
+                tier: rule.tier.as_deref().map(Into::into),
+                endpoint: rule.endpoint.clone(),
+                specificity: (
+                    rule.identifier.is_some(),
+                    rule.tier.is_some(),
+                    rule.endpoint.specificity(),
+                    rule.method.is_some(),
+                ),
+                place,
+            });
+            all.push(compiled.clone());
+            let dimension = shared.entry(&rule.dimension).or_insert_with(|| rule.dimension.as_str().into());
+            let list = ByDimension::of(by_endpoint.entry(&rule.endpoint), dimension);
+            match (&rule.identifier, &rule.tier) {
+                (None, None) => list.anyone.push(compiled),
+                (None, Some(tier)) => list.tiers.entry(tier.as_str().into()).or_default().push(compiled),
+                (Some(identifier), _) => {
+                    list.identifiers.entry(identifier.as_str().into()).or_default().push(compiled)
+                }
+            }
+        }
+        dimensions.sort_unstable();
+        dimensions.dedup();
+        let defaults = default_limit.iter().flat_map(|limit| {
+            let named = |dimension: &str| Arc::new(NamedLimit::default(dimension, *limit, on_store_error));
+            dimensions.iter().map(move |dimension| ((*dimension).into(), named(dimension)))
+        });
+        let defaults = defaults.collect();
+        let mut compiled_plans = Map::default();
+        for (name, limits) in plans {
+            if let Some(limit) = PlanLimits::duplicate(&limits) {
+                return Err(InvalidRules::DuplicateInPlan {
+                    plan: name,
+                    algorithm: limit.algorithm(),
+                    window: limit.window(),
+                });
+            }
+            let plan = PlanLimits::new(&name, limits, on_store_error, &dimensions);
+            if compiled_plans.insert(name.as_str().into(), plan).is_some() {
+                return Err(InvalidRules::DuplicatePlan { name });
+            }
+        }
+        let plans = compiled_plans;
+        Ok(Self { by_endpoint, all, plans, descriptors, default_limit, defaults, on_store_error })
+    }
+
+    /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
+    pub(crate) fn resolve<'a>(
+        &self,
+        check: &Check<'a>,
+        endpoint: Option<&str>,
+    ) -> Result<Applied<'a>, CheckError> {
+        let mut applied = match endpoint {
+            Some(_) => self.resolve_rules(check, endpoint),
+            None => Applied::new(),
+        };
+        for (place, name) in check.plans.iter().enumerate() {
+            let plan = self.plan(name)?;
+            if check.plans[..place].contains(name) {
+                return Err(CheckError::DuplicatePlan { name: (*name).into() });
+            }
+            for &(dimension, identifier) in &check.identities {
+                applied.extend(plan.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
+            }
+        }
+        if let Some(limit) = check.limit {
+            for &(dimension, identifier) in &check.identities {
+                let limit = NamedLimit::ad_hoc(dimension, limit, self.on_store_error);
+                applied.push((Arc::new(limit), identifier));
+            }
+        }
+        // A rule that only watches takes nobody's limit away.
+        if !applied.iter().any(|(limit, _)| limit.mode == Mode::Enforce) {
+            self.defaults_for(check, &mut applied);
+        }
+        Ok(applied)
+    }
+
+    /// The limits of the rules alone. Without an endpoint, rules for some endpoints do not apply, only those for all.
+    #[inline]
+    pub(crate) fn resolve_rules<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
+        let mut applied = Applied::new();
+        for &(dimension, identifier) in &check.identities {
+            let chosen = self.chosen(check, dimension, identifier, endpoint);
+            applied.extend(chosen.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
+        }
+        applied
+    }
+
+    /// The rules that apply to one identity of a check: of each name the most specific.
+    #[inline]
+    pub(crate) fn chosen(
+        &self,
+        check: &Check<'_>,
+        dimension: &str,
+        identifier: &str,
+        endpoint: Option<&str>,
+    ) -> SmallVec<[&CompiledRule; 8]> {
+        let mut chosen = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
+        chosen.retain(|rule| {
+            rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted))
+                && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
+        });
+        keep_most_specific(&mut chosen);
+        chosen
+    }
+
+    /// Every limit that may have a counter for `check`: its plans', those of all rules that match, the default one, and each of the `ad_hoc` ones.
+    pub(crate) fn resolve_all<'a>(
+        &self,
+        check: &Check<'a>,
+        endpoint: Option<&str>,
+        ad_hoc: &[Limit],
+    ) -> Result<Applied<'a>, CheckError> {
+        // Whatever the method: a reset means the user and the endpoint.
+        let mut applied = Applied::new();
+        for &(dimension, identifier) in &check.identities {
+            let rules = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
+            for rule in rules {
+                let limit = rule.limit_for(check.profile);
+                // Numbers with a window of their own have another counter than the rule, which takes over again when they are gone.
+                if limit.counter != rule.limit.counter {
+                    applied.push((rule.limit.clone(), identifier));
+                }
+                applied.push((limit, identifier));
+            }
+            for name in &check.plans {
+                applied
+                    .extend(self.plan(name)?.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
+            }
+            let named = |limit: &Limit| NamedLimit::ad_hoc(dimension, *limit, self.on_store_error);
+            let limits = ad_hoc.iter().map(named);
+            applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
+        }
+        self.defaults_for(check, &mut applied);
+        Ok(applied)
+    }
+
+    fn defaults_for<'a>(&self, check: &Check<'a>, applied: &mut Applied<'a>) {
+        for &(dimension, identifier) in &check.identities {
+            applied.extend(self.default_for(dimension).map(|limit| (limit, identifier)));
+        }
+    }
+
+    pub(crate) fn plan(&self, name: &str) -> Result<&PlanLimits, CheckError> {
+        self.plans.get(name).ok_or_else(|| CheckError::UnknownPlan { name: name.into() })
+    }
+
+    pub(crate) fn descriptors(&self) -> &DescriptorSet {
+        &self.descriptors
+    }
+
+    /// What happens while a store fails, for limits that do not say.
+    pub(crate) fn on_store_error(&self) -> FailureMode {
+        self.on_store_error
+    }
+
+    pub(crate) fn default_limit(&self) -> Option<Limit> {
+        self.default_limit
+    }
+
+    /// All rules, in the order they were given.
+    pub(crate) fn rules(&self) -> &[Arc<CompiledRule>] {
+        &self.all
+    }
+
+    /// The default limit as it counts in `dimension`.
+    pub(crate) fn default_for(&self, dimension: &str) -> Option<Arc<NamedLimit>> {
+        let limit = self.default_limit?;
+        let known = self.defaults.get(dimension).cloned();
+        Some(known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit, self.on_store_error))))
+    }
+
+    /// The rules that match one identity of `check` at an endpoint, whatever the method.
+    fn matching(
+        &self,
+        check: &Check<'_>,
+        dimension: &str,
+        identifier: &str,
+        endpoint: &str,
+    ) -> SmallVec<[&CompiledRule; 8]> {
+        let tier = check.profile.and_then(|profile| profile.tier.as_deref());
+        let mut found = SmallVec::new();
+        self.by_endpoint.for_each(endpoint, |lists| {
+            let Some(list) = lists.iter().find(|list| *list.dimension == *dimension) else { return };
+            let exact = list.identifiers.get(identifier).into_iter().flatten();
+            let exact = exact.filter(|rule| rule.tier.is_none() || rule.tier.as_deref() == tier);
+            let tiers = tier.and_then(|tier| list.tiers.get(tier)).into_iter().flatten();
+            found.extend(exact.chain(tiers).chain(&list.anyone).map(|rule| &**rule));
+        });
+        found
+    }
+}
+
+/// Of the rules that share a name only the most specific stays; what stays is in the order of the rules.
+fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
+    if rules.len() < 2 {
+        return;
+    }
+    rules.sort_unstable_by(|a, b| {
+        let by_name = a.limit.name.cmp(&b.limit.name);
+        by_name.then_with(|| b.specificity.cmp(&a.specificity)).then(a.place.cmp(&b.place))
+    });
+    rules.dedup_by(|later, first| later.limit.name == first.limit.name);
+    rules.sort_unstable_by_key(|rule| rule.place);
+}
+
+impl ByDimension {
+    fn of<'a>(lists: &'a mut Vec<Self>, dimension: &Arc<str>) -> &'a mut Self {
+        let place = lists.iter().position(|list| list.dimension == *dimension).unwrap_or_else(|| {
+            lists.push(Self {
+                dimension: dimension.clone(),
+                anyone: SmallVec::new(),
+                tiers: Map::default(),
+                identifiers: Map::default(),
+            });
+            lists.len() - 1
+        });
+        &mut lists[place]
+    }
+}

@@ -1,0 +1,407 @@
+//! The configuration file: what it means, and that every mistake in it is reported at its place.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use pacegate::{
+    Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Role,
+    Scope, StoreConfig,
+};
+
+fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
+    let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Config::parse_with_environment(text, environment).map_err(|errors| errors.to_string())
+}
+
+const FULL: &str = r#"
+server: {http: "127.0.0.1:9090", admin_allow: [127.0.0.0/8, "::1/128"], max_connections: 50, idle_timeout: 5s, request_timeout: 2s}
+stores:
+  default: {url: "memory:", max_keys: 5000}
+default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}
+log: {format: json, level: debug}
+headers: [ietf]
+plans:
+  gold: [{algorithm: gcra, limit: 1, window: 1s, burst: 10}, {algorithm: fixed_window, limit: 1000, window: 1d}]
+rules:
+  - {name: per-user-minute, dimension: user, endpoint: "/api/v1/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+  - name: per-user-minute
+    dimension: user
+    identifier: 12345
+    endpoint: /api/v1/{*rest}
+    method: get
+    algorithm: SLIDING_WINDOW
+    limit: 1000
+    window: 1m
+    mode: shadow
+    counter: endpoint
+"#;
+
+#[test]
+fn everything_in_a_file_is_read() {
+    let config = parse(FULL, &[]).unwrap();
+    assert_eq!(config.server.http.port(), 9090);
+    assert_eq!(config.server.admin_allow.len(), 2);
+    assert_eq!((config.server.max_connections, config.server.idle_timeout), (50, Duration::from_secs(5)));
+    assert_eq!(config.stores[0].memory.max_keys, 5_000);
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Json, "debug"));
+    assert_eq!(config.headers, [HeaderFamily::Ietf]);
+    assert_eq!(config.plans[0].1.len(), 2);
+    let second = &config.rules[1];
+    assert_eq!(second.identifier.as_deref(), Some("12345"));
+    assert_eq!(second.method.as_deref(), Some("GET"));
+    assert_eq!(second.limit.algorithm(), Algorithm::SlidingLog);
+    assert_eq!((second.mode, second.scope), (Mode::Shadow, Scope::Endpoint));
+    let limiter = config.limiter().unwrap();
+    let decision = limiter.check_now(&Check::new("user", "u").endpoint("/api/v1/x")).unwrap();
+    assert_eq!(decision.remaining(), Some(99));
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    for text in ["", "# nothing\n", "{}", "rules:\n"] {
+        let config = parse(text, &[]).unwrap();
+        assert_eq!(config.server.http.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.default_limit.unwrap().capacity(), 100);
+    }
+    assert!(parse("default_limit: none", &[]).unwrap().default_limit.is_none());
+}
+
+#[test]
+fn the_environment_overrides_any_value() {
+    let environment = [
+        ("PACEGATE_SERVER__HTTP", "0.0.0.0:8088"),
+        ("PACEGATE_DEFAULT_LIMIT__BURST", "7"),
+        ("PACEGATE_HEADERS", "[x-ratelimit]"),
+        ("PACEGATE_ADMIN_KEY", "not a value of the file"),
+        ("UNRELATED", "x"),
+    ];
+    let config = parse(FULL, &environment).unwrap();
+    assert_eq!(config.server.http.to_string(), "0.0.0.0:8088");
+    assert_eq!(config.default_limit.unwrap().capacity(), 7);
+    assert_eq!(config.headers, [HeaderFamily::XRateLimit]);
+    let error = parse("", &[("PACEGATE_SERVER__HTPP", "x")]).unwrap_err();
+    assert!(
+        error.contains("environment variable PACEGATE_SERVER__HTPP: server.htpp: unknown field"),
+        "{error}"
+    );
+    let error = parse("", &[("PACEGATE_SERVER__", "x")]).unwrap_err();
+    assert!(error.contains("names no value"), "{error}");
+}
+
+#[test]
+fn every_mistake_is_reported_with_its_line_and_path() {
+    let text = r#"server: {http: nonsense, speed: 9}
+default_limit: {algorithm: token_bucket, limit: 0, window: 1s}
+headers: [x-ratelimit, carrier-pigeon]
+plans:
+  gold: [{algorithm: leaky, limit: 1.5, window: 60}]
+rules:
+  - {dimension: user, algorithm: gcra, limit: -1, window: forever}
+  - {name: a, dimension: "two words", algorithm: fixed_window, limit: 5, window: 1s, burst: 9}
+  - {name: b, dimension: user, endpoint: "/x/*", method: "G T", mode: maybe, algorithm: gcra, limit: 5, window: 1us}
+  - {name: c, dimension: user, algorithm: gcra, limit: 5, window: 1s}
+  - {name: c, dimension: user, algorithm: gcra, limit: 6, window: 1s}
+stores: {default: {url: "http://user:secret@localhost"}, hot: {url: "redis://a", max_keys: 5, tls: {cert: a.pem}}}
+nonsense: true
+log: {level: inof}
+"#;
+    let error = parse(text, &[]).unwrap_err();
+    let expected = [
+        "line 1: server.http: `nonsense`",
+        "line 1: server.speed: unknown field; known are http",
+        "line 2: default_limit.limit: limit must be between 1 and 1000000000, not 0",
+        "line 3: headers[1]: `carrier-pigeon` is not one of x-ratelimit, ietf",
+        "line 5: plans.gold[0].algorithm: `leaky`: unknown algorithm",
+        "line 5: plans.gold[0].limit: must be a whole number, not a number with a fraction",
+        "line 5: plans.gold[0].window: needs a unit: 60s",
+        "line 7: rules[0].name: is missing",
+        "line 7: rules[0].limit: must be a positive whole number, not -1",
+        "line 7: rules[0].window: `forever` is not a duration",
+        "line 8: rules[1].dimension: must be 1 to 64",
+        "line 8: rules[1].burst: burst does not apply to fixed_window",
+        "line 9: rules[2].endpoint: `*` is neither",
+        "line 9: rules[2].method: must be a method",
+        "line 9: rules[2].mode: `maybe` is not one of enforce, shadow",
+        "line 9: rules[2].window: window must be between 1ms and 366 days",
+        "line 11: rules[4]: `c` is the same variant as rules[3]",
+        "line 12: stores.default.url: must be `memory:` or start with redis://",
+        "line 12: stores.hot.max_keys: is only for a store in memory",
+        "line 12: stores.hot.tls: cert and key go together",
+        "line 13: nonsense: unknown field",
+        "line 14: log.level: `inof` is not one of off, error",
+    ];
+    for line in expected {
+        assert!(error.contains(line), "missing: {line}\n{error}");
+    }
+    assert_eq!(error.lines().count(), expected.len(), "{error}");
+}
+
+#[test]
+fn what_is_not_yaml_is_said_so() {
+    for (text, expected) in [
+        ("rules: [", "line"),
+        ("a: 1\na: 2\n", "line 2"),
+        ("- just\n- a list\n", "line 1: must be a map, not a list"),
+        ("rules: 5", "line 1: rules: must be a list, not a whole number"),
+        ("plans: [1]", "plans: must be a map"),
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_is_left_empty_is_not_taken_for_a_default() {
+    for (text, expected) in [
+        ("default_limit:", "line 1: default_limit: has no value"),
+        ("plans: {gold: []}", "line 1: plans.gold: has no limits"),
+        (
+            "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
+            "line 1: rules[0].identifier: has no value",
+        ),
+        (
+            "rules: [{name: a, dimension: user, endpoint: '/a?b', algorithm: gcra, limit: 1, window: 1s}]",
+            "line 1: rules[0].endpoint: must not have a query",
+        ),
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let twice = "rules:
+  - {name: a, dimension: user, endpoint: '/x/{id}', algorithm: gcra, limit: 1, window: 1s}
+  - {name: a, dimension: user, endpoint: '/x/{name}', algorithm: gcra, limit: 2, window: 1s}";
+    let error = parse(twice, &[]).unwrap_err();
+    assert!(error.contains("line 3: rules[1]: `a` is the same variant as rules[0]"), "{error}");
+}
+
+const STORES: &str = r#"
+rules:
+  - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot, on_store_error: closed}
+  - {name: b, dimension: user, algorithm: gcra, limit: 1, window: 1s}
+stores:
+  hot: {url: "memory:", max_keys: 10, max_idempotency_keys: 20}
+  default: {url: "rediss://localhost", connections: 4, tls: {ca: ca.pem, cert: cert.pem, key: key.pem}}
+failure: {mode: local, timeout: 20ms}
+"#;
+
+#[test]
+fn stores_and_what_happens_when_they_fail_are_read() {
+    let config = parse(STORES, &[]).unwrap();
+    let names: Vec<&str> = config.stores.iter().map(|store| store.name.as_str()).collect();
+    assert_eq!(names, ["default", "hot"], "the default one is first, wherever it stands");
+    let [default, hot] = &config.stores[..] else { panic!("{:?}", config.stores) };
+    assert_eq!((default.url.as_str(), default.connections), ("rediss://localhost", Some(4)));
+    let files = [&default.tls.ca, &default.tls.cert, &default.tls.key];
+    assert_eq!(files.map(|file| file.as_ref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
+    assert_eq!(default.place, "line 7");
+    assert!(hot.is_memory() && !default.is_memory());
+    assert_eq!((hot.memory.max_keys, hot.memory.max_idempotency_keys), (10, 20));
+    assert_eq!((config.failure_mode, config.store_timeout), (FailureMode::Local, Duration::from_millis(20)));
+    let rules: Vec<_> =
+        config.rules.iter().map(|rule| (rule.store.as_deref(), rule.on_store_error)).collect();
+    assert_eq!(rules, [(Some("hot"), Some(FailureMode::Closed)), (None, None)]);
+    assert_eq!(
+        config.limiter().unwrap_err(),
+        InvalidRules::NotConnected { store: "default".into() },
+        "somebody has to connect to a store that is not in the process"
+    );
+    let defaults = parse("", &[]).unwrap();
+    assert_eq!(
+        (defaults.failure_mode, defaults.store_timeout),
+        (FailureMode::Open, Duration::from_millis(50))
+    );
+    assert_eq!(defaults.stores, [StoreConfig::new("default", "memory:")]);
+}
+
+#[test]
+fn a_rule_counts_in_the_configured_store() {
+    let config = parse(STORES, &[("PACEGATE_STORES__DEFAULT", "{url: 'memory:'}")]).unwrap();
+    let limiter = config.limiter().unwrap();
+    let names: Vec<&str> = limiter.stores().health().map(|(name, _)| name).collect();
+    assert_eq!(names, ["default", "hot"]);
+    let check = Check::new("user", "u").endpoint("/");
+    let refused = limiter.check_now(&check);
+    assert!(matches!(refused, Err(CheckError::NotInProcess)), "the two rules count in two stores");
+}
+
+#[test]
+fn the_environment_overrides_stores_and_failure() {
+    let environment = [
+        ("PACEGATE_STORES__HOT__URL", "redis://user:p%40ss@cache:6380/2"),
+        ("PACEGATE_STORES__COLD__URL", "redis+cluster://a,b"),
+        ("PACEGATE_FAILURE__MODE", "closed"),
+        ("PACEGATE_FAILURE__TIMEOUT", "1s"),
+    ];
+    let config = parse("stores: {hot: {url: 'memory:'}}", &environment).unwrap();
+    let mut urls: Vec<(&str, &str)> =
+        config.stores.iter().map(|store| (store.name.as_str(), store.url.as_str())).collect();
+    urls.sort_unstable();
+    assert_eq!(
+        urls,
+        [
+            ("cold", "redis+cluster://a,b"),
+            ("default", "memory:"),
+            ("hot", "redis://user:p%40ss@cache:6380/2")
+        ]
+    );
+    assert_eq!((config.failure_mode, config.store_timeout), (FailureMode::Closed, Duration::from_secs(1)));
+    let cold = config.stores.iter().find(|store| store.name == "cold").unwrap();
+    assert_eq!(cold.place, "environment variable PACEGATE_STORES__COLD__URL");
+    let error = parse("", &[("PACEGATE_STORES__HOT__URL", "http://user:secret@cache")]).unwrap_err();
+    assert!(
+        error.starts_with("environment variable PACEGATE_STORES__HOT__URL: stores.hot.url: must be"),
+        "{error}"
+    );
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn mistakes_in_stores_and_failure_are_reported_at_their_place() {
+    let text = r#"stores:
+  hot: {url: "memory:", connections: 2, tls: {ca: a.pem}}
+  "two words": {url: "memory:"}
+  far: {url: "redis://far", connections: 65, max_keys: 1, colour: red}
+failure: {mode: ajar, timeout: 11s, retries: 3}
+rules:
+  - {name: a, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: hot}
+  - name: b
+    dimension: user
+    algorithm: gcra
+    limit: 1
+    window: 1s
+    store: cold
+  - {name: c, dimension: user, algorithm: gcra, limit: 1, window: 1s, store: , on_store_error: shut}
+"#;
+    let error = parse(text, &[]).unwrap_err();
+    let expected = [
+        "line 2: stores.hot.connections: is only for a store elsewhere",
+        "line 2: stores.hot.tls: is only for a store elsewhere",
+        "line 3: stores.two words: a store's name must be",
+        "line 4: stores.far.max_keys: is only for a store in memory",
+        "line 4: stores.far.connections: must be",
+        "line 4: stores.far.colour: unknown field",
+        "line 5: failure.mode: `ajar` is not one of open, closed, local",
+        "line 5: failure.timeout: must be between 1ms and 10s",
+        "line 5: failure.retries: unknown field",
+        "line 8: rules[1].store: there is no store `cold` under stores",
+        "line 14: rules[2].store: has no value",
+        "line 14: rules[2].on_store_error: `shut` is not one of open, closed, local",
+    ];
+    for line in expected {
+        assert!(error.contains(line), "missing: {line}\n{error}");
+    }
+    assert_eq!(error.lines().count(), expected.len(), "{error}");
+    assert!(parse("failure: {timeout: 999us}", &[]).unwrap_err().contains("must be between 1ms and 10s"));
+    for timeout in ["1ms", "10s"] {
+        assert!(parse(&format!("failure: {{timeout: {timeout}}}"), &[]).is_ok());
+    }
+}
+
+#[test]
+fn there_may_be_64_stores() {
+    let many = |stores: usize| {
+        let stores: Vec<String> =
+            (1..stores).map(|number| format!("s{number}: {{url: 'memory:'}}")).collect();
+        parse(&format!("stores: {{{}}}", stores.join(", ")), &[])
+    };
+    assert_eq!(many(64).unwrap().stores.len(), 64, "with the default one");
+    let error = many(65).unwrap_err();
+    assert!(error.contains("65 stores are more than the 64 that are allowed"), "{error}");
+}
+
+#[test]
+fn trusted_proxies_are_read_and_there_are_none_by_default() {
+    assert!(parse("", &[]).unwrap().server.trusted_proxies.is_empty());
+    let text = "server: {trusted_proxies: [10.0.0.0/8, \"::1/128\"]}";
+    let trusted = parse(text, &[]).unwrap().server.trusted_proxies;
+    assert_eq!(trusted, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+    let error = parse("server: {trusted_proxies: [balancer]}", &[]).unwrap_err();
+    assert!(error.contains("line 1: server.trusted_proxies[0]: `balancer`"), "{error}");
+}
+
+#[test]
+fn encryption_is_read_and_its_mistakes_are_reported() {
+    let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, 10.0.0.7: reader}}}";
+    let tls = parse(text, &[]).unwrap().server.tls.unwrap();
+    assert_eq!((tls.cert.to_str(), tls.key.to_str()), (Some("a.pem"), Some("a.key")));
+    assert_eq!(tls.client_ca.unwrap().to_str(), Some("ca.pem"));
+    let identities = [
+        ("spiffe://example.org/orders", Role::Checker),
+        ("ops@example.org", Role::Admin),
+        ("10.0.0.7", Role::Reader),
+    ];
+    assert_eq!(tls.identities, identities.map(|(name, role)| (name.to_owned(), role)));
+    assert!(parse("server: {}", &[]).unwrap().server.tls.is_none());
+    let environment = [("PACEGATE_SERVER__TLS__CERT", "b.pem"), ("PACEGATE_SERVER__TLS__KEY", "b.key")];
+    assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().cert.to_str(), Some("b.pem"));
+    for (tls, expected) in [
+        ("{cert: a.pem}", "line 1: server.tls.key: is missing"),
+        ("{key: a.key}", "line 1: server.tls.cert: is missing"),
+        ("{cert: a.pem, key: a.key, ca: b.pem}", "line 1: server.tls.ca: unknown field"),
+        ("{cert: [a.pem], key: a.key}", "line 1: server.tls.cert: must be"),
+        ("yes", "line 1: server.tls: must be a map"),
+        (
+            "{cert: a.pem, key: a.key, identities: {a: admin}}",
+            "line 1: server.tls: identities need client_ca: without it nobody shows a certificate",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {a: owner}}",
+            "line 1: server.tls.identities.a: `owner` is not one of admin, reader, checker",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"a\\tb\": admin}}",
+            "an identity must be 1 to 1024 bytes long without control characters",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: [a]}",
+            "server.tls.identities: must be a map",
+        ),
+    ] {
+        let error = parse(&format!("server: {{tls: {tls}}}"), &[]).unwrap_err();
+        assert!(error.contains(expected) && error.lines().count() == 1, "{tls}: {error}");
+    }
+}
+
+#[test]
+fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reported() {
+    let defaults = parse("", &[]).unwrap();
+    assert_eq!(defaults.server.grpc.unwrap().to_string(), "127.0.0.1:8081");
+    assert_eq!((defaults.server.max_streams, defaults.server.drain_delay), (256, Duration::from_secs(1)));
+    assert_eq!(defaults.envoy_store_timeout, Duration::from_millis(12), "Envoy waits for 20 ms");
+    let text = "server: {grpc: \"0.0.0.0:9091\", max_streams: 1000, drain_delay: 5s}\nfailure: {envoy_timeout: 7ms}\n";
+    let config = parse(text, &[]).unwrap();
+    assert_eq!(config.server.grpc.unwrap().to_string(), "0.0.0.0:9091");
+    assert_eq!((config.server.max_streams, config.server.drain_delay), (1_000, Duration::from_secs(5)));
+    assert_eq!(config.envoy_store_timeout, Duration::from_millis(7));
+    assert_eq!(config.store_timeout, defaults.store_timeout, "that of others stays");
+    assert!(parse("server: {grpc: none}", &[]).unwrap().server.grpc.is_none());
+    assert!(parse(text, &[("PACEGATE_SERVER__GRPC", "none")]).unwrap().server.grpc.is_none());
+    assert_eq!(parse("server: {drain_delay: 0s}", &[]).unwrap().server.drain_delay, Duration::ZERO);
+    let environment = [
+        ("PACEGATE_SERVER__GRPC", "[::1]:7"),
+        ("PACEGATE_SERVER__MAX_STREAMS", "3"),
+        ("PACEGATE_SERVER__DRAIN_DELAY", "250ms"),
+        ("PACEGATE_FAILURE__ENVOY_TIMEOUT", "9ms"),
+    ];
+    let config = parse(text, &environment).unwrap();
+    assert_eq!(config.server.grpc.unwrap().to_string(), "[::1]:7");
+    assert_eq!((config.server.max_streams, config.server.drain_delay), (3, Duration::from_millis(250)));
+    assert_eq!(config.envoy_store_timeout, Duration::from_millis(9));
+    for (text, expected) in [
+        ("server: {grpc: nowhere}", "line 1: server.grpc: `nowhere`"),
+        ("server: {grpc: 8081}", "line 1: server.grpc: "),
+        ("server: {grpc: [none]}", "line 1: server.grpc: "),
+        ("server: {max_streams: 0}", "line 1: server.max_streams: must be between 1 and 10000"),
+        ("server: {max_streams: 10001}", "line 1: server.max_streams: must be between 1 and 10000"),
+        ("server: {max_streams: many}", "line 1: server.max_streams: must be a whole number"),
+        ("server: {drain_delay: 2h}", "line 1: server.drain_delay: must be between 0s and 1h"),
+        ("server: {drain_delay: 5}", "line 1: server.drain_delay: needs a unit"),
+        ("failure: {envoy_timeout: 500us}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
+        ("failure: {envoy_timeout: 11s}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
+        ("failure: {envoy_timeout: soon}", "line 1: failure.envoy_timeout: `soon` is not a duration"),
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(error.starts_with(expected) && error.lines().count() == 1, "{text}: {error}");
+    }
+}

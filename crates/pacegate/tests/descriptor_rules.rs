@@ -1,0 +1,131 @@
+//! Descriptor rules that cannot be: every mistake in a file has its line, and a builder refuses the same.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use pacegate::{Config, DescriptorRule, InvalidRules, Limit, Limiter, PathEntry};
+
+#[test]
+fn mistakes_are_reported_with_their_lines() {
+    let cases = [
+        (
+            "{domain: d, algorithm: fixed_window, limit: 1, window: 1s}",
+            "entries: is missing; or give `when` or `by`, for entries in any order",
+        ),
+        ("{entries: [], unlimited: true}", "entries: must be 1 to 64 entries, not 0"),
+        ("{entries: 5, unlimited: true}", "entries: must be a list, not a whole number"),
+        ("{entries: [{value: x}], unlimited: true}", "entries[0].key: is missing"),
+        (
+            "{entries: [{key: ''}], unlimited: true}",
+            "entries[0].key: must be 1 to 1024 bytes long without control characters",
+        ),
+        (
+            "{entries: [{key: a, value: ''}], unlimited: true}",
+            "entries[0].value: must be 1 to 1024 bytes long without control characters",
+        ),
+        (
+            "{entries: [{key: a, valeu: b}], unlimited: true}",
+            "entries[0].valeu: unknown field; known are key, value",
+        ),
+        ("{entries: [{key: a}], by: [b], unlimited: true}", "by: goes instead of entries, not with them"),
+        ("{entries: [{key: a}]}", "limit: is missing"),
+        ("{entries: [{key: a}], unlimited: true, limit: 5}", "limit: cannot go with unlimited"),
+        ("{entries: [{key: a}], deny: true, window: 5s}", "window: cannot go with deny"),
+        ("{entries: [{key: a}], deny: true, unlimited: true}", "deny: cannot go with unlimited"),
+        ("{entries: [{key: a}], unlimited: yes please}", "unlimited: must be true or false, not text"),
+        ("{entries: [{key: a}], unlimited: true, shadow: true}", "shadow: unknown field; known are"),
+        (
+            "{entries: [{key: a}], unlimited: true, mode: shade}",
+            "mode: `shade` is not one of enforce, shadow",
+        ),
+        ("{entries: [{key: a}], unlimited: true, store: s}", "store: there is no store `s` under stores"),
+        ("{entries: [{key: a}], unlimited: true, replaces: [b]}", "replaces: no rule is called `b`"),
+        (
+            "{entries: [{key: a}], unlimited: true, name: n, replaces: [n]}",
+            "replaces: has the rule's own name",
+        ),
+        (
+            "{entries: [{key: a}], unlimited: true, name: 'a\"b'}",
+            "name: must be 1 to 128 printable ASCII characters without quotes and backslashes",
+        ),
+        ("{entries: [{key: a}], algorithm: fixed_window, limit: 0, window: 1s}", "limit: "),
+        (
+            "{when: [{key: a}], deny: true}",
+            "when[0].is: exactly one of is, is_not and starts_with must be there",
+        ),
+        (
+            "{when: [{key: a, is: 1, is_not: 2}], deny: true}",
+            "when[0].is: exactly one of is, is_not and starts_with must be there",
+        ),
+        (
+            "{when: [{key: a, matches: 1}], deny: true}",
+            "when[0].matches: unknown field; known are key, is, is_not, starts_with",
+        ),
+        ("{when: [], unlimited: true}", "unlimited: has no effect here: limits with when or by add up"),
+        ("{when: [], descriptor: -1, deny: true}", "descriptor: must be a positive whole number, not -1"),
+        ("{by: [''], deny: true}", "by[0]: must be 1 to 1024 bytes long without control characters"),
+        ("5", "must be a map, not a whole number"),
+    ];
+    for (rule, expected) in cases {
+        let errors = Config::parse(&format!("descriptors:\n\n  - {rule}\n")).unwrap_err();
+        let path = if rule == "5" { "descriptors[0]: " } else { "descriptors[0]." };
+        let expected = format!("line 3: {path}{expected}");
+        let lines: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        assert!(lines.iter().any(|line| line.starts_with(&expected)), "{rule}: {lines:?}");
+    }
+}
+
+#[test]
+fn rules_that_contradict_each_other_are_refused() {
+    let cases = [
+        (
+            "{entries: [{key: a}, {key: b, value: c}], X}",
+            "{entries: [{key: a}, {key: b, value: c}], unlimited: true}",
+            "descriptors[1].entries: selects the same as descriptors[0]",
+        ),
+        (
+            "{name: n, by: [a, b], X}",
+            "{name: n, by: [b, a], X}",
+            "descriptors[1].when: selects the same as descriptors[0]",
+        ),
+        (
+            "{when: [{key: a, is: 1}, {key: b, is: 2}], X}",
+            "{when: [{key: b, is: 2}, {key: a, is: 1}], X}",
+            "descriptors[1].when: selects the same as descriptors[0]",
+        ),
+        (
+            "{name: a, by: [a], replaces: [b], X}",
+            "{name: b, by: [b], replaces: [a], X}",
+            "descriptors[0].replaces: `b` replaces this one in turn, so that neither would apply",
+        ),
+    ];
+    let numbers = "algorithm: fixed_window, limit: 1, window: 1s";
+    for (first, second, expected) in cases {
+        let text = format!("descriptors:\n  - {first}\n  - {second}\n").replace('X', numbers);
+        let errors = Config::parse(&text).unwrap_err();
+        assert!(errors.to_string().contains(expected), "{errors}");
+    }
+    for text in [
+        "descriptors: [{domain: a, entries: [{key: a}], X}, {domain: b, entries: [{key: a}], X}]",
+        "descriptors: [{entries: [{key: a}], X}, {entries: [{key: a, value: b}], X}, {entries: [{key: a}, {key: a}], X}]",
+        "descriptors: [{name: m, by: [a], X}, {name: n, by: [a], X}, {name: m, by: [a], X}]"
+            .replace("m, by: [a], X}]", "m, by: [a], descriptor: 0, X}]")
+            .as_str(),
+    ] {
+        let config = Config::parse(&text.replace('X', numbers)).unwrap();
+        config.limiter().unwrap();
+    }
+}
+
+#[test]
+fn a_builder_refuses_what_a_file_cannot_say() {
+    let rule = |key: &str| DescriptorRule::path([PathEntry::any(key)], Limit::per_second(1).unwrap());
+    let build = |rule: DescriptorRule| Limiter::builder().descriptor(rule).build().unwrap_err();
+    let error = build(rule("a\nb"));
+    assert!(matches!(error, InvalidRules::InvalidDescriptor { place: 0, field: "entries", .. }), "{error}");
+    let error = build(DescriptorRule { replaces: vec!["x".into()], ..rule("a") });
+    assert_eq!(error.to_string(), "descriptors[0].replaces: no rule is called `x`");
+    let error = build(DescriptorRule { store: Some("x".into()), ..rule("a") });
+    assert!(matches!(error, InvalidRules::UnknownStore { .. }), "{error}");
+    let twice = Limiter::builder().descriptor(rule("a")).descriptor(rule("a")).build().unwrap_err();
+    assert!(matches!(twice, InvalidRules::InvalidDescriptor { place: 1, .. }), "{twice}");
+}

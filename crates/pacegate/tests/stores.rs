@@ -1,0 +1,440 @@
+//! A limiter over several stores: where counters are, that chains over them are one, and what happens when one fails.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pacegate::{
+    Algorithm, ApplyFuture, Check, CheckError, Command, Cost, Decision, FailureMode, Figure, InvalidRules,
+    Limit, Limiter, MemoryOptions, MemoryStore, Mode, Pattern, Reason, Rule, Store, StoreError, StoreHealth,
+    Stores, Timestamp,
+};
+use pacegate_testkit::SimulatedClock;
+
+/// Two stores in the process, which can be looked into.
+struct Setup {
+    clock: Arc<SimulatedClock>,
+    default: Arc<MemoryStore>,
+    hot: Arc<MemoryStore>,
+    stores: Stores,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let clock = Arc::new(SimulatedClock::default());
+        let memory = || Arc::new(MemoryStore::with_clock(MemoryOptions::default(), clock.clone()));
+        let (default, hot) = (memory(), memory());
+        let stores = Stores::memory(default.clone()).and_memory("hot", hot.clone());
+        Self { clock, default, hot, stores }
+    }
+
+    fn limiter(&self, rules: impl IntoIterator<Item = Rule>) -> Limiter {
+        limiter(self.stores.clone(), rules)
+    }
+
+    /// How many keys there are in the default store, and in the other one.
+    fn keys(&self) -> (usize, usize) {
+        (self.default.keys(), self.hot.keys())
+    }
+}
+
+fn limiter(stores: Stores, rules: impl IntoIterator<Item = Rule>) -> Limiter {
+    rules.into_iter().fold(Limiter::builder().stores(stores), pacegate::LimiterBuilder::rule).build().unwrap()
+}
+
+fn window(quota: u64) -> Limit {
+    Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(60)).unwrap()
+}
+
+fn rule(name: &str, quota: u64) -> Rule {
+    Rule::new(name, "user", window(quota))
+}
+
+fn hot_rule(name: &str, quota: u64) -> Rule {
+    Rule { store: Some("hot".into()), ..rule(name, quota) }
+}
+
+/// Applies only where it is named, so that one limiter can have checks of one store and of two.
+fn at(endpoint: &str, rule: Rule) -> Rule {
+    Rule { endpoint: Pattern::parse(endpoint).unwrap(), ..rule }
+}
+
+fn check(user: &str) -> Check<'_> {
+    Check::new("user", user).endpoint("/x")
+}
+
+fn remaining(decision: &Decision) -> Vec<Option<u32>> {
+    decision.answers.iter().map(|answer| answer.remaining).collect()
+}
+
+/// A store outside the process, which fails when it is told to.
+#[derive(Debug, Default)]
+struct Remote {
+    memory: MemoryStore,
+    fails: AtomicBool,
+}
+
+impl Remote {
+    fn failing() -> Arc<Self> {
+        Arc::new(Self { fails: AtomicBool::new(true), ..Self::default() })
+    }
+}
+
+impl Store for Remote {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        if self.fails.load(Ordering::SeqCst) {
+            let failed = |_| Err(StoreError::unavailable("connection refused"));
+            return Box::pin(std::future::ready(commands.iter().map(failed).collect()));
+        }
+        self.memory.apply(commands, now)
+    }
+}
+
+#[tokio::test]
+async fn a_rule_counts_in_the_store_it_names_and_everything_else_in_the_default_one() {
+    let setup = Setup::new();
+    let rules = [at("/hot", hot_rule("there", 5)), at("/here", rule("here", 5))];
+    let builder = Limiter::builder().stores(setup.stores.clone()).plan("plan", [window(5)]);
+    let builder = builder.default_limit(window(5));
+    let limiter = rules.into_iter().fold(builder, pacegate::LimiterBuilder::rule).build().unwrap();
+    let user = Check::new("user", "u");
+    for (check, expected) in [
+        (user.clone().endpoint("/hot"), (0, 1)),
+        (user.clone().endpoint("/here"), (1, 1)),
+        (user.clone().endpoint("/elsewhere"), (2, 1)),
+        (user.clone().plan("plan"), (3, 1)),
+        (user.clone().limit(window(5)).endpoint("/"), (4, 1)),
+        (user.endpoint("/hot"), (4, 1)),
+    ] {
+        assert!(limiter.check(&check).await.unwrap().allowed);
+        assert_eq!(setup.keys(), expected, "{check:?}");
+    }
+}
+
+#[tokio::test]
+async fn naming_the_default_store_is_the_same_as_naming_none() {
+    let setup = Setup::new();
+    let named = Rule { store: Some("default".into()), ..rule("r", 5) };
+    assert!(setup.limiter([rule("r", 5)]).check(&check("u")).await.unwrap().allowed);
+    assert_eq!(setup.limiter([named]).check(&check("u")).await.unwrap().remaining(), Some(3));
+}
+
+#[tokio::test]
+async fn a_check_over_two_stores_is_charged_all_or_nothing_whichever_denies() {
+    for (here, there, names) in [(1, 5, "here"), (5, 1, "there")] {
+        let setup = Setup::new();
+        // In the list, the rule of the later store comes first.
+        let limiter = setup.limiter([hot_rule("there", there), rule("here", here)]);
+        let first = limiter.check(&check("u")).await.unwrap();
+        assert!(first.allowed);
+        assert_eq!(remaining(&first), [Some(there as u32 - 1), Some(here as u32 - 1)]);
+        let denied = limiter.check(&check("u")).await.unwrap();
+        assert!(!denied.allowed);
+        assert_eq!(&*denied.binding_limit().unwrap().name, names);
+        let limits: Vec<&str> = denied.limits().iter().map(|limit| &*limit.name).collect();
+        assert_eq!(limits, ["there", "here"], "answers are in the order of the rules");
+        assert!(denied.retry_after().is_some());
+        let left = limiter.peek(&check("u")).await.unwrap();
+        assert_eq!(remaining(&left), remaining(&first), "the denial took nothing from either");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_moves_starts_fresh_in_the_new_store_and_finds_its_count_when_it_moves_back() {
+    let setup = Setup::new();
+    let here = setup.limiter([rule("r", 5)]);
+    for left in [4, 3] {
+        assert_eq!(here.check(&check("u")).await.unwrap().remaining(), Some(left));
+    }
+    let there = setup.limiter([hot_rule("r", 5)]);
+    assert_eq!(there.check(&check("u")).await.unwrap().remaining(), Some(4));
+    assert_eq!(setup.keys(), (1, 1));
+    let back = setup.limiter([rule("r", 5)]);
+    assert_eq!(back.check(&check("u")).await.unwrap().remaining(), Some(2));
+    assert_eq!(there.peek(&check("u")).await.unwrap().remaining(), Some(4));
+}
+
+#[test]
+fn a_rule_that_names_an_unknown_store_is_refused() {
+    let lost = Rule { store: Some("cold".into()), ..rule("lost", 5) };
+    let error =
+        Limiter::builder().stores(Setup::new().stores).rule(rule("r", 1)).rule(lost).build().unwrap_err();
+    assert_eq!(error, InvalidRules::UnknownStore { rule: "lost".into(), store: "cold".into() });
+    assert!(Limiter::builder().rule(hot_rule("r", 1)).build().is_err(), "there is only the default one");
+    let for_nobody_yet = Rule { tier: Some("gold".into()), store: Some("cold".into()), ..rule("tier", 5) };
+    assert!(Limiter::builder().rule(for_nobody_yet).build().is_err(), "a rule for a tier as well");
+}
+
+#[tokio::test]
+async fn many_checks_are_answered_and_decided_in_order_wherever_they_count() {
+    let setup = Setup::new();
+    let limiter = setup.limiter([
+        at("/both", rule("here", 2)),
+        at("/both", hot_rule("there", 2)),
+        at("/here", rule("only-here", 1)),
+        at("/there", hot_rule("only-there", 1)),
+    ]);
+    let to = |endpoint| Check::new("user", "u").endpoint(endpoint);
+    let bad = Check::new("user", "").endpoint("/here");
+    let checks = [
+        to("/both"),
+        to("/here"),
+        to("/there"),
+        bad,
+        to("/both"),
+        to("/there"),
+        to("/nowhere"),
+        to("/both"),
+        to("/here"),
+    ];
+    let results = limiter.check_each(&checks).await;
+    let summary: Vec<_> = results
+        .iter()
+        .map(|result| result.as_ref().ok().map(|decision| (decision.allowed, decision.answers.len())))
+        .collect();
+    let (yes, no) = (true, false);
+    assert_eq!(
+        summary,
+        [
+            Some((yes, 2)),
+            Some((yes, 1)),
+            Some((yes, 1)),
+            None,
+            Some((yes, 2)),
+            Some((no, 1)),
+            Some((yes, 0)),
+            Some((no, 2)),
+            Some((no, 1)),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn of_two_checks_that_share_a_counter_the_first_is_charged_although_the_second_needs_two_stores() {
+    let setup = Setup::new();
+    let address = Rule { dimension: "ip".into(), ..hot_rule("address", 5) };
+    let limiter = setup.limiter([rule("user", 1), address]);
+    let (one_store, two_stores) = (check("u"), check("u").and("ip", "10.0.0.1"));
+    for checks in [[one_store.clone(), two_stores.clone()], [two_stores, one_store]] {
+        let results = limiter.check_each(&checks).await;
+        let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed).collect();
+        assert_eq!(allowed, [true, false]);
+        setup.clock.advance(Duration::from_secs(60));
+    }
+}
+
+#[tokio::test]
+async fn check_now_is_for_limits_in_one_store_of_the_process() {
+    let setup = Setup::new();
+    let stores =
+        setup.stores.clone().and_remote("far", Arc::new(Remote::default()), Duration::from_millis(50));
+    let far = Rule { store: Some("far".into()), ..rule("far", 5) };
+    let limiter = limiter(
+        stores,
+        [
+            at("/here", rule("here", 5)),
+            at("/there", hot_rule("there", 5)),
+            at("/there", hot_rule("there-too", 5)),
+            at("/both", rule("both", 5)),
+            at("/both", hot_rule("both-hot", 5)),
+            at("/far", far),
+        ],
+    );
+    let to = |endpoint| Check::new("user", "u").endpoint(endpoint);
+    for (endpoint, limits) in [("/here", 1), ("/there", 2), ("/nowhere", 0)] {
+        assert_eq!(limiter.check_now(&to(endpoint)).unwrap().answers.len(), limits, "{endpoint}");
+    }
+    assert_eq!(setup.keys(), (1, 2));
+    for endpoint in ["/both", "/far"] {
+        let refused = limiter.check_now(&to(endpoint));
+        assert!(matches!(refused, Err(CheckError::NotInProcess)), "{endpoint}");
+        assert!(limiter.check(&to(endpoint)).await.unwrap().allowed, "{endpoint}");
+    }
+    assert_eq!(setup.keys(), (2, 3), "what was refused was not charged");
+}
+
+#[tokio::test]
+async fn a_reset_reaches_every_store() {
+    let setup = Setup::new();
+    let limiter = setup.limiter([rule("here", 1), hot_rule("there", 1)]);
+    for user in ["u", "v"] {
+        assert!(limiter.check(&check(user)).await.unwrap().allowed);
+    }
+    assert!(!limiter.check(&check("u")).await.unwrap().allowed);
+    limiter.reset(&check("u")).await.unwrap();
+    assert_eq!(setup.keys(), (1, 1), "somebody else's counters stay");
+    assert!(limiter.check(&check("u")).await.unwrap().allowed);
+}
+
+#[tokio::test]
+async fn a_refund_reaches_every_store() {
+    let setup = Setup::new();
+    let limiter = setup.limiter([rule("here", 5), hot_rule("there", 5)]);
+    let taken = limiter.check(&check("u")).await.unwrap();
+    assert_eq!(remaining(&limiter.refund(&check("u"), &taken).await.unwrap()), [Some(5), Some(5)]);
+}
+
+#[tokio::test]
+async fn a_refund_finds_the_entries_of_logs_that_were_written_by_different_clocks() {
+    let setup = Setup::new();
+    let log = Limit::try_new(Algorithm::SlidingLog, 5, Duration::from_secs(86_400)).unwrap();
+    let limiter =
+        setup.limiter([Rule { limit: log, ..rule("here", 5) }, Rule { limit: log, ..hot_rule("there", 5) }]);
+    let taken = limiter.check(&check("u")).await.unwrap();
+    limiter.check(&check("u")).await.unwrap();
+    assert_eq!(remaining(&limiter.refund(&check("u"), &taken).await.unwrap()), [Some(4), Some(4)]);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_covers_a_check_over_two_stores() {
+    let setup = Setup::new();
+    let limiter = setup.limiter([rule("here", 2), hot_rule("there", 2)]);
+    let once = check("u").idempotency("caller", "key");
+    assert!(!limiter.check(&once).await.unwrap().replayed);
+    assert!(limiter.check(&once).await.unwrap().replayed);
+    assert_eq!(remaining(&limiter.peek(&check("u")).await.unwrap()), [Some(1), Some(1)]);
+    let other = once.cost(Cost::try_new(2).unwrap());
+    assert!(matches!(limiter.check(&other).await, Err(CheckError::IdempotencyMismatch)));
+}
+
+#[tokio::test]
+async fn the_order_of_identities_does_not_matter_to_an_idempotency_key_over_two_stores() {
+    let setup = Setup::new();
+    let address = Rule { dimension: "ip".into(), ..hot_rule("address", 5) };
+    let limiter = setup.limiter([rule("user", 5), address]);
+    let one = check("u").and("ip", "10.0.0.1").idempotency("caller", "key");
+    let other = Check::new("ip", "10.0.0.1").and("user", "u").endpoint("/x").idempotency("caller", "key");
+    assert!(!limiter.check(&one).await.unwrap().replayed);
+    assert!(limiter.check(&other).await.unwrap().replayed);
+}
+
+#[tokio::test]
+async fn a_rules_own_failure_mode_beats_the_limiters() {
+    for (general, general_reason) in [
+        (None, Reason::FailOpen),
+        (Some(FailureMode::Open), Reason::FailOpen),
+        (Some(FailureMode::Closed), Reason::FailClosed),
+        (Some(FailureMode::Local), Reason::LocalFallback),
+    ] {
+        let mut builder = Limiter::builder().store(Remote::failing()).plan("plan", [window(5)]);
+        if let Some(mode) = general {
+            builder = builder.on_store_error(mode);
+        }
+        let own =
+            |mode, name: &str| at(&format!("/{name}"), Rule { on_store_error: Some(mode), ..rule(name, 5) });
+        let limiter = builder
+            .rule(own(FailureMode::Open, "open"))
+            .rule(own(FailureMode::Closed, "closed"))
+            .rule(own(FailureMode::Local, "local"))
+            .rule(at("/none", rule("none", 5)))
+            .default_limit(window(5))
+            .build()
+            .unwrap();
+        let user = Check::new("user", "u");
+        for (check, reason) in [
+            (user.clone().endpoint("/open"), Reason::FailOpen),
+            (user.clone().endpoint("/closed"), Reason::FailClosed),
+            (user.clone().endpoint("/local"), Reason::LocalFallback),
+            (user.clone().endpoint("/none"), general_reason),
+            (user.clone().endpoint("/default"), general_reason),
+            (user.clone().plan("plan"), general_reason),
+            (user.clone().limit(window(5)).endpoint("/"), general_reason),
+        ] {
+            let decision = limiter.check(&check).await.unwrap();
+            assert_eq!(decision.binding().unwrap().reason, Some(reason), "{general:?} {check:?}");
+            assert_eq!(decision.allowed, reason != Reason::FailClosed);
+            assert!(decision.degraded());
+        }
+    }
+}
+
+#[tokio::test]
+async fn while_one_store_fails_the_limits_in_the_other_are_counted_as_usual() {
+    for (mode, allowed) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
+        let setup = Setup::new();
+        let stores = setup.stores.clone().and_remote("far", Remote::failing(), Duration::from_millis(50));
+        let far = Rule { store: Some("far".into()), on_store_error: Some(mode), ..rule("far", 5) };
+        let limiter = limiter(stores, [far, rule("here", 5)]);
+        let decision = limiter.check(&check("u")).await.unwrap();
+        assert_eq!((decision.allowed, decision.degraded()), (allowed, true));
+        let left = if allowed { 4 } else { 5 };
+        assert_eq!(remaining(&decision), [None, Some(left)], "{mode:?}");
+        assert_eq!(remaining(&limiter.peek(&check("u")).await.unwrap()), [None, Some(left)], "{mode:?}");
+        assert!(matches!(limiter.reset(&check("u")).await, Err(CheckError::Store(_))));
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_rule_in_a_failing_store_denies_nobody() {
+    let setup = Setup::new();
+    let stores = setup.stores.clone().and_remote("far", Remote::failing(), Duration::from_millis(50));
+    let far = Rule { store: Some("far".into()), mode: Mode::Shadow, ..rule("far", 5) };
+    let far = Rule { on_store_error: Some(FailureMode::Closed), ..far };
+    let decision = limiter(stores, [far, rule("here", 5)]).check(&check("u")).await.unwrap();
+    assert!(decision.allowed);
+    assert_eq!(decision.remaining(), Some(4));
+}
+
+#[tokio::test]
+async fn what_passed_without_being_counted_is_not_given_back() {
+    let remote = Arc::new(Remote::default());
+    let stores = Stores::remote(remote.clone(), Duration::from_millis(50));
+    let bucket = Limit::try_new(Algorithm::TokenBucket, 5, Duration::from_secs(86_400)).unwrap();
+    let limiter = limiter(stores, [Rule::new("r", "user", bucket)]);
+    for _ in 0..2 {
+        limiter.check(&check("u")).await.unwrap();
+    }
+    remote.fails.store(true, Ordering::SeqCst);
+    let uncounted = limiter.check(&check("u")).await.unwrap();
+    assert!(uncounted.allowed && uncounted.degraded());
+    assert!(
+        limiter.refund(&check("u"), &uncounted).await.unwrap().answers.is_empty(),
+        "there is nothing to give back"
+    );
+    remote.fails.store(false, Ordering::SeqCst);
+    limiter.refund(&check("u"), &uncounted).await.unwrap();
+    assert_eq!(limiter.peek(&check("u")).await.unwrap().remaining(), Some(3));
+}
+
+#[tokio::test]
+async fn a_store_of_the_same_name_replaces_the_one_before() {
+    let (first, second) = (Arc::new(MemoryStore::default()), Arc::new(MemoryStore::default()));
+    let stores = Stores::default().and_memory("hot", first.clone()).and_memory("hot", second.clone());
+    limiter(stores, [hot_rule("r", 5)]).check(&check("u")).await.unwrap();
+    assert_eq!((first.keys(), second.keys()), (0, 1));
+    let stores = Stores::default().and_memory("default", first.clone());
+    limiter(stores, [rule("r", 5)]).check(&check("u")).await.unwrap();
+    assert_eq!(first.keys(), 1);
+}
+
+#[tokio::test]
+async fn health_and_figures_are_told_by_store() {
+    let stores = Stores::default().and_remote("far", Remote::failing(), Duration::from_millis(50));
+    let health = |stores: &Stores| -> Vec<(String, StoreHealth)> {
+        stores.health().map(|(name, health)| (name.to_owned(), health)).collect()
+    };
+    let up = [("default".to_owned(), StoreHealth::Up), ("far".to_owned(), StoreHealth::Up)];
+    assert_eq!(health(&stores), up);
+    let far = Rule { store: Some("far".into()), ..rule("far", 5) };
+    let limiter = limiter(stores.clone(), [far]);
+    for _ in 0..20 {
+        assert!(limiter.check(&check("u")).await.unwrap().degraded());
+    }
+    let down = [("default".to_owned(), StoreHealth::Up), ("far".to_owned(), StoreHealth::Down)];
+    assert_eq!(health(&stores), down);
+    let figures: Vec<_> = stores.figures().collect();
+    assert_eq!(figures[0], ("default", vec![("keys", Figure::Level(0))]));
+    assert_eq!(
+        figures[1],
+        (
+            "far",
+            vec![
+                ("errors", Figure::Count(20)),
+                ("degraded", Figure::Count(20)),
+                ("breaker_openings", Figure::Count(1))
+            ]
+        )
+    );
+}

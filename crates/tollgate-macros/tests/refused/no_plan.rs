@@ -1,8 +1,0 @@
-use tollgate::{RateLimited, rate_limit};
-
-#[rate_limit(key = "user")]
-fn order() -> Result<(), RateLimited> {
-    Ok(())
-}
-
-fn main() {}
