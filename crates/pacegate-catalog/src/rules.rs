@@ -124,7 +124,8 @@ impl Catalog {
         .await
     }
 
-    /// Replaces a rule by its id, if it still has the version that is expected.
+    /// Replaces a rule by its id, if it still has the version that is expected. What `rule` cannot say stays: without `policy` that is the
+    /// rule's own, and a policy has neither mode, scope, store nor failure mode.
     ///
     /// # Errors
     /// [`CatalogError`]: not found, changed meanwhile, a conflict when another rule is of the new variant, or an invalid value.
@@ -142,13 +143,15 @@ impl Catalog {
             Box::pin(async move {
                 let before = expect(change, rule_id, *expected_version).await?;
                 refuse_variant(change, rule, Some(rule_id)).await?;
-                replace(change, before, rule, *policy).await
+                let rule = if policy.is_some() { with_numbers_of(&before.rule, rule) } else { rule.clone() };
+                let policy = policy.or(before.policy);
+                replace(change, before, &rule, policy).await
             })
         })
         .await
     }
 
-    /// Makes a rule, or replaces the one of the same variant; says whether it was made.
+    /// Makes a rule, or replaces the numbers of the one of the same variant; says whether it was made.
     ///
     /// # Errors
     /// [`CatalogError`] when a value cannot be kept or there are too many rules.
@@ -165,7 +168,11 @@ impl Catalog {
                 let statement = change.statement(&sql).bind(rule_row::variant_key(rule));
                 match statement.row(change.connection).await? {
                     None => Ok((create(change, rule, *policy).await?, true)),
-                    Some(row) => Ok((replace(change, rule_row::read(&row)?, rule, *policy).await?, false)),
+                    Some(row) => {
+                        let before = rule_row::read(&row)?;
+                        let (rule, policy) = (with_numbers_of(&before.rule, rule), policy.or(before.policy));
+                        Ok((replace(change, before, &rule, policy).await?, false))
+                    }
                 }
             })
         })
@@ -286,6 +293,11 @@ async fn create(
     statement.bind(stored.rule_id.clone()).time(stored.created_at).run(change.connection).await?;
     record(change, "rule.create", None, Some(&stored)).await?;
     Ok(stored)
+}
+
+/// The rule with the limit of another one of its variant, and everything else as it was.
+fn with_numbers_of(before: &Rule, numbers: &Rule) -> Rule {
+    Rule { limit: numbers.limit, endpoint: numbers.endpoint.clone(), ..before.clone() }
 }
 
 async fn replace(

@@ -154,10 +154,7 @@ class RuleList {
   }
 
   async #replace(rule, changed) {
-    const body = { ...changed };
-    // Windows hold exactly their limit; that is not said as a burst.
-    if (body.burst_capacity === body.limit) delete body.burst_capacity;
-    await this.#guarded(call('PUT', path(['rules', rule.rule_id]), { body, version: rule.version }));
+    await this.#guarded(call('PUT', path(['rules', rule.rule_id]), { body: changed, version: rule.version }));
   }
 
   /** Says plainly that somebody was faster, and shows what they made of it. */

@@ -63,7 +63,7 @@ function use(row) {
   if (row.current_count == null) return element('span', { class: 'sub' }, row.degraded ? 'not known: the store fails' : 'counted for each endpoint');
   const kind = { warning: 'warn', throttled: 'bad' }[row.state] ?? '';
   const state = row.state === 'normal' ? null : badge(row.state, kind);
-  return [element('span', { class: 'numbers' }, `${count(row.current_count)} of ${count(row.burst_capacity)}`), ' ', state, bar([row.usage_percentage / 100, kind])];
+  return [element('span', { class: 'numbers' }, `${count(row.current_count)} of ${count(row.burst_capacity ?? row.limit)}`), ' ', state, bar([row.usage_percentage / 100, kind])];
 }
 
 /** The other limits that an override of this one changes too: it holds for every rule of the name. */

@@ -4,7 +4,7 @@ mod json;
 
 use std::time::Duration;
 
-use pacegate::{Answer, Decision, NamedLimit};
+use pacegate::{Answer, Decision, Limit, NamedLimit};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -189,6 +189,11 @@ impl<'a> LimitResponse<'a> {
             degraded: answer.degraded,
         }
     }
+}
+
+/// The capacity of a limit that has one apart from its quota: others are shown without.
+pub(crate) fn burst(limit: &Limit) -> Option<u32> {
+    limit.algorithm().takes_burst().then(|| limit.capacity())
 }
 
 /// A whole number unless it has a fraction.

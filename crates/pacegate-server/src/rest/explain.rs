@@ -62,7 +62,9 @@ struct RuleExplanation<'a> {
     #[serde(serialize_with = "super::answer::seconds")]
     #[schema(value_type = value::Window)]
     window_seconds: Duration,
-    burst_capacity: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    burst_capacity: Option<u32>,
 }
 
 impl<'a> RuleExplanation<'a> {
@@ -81,7 +83,7 @@ impl<'a> RuleExplanation<'a> {
             algorithm: limit.limit.algorithm().name(),
             limit: limit.limit.quota(),
             window_seconds: limit.limit.window(),
-            burst_capacity: limit.limit.capacity(),
+            burst_capacity: super::answer::burst(&limit.limit),
         }
     }
 }

@@ -146,6 +146,30 @@ impl Managed {
         })
     }
 
+    /// The version that a change expects: by `If-Match`, or by a body that was read and is sent back. `version` and
+    /// `updated_at` are those of the body; `current` is what they are now, if the record exists.
+    pub(super) fn expected_by(
+        &self,
+        version: Option<i64>,
+        updated_at: Option<&str>,
+        current: Option<(i64, Timestamp)>,
+    ) -> Result<Option<i64>, ApiError> {
+        let by_header = self.expected_version()?;
+        if let (Some(header), Some(version)) = (by_header, version)
+            && header != version
+        {
+            return Err(ApiError::input("version", "differs from If-Match"));
+        }
+        let expected = by_header.or(version);
+        let (Some(updated_at), Some((version, own))) = (updated_at, current) else { return Ok(expected) };
+        // A body of an older version is outdated, not edited: the catalog answers that with 412.
+        if expected.is_none_or(|expected| expected == version) {
+            unchanged_time("updated_at", Some(updated_at), own)?;
+            return Ok(Some(version));
+        }
+        Ok(expected)
+    }
+
     /// Whether the client has this version already.
     pub(super) fn has_already(&self, version: i64) -> bool {
         let etag = format!("\"{version}\"");
@@ -213,6 +237,20 @@ pub(super) fn path_user(path: PathParts) -> Result<String, ApiError> {
         && !user_id.bytes().any(|byte| byte.is_ascii_control());
     let reason = "must be 1 to 1024 bytes long without control characters";
     if usable { Ok(user_id) } else { Err(ApiError::input("user_id", reason)) }
+}
+
+/// Refuses a field of the server that the client changed; one that was left out is unchanged.
+pub(super) fn unchanged<T: PartialEq>(field: &str, sent: Option<T>, own: T) -> Result<(), ApiError> {
+    if sent.is_none_or(|sent| sent == own) {
+        return Ok(());
+    }
+    Err(ApiError::input(field, "is set by the server; send the current value or leave it out"))
+}
+
+/// As [`unchanged`], for a time, whose text may have been rewritten on the way.
+pub(super) fn unchanged_time(field: &str, sent: Option<&str>, own: Timestamp) -> Result<(), ApiError> {
+    let micros = |text: &str| text.parse::<Time>().ok().map(|time| time.as_microsecond());
+    unchanged(field, sent.map(micros), i64::try_from(own.as_micros()).ok())
 }
 
 /// Adds the version as an ETag.

@@ -14,10 +14,11 @@ use utoipa::ToSchema;
 
 use super::rule_wire::read_limit;
 use super::rules::not_in_file;
-use super::{Managed, PathParts, empty, path_parts, rfc3339, with_etag};
+use super::{Managed, PathParts, empty, path_parts, rfc3339, unchanged, unchanged_time, with_etag};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
+use crate::rest::answer::burst;
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
 
@@ -41,15 +42,20 @@ struct ConfigRequest {
     strategy: Option<String>,
     #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
+    /// This and the time are taken so that an answer can be edited and sent back. They must be those shown.
+    rule_id: Option<String>,
+    updated_at: Option<String>,
 }
 
-const FIELDS: [(&str, Kind); 6] = [
+const FIELDS: [(&str, Kind); 8] = [
     ("user_id", Kind::Text),
     ("endpoint", Kind::Text),
     ("limit", Kind::Count),
     ("window_seconds", Kind::Number),
     ("strategy", Kind::Text),
     ("burst_capacity", Kind::Count),
+    ("rule_id", Kind::Text),
+    ("updated_at", Kind::Text),
 ];
 
 /// The limit of a user at an endpoint, as it is shown.
@@ -63,7 +69,9 @@ struct ConfigResponse<'a> {
     window_seconds: std::time::Duration,
     #[schema(value_type = value::AlgorithmName)]
     strategy: &'static str,
-    burst_capacity: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    burst_capacity: Option<u32>,
     rule_id: &'a str,
     #[schema(value_type = value::Time)]
     updated_at: String,
@@ -99,6 +107,10 @@ pub(crate) async fn put(
         read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)?;
     let rule = Rule { limit, ..template(&user_id, &endpoint, limit)? };
     not_in_file(&managed.live.sources(), &rule)?;
+    if let Some(before) = managed.live.catalog.rule_of_variant(&rule).await? {
+        unchanged("rule_id", request.rule_id.as_deref(), &before.rule_id)?;
+        unchanged_time("updated_at", request.updated_at.as_deref(), before.updated_at)?;
+    }
     let (stored, _) = managed.live.catalog.put_rule(&managed.actor, &rule, None).await?;
     managed.in_force().await;
     Ok(shown(&stored))
@@ -190,7 +202,7 @@ fn shown(stored: &StoredRule) -> Response {
         limit: limit.quota(),
         window_seconds: limit.window(),
         strategy: limit.algorithm().name(),
-        burst_capacity: limit.capacity(),
+        burst_capacity: burst(limit),
         rule_id: &stored.rule_id,
         updated_at: rfc3339(stored.updated_at),
     };

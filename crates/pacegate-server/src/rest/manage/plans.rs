@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
-use super::rule_wire::read_limit;
-use super::{Managed, PathParts, empty, path_part, rfc3339, with_etag};
+use super::rule_wire::{CATALOG, read_limit};
+use super::{Managed, PathParts, empty, path_part, rfc3339, unchanged, with_etag};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
+use crate::rest::answer::burst;
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
 use pacegate_catalog::Sources;
@@ -29,6 +30,13 @@ const LIMITS_MAX: usize = 16;
 struct PlanRequest {
     #[schema(value_type = Vec<LimitRequest>, min_items = 1, max_items = 16)]
     limits: Vec<serde_json::Value>,
+    /// This and what follows are taken so that an answer can be edited and sent back. Must be the one in the path.
+    name: Option<String>,
+    /// As `If-Match`.
+    version: Option<i64>,
+    /// This and the time must be those shown.
+    source: Option<String>,
+    updated_at: Option<String>,
 }
 
 /// One limit.
@@ -45,7 +53,13 @@ struct LimitRequest {
     burst_capacity: Option<u64>,
 }
 
-const FIELDS: [(&str, Kind); 1] = [("limits", Kind::List)];
+const FIELDS: [(&str, Kind); 5] = [
+    ("limits", Kind::List),
+    ("name", Kind::Text),
+    ("version", Kind::Integer),
+    ("source", Kind::Text),
+    ("updated_at", Kind::Text),
+];
 const LIMIT_FIELDS: [(&str, Kind); 4] = [
     ("algorithm", Kind::Text),
     ("limit", Kind::Count),
@@ -77,7 +91,9 @@ struct LimitResponse {
     #[serde(serialize_with = "crate::rest::answer::seconds")]
     #[schema(value_type = value::Window)]
     window_seconds: std::time::Duration,
-    burst_capacity: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    burst_capacity: Option<u32>,
 }
 
 impl<'a> PlanResponse<'a> {
@@ -86,14 +102,14 @@ impl<'a> PlanResponse<'a> {
             algorithm: limit.algorithm().name(),
             limit: limit.quota(),
             window_seconds: limit.window(),
-            burst_capacity: limit.capacity(),
+            burst_capacity: burst(limit),
         });
         Self { name, limits: limits.collect(), source: "file", version: 1, updated_at: None }
     }
 
     fn stored(plan: &'a pacegate_catalog::StoredPlan) -> Self {
         let updated_at = Some(rfc3339(plan.updated_at));
-        Self { source: "catalog", version: plan.version, updated_at, ..Self::new(&plan.name, &plan.limits) }
+        Self { source: CATALOG, version: plan.version, updated_at, ..Self::new(&plan.name, &plan.limits) }
     }
 }
 
@@ -189,7 +205,13 @@ pub(crate) async fn put(
     if let Err(error) = pacegate::Limiter::builder().plan(&name, limits.iter().copied()).build() {
         return Err(ApiError::input("limits", error.to_string()));
     }
-    let expected = managed.expected_version()?;
+    unchanged("name", request.name.as_deref(), &name)?;
+    let before = managed.live.catalog.plan(&name).await?;
+    if before.is_some() {
+        unchanged("source", request.source.as_deref(), CATALOG)?;
+    }
+    let known = before.map(|plan| (plan.version, plan.updated_at));
+    let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
     let (plan, created) = managed.live.catalog.put_plan(&managed.actor, &name, &limits, expected).await?;
     managed.in_force().await;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };

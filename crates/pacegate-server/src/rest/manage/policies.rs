@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::rules::not_in_file;
-use super::{Managed, PathParts, empty, path_part, with_etag};
+use super::{Managed, PathParts, empty, path_part, unchanged, with_etag};
 use crate::app::Shared;
 use crate::openapi::parameters::PageParameters;
 use crate::openapi::vocabulary as value;
@@ -50,9 +50,8 @@ struct PolicyRequest {
     /// 60 unless given.
     #[schema(value_type = Option<u64>)]
     window_seconds: Option<u64>,
-    /// As in answers; only the service sets it.
-    #[serde(rename = "id")]
-    _id: Option<i64>,
+    /// Must be the one shown, if given; only the server sets it.
+    id: Option<i64>,
 }
 
 const FIELDS: [(&str, Kind); 7] = [
@@ -171,9 +170,15 @@ fn limit(algorithm: Algorithm, capacity: u64, detail: &PolicyDetail) -> Result<L
     Limit::try_new(algorithm, capacity, Duration::from_secs(detail.window_seconds)).map_err(explain)
 }
 
-/// Whether a rule is a policy.
+/// Whether a rule is a policy: its key has no other limit here, and its numbers can be said in this form.
 pub(super) fn is_policy(rule: &Rule) -> bool {
-    rule.name == RULE_NAME
+    let window = rule.limit.window();
+    let is_said = match rule.limit.algorithm().takes_burst() {
+        true => window == Duration::from_secs(1),
+        false => window.subsec_nanos() == 0,
+    };
+    is_said
+        && rule.name == RULE_NAME
         && rule.dimension == DIMENSION
         && rule.identifier.is_some()
         && rule.tier.is_none()
@@ -295,8 +300,11 @@ pub(crate) async fn replace(
 ) -> Result<Response, ApiError> {
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let key = path_part(path)?;
-    let (rule, detail) = read_object::<PolicyRequest>(&body, &FIELDS)?.rule(Some(&key))?;
-    let rule_id = find(&managed, &key).await?.rule_id;
+    let request = read_object::<PolicyRequest>(&body, &FIELDS)?;
+    let (rule, detail) = request.rule(Some(&key))?;
+    let before = find(&managed, &key).await?;
+    unchanged("id", request.id, before.number)?;
+    let rule_id = before.rule_id;
     let expected = managed.expected_version()?;
     let (catalog, actor) = (&managed.live.catalog, &managed.actor);
     let stored = catalog.replace_rule(actor, &rule_id, expected, &rule, Some(detail)).await?;
@@ -335,6 +343,7 @@ async fn find(managed: &Managed, key: &str) -> Result<StoredRule, ApiError> {
         Rule::new(RULE_NAME, DIMENSION, Limit::per_second(1).map_err(crate::respond::invalid_limit)?);
     rule.identifier = Some(key.to_owned());
     let found = managed.live.catalog.rule_of_variant(&rule).await?;
+    let found = found.filter(|stored| is_policy(&stored.rule));
     let key: String = key.chars().take(64).collect();
     found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no policy for key: {key}")))
 }

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
-use super::rfc3339;
+use super::{rfc3339, unchanged, unchanged_time};
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code, invalid_limit};
+use crate::rest::answer::burst;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
 use pacegate_catalog::Sources;
 
@@ -55,12 +56,10 @@ pub(super) struct RuleRequest {
     pub(super) rule_id: Option<String>,
     /// As `If-Match`, if given.
     pub(super) version: Option<i64>,
-    #[serde(rename = "source")]
-    _source: Option<String>,
-    #[serde(rename = "created_at")]
-    _created_at: Option<String>,
-    #[serde(rename = "updated_at")]
-    _updated_at: Option<String>,
+    /// This and the times must be those shown, if given.
+    source: Option<String>,
+    created_at: Option<String>,
+    pub(super) updated_at: Option<String>,
 }
 
 const FIELDS: [(&str, Kind); 19] = [
@@ -93,6 +92,13 @@ const FAILURE_MODES: [(&str, FailureMode); 3] =
 impl RuleRequest {
     pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         read_object(body, &FIELDS)
+    }
+
+    /// Refuses a changed field of those that only the server sets, for a rule that exists.
+    pub(super) fn check_owned(&self, stored: &StoredRule) -> Result<(), ApiError> {
+        unchanged("rule_id", self.rule_id.as_deref(), &stored.rule_id)?;
+        unchanged("source", self.source.as_deref(), CATALOG)?;
+        unchanged_time("created_at", self.created_at.as_deref(), stored.created_at)
     }
 
     /// The rule, if every field is right.
@@ -150,7 +156,8 @@ pub(super) fn read_window(seconds: &Number) -> Result<Duration, ApiError> {
         None => seconds.as_f64().and_then(|seconds| {
             let milliseconds = seconds * 1_000.0;
             let whole = milliseconds.round();
-            let exact = (milliseconds - whole).abs() < 1e-6 && (0.0..1e15).contains(&whole);
+            // Doubles near the longest window are 7e-6 ms apart.
+            let exact = (milliseconds - whole).abs() < 1e-5 && (0.0..1e15).contains(&whole);
             exact.then(|| Duration::from_millis(whole as u64))
         }),
     };
@@ -174,6 +181,9 @@ fn name_of<T: PartialEq>(value: &T, words: &[(&'static str, T)]) -> &'static str
     words.iter().find(|(_, word)| word == value).map_or("", |(name, _)| name)
 }
 
+/// The `source` of what can be changed here.
+pub(super) const CATALOG: &str = "catalog";
+
 /// A rule as it is shown.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Rule)]
@@ -194,7 +204,9 @@ pub(super) struct RuleResponse<'a> {
     #[serde(serialize_with = "crate::rest::answer::seconds")]
     #[schema(value_type = value::Window)]
     window_seconds: Duration,
-    burst_capacity: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    burst_capacity: Option<u32>,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
     #[schema(value_type = value::CounterScope)]
@@ -217,7 +229,7 @@ impl<'a> RuleResponse<'a> {
     pub(super) fn stored(stored: &'a StoredRule) -> Self {
         Self {
             rule_id: stored.rule_id.clone(),
-            source: "catalog",
+            source: CATALOG,
             version: stored.version,
             created_at: Some(rfc3339(stored.created_at)),
             updated_at: Some(rfc3339(stored.updated_at)),
@@ -238,7 +250,7 @@ impl<'a> RuleResponse<'a> {
             algorithm: rule.limit.algorithm().name(),
             limit: rule.limit.quota(),
             window_seconds: rule.limit.window(),
-            burst_capacity: rule.limit.capacity(),
+            burst_capacity: burst(&rule.limit),
             mode: name_of(&rule.mode, &MODES),
             counter: name_of(&rule.scope, &SCOPES),
             store: rule.store.as_deref(),

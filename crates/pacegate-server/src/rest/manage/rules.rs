@@ -173,11 +173,10 @@ pub(crate) async fn replace(
     let request = RuleRequest::parse(&body)?;
     let current = managed.live.sources();
     not_of_file(&current, &rule_id)?;
-    if request.rule_id.as_ref().is_some_and(|own| *own != rule_id) {
-        return Err(ApiError::input("rule_id", "differs from the one in the path"));
-    }
-    // A body that was read, edited and sent back says which version that was.
-    let expected = managed.expected_version()?.or(request.version);
+    let before = managed.live.catalog.rule(&rule_id).await?.ok_or_else(|| unknown(&rule_id))?;
+    request.check_owned(&before)?;
+    let known = Some((before.version, before.updated_at));
+    let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
     let rule = request.rule(shared.limiter.stores())?;
     not_in_file(&current, &rule)?;
     let stored = managed.live.catalog.replace_rule(&managed.actor, &rule_id, expected, &rule, None).await?;

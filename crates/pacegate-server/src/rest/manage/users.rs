@@ -15,12 +15,13 @@ use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::rule_wire::read_window;
-use super::{Managed, PathParts, path_part, rfc3339, with_etag};
+use super::{Managed, PathParts, path_part, rfc3339, unchanged, with_etag};
 use crate::app::Shared;
 use crate::openapi::parameters::PageParameters;
 use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::{ApiError, Code, invalid_limit};
+use crate::rest::answer::burst;
 use crate::rest::json;
 use crate::rest::wire::{Kind, read_object};
 use pacegate_catalog::Sources;
@@ -29,7 +30,7 @@ use pacegate_catalog::Sources;
 const CUSTOM_LIMITS_MAX: usize = 100;
 
 /// Numbers for one rule, in requests and answers.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Numbers)]
 pub(super) struct NumbersWire {
@@ -95,6 +96,12 @@ struct TierRequest {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<BTreeMap<String, NumbersWire>>)]
     custom_limits: Option<Option<BTreeMap<String, NumbersWire>>>,
+    /// This and what follows are taken so that an answer can be edited and sent back. Must be the one in the path.
+    user_id: Option<String>,
+    /// As `If-Match`.
+    version: Option<i64>,
+    /// Must be the one shown.
+    updated_at: Option<String>,
 }
 
 /// Tells `null` from what is not there.
@@ -104,7 +111,13 @@ fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     Option::<T>::deserialize(from).map(Some)
 }
 
-const FIELDS: [(&str, Kind); 2] = [("tier", Kind::Text), ("custom_limits", Kind::Limits)];
+const FIELDS: [(&str, Kind); 5] = [
+    ("tier", Kind::Text),
+    ("custom_limits", Kind::Limits),
+    ("user_id", Kind::Text),
+    ("version", Kind::Integer),
+    ("updated_at", Kind::Text),
+];
 
 /// What a user has.
 #[derive(Debug, Serialize, ToSchema)]
@@ -212,19 +225,32 @@ pub(crate) async fn put_tier(
     if request.tier.is_none() && request.custom_limits.is_none() {
         return Err(ApiError::input("tier", "is missing; give tier, custom_limits or both"));
     }
+    unchanged("user_id", request.user_id.as_deref(), &user_id)?;
     let before = managed.live.catalog.user(&user_id).await?;
+    let known = before.as_ref().map(|user| (user.version, user.updated_at));
+    let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
+    if expected.is_some_and(|expected| Some(expected) != before.as_ref().map(|user| user.version)) {
+        return Err(ApiError::new(Code::PreconditionFailed, "the user was changed meanwhile"));
+    }
     let tier = match request.tier {
         None => before.as_ref().and_then(|user| user.tier.clone()),
         Some(tier) => tier,
     };
     let custom_limits = match request.custom_limits {
-        None => before.map(|user| user.custom_limits).unwrap_or_default(),
+        None => before.as_ref().map(|user| user.custom_limits.clone()).unwrap_or_default(),
         Some(limits) => {
             let (limits, current) = (limits.unwrap_or_default(), managed.live.sources());
             if limits.len() > CUSTOM_LIMITS_MAX {
                 return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
             }
+            let kept = before.as_ref().map_or(&[][..], |user| &user.custom_limits);
             let numbers = limits.iter().map(|(name, wire)| {
+                // What is sent back as it was stays, even if its rule was changed or removed since.
+                if let Some((_, own)) = kept.iter().find(|(own, _)| own == name)
+                    && *wire == NumbersWire::of(own)
+                {
+                    return Ok((name.clone(), *own));
+                }
                 let shown: String = name.chars().take(128).collect();
                 Ok((name.clone(), wire.numbers(&current, name, &format!("custom_limits.{shown}"))?))
             });
@@ -264,7 +290,9 @@ struct EffectiveResponse<'a> {
     #[serde(serialize_with = "crate::rest::answer::seconds")]
     #[schema(value_type = value::Window)]
     window_seconds: Duration,
-    burst_capacity: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    burst_capacity: Option<u32>,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
     /// Null, as what follows, where every endpoint has its own counter.
@@ -293,7 +321,7 @@ impl<'a> EffectiveResponse<'a> {
             algorithm: limit.algorithm().name(),
             limit: limit.quota(),
             window_seconds: limit.window(),
-            burst_capacity: limit.capacity(),
+            burst_capacity: burst(limit),
             mode: effective.limit.mode.name(),
             remaining: answer.and_then(|answer| answer.remaining),
             current_count: used,
