@@ -17,7 +17,7 @@ pub fn mistakes(config: &Config) -> Vec<String> {
     let mut mistakes = Vec::new();
     for store in config.stores.iter().filter(|store| !store.is_memory()) {
         for url in store.urls() {
-            if let Err(error) = Place::of(store, url) {
+            if let Err(error) = Place::of(config, store, url) {
                 let place = if store.place.is_empty() { "--store" } else { &store.place };
                 mistakes.push(format!("{place}: stores.{}.url: {error}", store.name));
             }
@@ -40,7 +40,7 @@ pub async fn connect(config: &Config, wait: bool) -> Result<Stores, ConnectError
         let failed = |source| ConnectError::Store { store: store.name.clone(), source };
         let mut shards = Vec::new();
         for url in store.urls() {
-            let place = Place::of(store, url)
+            let place = Place::of(config, store, url)
                 .map_err(|reason| ConnectError::Url { store: store.name.clone(), reason })?;
             shards.push(connect_one(&store.name, &place, wait).await.map_err(failed)?);
         }
@@ -63,13 +63,14 @@ enum Place {
 }
 
 impl Place {
-    fn of(store: &StoreConfig, url: &str) -> Result<Self, String> {
+    fn of(config: &Config, store: &StoreConfig, url: &str) -> Result<Self, String> {
         let tls = &store.tls;
         let client = tls.cert.as_deref().zip(tls.key.as_deref());
         if RedisUrl::is_redis(url) {
             let url: RedisUrl =
                 url.parse().map_err(|error: pacegate_redis::InvalidRedisUrl| error.to_string())?;
             let mut options = RedisOptions::new(url);
+            options.patience = config.store_timeout;
             options.connections = store.connections.unwrap_or(options.connections);
             if options.connections > RedisOptions::CONNECTIONS_MAX {
                 return Err(format!(

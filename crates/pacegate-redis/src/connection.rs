@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use pacegate_store::StoreError;
 use redis::aio::MultiplexedConnection;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::connector::Connector;
 use crate::url::Address;
@@ -17,7 +18,7 @@ use crate::url::Address;
 /// How long a server that refused a connection is left alone: this long at first, then twice as long each time, up to the maximum, with jitter.
 const REST_MIN: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_secs(1);
-/// So many callers in a row that went away without an answer mean that there will be none.
+/// After so many callers in a row that left without an answer, the server is asked whether it still answers.
 const ABANDONED_MAX: u32 = 5;
 
 /// A server, by its address, and the connections to it.
@@ -74,7 +75,10 @@ pub(crate) struct Live {
 struct Health {
     /// Set when the driver ends, so that nothing is sent into a connection that is surely gone.
     gone: AtomicBool,
+    /// Callers in a row that left without an answer.
     abandoned: AtomicU32,
+    /// Whether a PING is on its way; there is at most one.
+    verifying: AtomicBool,
     driver: AbortHandle,
     connector: Arc<Connector>,
 }
@@ -92,14 +96,43 @@ impl Live {
 
     /// Nobody uses it from now on.
     pub(crate) fn discard(&self) {
-        self.health.gone.store(true, Ordering::Release);
-        self.health.driver.abort();
-        self.health.connector.trouble.notify_one();
+        self.health.discard();
     }
 
-    /// Watches one request: if it is dropped before [`Watch::answered`], nobody waited long enough.
+    /// Watches one request: if it is dropped before [`Watch::answered`], its caller left without an answer.
     pub(crate) fn watch(&self) -> Watch<'_> {
         Watch { live: self, answered: false }
+    }
+
+    /// Sends a PING and discards the connection if nothing comes back. Callers that leave say how long
+    /// they wait, not whether the server answers: others on this connection may wait longer.
+    fn verify(&self) {
+        // Without a runtime the process is about to end.
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.health.verifying.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (mut connection, health) = (self.connection.clone(), Arc::downgrade(&self.health));
+        let silence = self.health.connector.silence_max();
+        runtime.spawn(async move {
+            let ping = redis::cmd("PING");
+            let reply = timeout(silence, connection.send_packed_command(&ping)).await;
+            let Some(health) = health.upgrade() else { return };
+            // An error reply, as to a user who may not PING, is an answer too.
+            match reply {
+                Ok(Ok(_)) => health.abandoned.store(0, Ordering::Relaxed),
+                Ok(Err(_)) | Err(_) => health.discard(),
+            }
+            health.verifying.store(false, Ordering::Release);
+        });
+    }
+}
+
+impl Health {
+    fn discard(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.driver.abort();
+        self.connector.trouble.notify_one();
     }
 }
 
@@ -119,7 +152,7 @@ impl Watch<'_> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.answered && self.live.health.abandoned.fetch_add(1, Ordering::Relaxed) + 1 >= ABANDONED_MAX {
-            self.live.discard();
+            self.live.verify();
         }
     }
 }
@@ -162,6 +195,7 @@ impl Link {
                     let health = Arc::new(Health {
                         gone: AtomicBool::new(false),
                         abandoned: AtomicU32::new(0),
+                        verifying: AtomicBool::new(false),
                         driver: connected.driver.abort_handle(),
                         connector: connector.clone(),
                     });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use pacegate_store::{Gauge, Present, StoreError};
+use pacegate_store::{Gauge, GuardedStore, Present, StoreError};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisConnectionInfo, RedisError};
 use rustls::pki_types::pem::PemObject;
@@ -23,7 +23,9 @@ use crate::url::{Address, Credentials, RedisUrl};
 
 /// How long it may take to connect, authenticate and load the script.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A reply that takes longer than this never comes. Callers give up long before.
+/// A connection on which nothing comes for so long is replaced; for longer if callers wait longer.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// A reply that takes longer than this never comes; or than callers wait, if they wait longer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many requests wait for a connection's writer; more callers wait for a place.
 const QUEUE_LENGTH: usize = 1_024;
@@ -46,6 +48,9 @@ pub struct RedisOptions {
     pub tls: TlsFiles,
     /// How many connections there are to each server; commands of one identity always take the same one.
     pub connections: usize,
+    /// How long the most patient caller waits for an answer. A connection is not replaced for silence
+    /// before that.
+    pub patience: Duration,
 }
 
 impl RedisOptions {
@@ -54,7 +59,7 @@ impl RedisOptions {
 
     /// The usual options for `url`.
     pub fn new(url: RedisUrl) -> Self {
-        Self { url, tls: TlsFiles::default(), connections: 2 }
+        Self { url, tls: TlsFiles::default(), connections: 2, patience: GuardedStore::DEADLINE }
     }
 }
 
@@ -65,6 +70,7 @@ pub(crate) struct Connector {
     sentinel_credentials: Credentials,
     database: i64,
     pub(crate) connections: usize,
+    patience: Duration,
     /// The script's hash, as the first server that loaded it named it.
     hash: OnceLock<String>,
     pub(crate) figures: Figures,
@@ -110,6 +116,7 @@ impl Connector {
             sentinel_credentials: options.url.sentinel_credentials.clone(),
             database: options.url.database,
             connections: options.connections.clamp(1, RedisOptions::CONNECTIONS_MAX),
+            patience: options.patience,
             hash: OnceLock::new(),
             figures: Figures::default(),
             trouble: Notify::new(),
@@ -140,6 +147,11 @@ impl Connector {
         Ok(())
     }
 
+    /// How long a connection may be silent before it is replaced.
+    pub(crate) fn silence_max(&self) -> Duration {
+        SILENCE_MAX.max(self.patience)
+    }
+
     /// Empty until the first connection, without which nothing is sent.
     pub(crate) fn hash(&self) -> &str {
         self.hash.get().map_or("", String::as_str)
@@ -161,7 +173,7 @@ impl Connector {
             info = info.set_password(password);
         }
         let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(RESPONSE_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT.max(self.patience)))
             .set_pipeline_buffer_size(QUEUE_LENGTH);
         let Some(tls) = &self.tls else {
             let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;

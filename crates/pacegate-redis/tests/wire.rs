@@ -9,7 +9,7 @@ use pacegate_core::{Algorithm, Cost, Counter, Decision, Key, Limit};
 use pacegate_redis::{RedisOptions, RedisStore, TlsFiles};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{Fault, FaultProxy, RedisServer};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 async fn connect(server: &RedisServer) -> RedisStore {
     RedisStore::connect(RedisOptions::new(server.url().parse().unwrap())).await.unwrap()
@@ -134,6 +134,55 @@ async fn concurrent_checks_share_round_trips() {
     let own =
         clients.lines().filter(|line| line.contains("cmd=evalsha") || line.contains("cmd=script")).count();
     assert!((1..=2).contains(&own), "{clients}");
+}
+
+/// Ten callers, one after the other, that leave before the answer can be there.
+async fn leave_early(store: &RedisStore) {
+    for _ in 0..10 {
+        let left = timeout(Duration::from_millis(2), decide(store, Action::take(), &all()[..1])).await;
+        assert!(left.is_err(), "the answer came before the caller left");
+    }
+}
+
+fn figure(store: &dyn Store, name: &str) -> u64 {
+    store.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
+}
+
+#[tokio::test]
+async fn callers_that_leave_early_do_not_break_the_connection_of_others() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
+    let url = format!("redis://{}", proxy.address()).parse().unwrap();
+    let options = RedisOptions { connections: 1, ..RedisOptions::new(url) };
+    let store = Arc::new(RedisStore::connect(options).await.unwrap());
+    let connects = figure(&*store, "connects");
+    proxy.set(Fault::DelayReplies(Duration::from_millis(200)));
+    let patient = tokio::spawn({
+        let store = store.clone();
+        async move { decide(&*store, Action::take(), &all()).await }
+    });
+    leave_early(&store).await;
+    assert!(patient.await.unwrap().allowed, "it waits long enough for its answer");
+    assert_eq!(figure(&*store, "connects"), connects, "the connection is the same");
+}
+
+#[tokio::test]
+async fn silent_connection_is_replaced_when_callers_leave() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
+    let url = format!("redis://{}", proxy.address()).parse().unwrap();
+    let store = RedisStore::connect(RedisOptions { connections: 1, ..RedisOptions::new(url) }).await.unwrap();
+    proxy.set(Fault::SwallowReplies);
+    leave_early(&store).await;
+    let replaced = async {
+        while figure(&store, "connections") > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), replaced).await.expect("the silent connection is discarded");
+    proxy.set(Fault::None);
+    // It gets its answer over a new connection.
+    decide(&store, Action::peek(), &all()).await;
 }
 
 #[tokio::test]
