@@ -12,7 +12,7 @@ use pacegate::{Config, Limit, MemoryStore, Rule, Stores, Timestamp};
 use pacegate_bench::machine;
 use pacegate_bench::stopwatch::{median, now, quantile};
 use pacegate_bench::table::{Table, grouped};
-use pacegate_catalog::{Actor, Catalog, DECISIONS_MAX, DecisionRecord, Retention};
+use pacegate_catalog::{Actor, Catalog, DECISIONS_MAX, DecisionRecord, Retention, UserChange};
 use pacegate_server::{AdminKey, App, Live};
 
 const ROUNDS: usize = 5;
@@ -49,7 +49,7 @@ impl Variant {
             Catalog::open(&format!("sqlite://{}", directory.path().join("catalog.db").display())).await?;
         let (_, secret) = catalog.create_key(&Actor::default(), "checker", "bench", None).await?;
         if with_user {
-            catalog.put_user(&Actor::default(), "somebody", Some("gold"), &[]).await?;
+            catalog.put_user(&Actor::default(), "somebody", UserChange::all(Some("gold"), &[]), None).await?;
         }
         let live = Live::start(config.clone(), stores, catalog).await?;
         tokio::spawn(live.clone().keep_logs());

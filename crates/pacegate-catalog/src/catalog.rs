@@ -184,7 +184,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Actor;
+    use crate::record::{Actor, UserChange};
     use pacegate::{Limit, Rule};
 
     async fn file() -> (tempfile::TempDir, Catalog) {
@@ -239,7 +239,7 @@ mod tests {
             let error = loop {
                 // Until the last page is full.
                 let name = uuid::Uuid::now_v7().to_string();
-                match catalog.put_user(&actor, &name.repeat(20), None, &[]).await {
+                match catalog.put_user(&actor, &name.repeat(20), UserChange::all(None, &[]), None).await {
                     Ok(_) => {}
                     Err(error) => break error,
                 }

@@ -11,6 +11,7 @@ use crate::change::{Change, Part};
 use crate::digest::{keyed, random_hexadecimal};
 use crate::error::CatalogError;
 use crate::json;
+use crate::precondition::Expected;
 use crate::record::{Actor, StoredKey};
 use crate::statement::{column, optional_time, time};
 
@@ -116,13 +117,21 @@ impl Catalog {
         if is_same { read(&row).map(Some) } else { Ok(None) }
     }
 
-    /// Takes a key back. One that is revoked already stays as it is.
+    /// Revokes a key, if it is as expected. One that is revoked already stays as it is.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found.
-    pub async fn revoke_key(&self, actor: &Actor, key_id: &str) -> Result<StoredKey, CatalogError> {
-        self.change(actor, Part::Keys, key_id.to_owned(), |change, key_id| Box::pin(revoke(change, key_id)))
-            .await
+    /// [`CatalogError`]: not found, or changed meanwhile.
+    pub async fn revoke_key(
+        &self,
+        actor: &Actor,
+        key_id: &str,
+        expected: Option<Expected>,
+    ) -> Result<StoredKey, CatalogError> {
+        let input = (key_id.to_owned(), expected);
+        self.change(actor, Part::Keys, input, |change, (key_id, expected)| {
+            Box::pin(revoke(change, key_id, *expected))
+        })
+        .await
     }
 
     /// Notes that a key was used, unless a later use is noted. That is no change: it has no audit record.
@@ -180,13 +189,18 @@ async fn make(change: &mut Change<'_>, new: &NewKey) -> Result<(StoredKey, bool)
     Ok((key, true))
 }
 
-async fn revoke(change: &mut Change<'_>, key_id: &str) -> Result<StoredKey, CatalogError> {
+async fn revoke(
+    change: &mut Change<'_>,
+    key_id: &str,
+    expected: Option<Expected>,
+) -> Result<StoredKey, CatalogError> {
     if !is_id(key_id) {
         return Err(CatalogError::not_found("there is no such key"));
     }
     let statement = change.statement(&format!("{SELECT} WHERE key_id = ?")).bind(key_id.to_owned());
     let row = statement.row(change.connection).await?;
     let before = read(&row.ok_or_else(|| CatalogError::not_found("there is no such key"))?)?;
+    Expected::check(expected, Some(before.version()), "key")?;
     if before.revoked_at.is_some() {
         return Ok(before);
     }

@@ -42,6 +42,7 @@ mod json;
 mod keys;
 mod overrides;
 mod plans;
+mod precondition;
 mod record;
 mod registry;
 mod retention;
@@ -58,9 +59,10 @@ pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord};
 pub use error::CatalogError;
 pub use overrides::OVERRIDES_MAX;
 pub use plans::PLANS_MAX;
+pub use precondition::{Expected, RuleRef};
 pub use record::{
     Actor, AuditCheck, AuditFilter, AuditRecord, NewOverride, Override, PolicyDetail, Revision, RuleList,
-    StoredKey, StoredPlan, StoredRule, User,
+    StoredKey, StoredPlan, StoredRule, User, UserChange,
 };
 pub use registry::{Registry, RegistryError, Rounds, Sources};
 pub use retention::{Removed, Retention};

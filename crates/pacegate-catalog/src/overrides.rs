@@ -14,6 +14,7 @@ use crate::database::Kind;
 use crate::digest::key_of;
 use crate::error::CatalogError;
 use crate::json;
+use crate::precondition::Expected;
 use crate::record::{Actor, NewOverride, Override};
 use crate::statement::{Statement, column, time, unsigned};
 
@@ -50,19 +51,20 @@ impl Catalog {
         rows.iter().map(read).collect()
     }
 
-    /// Removes an override of a user.
+    /// Removes an override of a user, if it is as expected.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found.
+    /// [`CatalogError`]: not found, or another version is expected.
     pub async fn delete_override(
         &self,
         actor: &Actor,
         user_id: &str,
         override_id: &str,
+        expected: Option<Expected>,
     ) -> Result<(), CatalogError> {
-        let input = (user_id.to_owned(), override_id.to_owned());
-        self.change(actor, Part::Users, input, |change, (user_id, override_id)| {
-            Box::pin(delete(change, user_id, override_id))
+        let input = (user_id.to_owned(), override_id.to_owned(), expected);
+        self.change(actor, Part::Users, input, |change, (user_id, override_id, expected)| {
+            Box::pin(delete(change, user_id, override_id, *expected))
         })
         .await
     }
@@ -119,7 +121,12 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
     Ok(made)
 }
 
-async fn delete(change: &mut Change<'_>, user_id: &str, override_id: &str) -> Result<(), CatalogError> {
+async fn delete(
+    change: &mut Change<'_>,
+    user_id: &str,
+    override_id: &str,
+    expected: Option<Expected>,
+) -> Result<(), CatalogError> {
     if !is_id(override_id) {
         return Err(CatalogError::not_found("the user has no such override"));
     }
@@ -127,6 +134,7 @@ async fn delete(change: &mut Change<'_>, user_id: &str, override_id: &str) -> Re
     let row = statement.bind(override_id.to_owned()).bind(key_of(user_id)).row(change.connection).await?;
     let row = row.ok_or_else(|| CatalogError::not_found("the user has no such override"))?;
     let before = Some(json::of_override(&read(&row)?));
+    Expected::check(expected, Some(Override::VERSION), "override")?;
     let delete = change.statement("DELETE FROM pacegate_overrides WHERE override_id = ?");
     delete.bind(override_id.to_owned()).run(change.connection).await?;
     let (action, subject) = ("override.delete", override_id);

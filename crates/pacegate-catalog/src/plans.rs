@@ -11,6 +11,7 @@ use crate::database::Kind;
 use crate::digest::key_of;
 use crate::error::CatalogError;
 use crate::json;
+use crate::precondition::Expected;
 use crate::record::{Actor, StoredPlan};
 use crate::statement::{Statement, column, time};
 
@@ -44,7 +45,7 @@ impl Catalog {
         self.row(statement).await?.as_ref().map(read).transpose()
     }
 
-    /// Makes or replaces a plan, if it still has the version that is expected; says whether it was made.
+    /// Creates or replaces a plan, if it is as expected; says whether it was created.
     ///
     /// # Errors
     /// [`CatalogError`]: changed meanwhile, or an invalid value.
@@ -53,26 +54,33 @@ impl Catalog {
         actor: &Actor,
         name: &str,
         limits: &[Limit],
-        expected_version: Option<i64>,
+        expected: Option<Expected>,
     ) -> Result<(StoredPlan, bool), CatalogError> {
         check_name("name", name)?;
         check_plan(limits)?;
-        let input = (name.to_owned(), limits.to_vec(), expected_version);
-        self.change(actor, Part::Rules, input, |change, (name, limits, expected_version)| {
-            Box::pin(put(change, name, limits, *expected_version))
+        let input = (name.to_owned(), limits.to_vec(), expected);
+        self.change(actor, Part::Rules, input, |change, (name, limits, expected)| {
+            Box::pin(put(change, name, limits, *expected))
         })
         .await
     }
 
-    /// Removes a plan.
+    /// Removes a plan, if it is as expected.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found.
-    pub async fn delete_plan(&self, actor: &Actor, name: &str) -> Result<(), CatalogError> {
-        self.change(actor, Part::Rules, name.to_owned(), |change, name| {
+    /// [`CatalogError`]: not found, or changed meanwhile.
+    pub async fn delete_plan(
+        &self,
+        actor: &Actor,
+        name: &str,
+        expected: Option<Expected>,
+    ) -> Result<(), CatalogError> {
+        let input = (name.to_owned(), expected);
+        self.change(actor, Part::Rules, input, |change, (name, expected)| {
             Box::pin(async move {
                 let before = find(change, name).await?;
                 let before = before.ok_or_else(|| CatalogError::not_found("there is no such plan"))?;
+                Expected::check(*expected, Some(before.version), "plan")?;
                 let delete = change.statement("DELETE FROM pacegate_plans WHERE name_key = ?");
                 delete.bind(key_of(name)).run(change.connection).await?;
                 let before = Some(json::plan(&before));
@@ -89,13 +97,11 @@ async fn put(
     change: &mut Change<'_>,
     name: &str,
     limits: &[Limit],
-    expected_version: Option<i64>,
+    expected: Option<Expected>,
 ) -> Result<(StoredPlan, bool), CatalogError> {
     let before = find(change, name).await?;
+    Expected::check(expected, before.as_ref().map(|plan| plan.version), "plan")?;
     let version = before.as_ref().map_or(0, |plan| plan.version);
-    if expected_version.is_some_and(|expected| expected != version) {
-        return Err(CatalogError::changed("the plan was changed meanwhile"));
-    }
     let plan = StoredPlan {
         name: name.to_owned(),
         limits: limits.to_vec(),

@@ -58,6 +58,22 @@ pub struct User {
     pub updated_at: Timestamp,
 }
 
+/// A change of a user. What is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserChange {
+    /// The new tier; `Some(None)` removes it.
+    pub tier: Option<Option<String>>,
+    /// The new custom limits, in place of all those before.
+    pub custom_limits: Option<Vec<(String, Numbers)>>,
+}
+
+impl UserChange {
+    /// Replaces tier and custom limits.
+    pub fn all(tier: Option<&str>, custom_limits: &[(String, Numbers)]) -> Self {
+        Self { tier: Some(tier.map(str::to_owned)), custom_limits: Some(custom_limits.to_vec()) }
+    }
+}
+
 /// A temporary limit for one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
@@ -75,6 +91,11 @@ pub struct Override {
     pub expires_at: Timestamp,
     /// When it was made.
     pub created_at: Timestamp,
+}
+
+impl Override {
+    /// The version of every override: none is ever changed, only removed.
+    pub const VERSION: i64 = 1;
 }
 
 /// Who makes a change, for the audit trail.
@@ -142,6 +163,11 @@ pub struct StoredKey {
 }
 
 impl StoredKey {
+    /// Its version: 1 as created, 2 once revoked. Nothing else about a key changes.
+    pub fn version(&self) -> i64 {
+        1 + i64::from(self.revoked_at.is_some())
+    }
+
     /// Whether it is neither revoked nor expired at `now`.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| expires_at > now)

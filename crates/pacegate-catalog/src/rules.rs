@@ -11,6 +11,7 @@ use crate::bounds::{check_page, check_rule, is_id};
 use crate::catalog::{Catalog, revision};
 use crate::change::{Change, Part};
 use crate::error::CatalogError;
+use crate::precondition::{Expected, RuleRef};
 use crate::record::{Actor, PolicyDetail, RuleList, StoredRule};
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 use crate::{json, plans, rule_row};
@@ -124,7 +125,7 @@ impl Catalog {
         .await
     }
 
-    /// Replaces a rule by its id, if it still has the version that is expected. What `rule` cannot say stays: without `policy` that is the
+    /// Replaces a rule, if it is as expected. What `rule` cannot say stays: without `policy` that is the
     /// rule's own, and a policy has neither mode, scope, store nor failure mode.
     ///
     /// # Errors
@@ -132,17 +133,17 @@ impl Catalog {
     pub async fn replace_rule(
         &self,
         actor: &Actor,
-        rule_id: &str,
-        expected_version: Option<i64>,
+        which: impl Into<RuleRef<'_>>,
+        expected: Option<Expected>,
         rule: &Rule,
         policy: Option<PolicyDetail>,
     ) -> Result<StoredRule, CatalogError> {
         check_rule(rule)?;
-        let input = (rule_id.to_owned(), expected_version, rule.clone(), policy);
-        self.change(actor, Part::Rules, input, |change, (rule_id, expected_version, rule, policy)| {
+        let input = (Lookup::of(which.into()), expected, rule.clone(), policy);
+        self.change(actor, Part::Rules, input, |change, (lookup, expected, rule, policy)| {
             Box::pin(async move {
-                let before = expect(change, rule_id, *expected_version).await?;
-                refuse_variant(change, rule, Some(rule_id)).await?;
+                let before = expect(change, lookup, *expected).await?;
+                refuse_variant(change, rule, Some(&before.rule_id)).await?;
                 let rule = if policy.is_some() { with_numbers_of(&before.rule, rule) } else { rule.clone() };
                 let policy = policy.or(before.policy);
                 replace(change, before, &rule, policy).await
@@ -151,25 +152,26 @@ impl Catalog {
         .await
     }
 
-    /// Makes a rule, or replaces the numbers of the one of the same variant; says whether it was made.
+    /// Creates a rule, or replaces the numbers of the one of the same variant if it is as expected; says whether it was created.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept or there are too many rules.
+    /// [`CatalogError`]: changed meanwhile, a value that cannot be kept, or too many rules.
     pub async fn put_rule(
         &self,
         actor: &Actor,
         rule: &Rule,
         policy: Option<PolicyDetail>,
+        expected: Option<Expected>,
     ) -> Result<(StoredRule, bool), CatalogError> {
         check_rule(rule)?;
-        self.change(actor, Part::Rules, (rule.clone(), policy), |change, (rule, policy)| {
+        let input = (rule.clone(), policy, expected);
+        self.change(actor, Part::Rules, input, |change, (rule, policy, expected)| {
             Box::pin(async move {
-                let sql = format!("{} WHERE variant_key = ?", rule_row::SELECT);
-                let statement = change.statement(&sql).bind(rule_row::variant_key(rule));
-                match statement.row(change.connection).await? {
+                let before = find(change, &Lookup::of(RuleRef::Variant(rule))).await?;
+                Expected::check(*expected, before.as_ref().map(|before| before.version), "rule")?;
+                match before {
                     None => Ok((create(change, rule, *policy).await?, true)),
-                    Some(row) => {
-                        let before = rule_row::read(&row)?;
+                    Some(before) => {
                         let (rule, policy) = (with_numbers_of(&before.rule, rule), policy.or(before.policy));
                         Ok((replace(change, before, &rule, policy).await?, false))
                     }
@@ -179,22 +181,22 @@ impl Catalog {
         .await
     }
 
-    /// Removes a rule, if it still has the version that is expected.
+    /// Removes a rule, if it is as expected.
     ///
     /// # Errors
     /// [`CatalogError`]: not found, or changed meanwhile.
     pub async fn delete_rule(
         &self,
         actor: &Actor,
-        rule_id: &str,
-        expected_version: Option<i64>,
+        which: impl Into<RuleRef<'_>>,
+        expected: Option<Expected>,
     ) -> Result<(), CatalogError> {
-        let input = (rule_id.to_owned(), expected_version);
-        self.change(actor, Part::Rules, input, |change, (rule_id, expected_version)| {
+        let input = (Lookup::of(which.into()), expected);
+        self.change(actor, Part::Rules, input, |change, (lookup, expected)| {
             Box::pin(async move {
-                let before = expect(change, rule_id, *expected_version).await?;
+                let before = expect(change, lookup, *expected).await?;
                 let delete = change.statement("DELETE FROM pacegate_rules WHERE rule_id = ?");
-                delete.bind(rule_id.clone()).run(change.connection).await?;
+                delete.bind(before.rule_id.clone()).run(change.connection).await?;
                 record(change, "rule.delete", Some(&before), None).await
             })
         })
@@ -225,23 +227,39 @@ async fn take_in(
     Ok(())
 }
 
-/// The rule as it is now, which must be the expected version of it.
+/// The unique column that a rule is found by, and its value.
+struct Lookup {
+    column: &'static str,
+    value: String,
+}
+
+impl Lookup {
+    fn of(which: RuleRef<'_>) -> Self {
+        match which {
+            RuleRef::Id(rule_id) => Self { column: "rule_id", value: rule_id.to_owned() },
+            RuleRef::Variant(rule) => Self { column: "variant_key", value: rule_row::variant_key(rule) },
+        }
+    }
+}
+
+async fn find(change: &mut Change<'_>, lookup: &Lookup) -> Result<Option<StoredRule>, CatalogError> {
+    if !is_id(&lookup.value) {
+        return Ok(None);
+    }
+    let statement = change.statement(&format!("{} WHERE {} = ?", rule_row::SELECT, lookup.column));
+    let row = statement.bind(lookup.value.clone()).row(change.connection).await?;
+    row.as_ref().map(rule_row::read).transpose()
+}
+
+/// The stored rule, which must exist and be as expected.
 async fn expect(
     change: &mut Change<'_>,
-    rule_id: &str,
-    expected_version: Option<i64>,
+    lookup: &Lookup,
+    expected: Option<Expected>,
 ) -> Result<StoredRule, CatalogError> {
-    if !is_id(rule_id) {
-        return Err(CatalogError::not_found("there is no such rule"));
-    }
-    let statement = change.statement(&format!("{} WHERE rule_id = ?", rule_row::SELECT));
-    let row = statement.bind(rule_id.to_owned()).row(change.connection).await?;
-    let row = row.ok_or_else(|| CatalogError::not_found("there is no such rule"))?;
-    let rule = rule_row::read(&row)?;
-    if expected_version.is_some_and(|expected| expected != rule.version) {
-        let message = format!("the rule was changed meanwhile and has version {} now", rule.version);
-        return Err(CatalogError::changed(message));
-    }
+    let rule = find(change, lookup).await?;
+    let rule = rule.ok_or_else(|| CatalogError::not_found("there is no such rule"))?;
+    Expected::check(expected, Some(rule.version), "rule")?;
     Ok(rule)
 }
 

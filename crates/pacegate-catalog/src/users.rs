@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pacegate::{Numbers, Profile, Timestamp};
+use pacegate::{Profile, Timestamp};
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 
@@ -12,7 +12,8 @@ use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::digest::key_of;
 use crate::error::CatalogError;
-use crate::record::{Actor, Override, User};
+use crate::precondition::Expected;
+use crate::record::{Actor, Override, User, UserChange};
 use crate::statement::{Statement, column, time};
 use crate::{json, overrides};
 
@@ -51,23 +52,23 @@ impl Catalog {
         Ok((users, next))
     }
 
-    /// Sets a user's tier and limits of their own, in place of those before.
+    /// Creates or changes a user, if it is as expected. What `wanted` leaves out stays as it is.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept.
+    /// [`CatalogError`]: changed meanwhile, or an invalid value.
     pub async fn put_user(
         &self,
         actor: &Actor,
         user_id: &str,
-        tier: Option<&str>,
-        custom_limits: &[(String, Numbers)],
+        wanted: UserChange,
+        expected: Option<Expected>,
     ) -> Result<User, CatalogError> {
         check_user_id(user_id)?;
-        check_tier(tier)?;
-        check_custom_limits(custom_limits)?;
-        let input = (user_id.to_owned(), tier.map(str::to_owned), custom_limits.to_vec());
-        self.change(actor, Part::Users, input, |change, (user_id, tier, custom_limits)| {
-            Box::pin(put(change, user_id, tier.as_deref(), custom_limits))
+        check_tier(wanted.tier.as_ref().and_then(Option::as_deref))?;
+        check_custom_limits(wanted.custom_limits.as_deref().unwrap_or_default())?;
+        let input = (user_id.to_owned(), wanted, expected);
+        self.change(actor, Part::Users, input, |change, (user_id, wanted, expected)| {
+            Box::pin(put(change, user_id, wanted, *expected))
         })
         .await
     }
@@ -145,15 +146,21 @@ fn check_tier(tier: Option<&str>) -> Result<(), CatalogError> {
 async fn put(
     change: &mut Change<'_>,
     user_id: &str,
-    tier: Option<&str>,
-    custom_limits: &[(String, Numbers)],
+    wanted: &UserChange,
+    expected: Option<Expected>,
 ) -> Result<User, CatalogError> {
     let before = find(change, user_id).await?;
+    Expected::check(expected, before.as_ref().map(|user| user.version), "user")?;
+    // Merged here: the row cannot change until this change ends.
+    let (tier, custom_limits, version) = match &before {
+        Some(user) => (user.tier.clone(), user.custom_limits.clone(), user.version),
+        None => (None, Vec::new(), 0),
+    };
     let user = User {
         user_id: user_id.to_owned(),
-        tier: tier.map(str::to_owned),
-        custom_limits: custom_limits.to_vec(),
-        version: before.as_ref().map_or(0, |user| user.version) + 1,
+        tier: wanted.tier.clone().unwrap_or(tier),
+        custom_limits: wanted.custom_limits.clone().unwrap_or(custom_limits),
+        version: version + 1,
         updated_at: change.now,
     };
     let sql = if before.is_some() {
@@ -162,7 +169,7 @@ async fn put(
         "INSERT INTO pacegate_users (user_id, tier, custom_limits_json, version, updated_at, user_key) VALUES (?, ?, ?, ?, ?, ?)"
     };
     let statement = change.statement(sql).bind(user.user_id.clone()).bind(user.tier.clone());
-    let statement = statement.bind(json::write_custom_limits(custom_limits)?).bind(user.version);
+    let statement = statement.bind(json::write_custom_limits(&user.custom_limits)?).bind(user.version);
     statement.time(user.updated_at).bind(key_of(user_id)).run(change.connection).await?;
     let (before, after) = (before.as_ref().map(json::user), Some(json::user(&user)));
     change

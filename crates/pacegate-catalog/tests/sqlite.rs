@@ -79,11 +79,11 @@ async fn there_are_at_most_a_hundred_thousand_rules() {
     catalog.create_rule(&actor(), &rule("last", 1), None).await.unwrap();
     let error = catalog.create_rule(&actor(), &rule("more", 1), None).await.unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("100000 rules already"), "{error}");
-    assert!(catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap_err().is_invalid());
+    assert!(catalog.put_rule(&actor(), &rule("more", 1), None, None).await.unwrap_err().is_invalid());
     // Those that are there can still be changed, and one can go for another.
-    catalog.put_rule(&actor(), &rule("a", 2), None).await.unwrap();
+    catalog.put_rule(&actor(), &rule("a", 2), None, None).await.unwrap();
     catalog.delete_rule(&actor(), &first.rule_id, None).await.unwrap();
-    catalog.put_rule(&actor(), &rule("more", 1), None).await.unwrap();
+    catalog.put_rule(&actor(), &rule("more", 1), None, None).await.unwrap();
 }
 
 #[tokio::test]

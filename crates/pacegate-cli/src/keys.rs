@@ -89,8 +89,10 @@ impl Keys {
                 catalog::run(&catalog, Missing::Refused, async |catalog| list(&catalog).await)
             }
             Command::Revoke { id, catalog } => catalog::run(&catalog, Missing::Refused, async |catalog| {
-                let key =
-                    catalog.revoke_key(&catalog::actor(), &id).await.with_context(|| format!("key {id}"))?;
+                let key = catalog
+                    .revoke_key(&catalog::actor(), &id, None)
+                    .await
+                    .with_context(|| format!("key {id}"))?;
                 say(&format!("revoked {} ({}, {})", key.key_id, key.name, key.role));
                 Ok(())
             }),

@@ -523,3 +523,99 @@ async fn the_status_says_how_things_are_and_counts_transitions() {
     assert_eq!(status.body["stateTransitions"], json!({"normal": 0, "warning": 1, "throttled": 1}));
     assert!(status.body["uptimeSeconds"].is_u64() && status.body["version"].is_string());
 }
+
+/// Two administrators change different fields of one user at the same time; both get a 200.
+#[tokio::test]
+async fn concurrent_changes_of_one_user_are_both_kept() {
+    let client = Client::managed(&format!("management: {{writes_per_minute: 10000}}\n{TIERS}")).await;
+    for round in 0..100 {
+        let path = format!("/api/v1/users/u{round}/tier");
+        let custom = json!({"custom_limits": {"per-user-minute": {"limit": 7}}});
+        let (tier, custom) = tokio::join!(
+            client.admin(Method::PUT, &path, json!({"tier": "premium"})),
+            client.admin(Method::PUT, &path, custom),
+        );
+        assert_eq!((tier.status.as_u16(), custom.status.as_u16()), (200, 200));
+        let user = client.admin(Method::GET, &format!("/api/v1/users/u{round}"), NOTHING).await;
+        assert_eq!(user.body["tier"], "premium", "pair {round} lost the tier");
+        assert_eq!(user.body["custom_limits"], json!({"per-user-minute": {"limit": 7}}), "pair {round}");
+        assert_eq!(user.body["version"], 2);
+    }
+}
+
+/// Every resource that can be replaced or removed sends an ETag, and a stale `If-Match` changes nothing.
+#[tokio::test]
+async fn if_match_is_honoured_wherever_an_etag_is_sent() {
+    let client = Client::managed(&format!("management: {{writes_per_minute: 10000}}\n{TIERS}")).await;
+    let stale = [("if-match", "\"7\"")];
+    let any = [("if-match", "*")];
+    let first = [("if-match", "\"1\"")];
+    let plan = json!({"limits": [{"algorithm": "fixed_window", "limit": 5, "window_seconds": 60}]});
+    let config =
+        json!({"user_id": "u1", "endpoint": "/a", "limit": 5, "window_seconds": 60, "strategy": "gcra"});
+    let policy = json!({"type": "FIXED_WINDOW", "capacity": 5, "windowSeconds": 60});
+
+    // A precondition on a resource that does not exist fails, and creates nothing.
+    let puts = [
+        ("/api/v1/plans/silver", &plan, "/api/v1/plans/silver"),
+        ("/v1/rate-limit/config", &config, "/v1/rate-limit/config/u1/a"),
+        ("/api/v1/users/u1/tier", &json!({"tier": "premium"}), "/api/v1/users/u1"),
+    ];
+    for (path, body, shown) in puts {
+        for condition in [stale, any] {
+            let refused = client.admin_with(Method::PUT, path, &condition, body.clone()).await;
+            assert_eq!((refused.status.as_u16(), refused.error().0), (412, "PRECONDITION_FAILED"), "{path}");
+        }
+        assert_eq!(client.admin(Method::GET, shown, NOTHING).await.status, 404, "{path}");
+        let made = client.admin(Method::PUT, path, body.clone()).await;
+        assert_eq!(made.header("etag"), "\"1\"", "{path}");
+        assert_eq!(client.admin(Method::GET, shown, NOTHING).await.header("etag"), "\"1\"", "{path}");
+    }
+
+    let rule = client.admin(Method::POST, "/api/v1/rules", rule("x", 5)).await;
+    let rule_path = format!("/api/v1/rules/{}", rule.body["rule_id"].as_str().unwrap());
+    let mut new_policy = policy.clone();
+    new_policy["key"] = json!("k");
+    let made_policy = client.admin(Method::POST, "/admin/policies", new_policy).await;
+    let new_override = json!({"rule": "per-user-minute", "limit": 7, "expires_in_seconds": 3600});
+    let made_override = client.admin(Method::POST, "/api/v1/users/u1/override", new_override).await;
+    let override_path = format!("/api/v1/users/u1/override/{}", made_override.body["id"].as_str().unwrap());
+    let key = client.admin(Method::POST, "/api/v1/keys", json!({"role": "reader"})).await;
+    let key_path = format!("/api/v1/keys/{}", key.body["key_id"].as_str().unwrap());
+    for made in [&rule, &made_policy, &made_override, &key] {
+        assert_eq!((made.status.as_u16(), made.header("etag")), (201, "\"1\""), "{}", made.body);
+    }
+
+    // A stale version is refused everywhere and the current one is accepted.
+    let replaced = [
+        (rule_path.as_str(), self::rule("x", 9)),
+        ("/api/v1/plans/silver", plan),
+        ("/v1/rate-limit/config", config),
+        ("/api/v1/users/u1/tier", json!({"tier": "free"})),
+        ("/admin/policies/k", policy),
+    ];
+    for (path, body) in replaced {
+        let refused = client.admin_with(Method::PUT, path, &stale, body.clone()).await;
+        assert_eq!(refused.status, 412, "{path}");
+        let done = client.admin_with(Method::PUT, path, &first, body.clone()).await;
+        assert_eq!((done.status.as_u16(), done.header("etag")), (200, "\"2\""), "{path}: {}", done.body);
+        let done = client.admin_with(Method::PUT, path, &any, body).await;
+        assert_eq!((done.status.as_u16(), done.header("etag")), (200, "\"3\""), "{path}");
+    }
+    let third = [("if-match", "\"3\"")];
+    let removed = [
+        (rule_path.as_str(), third),
+        ("/api/v1/plans/silver", third),
+        ("/v1/rate-limit/config/u1/a", third),
+        ("/admin/policies/k", third),
+        (override_path.as_str(), first),
+        (key_path.as_str(), first),
+    ];
+    for (path, current) in removed {
+        let refused = client.admin_with(Method::DELETE, path, &stale, NOTHING).await;
+        assert_eq!(refused.status, 412, "{path}");
+        let refused = client.admin_with(Method::DELETE, path, &[("if-match", "W/\"1\"")], NOTHING).await;
+        assert_eq!(refused.status, 412, "{path}: a weak ETag never matches");
+        assert_eq!(client.admin_with(Method::DELETE, path, &current, NOTHING).await.status, 204, "{path}");
+    }
+}

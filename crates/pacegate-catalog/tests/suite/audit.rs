@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pacegate::{Limit, Numbers, Rule};
-use pacegate_catalog::{Actor, AuditCheck, AuditFilter, AuditRecord, Catalog, NewOverride};
+use pacegate_catalog::{Actor, AuditCheck, AuditFilter, AuditRecord, Catalog, NewOverride, UserChange};
 
 use super::{Place, actor, rule};
 
@@ -12,16 +12,19 @@ async fn everything(place: &Place, catalog: &Catalog) {
     catalog.replace_rule(&actor(), &made.rule_id, None, &rule("a", 2), None).await.unwrap();
     catalog.delete_rule(&actor(), &made.rule_id, None).await.unwrap();
     catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap()], None).await.unwrap();
-    catalog.delete_plan(&actor(), "gold").await.unwrap();
+    catalog.delete_plan(&actor(), "gold", None).await.unwrap();
     let numbers = Numbers { quota: 9, window: Some(Duration::from_millis(1_500)), burst: None };
-    catalog.put_user(&actor(), "u1", Some("free"), &[("a".into(), numbers)]).await.unwrap();
+    catalog
+        .put_user(&actor(), "u1", UserChange::all(Some("free"), &[("a".into(), numbers)]), None)
+        .await
+        .unwrap();
     let expires_at = place.after(10);
     let new = NewOverride { user_id: "u1".into(), rule: "a".into(), numbers, reason: None, expires_at };
     let made = catalog.add_override(&actor(), new).await.unwrap();
-    catalog.delete_override(&actor(), "u1", &made.override_id).await.unwrap();
+    catalog.delete_override(&actor(), "u1", &made.override_id, None).await.unwrap();
     catalog.delete_user(&actor(), "u1").await.unwrap();
     let (key, _) = catalog.create_key(&actor(), "admin", "k", None).await.unwrap();
-    catalog.revoke_key(&actor(), &key.key_id).await.unwrap();
+    catalog.revoke_key(&actor(), &key.key_id, None).await.unwrap();
 }
 
 async fn all(catalog: &Catalog) -> Vec<AuditRecord> {
@@ -69,7 +72,7 @@ pub(crate) async fn pages_are_filtered_and_newest_first(place: &Place) {
     for number in 0..9 {
         let by = if number % 3 == 0 { &other } else { &actor() };
         let user = if number % 2 == 0 { "u1" } else { "U1" };
-        catalog.put_user(by, user, None, &[]).await.unwrap();
+        catalog.put_user(by, user, UserChange::all(None, &[]), None).await.unwrap();
         place.clock.advance(Duration::from_secs(1));
     }
     let about = Rule { identifier: Some("u1".into()), ..rule("a", 1) };
@@ -105,7 +108,7 @@ pub(crate) async fn the_trail_is_verified_across_pages(place: &Place) {
     assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: 0, first_broken: None });
     let count: u64 = 1_003;
     for _ in 0..count {
-        catalog.put_user(&actor(), "u", None, &[]).await.unwrap();
+        catalog.put_user(&actor(), "u", UserChange::all(None, &[]), None).await.unwrap();
     }
     assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: count, first_broken: None });
     for broken in [1_001, 1_000, 1] {

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use pacegate::{Limit, Timestamp};
-use pacegate_catalog::{AuditFilter, Retention};
+use pacegate_catalog::{AuditFilter, Expected, Retention, UserChange};
 use tokio::task::JoinSet;
 
 use super::{Place, actor, rule};
@@ -21,7 +21,9 @@ pub(crate) async fn one_of_32_writers_with_the_same_version_wins(place: &Place) 
     for number in 0..32 {
         let (node, id) = (nodes[number % 2].clone(), made.rule_id.clone());
         let wanted = rule("a", 100 + number as u64);
-        writers.spawn(async move { node.replace_rule(&actor(), &id, Some(1), &wanted, None).await });
+        writers.spawn(async move {
+            node.replace_rule(&actor(), &id, Some(Expected::Version(1)), &wanted, None).await
+        });
     }
     let results = writers.join_all().await;
     let (won, lost): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
@@ -53,7 +55,7 @@ pub(crate) async fn a_hundred_writers_leave_a_trail_without_gaps(place: &Place) 
 pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
     let catalog = place.open().await;
     let limit = Limit::per_hour(1).unwrap();
-    catalog.put_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    catalog.put_rule(&actor(), &rule("a", 1), None, None).await.unwrap();
     catalog.put_plan(&actor(), "p", &[limit], None).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
@@ -71,7 +73,7 @@ pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
         });
     }
     for number in 1..=150 {
-        catalog.put_rule(&actor(), &rule("a", number), None).await.unwrap();
+        catalog.put_rule(&actor(), &rule("a", number), None, None).await.unwrap();
         catalog.put_plan(&actor(), "p", &[limit], None).await.unwrap();
     }
     done.store(true, Ordering::SeqCst);
@@ -91,7 +93,7 @@ pub(crate) async fn a_change_outlives_its_caller(place: &Place) {
         .await;
     }
     // Those that had not begun never do; what had begun ends before the next change.
-    catalog.put_user(&actor(), "u", None, &[]).await.unwrap();
+    catalog.put_user(&actor(), "u", UserChange::all(None, &[]), None).await.unwrap();
     let list = catalog.rules().await.unwrap();
     assert!(!list.rules.is_empty(), "the first one had begun");
     let rules = i64::try_from(list.rules.len()).unwrap();
@@ -118,7 +120,7 @@ pub(crate) async fn the_trail_is_whole_while_old_records_go(place: &Place) {
     let catalog = place.open().await;
     let count = 60;
     for _ in 0..count {
-        catalog.put_user(&actor(), "u", None, &[]).await.unwrap();
+        catalog.put_user(&actor(), "u", UserChange::all(None, &[]), None).await.unwrap();
         place.clock.advance(Duration::from_secs(1));
     }
     let done = Arc::new(AtomicBool::new(false));

@@ -42,16 +42,16 @@ pub(crate) async fn revoked_and_expired_keys_say_so(place: &Place) {
     assert!(brief.is_live(place.now()) && !brief.is_live(place.after(10)));
     assert_eq!(catalog.keys().await.unwrap(), [forever.clone(), brief.clone()]);
 
-    let revoked = catalog.revoke_key(&actor(), &forever.key_id).await.unwrap();
+    let revoked = catalog.revoke_key(&actor(), &forever.key_id, None).await.unwrap();
     assert_eq!(revoked.revoked_at, Some(place.now()));
     assert!(!revoked.is_live(place.now()));
     assert_eq!(catalog.key_by_secret(&secret).await.unwrap(), Some(revoked.clone()));
     let revision = catalog.revision().await.unwrap();
     place.clock.advance(Duration::from_secs(1));
-    assert_eq!(catalog.revoke_key(&actor(), &forever.key_id).await.unwrap(), revoked);
+    assert_eq!(catalog.revoke_key(&actor(), &forever.key_id, None).await.unwrap(), revoked);
     assert_eq!(catalog.revision().await.unwrap(), revision, "revoking again changes nothing");
     for unknown in ["0123456789abcdef", "a\0", ""] {
-        assert!(catalog.revoke_key(&actor(), unknown).await.unwrap_err().is_not_found());
+        assert!(catalog.revoke_key(&actor(), unknown, None).await.unwrap_err().is_not_found());
     }
 
     assert!(catalog.has_admin_key().await.unwrap());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pacegate::{Algorithm, Limit};
+use pacegate_catalog::Expected;
 
 use super::{Place, actor};
 
@@ -14,7 +15,7 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     assert!(created);
     assert_eq!((gold.limits.as_slice(), gold.version), ([second, log].as_slice(), 1));
     catalog.put_plan(&actor(), "Gold", &[log], None).await.unwrap();
-    catalog.put_plan(&actor(), "a plan", &[log], Some(0)).await.unwrap();
+    catalog.put_plan(&actor(), "a plan", &[log], None).await.unwrap();
     assert_eq!(catalog.plan("gold").await.unwrap(), Some(gold.clone()));
     assert_eq!(catalog.plan("gold ").await.unwrap(), None);
 
@@ -24,13 +25,22 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     let names: Vec<&str> = list.plans.iter().map(|plan| plan.name.as_str()).collect();
     assert_eq!(names, ["Gold", "a plan", "gold"]);
 
-    let (again, created) = catalog.put_plan(&actor(), "gold", &[log], Some(1)).await.unwrap();
+    let (again, created) =
+        catalog.put_plan(&actor(), "gold", &[log], Some(Expected::Version(1))).await.unwrap();
     assert!(!created && again.version == 2);
-    assert!(catalog.put_plan(&actor(), "gold", &[log], Some(1)).await.unwrap_err().is_changed());
-    assert!(catalog.put_plan(&actor(), "new", &[log], Some(1)).await.unwrap_err().is_changed());
-    catalog.delete_plan(&actor(), "gold").await.unwrap();
+    assert!(
+        catalog
+            .put_plan(&actor(), "gold", &[log], Some(Expected::Version(1)))
+            .await
+            .unwrap_err()
+            .is_changed()
+    );
+    assert!(
+        catalog.put_plan(&actor(), "new", &[log], Some(Expected::Version(1))).await.unwrap_err().is_changed()
+    );
+    catalog.delete_plan(&actor(), "gold", None).await.unwrap();
     assert_eq!(catalog.plan("gold").await.unwrap(), None);
-    assert!(catalog.delete_plan(&actor(), "gold").await.unwrap_err().is_not_found());
+    assert!(catalog.delete_plan(&actor(), "gold", None).await.unwrap_err().is_not_found());
 
     place.tamper("UPDATE pacegate_plans SET limits_json = '[{' WHERE name = 'Gold'").await;
     let list = catalog.rules().await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pacegate::{Algorithm, FailureMode, Limit, Mode, Pattern, Rule, Scope};
-use pacegate_catalog::PolicyDetail;
+use pacegate_catalog::{Expected, PolicyDetail, UserChange};
 
 use super::{Place, actor, rule};
 
@@ -59,7 +59,10 @@ pub(crate) async fn a_rule_is_replaced_and_removed(place: &Place) {
     let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     place.clock.advance(Duration::from_secs(5));
 
-    let replaced = catalog.replace_rule(&actor(), &made.rule_id, Some(1), &full(), None).await.unwrap();
+    let replaced = catalog
+        .replace_rule(&actor(), &made.rule_id, Some(Expected::Version(1)), &full(), None)
+        .await
+        .unwrap();
     assert_eq!((replaced.version, &replaced.rule), (2, &full()));
     assert_eq!((replaced.number, replaced.created_at), (made.number, made.created_at));
     assert_eq!(replaced.updated_at, place.now());
@@ -67,10 +70,18 @@ pub(crate) async fn a_rule_is_replaced_and_removed(place: &Place) {
     assert_eq!(catalog.rule_of_variant(&rule("a", 1)).await.unwrap(), None);
 
     let revision = catalog.revision().await.unwrap();
-    let stale =
-        catalog.replace_rule(&actor(), &made.rule_id, Some(1), &rule("a", 2), None).await.unwrap_err();
+    let stale = catalog
+        .replace_rule(&actor(), &made.rule_id, Some(Expected::Version(1)), &rule("a", 2), None)
+        .await
+        .unwrap_err();
     assert!(stale.is_changed() && stale.to_string().contains("version 2"), "{stale}");
-    assert!(catalog.delete_rule(&actor(), &made.rule_id, Some(1)).await.unwrap_err().is_changed());
+    assert!(
+        catalog
+            .delete_rule(&actor(), &made.rule_id, Some(Expected::Version(1)))
+            .await
+            .unwrap_err()
+            .is_changed()
+    );
     let unknown = "0190f5a0-0000-7000-8000-000000000000";
     assert!(catalog.replace_rule(&actor(), unknown, None, &full(), None).await.unwrap_err().is_not_found());
     assert!(catalog.delete_rule(&actor(), unknown, None).await.unwrap_err().is_not_found());
@@ -78,7 +89,7 @@ pub(crate) async fn a_rule_is_replaced_and_removed(place: &Place) {
     assert_eq!(catalog.revision().await.unwrap(), revision);
 
     catalog.replace_rule(&actor(), &made.rule_id, None, &rule("b", 2), None).await.unwrap();
-    catalog.delete_rule(&actor(), &made.rule_id, Some(3)).await.unwrap();
+    catalog.delete_rule(&actor(), &made.rule_id, Some(Expected::Version(3))).await.unwrap();
     assert_eq!(catalog.rule(&made.rule_id).await.unwrap(), None);
     assert_eq!(catalog.rules().await.unwrap().rules, []);
     assert_eq!(catalog.revision().await.unwrap().rules, 4);
@@ -110,17 +121,20 @@ pub(crate) async fn one_rule_per_variant(place: &Place) {
         // Becoming another rule's variant is refused, staying one's own is not.
         let conflict = catalog.replace_rule(&actor(), &other.rule_id, None, &same, None).await.unwrap_err();
         assert_eq!(conflict.existing(), Some(made.rule_id.as_str()));
-        catalog.replace_rule(&actor(), &other.rule_id, Some(1), variant, None).await.unwrap();
+        catalog
+            .replace_rule(&actor(), &other.rule_id, Some(Expected::Version(1)), variant, None)
+            .await
+            .unwrap();
     }
     assert_eq!(catalog.rules().await.unwrap().rules.len(), 7);
 }
 
 pub(crate) async fn putting_a_rule_makes_or_replaces_it(place: &Place) {
     let catalog = place.open().await;
-    let (made, created) = catalog.put_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    let (made, created) = catalog.put_rule(&actor(), &rule("a", 1), None, None).await.unwrap();
     assert!(created);
     let policy = Some(PolicyDetail { refill_rate: 1, window_seconds: 2 });
-    let (again, created) = catalog.put_rule(&actor(), &rule("a", 2), policy).await.unwrap();
+    let (again, created) = catalog.put_rule(&actor(), &rule("a", 2), policy, None).await.unwrap();
     assert!(!created);
     assert_eq!((again.rule_id.clone(), again.version, again.policy), (made.rule_id, 2, policy));
     assert_eq!(catalog.rules().await.unwrap().rules, [again]);
@@ -207,7 +221,7 @@ pub(crate) async fn a_row_that_somebody_edited_is_left_out(place: &Place) {
 pub(crate) async fn a_change_that_fails_leaves_nothing(place: &Place) {
     let catalog = place.open().await;
     let kept = catalog.create_rule(&actor(), &rule("kept", 1), None).await.unwrap();
-    catalog.put_user(&actor(), "u1", Some("gold"), &[]).await.unwrap();
+    catalog.put_user(&actor(), "u1", UserChange::all(Some("gold"), &[]), None).await.unwrap();
     let (list, user) = (catalog.rules().await.unwrap(), catalog.user("u1").await.unwrap());
     // The audit record comes last; its place is taken.
     place
@@ -221,7 +235,7 @@ pub(crate) async fn a_change_that_fails_leaves_nothing(place: &Place) {
     catalog.replace_rule(&actor(), &kept.rule_id, None, &rule("kept", 2), None).await.unwrap_err();
     catalog.delete_rule(&actor(), &kept.rule_id, None).await.unwrap_err();
     catalog.put_plan(&actor(), "gold", &[Limit::per_hour(1).unwrap()], None).await.unwrap_err();
-    catalog.put_user(&actor(), "u1", None, &[]).await.unwrap_err();
+    catalog.put_user(&actor(), "u1", UserChange::all(None, &[]), None).await.unwrap_err();
     catalog.delete_user(&actor(), "u1").await.unwrap_err();
     catalog.create_key(&actor(), "admin", "key", None).await.unwrap_err();
     catalog.import_users(&actor(), [("u2".to_owned(), None)]).await.unwrap_err();
@@ -254,7 +268,7 @@ pub(crate) async fn rules_that_cannot_be_kept(place: &Place) {
     for (field, rule) in rows {
         for error in [
             catalog.create_rule(&actor(), &rule, None).await.unwrap_err(),
-            catalog.put_rule(&actor(), &rule, None).await.unwrap_err(),
+            catalog.put_rule(&actor(), &rule, None, None).await.unwrap_err(),
             catalog.replace_rule(&actor(), "0190", None, &rule, None).await.unwrap_err(),
         ] {
             assert!(error.is_invalid() && error.field() == Some(field), "{rule:?}: {error}");

@@ -1,6 +1,6 @@
 //! Opening a catalog.
 
-use pacegate_catalog::Catalog;
+use pacegate_catalog::{Catalog, UserChange};
 use tokio::task::JoinSet;
 
 use super::{Place, actor, rule};
@@ -45,7 +45,7 @@ pub(crate) async fn an_interrupted_migration_is_finished(place: &Place) {
         place.tamper(sql).await;
     }
     let catalog = place.open().await;
-    catalog.put_user(&actor(), "u", Some("free"), &[]).await.unwrap();
+    catalog.put_user(&actor(), "u", UserChange::all(Some("free"), &[]), None).await.unwrap();
     assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_usage_rollups").await, 0);
     assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_decision_log").await, 0);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pacegate::{Numbers, Profile};
-use pacegate_catalog::{AuditFilter, NewOverride};
+use pacegate_catalog::{AuditFilter, NewOverride, UserChange};
 
 use super::{Place, actor};
 
@@ -31,7 +31,8 @@ pub(crate) async fn a_user_is_kept_replaced_and_removed(place: &Place) {
     assert_eq!(catalog.user("u1").await.unwrap(), None);
     assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (Profile::default(), None));
     let custom = vec![("per-minute".to_owned(), exact()), ("a".to_owned(), numbers(1))];
-    let made = catalog.put_user(&actor(), "u1", Some("premium"), &custom).await.unwrap();
+    let made =
+        catalog.put_user(&actor(), "u1", UserChange::all(Some("premium"), &custom), None).await.unwrap();
     assert_eq!((made.tier.as_deref(), &made.custom_limits, made.version), (Some("premium"), &custom, 1));
     assert_eq!(catalog.user("u1").await.unwrap(), Some(made));
     let profile = Profile { tier: Some("premium".into()), custom_limits: custom, overrides: Vec::new() };
@@ -39,7 +40,7 @@ pub(crate) async fn a_user_is_kept_replaced_and_removed(place: &Place) {
     let revision = catalog.revision().await.unwrap();
     assert_eq!((revision.all, revision.rules, revision.users), (1, 0, 1));
 
-    let again = catalog.put_user(&actor(), "u1", None, &[]).await.unwrap();
+    let again = catalog.put_user(&actor(), "u1", UserChange::all(None, &[]), None).await.unwrap();
     assert_eq!((again.tier, again.custom_limits, again.version), (None, Vec::new(), 2));
     catalog.add_override(&actor(), new(place, "a", 1, 10)).await.unwrap();
     catalog.delete_user(&actor(), "u1").await.unwrap();
@@ -74,11 +75,15 @@ pub(crate) async fn overrides_hold_until_they_expire(place: &Place) {
     assert_eq!(catalog.profile("u1", long.expires_at).await.unwrap(), (Profile::default(), None));
     assert_eq!(catalog.overrides("u2", place.now()).await.unwrap(), []);
 
-    assert!(catalog.delete_override(&actor(), "u2", &long.override_id).await.unwrap_err().is_not_found());
-    assert!(catalog.delete_override(&actor(), "u1", "0190").await.unwrap_err().is_not_found());
-    assert!(catalog.delete_override(&actor(), "u1", "\0").await.unwrap_err().is_not_found());
-    catalog.delete_override(&actor(), "u1", &long.override_id).await.unwrap();
-    assert!(catalog.delete_override(&actor(), "u1", &long.override_id).await.unwrap_err().is_not_found());
+    assert!(
+        catalog.delete_override(&actor(), "u2", &long.override_id, None).await.unwrap_err().is_not_found()
+    );
+    assert!(catalog.delete_override(&actor(), "u1", "0190", None).await.unwrap_err().is_not_found());
+    assert!(catalog.delete_override(&actor(), "u1", "\0", None).await.unwrap_err().is_not_found());
+    catalog.delete_override(&actor(), "u1", &long.override_id, None).await.unwrap();
+    assert!(
+        catalog.delete_override(&actor(), "u1", &long.override_id, None).await.unwrap_err().is_not_found()
+    );
     assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), [short]);
     assert_eq!(catalog.revision().await.unwrap().users, 3);
 }
@@ -143,7 +148,10 @@ pub(crate) async fn users_that_differ_a_little_stay_apart(place: &Place) {
     let ids =
         ["u", "U", "u ", "ü", "u\u{308}", "🚦", "🚧", "'", "\"", "\\", "%", long_a.as_str(), long_b.as_str()];
     for (number, id) in ids.iter().enumerate() {
-        catalog.put_user(&actor(), id, Some(&format!("tier {number}")), &[]).await.unwrap();
+        catalog
+            .put_user(&actor(), id, UserChange::all(Some(&format!("tier {number}")), &[]), None)
+            .await
+            .unwrap();
     }
     for (number, id) in ids.iter().enumerate() {
         let user = catalog.user(id).await.unwrap().unwrap();
@@ -165,7 +173,7 @@ pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
         ("custom_limits", "u", None, &twice),
         ("limit", "u", None, &zero),
     ] {
-        let error = catalog.put_user(&actor(), id, tier, custom).await.unwrap_err();
+        let error = catalog.put_user(&actor(), id, UserChange::all(tier, custom), None).await.unwrap_err();
         assert!(error.is_invalid() && error.field() == Some(field), "{error}");
     }
     let good = new(place, "a", 1, 10);
@@ -190,7 +198,7 @@ pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
 pub(crate) async fn thousands_are_imported_at_once(place: &Place) {
     let catalog = place.open().await;
     let custom = [("a".to_owned(), numbers(3))];
-    catalog.put_user(&actor(), "user 5", Some("old"), &custom).await.unwrap();
+    catalog.put_user(&actor(), "user 5", UserChange::all(Some("old"), &custom), None).await.unwrap();
     let users = (0..2_500).map(|number| (format!("user {number}"), Some("free".to_owned())));
     // The last one of several counts, also in one batch.
     let users =

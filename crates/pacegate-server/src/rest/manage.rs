@@ -25,7 +25,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, StatusCode};
 use jiff::Timestamp as Time;
 use pacegate::{IDENTIFIER_LENGTH_MAX, Timestamp};
-use pacegate_catalog::{Actor, CatalogError};
+use pacegate_catalog::{Actor, CatalogError, Expected};
 
 use super::read_json;
 use crate::app::Shared;
@@ -127,17 +127,17 @@ impl Managed {
         Ok(page)
     }
 
-    /// The version that `If-Match` demands; `None` when any will do.
-    pub(super) fn expected_version(&self) -> Result<Option<i64>, ApiError> {
+    /// What `If-Match` demands of the resource; `None` without that header.
+    pub(super) fn expected(&self) -> Result<Option<Expected>, ApiError> {
         let Some(value) = self.headers.get(IF_MATCH) else { return Ok(None) };
         let text = value.to_str().unwrap_or_default().trim();
         if text == "*" {
-            return Ok(None);
+            return Ok(Some(Expected::Present));
         }
         let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
         // Whatever we never gave out as an ETag matches nothing.
         let version = version.and_then(|text| text.parse().ok());
-        version.map(Some).ok_or_else(|| {
+        version.map(|version| Some(Expected::Version(version))).ok_or_else(|| {
             ApiError::field(
                 Code::PreconditionFailed,
                 "If-Match",
@@ -153,19 +153,20 @@ impl Managed {
         version: Option<i64>,
         updated_at: Option<&str>,
         current: Option<(i64, Timestamp)>,
-    ) -> Result<Option<i64>, ApiError> {
-        let by_header = self.expected_version()?;
-        if let (Some(header), Some(version)) = (by_header, version)
+    ) -> Result<Option<Expected>, ApiError> {
+        let by_header = self.expected()?;
+        if let (Some(Expected::Version(header)), Some(version)) = (by_header, version)
             && header != version
         {
             return Err(ApiError::input("version", "differs from If-Match"));
         }
-        let expected = by_header.or(version);
+        let expected = version.map(Expected::Version).or(by_header);
         let (Some(updated_at), Some((version, own))) = (updated_at, current) else { return Ok(expected) };
         // A body of an older version is outdated, not edited: the catalog answers that with 412.
-        if expected.is_none_or(|expected| expected == version) {
+        if matches!(expected, None | Some(Expected::Present)) || expected == Some(Expected::Version(version))
+        {
             unchanged_time("updated_at", Some(updated_at), own)?;
-            return Ok(Some(version));
+            return Ok(Some(Expected::Version(version)));
         }
         Ok(expected)
     }

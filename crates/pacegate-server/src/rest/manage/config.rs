@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::rule_wire::read_limit;
 use super::rules::not_in_file;
-use super::{Managed, PathParts, empty, path_parts, rfc3339, unchanged, unchanged_time, with_etag};
+use super::{Managed, PathParts, empty, path_parts, rfc3339, unchanged, with_etag};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
@@ -85,10 +85,12 @@ struct ConfigResponse<'a> {
     path = "/v1/rate-limit/config",
     operation_id = "put_config",
     tag = "Rules",
+    params(("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     request_body = ConfigRequest,
     responses(
         (status = 200, description = "It is set.", body = ConfigResponse, headers(("ETag" = String, description = "its version"))),
         (status = 409, description = "The configuration file has that rule."),
+        (status = 412, description = "It was changed since it was read."),
     )
 )]
 pub(crate) async fn put(
@@ -107,11 +109,13 @@ pub(crate) async fn put(
         read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)?;
     let rule = Rule { limit, ..template(&user_id, &endpoint, limit)? };
     not_in_file(&managed.live.sources(), &rule)?;
-    if let Some(before) = managed.live.catalog.rule_of_variant(&rule).await? {
+    let before = managed.live.catalog.rule_of_variant(&rule).await?;
+    if let Some(before) = &before {
         unchanged("rule_id", request.rule_id.as_deref(), &before.rule_id)?;
-        unchanged_time("updated_at", request.updated_at.as_deref(), before.updated_at)?;
     }
-    let (stored, _) = managed.live.catalog.put_rule(&managed.actor, &rule, None).await?;
+    let known = before.map(|before| (before.version, before.updated_at));
+    let expected = managed.expected_by(None, request.updated_at.as_deref(), known)?;
+    let (stored, _) = managed.live.catalog.put_rule(&managed.actor, &rule, None, expected).await?;
     managed.in_force().await;
     Ok(shown(&stored))
 }
@@ -150,7 +154,7 @@ pub(crate) async fn get(
     params(
         ("user_id" = value::UserId, Path, description = "whose limit it is"),
         ("endpoint" = value::EndpointPattern, Path, description = "the endpoint, percent-encoded or as raw path segments"),
-        ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster"),
+        ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one"),
     ),
     responses(
         (status = 204, description = "It is gone."),
@@ -164,22 +168,30 @@ pub(crate) async fn delete(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    let stored = find(&managed, path).await?;
-    let expected = managed.expected_version()?;
-    managed.live.catalog.delete_rule(&managed.actor, &stored.rule_id, expected).await?;
+    let (catalog, actor, expected) = (&managed.live.catalog, &managed.actor, managed.expected()?);
+    let deleted = catalog.delete_rule(actor, &of_path(path)?, expected).await;
+    deleted.map_err(|error| if error.is_not_found() { unknown() } else { error.into() })?;
     managed.in_force().await;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
 /// The stored rule for the user and endpoint of the path.
 async fn find(managed: &Managed, path: PathParts) -> Result<StoredRule, ApiError> {
+    managed.live.catalog.rule_of_variant(&of_path(path)?).await?.ok_or_else(unknown)
+}
+
+fn unknown() -> ApiError {
+    ApiError::new(Code::NotFound, "there is no configuration for this user and endpoint")
+}
+
+/// A rule of the same variant as the one for the user and endpoint of the path.
+fn of_path(path: PathParts) -> Result<Rule, ApiError> {
     let mut parts = path_parts(path)?.into_iter();
     let user_id = parts.next().unwrap_or_default();
     // With nothing behind the user's slash, the endpoint is that slash.
     let endpoint = parts.next().unwrap_or_else(|| "/".to_owned());
     let limit = pacegate::Limit::per_second(1).map_err(crate::respond::invalid_limit)?;
-    let found = managed.live.catalog.rule_of_variant(&template(&user_id, &endpoint, limit)?).await?;
-    found.ok_or_else(|| ApiError::new(Code::NotFound, "there is no configuration for this user and endpoint"))
+    template(&user_id, &endpoint, limit)
 }
 
 fn template(user_id: &str, endpoint: &str, limit: pacegate::Limit) -> Result<Rule, ApiError> {

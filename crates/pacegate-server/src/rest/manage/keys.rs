@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::overrides::expiry;
-use super::{Managed, PathParts, empty, path_part, rfc3339};
+use super::{Managed, PathParts, empty, path_part, rfc3339, with_etag};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::profiles::now;
@@ -120,7 +120,7 @@ pub(crate) async fn list(
     operation_id = "create_key",
     tag = "Keys",
     request_body = KeyRequest,
-    responses((status = 201, description = "It is made.", body = KeyResponse)),
+    responses((status = 201, description = "It is made.", body = KeyResponse, headers(("ETag" = String, description = "its version")))),
 )]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
@@ -137,7 +137,7 @@ pub(crate) async fn create(
     let (key, secret) = managed.live.catalog.create_key(&managed.actor, &role, &name, expires_at).await?;
     managed.in_force().await;
     let body = KeyResponse { secret: Some(&secret), ..KeyResponse::new(&key) };
-    Ok(json(StatusCode::CREATED, &body))
+    Ok(with_etag(json(StatusCode::CREATED, &body), key.version()))
 }
 
 /// Revokes an API key
@@ -146,10 +146,11 @@ pub(crate) async fn create(
     path = "/api/v1/keys/{key_id}",
     operation_id = "revoke_key",
     tag = "Keys",
-    params(("key_id" = String, Path, description = "the id of a key")),
+    params(("key_id" = String, Path, description = "the id of a key"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     responses(
         (status = 204, description = "It opens nothing any more."),
         (status = 404, description = "There is no such key."),
+        (status = 412, description = "It was revoked since it was read."),
     )
 )]
 pub(crate) async fn revoke(
@@ -158,7 +159,7 @@ pub(crate) async fn revoke(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    managed.live.catalog.revoke_key(&managed.actor, &path_part(path)?).await?;
+    managed.live.catalog.revoke_key(&managed.actor, &path_part(path)?, managed.expected()?).await?;
     managed.in_force().await;
     managed.live.keys.forget();
     Ok(empty(StatusCode::NO_CONTENT))

@@ -15,7 +15,7 @@ use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::users::NumbersWire;
-use super::{Managed, PathParts, empty, path_part, path_parts, path_user, rfc3339};
+use super::{Managed, PathParts, empty, path_part, path_parts, path_user, rfc3339, with_etag};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::profiles::now;
@@ -115,7 +115,7 @@ struct OverrideListResponse<'a> {
     tag = "Users",
     params(("user_id" = value::UserId, Path, description = "whom it is about")),
     request_body = OverrideRequest,
-    responses((status = 201, description = "It is made.", body = OverrideResponse)),
+    responses((status = 201, description = "It is made.", body = OverrideResponse, headers(("ETag" = String, description = "its version")))),
 )]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
@@ -137,7 +137,7 @@ pub(crate) async fn create(
     let stored = managed.live.catalog.add_override(&managed.actor, made).await?;
     managed.in_force().await;
     managed.live.profiles.forget(&user_id).await;
-    Ok(json(StatusCode::CREATED, &OverrideResponse::new(&stored)))
+    Ok(with_etag(json(StatusCode::CREATED, &OverrideResponse::new(&stored)), Override::VERSION))
 }
 
 /// The overrides of a user that hold now
@@ -167,10 +167,11 @@ pub(crate) async fn list(
     path = "/api/v1/users/{user_id}/override/{id}",
     operation_id = "delete_override",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about"), ("id" = String, Path, description = "the id of an override")),
+    params(("user_id" = value::UserId, Path, description = "whom it is about"), ("id" = String, Path, description = "the id of an override"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "The user has no such override."),
+        (status = 412, description = "It is not the version that is expected."),
     )
 )]
 pub(crate) async fn delete(
@@ -183,7 +184,7 @@ pub(crate) async fn delete(
     let [user_id, override_id] = parts.as_slice() else {
         return Err(ApiError::input("path", "has no id of an override"));
     };
-    managed.live.catalog.delete_override(&managed.actor, user_id, override_id).await?;
+    managed.live.catalog.delete_override(&managed.actor, user_id, override_id, managed.expected()?).await?;
     managed.in_force().await;
     managed.live.profiles.forget(user_id).await;
     Ok(empty(StatusCode::NO_CONTENT))

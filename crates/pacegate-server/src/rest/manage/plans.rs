@@ -174,7 +174,7 @@ pub(crate) async fn get(
     path = "/api/v1/plans/{name}",
     operation_id = "put_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     request_body = PlanRequest,
     responses(
         (status = 200, description = "It is replaced.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
@@ -224,11 +224,12 @@ pub(crate) async fn put(
     path = "/api/v1/plans/{name}",
     operation_id = "delete_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan")),
+    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "There is no such plan."),
         (status = 409, description = "The plan is from the configuration file."),
+        (status = 412, description = "It was changed since it was read."),
     )
 )]
 pub(crate) async fn delete(
@@ -239,7 +240,7 @@ pub(crate) async fn delete(
     let managed = Managed::new(&shared, request).await?;
     let name = path_part(path)?;
     not_of_file(&managed.live.sources(), &name)?;
-    managed.live.catalog.delete_plan(&managed.actor, &name).await?;
+    managed.live.catalog.delete_plan(&managed.actor, &name, managed.expected()?).await?;
     managed.in_force().await;
     Ok(empty(StatusCode::NO_CONTENT))
 }

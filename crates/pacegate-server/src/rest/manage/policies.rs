@@ -9,7 +9,7 @@ use axum::response::Response;
 use hyper::header::{HeaderValue, LINK};
 use hyper::{Request, StatusCode};
 use pacegate::{Algorithm, Limit, Rule};
-use pacegate_catalog::{PolicyDetail, StoredRule};
+use pacegate_catalog::{CatalogError, PolicyDetail, StoredRule};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -285,7 +285,7 @@ pub(crate) async fn get(
     path = "/admin/policies/{key}",
     operation_id = "replace_policy",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     request_body = PolicyRequest,
     responses(
         (status = 200, description = "It is replaced.", body = PolicyResponse, headers(("ETag" = String, description = "its version"))),
@@ -302,12 +302,10 @@ pub(crate) async fn replace(
     let key = path_part(path)?;
     let request = read_object::<PolicyRequest>(&body, &FIELDS)?;
     let (rule, detail) = request.rule(Some(&key))?;
-    let before = find(&managed, &key).await?;
-    unchanged("id", request.id, before.number)?;
-    let rule_id = before.rule_id;
-    let expected = managed.expected_version()?;
-    let (catalog, actor) = (&managed.live.catalog, &managed.actor);
-    let stored = catalog.replace_rule(actor, &rule_id, expected, &rule, Some(detail)).await?;
+    unchanged("id", request.id, find(&managed, &key).await?.number)?;
+    let (catalog, actor, expected) = (&managed.live.catalog, &managed.actor, managed.expected()?);
+    let replaced = catalog.replace_rule(actor, &rule, expected, &rule, Some(detail)).await;
+    let stored = replaced.map_err(|error| of_key(error, &key))?;
     managed.in_force().await;
     Ok(shown(StatusCode::OK, &stored))
 }
@@ -318,7 +316,7 @@ pub(crate) async fn replace(
     path = "/admin/policies/{key}",
     operation_id = "delete_policy",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    params(("key" = value::Identifier, Path, description = "the key of a policy"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "The key has no policy."),
@@ -331,21 +329,32 @@ pub(crate) async fn delete(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    let stored = find(&managed, &path_part(path)?).await?;
-    let expected = managed.expected_version()?;
-    managed.live.catalog.delete_rule(&managed.actor, &stored.rule_id, expected).await?;
+    let key = path_part(path)?;
+    let (catalog, actor, expected) = (&managed.live.catalog, &managed.actor, managed.expected()?);
+    let deleted = catalog.delete_rule(actor, &template(&key)?, expected).await;
+    deleted.map_err(|error| of_key(error, &key))?;
     managed.in_force().await;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
 async fn find(managed: &Managed, key: &str) -> Result<StoredRule, ApiError> {
-    let mut rule =
-        Rule::new(RULE_NAME, DIMENSION, Limit::per_second(1).map_err(crate::respond::invalid_limit)?);
-    rule.identifier = Some(key.to_owned());
-    let found = managed.live.catalog.rule_of_variant(&rule).await?;
-    let found = found.filter(|stored| is_policy(&stored.rule));
+    let found = managed.live.catalog.rule_of_variant(&template(key)?).await?;
+    found.filter(|stored| is_policy(&stored.rule)).ok_or_else(|| unknown(key))
+}
+
+/// A rule of the same variant as the policy of `key`.
+fn template(key: &str) -> Result<Rule, ApiError> {
+    let limit = Limit::per_second(1).map_err(crate::respond::invalid_limit)?;
+    Ok(Rule { identifier: Some(key.to_owned()), ..Rule::new(RULE_NAME, DIMENSION, limit) })
+}
+
+fn of_key(error: CatalogError, key: &str) -> ApiError {
+    if error.is_not_found() { unknown(key) } else { error.into() }
+}
+
+fn unknown(key: &str) -> ApiError {
     let key: String = key.chars().take(64).collect();
-    found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no policy for key: {key}")))
+    ApiError::new(Code::NotFound, format!("there is no policy for key: {key}"))
 }
 
 fn shown(status: StatusCode, stored: &StoredRule) -> Response {

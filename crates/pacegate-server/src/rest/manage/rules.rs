@@ -154,7 +154,7 @@ pub(crate) async fn get(
     path = "/api/v1/rules/{rule_id}",
     operation_id = "replace_rule",
     tag = "Rules",
-    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     request_body = RuleRequest,
     responses(
         (status = 200, description = "It is replaced.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
@@ -190,7 +190,7 @@ pub(crate) async fn replace(
     path = "/api/v1/rules/{rule_id}",
     operation_id = "delete_rule",
     tag = "Rules",
-    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read; 412 if somebody was faster")),
+    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "There is no such rule."),
@@ -206,7 +206,7 @@ pub(crate) async fn delete(
     let managed = Managed::new(&shared, request).await?;
     let rule_id = path_part(path)?;
     not_of_file(&managed.live.sources(), &rule_id)?;
-    let expected = managed.expected_version()?;
+    let expected = managed.expected()?;
     managed.live.catalog.delete_rule(&managed.actor, &rule_id, expected).await?;
     managed.in_force().await;
     Ok(empty(StatusCode::NO_CONTENT))

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
 use pacegate::{EffectiveLimit, Numbers};
-use pacegate_catalog::User;
+use pacegate_catalog::{User, UserChange};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
@@ -210,9 +210,12 @@ pub(crate) async fn get(
     path = "/api/v1/users/{user_id}/tier",
     operation_id = "put_tier",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    params(("user_id" = value::UserId, Path, description = "whom it is about"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
     request_body = TierRequest,
-    responses((status = 200, description = "What the user has now.", body = UserResponse, headers(("ETag" = String, description = "its version")))),
+    responses(
+        (status = 200, description = "What the user has now.", body = UserResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 412, description = "It was changed since it was read."),
+    )
 )]
 pub(crate) async fn put_tier(
     State(shared): State<Arc<Shared>>,
@@ -229,36 +232,27 @@ pub(crate) async fn put_tier(
     let before = managed.live.catalog.user(&user_id).await?;
     let known = before.as_ref().map(|user| (user.version, user.updated_at));
     let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
-    if expected.is_some_and(|expected| Some(expected) != before.as_ref().map(|user| user.version)) {
-        return Err(ApiError::new(Code::PreconditionFailed, "the user was changed meanwhile"));
-    }
-    let tier = match request.tier {
-        None => before.as_ref().and_then(|user| user.tier.clone()),
-        Some(tier) => tier,
-    };
-    let custom_limits = match request.custom_limits {
-        None => before.as_ref().map(|user| user.custom_limits.clone()).unwrap_or_default(),
-        Some(limits) => {
-            let (limits, current) = (limits.unwrap_or_default(), managed.live.sources());
-            if limits.len() > CUSTOM_LIMITS_MAX {
-                return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
-            }
-            let kept = before.as_ref().map_or(&[][..], |user| &user.custom_limits);
-            let numbers = limits.iter().map(|(name, wire)| {
-                // What is sent back as it was stays, even if its rule was changed or removed since.
-                if let Some((_, own)) = kept.iter().find(|(own, _)| own == name)
-                    && *wire == NumbersWire::of(own)
-                {
-                    return Ok((name.clone(), *own));
-                }
-                let shown: String = name.chars().take(128).collect();
-                Ok((name.clone(), wire.numbers(&current, name, &format!("custom_limits.{shown}"))?))
-            });
-            numbers.collect::<Result<_, ApiError>>()?
+    let kept = before.as_ref().map_or(&[][..], |user| &user.custom_limits);
+    let read_limits = |limits: Option<BTreeMap<String, NumbersWire>>| {
+        let (limits, current) = (limits.unwrap_or_default(), managed.live.sources());
+        if limits.len() > CUSTOM_LIMITS_MAX {
+            return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
         }
+        let numbers = limits.iter().map(|(name, wire)| {
+            // What is sent back as it was stays, even if its rule was changed or removed since.
+            if let Some((_, own)) = kept.iter().find(|(own, _)| own == name)
+                && *wire == NumbersWire::of(own)
+            {
+                return Ok((name.clone(), *own));
+            }
+            let shown: String = name.chars().take(128).collect();
+            Ok((name.clone(), wire.numbers(&current, name, &format!("custom_limits.{shown}"))?))
+        });
+        numbers.collect::<Result<Vec<_>, ApiError>>()
     };
-    let user =
-        managed.live.catalog.put_user(&managed.actor, &user_id, tier.as_deref(), &custom_limits).await?;
+    let custom_limits = request.custom_limits.map(read_limits).transpose()?;
+    let wanted = UserChange { tier: request.tier, custom_limits };
+    let user = managed.live.catalog.put_user(&managed.actor, &user_id, wanted, expected).await?;
     managed.in_force().await;
     managed.live.profiles.forget(&user_id).await;
     Ok(with_etag(json(StatusCode::OK, &UserResponse::new(&user)), user.version))
