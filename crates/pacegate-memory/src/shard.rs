@@ -87,7 +87,7 @@ impl<'a> Probe<'a> {
 }
 
 /// The digest and tail of a key, when the tail has to be made, or kept for a while.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
     digest: (u64, u32),
     tail: SmallVec<[u8; 96]>,

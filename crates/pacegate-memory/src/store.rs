@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
-use pacegate_core::{Answer, Answers, Cost, Decision, Evaluation, Taken, Timestamp, refund};
+use pacegate_core::{Answer, Answers, Cost, Decision, Evaluation, State, Taken, Timestamp, refund};
 use pacegate_store::{
     Action, ApplyFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store, StoreError,
 };
@@ -215,7 +215,10 @@ impl MemoryStore {
             let missing = |lookup: &Lookup| locked.find(lookup).is_none();
             let homeless = |lookup: &Lookup| !lookup.is_overflow() && missing(lookup);
             let own = lookups.iter().filter(|lookup| homeless(lookup)).count();
-            let shared = lookups.iter().filter(|lookup| lookup.is_overflow() && missing(lookup)).count();
+            let first = |place: usize| !lookups[..place].contains(&lookups[place]);
+            let unshared =
+                |(place, lookup): &(usize, &Lookup)| lookup.is_overflow() && missing(lookup) && first(*place);
+            let shared = lookups.iter().enumerate().filter(unshared).count();
             if own > 0 && !reserve(&self.keys, own, self.options.max_keys, take) {
                 let place = lookups.iter().position(homeless).unwrap_or_default();
                 // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
@@ -230,26 +233,26 @@ impl MemoryStore {
                 return Err(StoreError::overloaded());
             }
             locked.overflow_counters_reserved = if take { shared } else { 0 };
-            let evaluations: SmallVec<[Evaluation<'_>; 4]> = command
-                .charges
-                .iter()
-                .zip(&lookups)
-                .map(|(charge, lookup)| {
-                    let state = locked.find(lookup).map(|entry| &entry.state);
-                    Evaluation::new(charge.limit, state, now, command.cost)
-                })
-                .collect();
-            let allowed = command
-                .charges
-                .iter()
-                .zip(&evaluations)
-                .all(|(charge, evaluation)| charge.shadow || evaluation.allows());
+            let mut trials: SmallVec<[Trial<'_>; 4]> = SmallVec::new();
+            for (place, charge) in command.charges.iter().enumerate() {
+                let stored = locked.find(&lookups[place]).map(|entry| &entry.state);
+                let before = state_before(&lookups, &trials, place, stored);
+                let state = before.as_ref().or(stored);
+                let evaluation = Evaluation::new(charge.limit, state, now, command.cost);
+                trials.push(Trial { evaluation, before });
+            }
+            let fits =
+                |(charge, trial): (&Charge<'_>, &Trial<'_>)| charge.shadow || trial.evaluation.allows();
+            let allowed = command.charges.iter().zip(&trials).all(fits);
             let mut answers = Answers::new();
-            for ((charge, lookup), evaluation) in command.charges.iter().zip(&lookups).zip(&evaluations) {
+            for ((charge, lookup), Trial { evaluation, before }) in
+                command.charges.iter().zip(&lookups).zip(&trials)
+            {
                 let mut answer = if take && allowed && evaluation.allows() {
                     locked.charge(lookup, evaluation)
                 } else {
-                    evaluation.answer(locked.find(lookup).map(|entry| &entry.state))
+                    let stored = locked.find(lookup).map(|entry| &entry.state);
+                    evaluation.answer(before.as_ref().or(stored))
                 };
                 answer.shadow = charge.shadow;
                 answers.push(answer);
@@ -348,6 +351,42 @@ impl MemoryStore {
         self.overflow_counters.fetch_sub(dropped.overflow_counters, Ordering::Relaxed);
         dropped.keys > 0
     }
+}
+
+/// The evaluation of a charge, and the state it was made from where that is not the stored one.
+struct Trial<'a> {
+    evaluation: Evaluation<'a>,
+    before: Option<State>,
+}
+
+impl Trial<'_> {
+    /// The state after this charge, if it is made.
+    fn after(&self, stored: Option<&State>) -> Option<State> {
+        let mut state = self.before.as_ref().or(stored).cloned();
+        match &mut state {
+            _ if !self.evaluation.allows() => {}
+            Some(state) => {
+                self.evaluation.charge(state);
+            }
+            None => state = Some(self.evaluation.charge_fresh().1),
+        }
+        state
+    }
+}
+
+/// The state that the charge at `place` meets after those before it. New keys of one rule share its overflow counter, so that several charges
+/// of a command can concern the same one; `None` is the usual case that no earlier one does.
+fn state_before(
+    lookups: &[Lookup],
+    trials: &[Trial<'_>],
+    place: usize,
+    stored: Option<&State>,
+) -> Option<State> {
+    if !lookups[place].is_overflow() {
+        return None;
+    }
+    let earlier = lookups[..place].iter().rposition(|lookup| *lookup == lookups[place])?;
+    trials[earlier].after(stored)
 }
 
 /// Whether `newcomers` more fit under `max`; if so, a take has their places from then on.

@@ -79,6 +79,46 @@ fn overflow_counters_are_one_per_rule_and_enforce_the_rule() {
 }
 
 #[test]
+fn new_keys_of_one_rule_in_one_command_all_charge_its_overflow_counter() {
+    for algorithm in Algorithm::ALL {
+        let (_clock, store) = store(1);
+        let counter = Counter::new("shared", "user", "");
+        let limit = limit(algorithm, 100, 3_600);
+        assert!(allowed(&store, &counter, &limit, "first"));
+        let ask = |action, cost, identifiers: &[&str], shadow: bool| {
+            let charges: Vec<Charge<'_>> = identifiers
+                .iter()
+                .map(|who| Charge { shadow, ..Charge::new(Key::new(&counter, who, "/"), &limit) })
+                .collect();
+            let cost = Cost::try_new(cost).unwrap();
+            match store.apply_now(&Command { action, charges: &charges, cost }, None).unwrap() {
+                Outcome::Decided(decision) => decision,
+                other => panic!("{other:?}"),
+            }
+        };
+        let remaining = |answers: &pacegate_core::Answers| -> Vec<Option<u32>> {
+            answers.iter().map(|answer| answer.remaining).collect()
+        };
+        let left = || ask(Action::peek(), 1, &["anyone"], false).remaining().unwrap();
+
+        let decision = ask(Action::take(), 10, &["a", "b"], false);
+        assert!(decision.allowed, "{algorithm}");
+        assert_eq!(remaining(&decision.answers), [Some(90), Some(80)], "{algorithm}");
+        assert_eq!(left(), 80, "{algorithm}");
+        // There is room for each of them, but not for both.
+        for action in [Action::take(), Action::peek()] {
+            let denied = ask(action, 50, &["a", "b"], false);
+            assert!(!denied.allowed && denied.retry_after().is_some(), "{algorithm}");
+            assert_eq!(denied.answers.iter().map(|answer| answer.allowed).collect::<Vec<_>>(), [true, false]);
+            assert_eq!(left(), 80, "{algorithm} charged a denied command");
+        }
+        // A shadow limit is charged as far as it has room.
+        assert!(ask(Action::take(), 30, &["a", "b", "c"], true).allowed, "{algorithm}");
+        assert_eq!(left(), 20, "{algorithm}");
+    }
+}
+
+#[test]
 fn idle_keys_are_dropped_as_the_work_goes_on() {
     for algorithm in Algorithm::ALL {
         let (clock, store) = store(1_000_000);
