@@ -1,10 +1,9 @@
-//! The six algorithms, one file each, behind one set of questions.
+//! The six algorithms behind one set of questions. Token bucket, leaky bucket and GCRA share one counter, `token_bucket`.
 //!
 //! A *reading* is a counter brought to `now`: small, copied, and enough to answer everything about one request
 //! without touching the counter. Charging produces the next reading; only then is anything written.
 
 mod fixed_window;
-mod gcra;
 mod leaky_bucket;
 mod sliding_counter;
 mod sliding_log;
@@ -16,7 +15,6 @@ use crate::state::{Counts, State};
 use crate::time::Timestamp;
 
 pub(crate) use fixed_window::FixedWindow;
-pub(crate) use gcra::{ArrivalTime, Gcra};
 pub(crate) use leaky_bucket::queue;
 pub(crate) use sliding_counter::{SlidingCounter, WindowCounts};
 pub(crate) use sliding_log::{Log, SlidingLog};
@@ -42,7 +40,7 @@ pub(crate) enum Reading {
     FixedWindow(FixedWindow),
     SlidingLog(SlidingLog),
     SlidingCounter(SlidingCounter),
-    Gcra(Gcra),
+    Gcra(Bucket),
 }
 
 impl Reading {
@@ -56,7 +54,7 @@ impl Reading {
             Counts::FixedWindow(window) => Self::FixedWindow(window.read(limit, now)),
             Counts::SlidingLog(log) => Self::SlidingLog(log.read(limit, now)),
             Counts::SlidingCounter(counts) => Self::SlidingCounter(counts.read(limit, now)),
-            Counts::Gcra(arrival) => Self::Gcra(arrival.read(limit, state, now)),
+            Counts::Gcra(bucket) => Self::Gcra(bucket.read(limit, state, now)),
         }
     }
 
@@ -69,7 +67,7 @@ impl Reading {
             Algorithm::SlidingCounter => {
                 Self::SlidingCounter(WindowCounts::fresh(limit, now).read(limit, now))
             }
-            Algorithm::Gcra => Self::Gcra(Gcra::fresh(limit, now)),
+            Algorithm::Gcra => Self::Gcra(Bucket::fresh(limit, now)),
         }
     }
 
@@ -77,14 +75,15 @@ impl Reading {
     #[cold]
     pub(crate) fn retry_at(&self, limit: &Limit, state: Option<&State>, cost: Cost) -> u64 {
         match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.retry_at(limit, cost),
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
+                bucket.retry_at(limit, cost)
+            }
             Self::FixedWindow(window) => window.retry_at(limit),
             Self::SlidingLog(log) => match state.map(State::counts) {
                 Some(Counts::SlidingLog(entries)) => log.retry_at(limit, entries, cost),
                 _ => log.now(),
             },
             Self::SlidingCounter(counter) => counter.retry_at(limit, cost),
-            Self::Gcra(gcra) => gcra.retry_at(limit, cost),
         }
     }
 }
@@ -93,22 +92,24 @@ impl Counting for Reading {
     #[inline(always)]
     fn remaining(&self, limit: &Limit) -> u32 {
         match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.remaining(limit),
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
+                bucket.remaining(limit)
+            }
             Self::FixedWindow(window) => window.remaining(limit),
             Self::SlidingLog(log) => log.remaining(limit),
             Self::SlidingCounter(counter) => counter.remaining(limit),
-            Self::Gcra(gcra) => gcra.remaining(limit),
         }
     }
 
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.fits(limit, cost),
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
+                bucket.fits(limit, cost)
+            }
             Self::FixedWindow(window) => window.fits(limit, cost),
             Self::SlidingLog(log) => log.fits(limit, cost),
             Self::SlidingCounter(counter) => counter.fits(limit, cost),
-            Self::Gcra(gcra) => gcra.fits(limit, cost),
         }
     }
 
@@ -120,18 +121,19 @@ impl Counting for Reading {
             Self::FixedWindow(window) => Self::FixedWindow(window.charged(limit, cost)),
             Self::SlidingLog(log) => Self::SlidingLog(log.charged(limit, cost)),
             Self::SlidingCounter(counter) => Self::SlidingCounter(counter.charged(limit, cost)),
-            Self::Gcra(gcra) => Self::Gcra(gcra.charged(limit, cost)),
+            Self::Gcra(bucket) => Self::Gcra(bucket.charged(limit, cost)),
         }
     }
 
     #[inline(always)]
     fn reset_at(&self, limit: &Limit) -> Option<u64> {
         match self {
-            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) => bucket.reset_at(limit),
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
+                bucket.reset_at(limit)
+            }
             Self::FixedWindow(window) => window.reset_at(limit),
             Self::SlidingLog(log) => log.reset_at(limit),
             Self::SlidingCounter(counter) => counter.reset_at(limit),
-            Self::Gcra(gcra) => gcra.reset_at(limit),
         }
     }
 }

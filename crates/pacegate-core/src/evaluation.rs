@@ -39,7 +39,10 @@ impl<'a> Evaluation<'a> {
     #[inline]
     pub fn new(limit: &'a Limit, state: Option<&State>, now: Timestamp, cost: Cost) -> Self {
         let state = state.filter(|state| state.belongs_to(limit));
-        let reading = Reading::new(limit, state, now);
+        let reading = match state {
+            Some(ahead) if ahead.lies_ahead(now) => Reading::new(limit, Some(&ahead.moved_to(now)), now),
+            state => Reading::new(limit, state, now),
+        };
         let fits = cost.get() <= limit.capacity() && reading.fits(limit, cost);
         Self { limit, now, cost, reading, stored: state.map_or(Standing::Normal, State::standing), fits }
     }
@@ -64,7 +67,12 @@ impl<'a> Evaluation<'a> {
         } else {
             answer.reason = Some(Reason::LimitExceeded);
             answer.standing = Standing::Throttled;
-            let retry_at = self.reading.retry_at(self.limit, state, self.cost);
+            let retry_at = match state {
+                Some(ahead) if ahead.lies_ahead(self.now) => {
+                    self.reading.retry_at(self.limit, Some(&ahead.moved_to(self.now)), self.cost)
+                }
+                state => self.reading.retry_at(self.limit, state, self.cost),
+            };
             answer.retry_at = Some(Timestamp::from_micros(retry_at));
         }
         answer
@@ -74,8 +82,16 @@ impl<'a> Evaluation<'a> {
     #[inline]
     pub fn charge(&self, state: &mut State) -> Answer {
         let (answer, reading) = self.charged();
+        self.correct_time(state);
         state.set(self.limit, &reading, answer.standing, self.cost);
         answer
+    }
+
+    /// For a take that does not charge `state`: a counter whose time lies more than one window ahead, because the clock was set back, is
+    /// brought to the present. Without it the caller would be told the same wait again and again. Says whether the state changed.
+    #[inline]
+    pub fn correct_time(&self, state: &mut State) -> bool {
+        state.belongs_to(self.limit) && state.correct_time(self.now)
     }
 
     /// Charges an absent key: the answer, and the state to keep from now on.

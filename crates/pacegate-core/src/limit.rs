@@ -22,7 +22,7 @@ pub enum Algorithm {
     SlidingLog,
     /// The previous window's count, weighted by how much of it still overlaps, plus this window's.
     SlidingCounter,
-    /// The generic cell rate algorithm: one theoretical arrival time.
+    /// The generic cell rate algorithm: decides as a token bucket does.
     Gcra,
 }
 

@@ -2,7 +2,7 @@
 
 mod encoding;
 
-use crate::algorithm::{ArrivalTime, Bucket, Counting, FixedWindow, Log, Reading, SlidingLog, WindowCounts};
+use crate::algorithm::{Bucket, Counting, FixedWindow, Log, Reading, SlidingLog, WindowCounts};
 use crate::cost::Cost;
 use crate::decision::Taken;
 use crate::limit::{Algorithm, Limit, Scale, Shape};
@@ -30,7 +30,7 @@ pub(crate) enum Counts {
     /// Boxed to keep the other states small: they are the common case.
     SlidingLog(Box<Log>),
     SlidingCounter(WindowCounts),
-    Gcra(ArrivalTime),
+    Gcra(Bucket),
 }
 
 impl State {
@@ -72,7 +72,7 @@ impl State {
     /// charge in one go, without the detours that other cases need. `None` leaves everything as it is, for an evaluation to look at.
     #[inline(always)]
     pub fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Option<Taken> {
-        if !self.same_scale(limit) || cost.get() > limit.capacity() {
+        if !self.same_scale(limit) || cost.get() > limit.capacity() || self.lies_ahead(now) {
             return None;
         }
         let stored = self.standing;
@@ -99,11 +99,12 @@ impl State {
         if !self.belongs_to(limit) {
             return false;
         }
+        let corrected = self.correct_time(now);
         let before = Reading::new(limit, Some(self), now);
         let after = match before {
             Reading::TokenBucket(bucket) => Reading::TokenBucket(bucket.refunded(limit, cost, taken_at)),
             Reading::LeakyBucket(bucket) => Reading::LeakyBucket(bucket.refunded(limit, cost, taken_at)),
-            Reading::Gcra(gcra) => Reading::Gcra(gcra.refunded(limit, cost, taken_at)),
+            Reading::Gcra(bucket) => Reading::Gcra(bucket.refunded(limit, cost, taken_at)),
             Reading::FixedWindow(window) => Reading::FixedWindow(window.refunded(limit, cost, taken_at)),
             Reading::SlidingCounter(counter) => {
                 Reading::SlidingCounter(counter.refunded(limit, cost, taken_at))
@@ -117,12 +118,57 @@ impl State {
             }
         };
         if after == before {
-            return false;
+            return corrected;
         }
         let settled = self.standing.settle(before.remaining(limit), limit.capacity());
         self.adopt(limit, settled.settle(after.remaining(limit), limit.capacity()));
         self.set_counts(&after);
         true
+    }
+
+    /// Whether the counter's time lies more than one window ahead of `now`: the clock was set back since it was written.
+    #[inline(always)]
+    pub(crate) fn lies_ahead(&self, now: Timestamp) -> bool {
+        let window = self.shape.window();
+        let time = match &self.counts {
+            Counts::TokenBucket(bucket) | Counts::LeakyBucket(bucket) | Counts::Gcra(bucket) => {
+                match self.shape.tick_exponent() {
+                    0 => bucket.tick,
+                    exponent => bucket.tick.saturating_mul(10u64.pow(exponent.into())),
+                }
+            }
+            Counts::FixedWindow(FixedWindow { number, .. })
+            | Counts::SlidingCounter(WindowCounts { number, .. }) => number.saturating_mul(window),
+            Counts::SlidingLog(log) => log.newest(),
+        };
+        time > now.as_micros() + window
+    }
+
+    /// Where the counter's time [lies ahead](Self::lies_ahead), what is in use counts as taken at `now` from then on: nothing comes back that
+    /// did not before, and the caller does not wait for the time that the clock showed once. Says whether that was so.
+    #[inline]
+    pub(crate) fn correct_time(&mut self, now: Timestamp) -> bool {
+        let ahead = self.lies_ahead(now);
+        if ahead {
+            *self = self.moved_to(now);
+        }
+        ahead
+    }
+
+    /// The same in use, taken at `now`.
+    #[cold]
+    pub(crate) fn moved_to(&self, now: Timestamp) -> Self {
+        let (window, now) = (self.shape.window(), now.as_micros());
+        let tick = now / 10u64.pow(self.shape.tick_exponent().into());
+        let counts = match &self.counts {
+            Counts::TokenBucket(bucket) => Counts::TokenBucket(bucket.moved_to(tick)),
+            Counts::LeakyBucket(bucket) => Counts::LeakyBucket(bucket.moved_to(tick)),
+            Counts::Gcra(bucket) => Counts::Gcra(bucket.moved_to(tick)),
+            Counts::FixedWindow(counts) => Counts::FixedWindow(counts.moved_to(now / window)),
+            Counts::SlidingCounter(counts) => Counts::SlidingCounter(counts.moved_to(now / window)),
+            Counts::SlidingLog(log) => Counts::SlidingLog(Box::new(log.moved_to(window, now))),
+        };
+        Self { counts, ..*self }
     }
 
     /// Whether the state was written by this algorithm over this window; if not, it counts for nothing.
@@ -178,7 +224,7 @@ impl State {
             Reading::LeakyBucket(bucket) => Counts::LeakyBucket(bucket),
             Reading::FixedWindow(window) => Counts::FixedWindow(window),
             Reading::SlidingCounter(counter) => Counts::SlidingCounter(counter.counts),
-            Reading::Gcra(gcra) => Counts::Gcra(gcra.arrival),
+            Reading::Gcra(bucket) => Counts::Gcra(bucket),
             Reading::SlidingLog(_) => return,
         };
     }
@@ -199,9 +245,9 @@ impl Counts {
                 *counts = next.counts;
                 Some(taken)
             }
-            Self::Gcra(arrival) => {
-                let (next, taken) = take_from(arrival.at(limit, now), limit, now, cost, stored)?;
-                *arrival = next.arrival;
+            Self::Gcra(bucket) => {
+                let (next, taken) = take_from(bucket.at(limit, now), limit, now, cost, stored)?;
+                *bucket = next;
                 Some(taken)
             }
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::SlidingLog(_) => None,

@@ -25,7 +25,11 @@ impl Counter {
         let evaluation =
             Evaluation::new(limit, self.state.as_ref(), Timestamp::from_micros(now), price(cost));
         match &mut self.state {
-            _ if !evaluation.allows() => evaluation.answer(self.state.as_ref()),
+            Some(state) if !evaluation.allows() => {
+                evaluation.correct_time(state);
+                evaluation.answer(Some(state))
+            }
+            None if !evaluation.allows() => evaluation.answer(None),
             Some(state) => evaluation.charge(state),
             None => {
                 let (answer, state) = evaluation.charge_fresh();
@@ -37,6 +41,13 @@ impl Counter {
 
     fn give_back(&mut self, limit: &Limit, now: u64, cost: u64) {
         let _ = refund(limit, self.state.as_mut(), Timestamp::from_micros(now), price(cost), None);
+    }
+
+    /// The same counter after a take that has no room, which brings a time from more than a window ahead to `now`.
+    fn corrected(&self, limit: &Limit, now: u64) -> Self {
+        let mut counter = self.clone();
+        counter.take(limit, now, (u64::from(limit.capacity()) + 1).min(Limit::QUOTA_MAX));
+        counter
     }
 
     fn encoded(&self) -> Option<Vec<u8>> {
@@ -172,6 +183,7 @@ fn check_weighted(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseE
 
 /// Denied one microsecond before the announced time, allowed at it.
 fn check_retry(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let counter = counter.corrected(limit, now);
     let answer = counter.look(limit, now, cost);
     match answer.retry_at {
         None => prop_assert!(answer.allowed || cost > u64::from(limit.capacity())),
@@ -189,6 +201,7 @@ fn check_retry(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<
 
 /// The whole capacity is back at reset_at, and not one microsecond earlier.
 fn check_reset(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
+    let counter = counter.corrected(limit, now);
     let reset_at = counter.look(limit, now, 1).reset_at.unwrap().as_micros();
     let whole = u64::from(limit.capacity());
     if reset_at == Timestamp::MAX.as_micros() {
@@ -237,13 +250,40 @@ fn check_additivity(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Re
     Ok(())
 }
 
-/// A denied take leaves the state as it was, to the byte.
+/// A denied take leaves the state as it was, to the byte, once its time does not lie more than a window ahead. What it answers is the same
+/// either way.
 fn check_denial(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
-    let mut after = counter.clone();
-    if !after.take(limit, now, cost).allowed {
-        prop_assert_eq!(after.encoded(), counter.encoded());
+    let corrected = counter.corrected(limit, now);
+    let mut after = corrected.clone();
+    let answer = after.take(limit, now, cost);
+    if !answer.allowed {
+        prop_assert_eq!(after.encoded(), corrected.encoded());
+        if cost <= u64::from(limit.capacity()) && limit.capacity() < Limit::QUOTA_MAX as u32 {
+            prop_assert_eq!(counter.look(limit, now, cost), answer);
+        }
     }
     Ok(())
+}
+
+/// Takes of a history on a clock that is set back once, and what of them was admitted, by the time that really passed.
+fn admissions_over_a_step_back(history: &History, step_at: usize, back: u64) -> Vec<Admission> {
+    let limit = &history.keys[0][0];
+    // Whole ticks, so that a tick of the clock is one of the real time.
+    let back = back - back % tick(limit);
+    let mut counter = Counter::default();
+    let (mut real, mut retry_at) = (history.start.max(back), None);
+    let mut admitted = Vec::new();
+    for (index, operation) in history.operations.iter().enumerate() {
+        let lag = if index < step_at { 0 } else { back };
+        real = operation.step.apply(real, micros(limit), retry_at).max(real);
+        let cost = operation.amount.cost(u64::from(limit.capacity()));
+        let answer = counter.take(limit, real - lag, cost);
+        retry_at = answer.retry_at.map(|at| at.as_micros() + lag).or(retry_at);
+        if answer.allowed {
+            admitted.push((real, cost));
+        }
+    }
+    admitted
 }
 
 /// What is encoded is decoded to the same state, also with a byte changed or cut off: to some state or an error, never a panic.
@@ -345,6 +385,69 @@ laws! {
     gcra Gcra,
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 10_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_clock_that_is_set_back_admits_no_more_than_the_law(
+        history in history::algorithm()
+            .prop_filter("windows are aligned to the clock", |algorithm| {
+                algorithm.takes_burst() || *algorithm == Algorithm::SlidingLog
+            })
+            .prop_flat_map(history::of),
+        step_at in 0..40usize,
+        windows in 0..5_000u64,
+    ) {
+        let limit = &history.keys[0][0];
+        let back = (u128::from(micros(limit)) * u128::from(windows) / 1_000) as u64;
+        check_bound(limit, &admissions_over_a_step_back(&history, step_at, back))?;
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_locks_nobody_out_for_longer_than_a_window() {
+    const WINDOW: u64 = 10_000_000;
+    const HOUR: u64 = 3_600_000_000;
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::try_new(algorithm, 10, std::time::Duration::from_micros(WINDOW)).unwrap();
+        let start = 1_790_000_000_000_000;
+        let mut counter = Counter::default();
+        assert!(counter.take(&limit, start, 6).allowed);
+        // What was taken before still counts.
+        let set_back = start - HOUR;
+        assert_eq!(counter.look(&limit, set_back, 4).remaining, Some(4), "{algorithm}");
+        assert!(!counter.look(&limit, set_back, 5).allowed, "{algorithm}");
+        assert!(counter.take(&limit, start, 4).allowed);
+        // Callers that come back too early do not prolong it.
+        for wait in [0, 1, WINDOW / 20] {
+            let denied = counter.take(&limit, set_back + wait, 1);
+            let retry_at = denied.retry_at.unwrap().as_micros();
+            // A full sliding counter has room for one when a tenth of the next window has passed.
+            let longest = if algorithm == Algorithm::SlidingCounter { WINDOW / 10 } else { 0 };
+            assert!(retry_at <= set_back + WINDOW + longest, "{algorithm} waits {} µs", retry_at - set_back);
+        }
+        let retry_at = counter.take(&limit, set_back, 1).retry_at.unwrap().as_micros();
+        assert!(!counter.take(&limit, retry_at - 1, 1).allowed, "{algorithm}");
+        assert!(counter.take(&limit, retry_at, 1).allowed, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_time_at_most_one_window_ahead_is_kept() {
+    let window = std::time::Duration::from_secs(10);
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::try_new(algorithm, 10, window).unwrap();
+        let mut counter = Counter::default();
+        let start = 1_790_000_000_000_000;
+        assert!(counter.take(&limit, start, 10).allowed);
+        let before = counter.encoded();
+        for back in [1, 10_000_000] {
+            assert!(!counter.take(&limit, start - back, 1).allowed, "{algorithm}");
+            assert_eq!(counter.encoded(), before, "{algorithm} after {back} µs back");
+        }
+    }
+}
+
 #[test]
 fn the_short_way_is_taken_where_it_pays() {
     for algorithm in
@@ -357,6 +460,8 @@ fn the_short_way_is_taken_where_it_pays() {
         assert_eq!(taken.remaining, 7, "{algorithm}");
         assert!(state.take(&limit, now, price(8)).is_none(), "{algorithm} has no room for eight");
         assert!(state.take(&limit, now, price(11)).is_none(), "{algorithm} never has room for eleven");
+        let set_back = Timestamp::from_micros(now.as_micros() - 121_000_000);
+        assert!(state.take(&limit, set_back, Cost::ONE).is_none(), "{algorithm} has to look at its time");
     }
 }
 

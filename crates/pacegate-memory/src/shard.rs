@@ -49,6 +49,7 @@ impl Entry {
     pub(crate) fn evaluate(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Answer {
         let evaluation = Evaluation::new(limit, Some(&self.state), now, cost);
         if !evaluation.allows() {
+            evaluation.correct_time(&mut self.state);
             return evaluation.answer(Some(&self.state));
         }
         let answer = evaluation.charge(&mut self.state);

@@ -251,8 +251,12 @@ impl MemoryStore {
                 let mut answer = if take && allowed && evaluation.allows() {
                     locked.charge(lookup, evaluation)
                 } else {
-                    let stored = locked.find(lookup).map(|entry| &entry.state);
-                    evaluation.answer(before.as_ref().or(stored))
+                    let stored = locked.find_mut(lookup).map(|entry| &mut entry.state);
+                    let answer = evaluation.answer(before.as_ref().or(stored.as_deref()));
+                    if let Some(state) = stored.filter(|_| take) {
+                        evaluation.correct_time(state);
+                    }
+                    answer
                 };
                 answer.shadow = charge.shadow;
                 answers.push(answer);

@@ -1,7 +1,8 @@
 -- Decides on one command and, if it is admitted, charges it: all six algorithms, chains of them, peeks, refunds, resets, idempotency.
 --
 -- It is one script because Redis runs a script alone: between its first read and its last write nobody else touches the keys.
--- Everything is read and decided before anything is written, since Lua does not roll back. A denial, a peek and a replay write nothing.
+-- Everything is read and decided before anything is written, since Lua does not roll back. A denial, a peek and a replay write nothing, except
+-- that a take whose counter lies more than a window ahead, because the clock was set back, brings it to the present.
 -- Every number is an integer below 2^53, which a double holds exactly; the arithmetic is that of the Rust core.
 --
 -- KEYS[1..n]   the state of each limit, in the order of the charges; they differ from each other
@@ -31,8 +32,8 @@ local LIMIT, LIMIT_LENGTH = '<BBBI4I4dddddd', 59
 local STATE, STATE_LENGTH, VERSION = '<BBBBI4dddd', 40, 1
 -- allowed, reason (0 none, 1 no room, 2 never fits), standing, previous standing, remaining, queue position, reset_at, retry_at (-1 none), delay
 local ANSWER, HEAD_AND_ANSWER = '<BBBBI4I4ddd', '<BdBBBBBI4I4ddd'
-local LEAKY, FIXED, LOG, COUNTER, GCRA = 2, 3, 4, 5, 6
-local MAX = 9007199254740991
+local LEAKY, FIXED, LOG, COUNTER = 2, 3, 4, 5
+local MAX, LARGEST_QUOTA = 9007199254740991, 1000000000
 local KEPT_FOR = 300000000
 -- Tests that bring their own time run for less than this many milliseconds of the server's.
 local KEPT_IN_TESTS = 86400000
@@ -115,55 +116,35 @@ local function rarely(now, cost, extra)
   end
 
   -- Level and tick of a state that was written under another quota or tick: whole tokens are kept, a fraction counts as used.
-  function rare.convert(algorithm, window, new_tick, new_unit, quota, exponent, level, at)
+  function rare.convert(window, new_tick, new_unit, quota, exponent, level, at)
     local tick = 10 ^ exponent
     local ticks = ceil_div(window, tick)
     local a, b = quota, ticks
     while b ~= 0 do a, b = b, a % b end
     local unit, rate = ticks / a, quota / a
     local elapsed = floor(now / tick) - at
-    local tokens
-    if elapsed >= 0 then
-      if elapsed >= ceil_div(level, rate) then level = 0 else level = level - elapsed * rate end
-      tokens = ceil_div(level, unit)
-    elseif algorithm == GCRA then
-      local rest
-      tokens, rest = rare.mul_div(-elapsed, rate, unit)
-      tokens = tokens + floor(level / unit)
-      local part = level % unit
-      if rest >= unit - part then tokens, rest = tokens + 1, rest - (unit - part) else rest = rest + part end
-      if rest > 0 then tokens = tokens + 1 end
-    else
-      tokens = ceil_div(level, unit)
-    end
-    local here = floor(now / new_tick)
-    if algorithm ~= GCRA then here = math.max(here, ceil_div(rare.times(at, tick), new_tick)) end
-    return rare.times(tokens, new_unit), here
+    if elapsed >= ceil_div(level, rate) then level = 0 elseif elapsed > 0 then level = level - elapsed * rate end
+    local here, last_seen = floor(now / new_tick), ceil_div(rare.times(at, tick), new_tick)
+    -- Rounding up must not carry it further than one window ahead.
+    if last_seen > here and rare.times(last_seen, new_tick) <= now + window then here = last_seen end
+    return rare.times(ceil_div(level, unit), new_unit), here
   end
 
-  -- What is owed at tick 'here' of a gcra that owes 'from' at tick 'at', which is later; more than any capacity is MAX.
-  function rare.owed(from, at, here, rate)
-    if at - here > floor((MAX - from) / rate) then return MAX end
-    return from + (at - here) * rate
-  end
-
-  -- 'at' and 'from' of a bucket or gcra that owes 'level' at tick 'here', after the cost is given back; nil when nothing is. What can have come
-  -- back by itself since it was taken is not given back once more. In ticks and units, because a refund may be larger than 2^53 units.
-  function rare.refund_level(algorithm, tick, unit, rate, level, at, from, here)
+  -- The level of a bucket at tick 'at' after the cost is given back. What can have come back by itself since it was taken is not given back
+  -- once more. In ticks and units, because a refund may be larger than 2^53 units.
+  function rare.refund_level(tick, unit, rate, level, at)
     local ticks, units = rare.mul_div(unit, cost, rate)
-    if algorithm ~= GCRA then here = at end
-    if extra ~= '' then ticks = ticks - math.max(here - floor(tonumber(extra) / tick), 0) end
-    if ticks < 0 or (ticks == 0 and units == 0) then return nil end
-    if algorithm ~= GCRA then
-      if ticks > floor(level / rate) then return at, 0 end
-      return at, math.max(level - ticks * rate - units, 0)
-    end
-    at, from = at - ticks, from - units
-    if from < 0 then at, from = at - 1, from + rate end
-    if at > here then return at, from end
-    -- Nothing is owed any more, also on a clock turned back further.
-    if here - at >= ceil_div(from, rate) then return 0, 0 end
-    return here, from - (here - at) * rate
+    if extra ~= '' then ticks = ticks - math.max(at - floor(tonumber(extra) / tick), 0) end
+    if ticks < 0 then return level end
+    if ticks > floor(level / rate) then return 0 end
+    return math.max(level - ticks * rate - units, 0)
+  end
+
+  -- The three numbers of a state whose time lies more than one window ahead, because the clock was set back: the same in use, taken now.
+  function rare.taken_now(algorithm, window, exponent, a, b, c)
+    if algorithm == FIXED then return floor(now / window), b, c end
+    if algorithm == COUNTER then return floor(now / window), math.min(b + c, LARGEST_QUOTA), 0 end
+    return a, floor(now / 10 ^ exponent), c
   end
 
   -- Current and previous count of a window after the cost is given back to the window it was taken in.
@@ -226,7 +207,22 @@ local function logging(now, cost, extra, injected)
     log.newest, log.newest_time, log.newest_own, log.total = newest[1], time, own, total
     log.base, log.first_total, log.first_time = first_total - first_own, first_total, tonumber(first[2])
     log.used, log.fresh_at = total - log.base, time + window
+    if time > now + window then
+      -- The clock was set back by more than a window: what is in use counts as one entry, taken now.
+      log.ahead, log.newest = true, member(log.used, log.used, window, standing)
+      log.time, log.live_from, log.fresh_at, log.first_time, log.newest_time = now, now - window, now + window, now, now
+      log.base, log.total, log.first_total, log.newest_own = 0, log.used, log.used, log.used
+    end
     return log
+  end
+
+  -- Writes the one entry that counts for a log from more than a window ahead.
+  function logs.correct(log)
+    call('UNLINK', log.key)
+    call('ZADD', log.key, score(now), log.newest)
+    local milliseconds = floor(log.window / 1000) + 2
+    if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end
+    call('PEXPIRE', log.key, milliseconds)
   end
 
   -- When enough has expired: with the first entry whose running total reaches it, found by its rank.
@@ -330,6 +326,7 @@ for round = first_round, 2 do
       logs = logs or logging(now, cost, extra, injected)
       log = logs.read_log(key, window)
       if not log then return {err = FOREIGN .. i} end
+      if log.ahead and round == 2 and action ~= 'p' then logs.correct(log) end
       standing = log.standing
     else
       local text = redis.pcall('GET', key)
@@ -343,13 +340,28 @@ for round = first_round, 2 do
         local version, stored_algorithm, stored_standing, stored_window
         version, stored_algorithm, stored_standing, stored_exponent, stored_quota, stored_window, a, b, c = unpack_struct(STATE, text)
         if version ~= VERSION then return {err = FOREIGN .. i} end
-        if stored_algorithm == algorithm and stored_window == window then standing = stored_standing else a = nil end
+        if stored_algorithm == algorithm and stored_window == window then
+          standing = stored_standing
+          local seen = b
+          if algorithm == FIXED or algorithm == COUNTER then seen = a * window
+          elseif stored_exponent > 0 then seen = b * 10 ^ stored_exponent end
+          if seen > now + window then
+            rare = rare or rarely(now, cost, extra)
+            a, b, c = rare.taken_now(algorithm, window, stored_exponent, a, b, c)
+            if round == 2 and action ~= 'p' then
+              local text = pack(STATE, VERSION, algorithm, standing, stored_exponent, stored_quota, window, a, b, c)
+              call('SET', key, text, 'KEEPTTL')
+            end
+          end
+        else
+          a = nil
+        end
       end
     end
 
     -- Bring it to now: how much is left, which is all that a decision needs.
-    -- A bucket owes 'level' now, and 'from' at tick 'at': a gcra whose clock went back may look at it from before, at tick 'here'.
-    local level, at, from, here = 0, 0, 0, nil
+    -- A bucket owes 'level' at tick 'at'.
+    local level, at = 0, 0
     local number, current, previous, offset
     local left = 0
     if algorithm == FIXED then
@@ -375,24 +387,18 @@ for round = first_round, 2 do
     elseif algorithm == LOG then
       if log.used < quota then left = quota - log.used end
     else
-      here = now
-      if tick ~= 1 then here = floor(now / tick) end
-      at = here
+      at = now
+      if tick ~= 1 then at = floor(now / tick) end
       if a then
         if stored_quota ~= quota or stored_exponent ~= exponent then
           rare = rare or rarely(now, cost, extra)
-          level, at = rare.convert(algorithm, window, tick, unit, stored_quota, stored_exponent, a, b)
-        elseif here >= b then
-          level = a - (here - b) * rate
+          level, at = rare.convert(window, tick, unit, stored_quota, stored_exponent, a, b)
+        elseif at >= b then
+          level = a - (at - b) * rate
           if level < 0 then level = 0 end
-        elseif algorithm == GCRA then
-          rare = rare or rarely(now, cost, extra)
-          level, at = rare.owed(a, b, here, rate), b
         else
           level, at = a, b
         end
-        from = level
-        if at ~= here and algorithm == GCRA then from = a end
       end
       if level < units then left = floor((units - level) / unit) end
     end
@@ -419,14 +425,11 @@ for round = first_round, 2 do
           left = math.max(quota - current, 0)
           if algorithm == COUNTER then left = math.max(floor((left * ticks - previous * (ticks - offset)) / ticks), 0) end
         elseif level > 0 then
-          local at_then, from_then = rare.refund_level(algorithm, tick, unit, rate, level, at, from, here)
-          if at_then then
-            changed = true
-            at, from, level = at_then, from_then, from_then
-            if algorithm == GCRA and at > here then level = rare.owed(from, at, here, rate) end
-            left = 0
-            if level < units then left = floor((units - level) / unit) end
-          end
+          local before = level
+          level = rare.refund_level(tick, unit, rate, level, at)
+          changed = level ~= before
+          left = 0
+          if level < units then left = floor((units - level) / unit) end
         end
         if changed then
           standing = rare.settle(settled, left, capacity)
@@ -459,9 +462,7 @@ for round = first_round, 2 do
         elseif algorithm == LOG then
           log.used, log.fresh_at = log.used + cost, log.time + window
         else
-          from = level + cost * unit
-          level = from
-          if algorithm == GCRA then at = here end
+          level = level + cost * unit
         end
       end
 
@@ -474,8 +475,8 @@ for round = first_round, 2 do
       elseif algorithm == LOG then
         if log.used > 0 then fresh_at = log.fresh_at end
       elseif level > 0 then
-        local ticks_left = floor(from / rate)
-        if ticks_left * rate < from then ticks_left = ticks_left + 1 end
+        local ticks_left = floor(level / rate)
+        if ticks_left * rate < level then ticks_left = ticks_left + 1 end
         fresh_at = (at + ticks_left) * tick
       end
       if fresh_at > MAX then fresh_at = MAX end
@@ -513,11 +514,10 @@ for round = first_round, 2 do
           elseif algorithm == LOG then
             retry_at = logs.log_retry_at(log, quota, wanted)
           else
-            -- Rounded up; before 'at' only for a gcra whose clock went back.
-            local excess = from - (units - wanted * unit)
+            local excess = level - (units - wanted * unit)
             local ticks_left = floor(excess / rate)
             if ticks_left * rate < excess then ticks_left = ticks_left + 1 end
-            retry_at = math.max(at + ticks_left, 0) * tick
+            retry_at = (at + ticks_left) * tick
           end
           if retry_at > MAX then retry_at = MAX end
         end
@@ -527,10 +527,10 @@ for round = first_round, 2 do
       if changed and algorithm ~= LOG then
         local written = standing
         if action == 'f' then written = previous_standing end
-        if algorithm == FIXED then from, at, previous = number, current, 0
-        elseif algorithm == COUNTER then from, at = number, current
+        if algorithm == FIXED then level, at, previous = number, current, 0
+        elseif algorithm == COUNTER then level, at = number, current
         else previous = 0 end
-        local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, from, at, previous)
+        local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, level, at, previous)
         -- It equals a fresh one after this many milliseconds, or a little earlier.
         local milliseconds = floor((fresh_at - now) / 1000) + 2
         if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end

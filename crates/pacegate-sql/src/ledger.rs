@@ -134,16 +134,22 @@ impl Ledger {
         let allowed = !evaluations.iter().zip(request.charges.iter().map(|charge| charge.shadow)).any(denies);
         let mut answers = Answers::new();
         for (evaluation, charge) in evaluations.iter().zip(&request.charges) {
-            let mut answer = if !(take && allowed && evaluation.allows()) {
-                evaluation.answer(self.state(&charge.key))
-            } else if let Some(Row { content: Content::State(state), .. }) = self.rows.get_mut(&charge.key) {
-                evaluation.charge(state)
-            } else {
-                let (answer, state) = evaluation.charge_fresh();
-                self.put(&charge.key, Content::State(state), now);
-                answer
+            let charged = take && allowed && evaluation.allows();
+            let mut corrected = false;
+            let mut answer = match self.rows.get_mut(&charge.key) {
+                Some(Row { content: Content::State(state), .. }) if charged => evaluation.charge(state),
+                Some(Row { content: Content::State(state), .. }) => {
+                    corrected = take && evaluation.correct_time(state);
+                    evaluation.answer(Some(state))
+                }
+                _ if charged => {
+                    let (answer, state) = evaluation.charge_fresh();
+                    self.put(&charge.key, Content::State(state), now);
+                    answer
+                }
+                _ => evaluation.answer(None),
             };
-            if take && allowed && evaluation.allows() {
+            if charged || corrected {
                 self.touch(&charge.key, answer.reset_at);
             }
             answer.shadow = charge.shadow;

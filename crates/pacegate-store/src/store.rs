@@ -115,9 +115,10 @@ pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, Store
 ///
 /// - every command is atomic: no other command sees or changes its keys half-way, whatever the process or node;
 /// - the decision is that of `pacegate-core` on the same history, bit for bit;
-/// - a denied take, a peek and a replay change nothing;
+/// - a denied take, a peek and a replay change nothing, except that a take brings a counter whose time lies more than one window ahead to the
+///   present ([`Evaluation::correct_time`](pacegate_core::Evaluation::correct_time));
 /// - an absent key is a fresh one, and a key is forgotten only once its state equals a fresh one;
-/// - time never goes back for a key, and no decision depends on an expiry of the backend;
+/// - time never goes back for a key by up to one window, and no decision depends on an expiry of the backend;
 /// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`].
 pub trait Store: Send + Sync + fmt::Debug {
     /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other

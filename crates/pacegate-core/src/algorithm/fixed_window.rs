@@ -24,6 +24,11 @@ impl FixedWindow {
         if current.number > self.number { current } else { *self }
     }
 
+    /// The same count in window `number`.
+    pub(crate) fn moved_to(&self, number: u64) -> Self {
+        Self { number, ..*self }
+    }
+
     /// Gives back what was taken in this window; what was taken in an earlier one is gone with it.
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
         let taken_in = taken_at.map_or(self.number, |at| at.as_micros() / limit.window_micros());

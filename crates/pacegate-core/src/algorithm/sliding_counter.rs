@@ -42,6 +42,13 @@ impl WindowCounts {
         let offset = limit.scale().tick_of(now.as_micros() - number * limit.window_micros());
         SlidingCounter { counts, offset }
     }
+
+    /// Both counts as taken in window `number`: how much of the previous one still weighs is not known.
+    pub(crate) fn moved_to(&self, number: u64) -> Self {
+        // Neither count is above the largest quota, and a count of that much has no room under any limit.
+        let current = (self.current + self.previous).min(Limit::QUOTA_MAX as u32);
+        Self { number, current, previous: 0 }
+    }
 }
 
 impl SlidingCounter {

@@ -43,7 +43,7 @@ impl PartialEq for Log {
 
 impl Log {
     pub(crate) fn read(&self, limit: &Limit, now: Timestamp) -> SlidingLog {
-        let newest = self.entries.back().map_or(0, |entry| entry.time);
+        let newest = self.newest();
         // A clock that went back expires nothing.
         let now = now.as_micros().max(newest);
         let window = limit.window_micros();
@@ -51,6 +51,19 @@ impl Log {
         let used = self.total() - self.total_before(expired);
         let empty_at = (used > 0).then_some(newest.saturating_add(window));
         SlidingLog { used, expired, now, empty_at }
+    }
+
+    /// When the newest request was admitted; 0 for an empty log.
+    pub(crate) fn newest(&self) -> u64 {
+        self.entries.back().map_or(0, |entry| entry.time)
+    }
+
+    /// What was in use at the newest entry, as one request admitted at `now`.
+    pub(crate) fn moved_to(&self, limit_window: u64, now: u64) -> Self {
+        let newest = self.newest();
+        let expired = self.entries.partition_point(|entry| entry.time.saturating_add(limit_window) <= newest);
+        let used = self.total() - self.total_before(expired);
+        Self { entries: VecDeque::from([Entry { time: now, total: used }]), base: 0 }
     }
 
     /// Drops what has expired and appends what was charged.

@@ -1,7 +1,8 @@
 //! Token bucket: tokens refill at the quota's rate, up to the burst; a fresh bucket is full.
 //!
 //! It counts the tokens in use rather than those left, so that a changed burst keeps what was used. That makes it
-//! the leaky bucket's level as well: one rises by what the other loses, and both drain at the same rate.
+//! the leaky bucket's level as well: one rises by what the other loses, and both drain at the same rate. It is also
+//! GCRA: the theoretical arrival time is the tick at which the level reaches zero.
 
 use super::Counting;
 use crate::cost::Cost;
@@ -48,11 +49,19 @@ impl Bucket {
     fn converted(&self, limit: &Limit, old: &Scale, now: Timestamp) -> Self {
         let new = limit.scale();
         let drained = self.drained(old, old.tick_of(now.as_micros()));
-        let last_seen = old.micros_of(self.tick).div_ceil(new.tick);
+        let (present, last_seen) =
+            (new.tick_of(now.as_micros()), old.micros_of(self.tick).div_ceil(new.tick));
+        // Rounding up must not carry it further than one window ahead, where it would count as taken now once more.
+        let ahead = new.micros_of(last_seen) > now.as_micros() + limit.window_micros();
         Self {
             level: units_in_use(u128::from(drained.level), old, new),
-            tick: new.tick_of(now.as_micros()).max(last_seen),
+            tick: if ahead { present } else { present.max(last_seen) },
         }
+    }
+
+    /// The same level at `tick`.
+    pub(crate) fn moved_to(&self, tick: u64) -> Self {
+        Self { tick, ..*self }
     }
 
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
@@ -101,14 +110,14 @@ impl Counting for Bucket {
 
 /// What of `cost` cannot have come back by itself until `tick`. Nobody knows whether it was this charge or another that drained since, so it is
 /// taken to be this one: what came back is not given back once more, and no refund lets more pass than the limit says.
-pub(super) fn units_still_out(scale: &Scale, cost: Cost, taken_at: Option<Timestamp>, tick: u64) -> u128 {
+fn units_still_out(scale: &Scale, cost: Cost, taken_at: Option<Timestamp>, tick: u64) -> u128 {
     let since = taken_at.map_or(0, |at| tick.saturating_sub(scale.tick_of(at.as_micros())));
     let taken = u128::from(cost.get()) * u128::from(scale.unit);
     taken.saturating_sub(u128::from(since) * u128::from(scale.rate))
 }
 
 /// Units of one scale as units of another: whole tokens, rounded up, saturating at the largest exact integer.
-pub(super) fn units_in_use(units: u128, old: &Scale, new: &Scale) -> u64 {
+fn units_in_use(units: u128, old: &Scale, new: &Scale) -> u64 {
     let tokens = units.div_ceil(u128::from(old.unit));
     tokens.saturating_mul(u128::from(new.unit)).min(u128::from(EXACT_MAX)) as u64
 }

@@ -3,8 +3,8 @@
 use thiserror::Error;
 
 use super::{Counts, State};
-use crate::algorithm::{ArrivalTime, Bucket, FixedWindow, Log, WindowCounts};
-use crate::limit::{Algorithm, Limit, Scale};
+use crate::algorithm::{Bucket, FixedWindow, Log, WindowCounts};
+use crate::limit::{Algorithm, Limit, Shape};
 use crate::standing::Standing;
 use crate::time::EXACT_MAX;
 
@@ -30,7 +30,7 @@ impl State {
         put(&mut bytes, u64::from(self.quota));
         put(&mut bytes, self.shape.window());
         match &self.counts {
-            Counts::TokenBucket(bucket) | Counts::LeakyBucket(bucket) => {
+            Counts::TokenBucket(bucket) | Counts::LeakyBucket(bucket) | Counts::Gcra(bucket) => {
                 put(&mut bytes, bucket.level);
                 put(&mut bytes, bucket.tick);
             }
@@ -42,10 +42,6 @@ impl State {
                 put(&mut bytes, counts.number);
                 put(&mut bytes, u64::from(counts.current));
                 put(&mut bytes, u64::from(counts.previous));
-            }
-            Counts::Gcra(arrival) => {
-                put(&mut bytes, arrival.ticks);
-                put(&mut bytes, arrival.remainder);
             }
             Counts::SlidingLog(log) => {
                 let entries = log.iter();
@@ -83,7 +79,6 @@ impl State {
             Limit::WINDOW_MIN.as_micros() as u64,
             Limit::WINDOW_MAX.as_micros() as u64,
         )?;
-        let scale = Scale::new(algorithm, quota, window, tick_exponent);
         let counts = match algorithm {
             Algorithm::TokenBucket => Counts::TokenBucket(reader.bucket()?),
             Algorithm::LeakyBucket => Counts::LeakyBucket(reader.bucket()?),
@@ -96,16 +91,13 @@ impl State {
                 current: reader.count("current count")?,
                 previous: reader.count("previous count")?,
             }),
-            Algorithm::Gcra => Counts::Gcra(ArrivalTime {
-                ticks: reader.number("arrival time", 0, 2 * EXACT_MAX + 1)?,
-                remainder: reader.number("remainder", 0, scale.rate - 1)?,
-            }),
+            Algorithm::Gcra => Counts::Gcra(reader.bucket()?),
             Algorithm::SlidingLog => Counts::SlidingLog(Box::new(reader.log()?)),
         };
         if !reader.bytes.is_empty() {
             return Err(InvalidState::TrailingBytes);
         }
-        Ok(Self { shape: scale.shape, quota, standing, counts })
+        Ok(Self { shape: Shape::new(algorithm, window, tick_exponent), quota, standing, counts })
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up};
+use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick};
 use super::{ModelAlgorithm, ModelLimit};
 
 #[derive(Clone, Debug)]
@@ -43,6 +43,14 @@ impl Bucket {
 }
 
 impl Counter for Bucket {
+    fn seen(&self) -> i128 {
+        self.tick * self.ticks.length
+    }
+
+    fn taken_at(&self, now: i128) -> SharedCounter {
+        Arc::new(Bucket { tick: self.ticks.at(now), ..self.clone() })
+    }
+
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter {
         let new = Bucket::fresh(limit, now);
         let now_in_old_ticks = self.ticks.at(now).max(self.tick);
@@ -54,7 +62,7 @@ impl Counter for Bucket {
         let last_seen = divide_up((self.tick * self.ticks.length).min(LAST_TIME), new.ticks.length);
         Arc::new(Bucket {
             level: carried_over(used, limit.quota, &new.ticks),
-            tick: new.tick.max(last_seen),
+            tick: later_tick(&new.ticks, limit, now, last_seen),
             ..new
         })
     }

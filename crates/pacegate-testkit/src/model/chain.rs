@@ -20,6 +20,11 @@ impl Model {
 
     /// Charges every limit that has room, provided that all but the shadows have.
     pub fn take(&mut self, now: u64, cost: u64, charges: &[ModelCharge]) -> ModelDecision {
+        for (name, limit, _) in charges {
+            if let Some(key) = self.keys.get_mut(name) {
+                key.correct(now, limit);
+            }
+        }
         let looked_at = self.peek(now, cost, charges);
         if !looked_at.allowed {
             return looked_at;

@@ -31,6 +31,14 @@ impl FixedWindow {
 }
 
 impl Counter for FixedWindow {
+    fn seen(&self) -> i128 {
+        self.number * i128::from(self.limit.window)
+    }
+
+    fn taken_at(&self, now: i128) -> SharedCounter {
+        Arc::new(FixedWindow { count: self.count, ..FixedWindow::fresh(&self.limit, now) })
+    }
+
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter {
         let new = FixedWindow::fresh(limit, now);
         Arc::new(FixedWindow {

@@ -1,4 +1,5 @@
-//! Generic cell rate algorithm: all that is kept is a theoretical arrival time.
+//! Generic cell rate algorithm: what is kept is a theoretical arrival time, and
+//! the tick it was seen at, before which time does not go.
 //!
 //! Times are kept in units of one tick divided by the quota. One token is then
 //! exactly as long as the window has ticks, so no fraction is ever rounded.
@@ -8,14 +9,13 @@ use std::sync::Arc;
 use super::ModelLimit;
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{Ticks, carried_over, divide_up};
+use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick};
 
 #[derive(Clone, Debug)]
 pub(super) struct Gcra {
     limit: ModelLimit,
     ticks: Ticks,
-    /// The tick this value speaks of. It is not remembered: moving to another
-    /// time, even an earlier one, replaces it.
+    /// The tick this value speaks of, never before one it was charged at.
     tick: i128,
     /// The theoretical arrival time; none for a fresh counter.
     arrival: Option<i128>,
@@ -48,13 +48,25 @@ impl Gcra {
 }
 
 impl Counter for Gcra {
+    fn seen(&self) -> i128 {
+        self.tick * self.ticks.length
+    }
+
+    fn taken_at(&self, now: i128) -> SharedCounter {
+        let moved = Gcra { tick: self.ticks.at(now), ..self.clone() };
+        moved.with_arrival(Some(moved.scaled(moved.tick) + self.ahead_at(self.tick)))
+    }
+
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter {
         let new = Gcra::fresh(limit, now);
+        let tick = self.ticks.at(now).max(self.tick);
         if self.limit.quota == limit.quota && self.ticks.length == new.ticks.length {
-            return new.with_arrival(self.arrival);
+            return Arc::new(Gcra { tick, arrival: self.arrival, ..new });
         }
-        let used = divide_up(self.ahead_at(self.ticks.at(now)), self.ticks.window);
+        let used = divide_up(self.ahead_at(tick), self.ticks.window);
         let ahead = carried_over(used, limit.quota, &new.ticks);
+        let last_seen = divide_up((self.tick * self.ticks.length).min(LAST_TIME), new.ticks.length);
+        let new = Gcra { tick: later_tick(&new.ticks, limit, now, last_seen), ..new };
         new.with_arrival(Some(new.scaled(new.tick) + ahead))
     }
 

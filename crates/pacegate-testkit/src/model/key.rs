@@ -17,6 +17,10 @@ pub(super) type SharedCounter = Arc<dyn Counter>;
 /// A counter never changes: each step returns a new one, so that looking at a
 /// key cannot leave a trace on it.
 pub(super) trait Counter: Debug + Send + Sync {
+    /// The latest time this count has seen, in microseconds.
+    fn seen(&self) -> i128;
+    /// The same count, all of it taken at `now`, in its own terms.
+    fn taken_at(&self, now: i128) -> SharedCounter;
     /// The same count brought to `now`, in the terms of `limit`.
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter;
     /// Whether there is room for `cost`.
@@ -48,6 +52,22 @@ struct Written {
     limit: ModelLimit,
     mark: ModelMark,
     counter: SharedCounter,
+}
+
+impl Written {
+    fn counts_for(&self, limit: &ModelLimit) -> bool {
+        self.limit.algorithm == limit.algorithm && self.limit.window == limit.window
+    }
+
+    fn corrected(&self, now: u64, limit: &ModelLimit) -> Written {
+        let now = i128::from(now.min(MODEL_LAST_MOMENT));
+        let ahead = self.counter.seen() - now > i128::from(self.limit.window);
+        let mut corrected = self.clone();
+        if ahead && self.counts_for(limit) {
+            corrected.counter = self.counter.taken_at(now);
+        }
+        corrected
+    }
 }
 
 /// A key as it appears at one moment under one limit.
@@ -102,8 +122,10 @@ impl ModelKey {
         ModelKey::default()
     }
 
-    /// Charges `cost` if there is room for it, and changes nothing otherwise.
+    /// Charges `cost` if there is room for it, and changes nothing otherwise, except that
+    /// a count from more than one window ahead of `now` is taken at `now` from then on.
     pub fn take(&mut self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
+        self.correct(now, limit);
         let before = self.view(now, limit);
         let answer = before.answer(cost);
         if !answer.allowed {
@@ -128,6 +150,7 @@ impl ModelKey {
 
     /// Gives back up to `cost`, then answers like a peek of cost one.
     pub fn refund(&mut self, now: u64, cost: u64, taken_at: Option<u64>, limit: &ModelLimit) -> ModelAnswer {
+        self.correct(now, limit);
         let before = self.view(now, limit);
         let taken_at = taken_at.map(|time| time.min(MODEL_LAST_MOMENT).into());
         if let Some(counter) = before.counter.refunded(cost.into(), taken_at) {
@@ -141,14 +164,16 @@ impl ModelKey {
         self.written = None;
     }
 
+    /// The clock was set back by more than a window: the count does not wait for it.
+    pub(super) fn correct(&mut self, now: u64, limit: &ModelLimit) {
+        self.written = self.written.take().map(|written| written.corrected(now, limit));
+    }
+
     fn view(&self, now: u64, limit: &ModelLimit) -> View {
         let now = now.min(MODEL_LAST_MOMENT);
-        let comparable = |written: &&Written| {
-            written.limit.algorithm == limit.algorithm && written.limit.window == limit.window
-        };
-        match self.written.as_ref().filter(comparable) {
+        match self.written.clone().filter(|written| written.counts_for(limit)) {
             Some(written) => {
-                let counter = written.counter.at(limit, now.into());
+                let counter = written.corrected(now, limit).counter.at(limit, now.into());
                 View::new(limit, now, written.mark, counter)
             }
             None => View::new(limit, now, ModelMark::Normal, fresh(limit, now.into())),

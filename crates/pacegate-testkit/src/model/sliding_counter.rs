@@ -7,6 +7,9 @@ use super::key::{Counter, SharedCounter};
 use super::search::first_within;
 use super::ticks::Ticks;
 
+/// No limit has a larger one.
+const LARGEST_QUOTA: i128 = 1_000_000_000;
+
 #[derive(Clone, Debug)]
 pub(super) struct SlidingCounter {
     limit: ModelLimit,
@@ -56,6 +59,16 @@ impl SlidingCounter {
 }
 
 impl Counter for SlidingCounter {
+    fn seen(&self) -> i128 {
+        self.number * i128::from(self.limit.window)
+    }
+
+    fn taken_at(&self, now: i128) -> SharedCounter {
+        // More than the largest quota is as full as that.
+        let current = (self.current + self.previous).min(LARGEST_QUOTA);
+        Arc::new(SlidingCounter { current, ..SlidingCounter::fresh(&self.limit, now) })
+    }
+
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter {
         Arc::new(self.moved(limit, now))
     }

@@ -48,6 +48,15 @@ impl SlidingLog {
 }
 
 impl Counter for SlidingLog {
+    fn seen(&self) -> i128 {
+        self.entries.last().map_or(0, |newest| newest.time)
+    }
+
+    fn taken_at(&self, now: i128) -> SharedCounter {
+        let used = self.used_at(self.seen());
+        Arc::new(SlidingLog { moment: now, entries: vec![Entry { time: now, cost: used }], ..self.clone() })
+    }
+
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter {
         let newest = self.entries.last().map_or(now, |entry| entry.time);
         let moment = now.max(newest);

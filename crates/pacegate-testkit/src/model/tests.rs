@@ -101,11 +101,11 @@ fn gcra_rows() {
         &[(0, 1, 1, 334, None), (0, 1, 0, 667, None), (0, 1, 0, 667, Some(334)), (334, 1, 0, 1_000, None)],
     );
     expect(&key.refund(334, 1, None, &three), 1, 667, None);
-    // Going back in time is not prevented: the arrival time is 2 tokens ahead of 0.
-    expect(&key.peek(0, 1, &three), 0, 667, Some(334));
-    // 333 2/3 ticks ahead count as 2 whole tokens, which are 2000 ticks under the new quota.
+    // Time does not go back for a key: there is as much room as at tick 334.
+    expect(&key.peek(0, 1, &three), 1, 667, None);
+    // 332 2/3 ticks ahead count as one whole token, which is 1000 ticks under the new quota.
     let one = limit(ModelAlgorithm::Gcra, 1, 2, 1_000);
-    expect(&key.peek(333, 1, &one), 0, 2_333, Some(1_333));
+    expect(&key.peek(333, 1, &one), 1, 1_334, None);
     expect(&key.refund(400, 9, None, &three), 2, 400, None);
 }
 

@@ -58,6 +58,16 @@ pub(super) fn carried_over(used: i128, quota: u64, ticks: &Ticks) -> i128 {
     (used * unit).min(EXACT - 1) * divisor
 }
 
+/// The tick at which a count under an older limit goes on: that of `now`, or the
+/// one `last_seen` unless it begins more than a window later.
+pub(super) fn later_tick(ticks: &Ticks, limit: &ModelLimit, now: i128, last_seen: i128) -> i128 {
+    if last_seen * ticks.length - now > i128::from(limit.window) {
+        ticks.at(now)
+    } else {
+        last_seen.max(ticks.at(now))
+    }
+}
+
 /// The quotient rounded up, for a `dividend` that is not negative.
 pub(super) fn divide_up(dividend: i128, divisor: i128) -> i128 {
     (dividend + divisor - 1) / divisor
