@@ -32,13 +32,16 @@ const LOOK_OUT_PAUSE: Duration = Duration::from_millis(25);
 const PIPELINE_MAX: usize = 128;
 
 /// Counters in Redis. See the crate documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RedisStore {
     router: Arc<Router>,
     connector: Arc<Connector>,
-    /// Looks for the primaries whenever there is trouble.
-    lookout: AbortHandle,
+    _lookout: Arc<Lookout>,
 }
+
+/// The task that looks for the primaries whenever there is trouble. It ends with the store.
+#[derive(Debug)]
+struct Lookout(AbortHandle);
 
 #[derive(Debug)]
 enum Router {
@@ -66,7 +69,7 @@ impl RedisStore {
         warn_of_eviction(live).await;
         let router = Arc::new(router);
         let lookout = tokio::spawn(look_out(router.clone(), connector.clone())).abort_handle();
-        Ok(Self { router, connector, lookout })
+        Ok(Self { router, connector, _lookout: Arc::new(Lookout(lookout)) })
     }
 
     /// Whether the keys of one command have to be in one slot.
@@ -277,13 +280,17 @@ impl RedisStore {
     }
 
     /// The parts of a command whose keys are in several slots, in the order of the slots; fewer than two mean that one step does it.
-    fn parts<'a>(&self, command: &Command<'_>, alone: &'a OneSlot<'_>) -> Vec<Part<'a>> {
-        let mut parts: Vec<(u16, Part<'a>)> = Vec::new();
+    fn parts(&self, command: &Command<'_>) -> Vec<Part> {
+        let alone = Arc::new(OneSlot(self.clone()));
+        let mut parts: Vec<(u16, Part)> = Vec::new();
         for (place, charge) in command.charges.iter().enumerate() {
             let slot = slot(&crate::keys::counter_key(&charge.key));
             match parts.iter_mut().find(|(other, _)| *other == slot) {
                 Some((_, part)) => part.places.push(place),
-                None => parts.push((slot, Part { store: alone, places: SmallVec::from_elem(place, 1) })),
+                None => {
+                    let part = Part { store: alone.clone(), places: SmallVec::from_elem(place, 1) };
+                    parts.push((slot, part));
+                }
             }
         }
         parts.sort_by_key(|(slot, _)| *slot);
@@ -300,13 +307,12 @@ impl Store for RedisStore {
             }
             let mut results = Vec::with_capacity(commands.len());
             for command in commands {
-                let alone = OneSlot(self);
-                let parts = self.parts(command, &alone);
+                let parts = self.parts(command);
                 results.push(if parts.len() < 2 {
                     let mut result = self.apply_together(std::slice::from_ref(command), now).await;
                     result.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
                 } else {
-                    apply_in_parts(&parts, command, now).await
+                    apply_in_parts(parts, command, now).await
                 });
             }
             results
@@ -331,9 +337,9 @@ impl Store for RedisStore {
 
 /// The store for commands whose keys are in one slot, as the parts of a spread command are.
 #[derive(Debug)]
-struct OneSlot<'a>(&'a RedisStore);
+struct OneSlot(RedisStore);
 
-impl Store for OneSlot<'_> {
+impl Store for OneSlot {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(self.0.apply_together(commands, now))
     }
@@ -357,9 +363,9 @@ impl Router {
     }
 }
 
-impl Drop for RedisStore {
+impl Drop for Lookout {
     fn drop(&mut self) {
-        self.lookout.abort();
+        self.0.abort();
     }
 }
 

@@ -1,52 +1,82 @@
 //! Commands whose keys cannot be touched in one step: they live in different stores, or in different slots of one.
 //!
-//! A take charges part by part. When a later part denies, or fails, the earlier ones are given back exactly. A crash in between can only leave
-//! too little, never admit too much.
+//! A take charges part by part. When a later part denies or fails, or the caller stops waiting, the earlier ones are given back exactly, without
+//! the caller if need be. A crash in between can only leave too little, never admit too much.
 
-use pacegate_core::{Answer, Answers, Decision, Timestamp};
+use std::sync::Arc;
+
+use pacegate_core::{Answer, Answers, Cost, Decision, Timestamp};
 use smallvec::SmallVec;
 
+use crate::detached::{Caller, detachable};
 use crate::error::StoreError;
+use crate::owned::{OwnedCharge, OwnedIdempotency};
 use crate::store::{Action, Charge, Command, Idempotency, Outcome, Store};
 
 /// Some charges of a command, by their places in it, and the store that keeps them.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct Part {
     /// Where they are kept.
-    pub store: &'a dyn Store,
+    pub store: Arc<dyn Store>,
     /// Which charges of the command.
     pub places: SmallVec<[usize; 4]>,
 }
 
 /// Applies `command` part by part. Every charge is in exactly one part, and all callers name the parts in the same order.
 ///
+/// A take or a refund whose caller stops waiting goes on without it: a refund to its end, a take until everything it took is given back. Only an
+/// admission that is recorded under an idempotency key stands: a repetition is admitted for it.
+///
 /// # Errors
 /// That of the first part that fails; what was charged before it is given back.
 pub async fn apply_in_parts(
-    parts: &[Part<'_>],
+    parts: Vec<Part>,
     command: &Command<'_>,
     now: Option<Timestamp>,
 ) -> Result<Outcome, StoreError> {
-    let run = Run { parts, command, now };
-    match command.action {
-        Action::Take { idempotency } => run.take(idempotency).await,
+    let Command { action, charges, cost } = *command;
+    let run = Run { parts: &parts, charges, cost, now };
+    match action {
+        Action::Take { idempotency } => {
+            let idempotency = idempotency.map(OwnedIdempotency::from);
+            let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
+            let take = detachable(|caller| async move {
+                let charges: SmallVec<[Charge<'_>; 4]> = owned.iter().map(OwnedCharge::as_charge).collect();
+                let run = Run { parts: &parts, charges: &charges, cost, now };
+                run.take(idempotency.as_ref().map(OwnedIdempotency::as_idempotency), &caller).await
+            });
+            take.await
+        }
+        Action::Refund { taken_at } => {
+            let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
+            let refund = detachable(|_| async move {
+                let charges: SmallVec<[Charge<'_>; 4]> = owned.iter().map(OwnedCharge::as_charge).collect();
+                Run { parts: &parts, charges: &charges, cost, now }.refund(taken_at).await
+            });
+            refund.await
+        }
         Action::Reset => run.reset().await,
         Action::Peek { idempotency: Some(idempotency) } => match run.recall(&idempotency).await? {
             Some(outcome) => Ok(outcome),
-            None => run.look(Action::peek()).await,
+            None => run.look().await,
         },
-        other => run.look(other).await,
+        Action::Peek { idempotency: None } => run.look().await,
     }
 }
 
 struct Run<'a> {
-    parts: &'a [Part<'a>],
-    command: &'a Command<'a>,
+    parts: &'a [Part],
+    charges: &'a [Charge<'a>],
+    cost: Cost,
     now: Option<Timestamp>,
 }
 
 impl Run<'_> {
-    async fn take(&self, idempotency: Option<Idempotency<'_>>) -> Result<Outcome, StoreError> {
+    async fn take(
+        &self,
+        idempotency: Option<Idempotency<'_>>,
+        caller: &Caller,
+    ) -> Result<Outcome, StoreError> {
         // The record of an idempotency key is kept with the last part, because only that one knows that all were admitted.
         if let Some(idempotency) = &idempotency
             && let Some(outcome) = self.recall(idempotency).await?
@@ -56,9 +86,13 @@ impl Run<'_> {
         let mut taken: Vec<Decision> = Vec::with_capacity(self.parts.len());
         let last = self.parts.len().saturating_sub(1);
         for (index, part) in self.parts.iter().enumerate() {
+            if caller.is_gone() {
+                self.give_back(&taken).await;
+                return Err(abandoned());
+            }
             let recorded = idempotency.filter(|_| index == last);
-            let outcome = self.apply(part, Action::Take { idempotency: recorded }).await;
-            match outcome {
+            let applied = caller.wait_for(self.apply(part, Action::Take { idempotency: recorded })).await;
+            match applied.unwrap_or_else(|| Err(abandoned())) {
                 Ok(Outcome::Decided(decision)) if decision.allowed && !decision.replayed => {
                     taken.push(decision)
                 }
@@ -76,11 +110,18 @@ impl Run<'_> {
                     }
                     return self.with_others(index, decision).await;
                 }
+                // The admission may be recorded: a repetition is then admitted for the charges that were made here, so they stay.
+                Err(error) if error.may_have_run() && recorded.is_some() => return Err(error),
                 other => {
                     self.give_back(&taken).await;
                     return other;
                 }
             }
+        }
+        // An admission that was never delivered is undone, unless it is recorded and a repetition will be admitted for it.
+        if idempotency.is_none() && caller.is_gone() {
+            self.give_back(&taken).await;
+            return Err(abandoned());
         }
         Ok(Outcome::Decided(self.merge(taken)))
     }
@@ -122,12 +163,25 @@ impl Run<'_> {
         Ok(Outcome::Decided(decision))
     }
 
-    async fn look(&self, action: Action<'_>) -> Result<Outcome, StoreError> {
+    async fn look(&self) -> Result<Outcome, StoreError> {
         let mut decisions = Vec::with_capacity(self.parts.len());
         for part in self.parts {
-            decisions.push(decided(self.apply(part, action).await?)?);
+            decisions.push(decided(self.apply(part, Action::peek()).await?)?);
         }
         Ok(Outcome::Decided(self.merge(decisions)))
+    }
+
+    /// Tries every part, whatever happens to the others.
+    async fn refund(&self, taken_at: Option<Timestamp>) -> Result<Outcome, StoreError> {
+        let mut decisions = Vec::with_capacity(self.parts.len());
+        let mut failure = None;
+        for part in self.parts {
+            match self.apply(part, Action::Refund { taken_at }).await.and_then(decided) {
+                Ok(decision) => decisions.push(decision),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or_else(|| Ok(Outcome::Decided(self.merge(decisions))), Err)
     }
 
     /// Tries every part, whatever happens to the others.
@@ -149,17 +203,17 @@ impl Run<'_> {
         for (part, decision) in self.parts.iter().zip(taken) {
             let charged = decision.answers.iter().map(|answer| answer.allowed && !answer.degraded);
             let places = part.places.iter().zip(charged).filter(|(_, charged)| *charged);
-            let part = Part { store: part.store, places: places.map(|(place, _)| *place).collect() };
+            let part = Part { store: part.store.clone(), places: places.map(|(place, _)| *place).collect() };
             if !part.places.is_empty() {
                 let _ = self.apply(&part, Action::Refund { taken_at: Some(decision.at) }).await;
             }
         }
     }
 
-    async fn apply(&self, part: &Part<'_>, action: Action<'_>) -> Result<Outcome, StoreError> {
+    async fn apply(&self, part: &Part, action: Action<'_>) -> Result<Outcome, StoreError> {
         let charges: SmallVec<[Charge<'_>; 4]> =
-            part.places.iter().filter_map(|place| self.command.charges.get(*place).copied()).collect();
-        let command = Command { action, charges: &charges, cost: self.command.cost };
+            part.places.iter().filter_map(|place| self.charges.get(*place).copied()).collect();
+        let command = Command { action, charges: &charges, cost: self.cost };
         let outcome = part.store.apply(&[command], self.now).await.pop();
         outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
     }
@@ -168,7 +222,7 @@ impl Run<'_> {
     fn merge(&self, decisions: Vec<Decision>) -> Decision {
         let allowed = decisions.iter().all(|decision| decision.allowed);
         let at = decisions.iter().map(|decision| decision.at).max().unwrap_or_default();
-        let mut placed: Vec<(usize, Answer)> = Vec::with_capacity(self.command.charges.len());
+        let mut placed: Vec<(usize, Answer)> = Vec::with_capacity(self.charges.len());
         for (part, decision) in self.parts.iter().zip(decisions) {
             // Each part has a clock of its own, and a refund needs the time of the charge it gives back.
             let at = Some(decision.at);
@@ -188,4 +242,9 @@ fn decided(outcome: Outcome) -> Result<Decision, StoreError> {
         Outcome::Decided(decision) => Ok(decision),
         _ => Err(StoreError::unanswered()),
     }
+}
+
+/// The caller went away while a call was under way; it may have run.
+fn abandoned() -> StoreError {
+    StoreError::timed_out("the caller stopped waiting")
 }

@@ -39,15 +39,15 @@ impl ShardedStore {
             let outcome = self.shards[first].apply(std::slice::from_ref(command), now).await.pop();
             return outcome.unwrap_or_else(|| Err(StoreError::unanswered()));
         }
-        let mut parts: Vec<Part<'_>> = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         for (shard, store) in self.shards.iter().enumerate() {
             let own: SmallVec<[usize; 4]> =
                 (0..places.len()).filter(|charge| places[*charge] == shard).collect();
             if !own.is_empty() {
-                parts.push(Part { store: &**store, places: own });
+                parts.push(Part { store: store.clone(), places: own });
             }
         }
-        apply_in_parts(&parts, command, now).await
+        apply_in_parts(parts, command, now).await
     }
 }
 

@@ -9,15 +9,18 @@ use std::time::Duration;
 use pacegate_core::{Algorithm, Answer, Cost, Counter, Decision, Key, Limit, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Clock, Command, GuardedStore, Idempotency, Outcome, Part, Store, StoreError,
-    apply_in_parts,
+    Action, ApplyFuture, Charge, Clock, Command, FailureMode, GuardedStore, Idempotency, Outcome, Part,
+    ShardedStore, Store, StoreError, apply_in_parts,
 };
 use pacegate_testkit::SimulatedClock;
 use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_millis(50);
 
 /// A store and its clock.
+#[derive(Clone)]
 struct Place {
     clock: Arc<SimulatedClock>,
     memory: Arc<MemoryStore>,
@@ -33,8 +36,8 @@ fn places<const N: usize>() -> [Place; N] {
     })
 }
 
-fn stores<const N: usize>(places: &[Place; N]) -> [&dyn Store; N] {
-    std::array::from_fn(|number| &*places[number].memory as &dyn Store)
+fn stores<const N: usize>(places: &[Place; N]) -> [Arc<dyn Store>; N] {
+    std::array::from_fn(|number| places[number].memory.clone() as Arc<dyn Store>)
 }
 
 fn advance(places: &[Place], by: Duration) {
@@ -44,6 +47,7 @@ fn advance(places: &[Place], by: Duration) {
 }
 
 /// A limit, and the number of the store that keeps it.
+#[derive(Clone)]
 struct Rule {
     counter: Counter,
     limit: Limit,
@@ -67,7 +71,7 @@ impl Rule {
 }
 
 async fn apply_at(
-    stores: &[&dyn Store],
+    stores: &[Arc<dyn Store>],
     rules: &[Rule],
     action: Action<'_>,
     cost: Cost,
@@ -75,24 +79,28 @@ async fn apply_at(
     let charges: Vec<Charge<'_>> = rules.iter().map(Rule::charge).collect();
     let of_store =
         |store: usize| (0..rules.len()).filter(move |place| rules[*place].store == store).collect();
-    let parts: Vec<Part<'_>> = stores
+    let parts: Vec<Part> = stores
         .iter()
         .enumerate()
-        .map(|(number, store)| Part { store: *store, places: of_store(number) })
+        .map(|(number, store)| Part { store: store.clone(), places: of_store(number) })
         .filter(|part| !part.places.is_empty())
         .collect();
-    apply_in_parts(&parts, &Command { action, charges: &charges, cost }, None).await
+    apply_in_parts(parts, &Command { action, charges: &charges, cost }, None).await
 }
 
-async fn apply(stores: &[&dyn Store], rules: &[Rule], action: Action<'_>) -> Result<Outcome, StoreError> {
+async fn apply(stores: &[Arc<dyn Store>], rules: &[Rule], action: Action<'_>) -> Result<Outcome, StoreError> {
     apply_at(stores, rules, action, Cost::ONE).await
 }
 
-async fn take(stores: &[&dyn Store], rules: &[Rule]) -> Decision {
+async fn take(stores: &[Arc<dyn Store>], rules: &[Rule]) -> Decision {
     decided(apply(stores, rules, Action::take()).await)
 }
 
-async fn take_once(stores: &[&dyn Store], rules: &[Rule], fingerprint: u8) -> Result<Outcome, StoreError> {
+async fn take_once(
+    stores: &[Arc<dyn Store>],
+    rules: &[Rule],
+    fingerprint: u8,
+) -> Result<Outcome, StoreError> {
     apply(stores, rules, Action::Take { idempotency: Some(key(fingerprint)) }).await
 }
 
@@ -127,26 +135,26 @@ fn key(fingerprint: u8) -> Idempotency<'static> {
 }
 
 /// Does something just before the first take, as another request on another machine may.
-struct Interrupted<'a> {
-    store: &'a MemoryStore,
-    interruption: Mutex<Option<Interruption<'a>>>,
+struct Interrupted {
+    store: Arc<MemoryStore>,
+    interruption: Mutex<Option<Interruption>>,
 }
 
-type Interruption<'a> = Box<dyn FnOnce() + Send + 'a>;
+type Interruption = Box<dyn FnOnce() + Send>;
 
-impl<'a> Interrupted<'a> {
-    fn new(store: &'a MemoryStore, interruption: impl FnOnce() + Send + 'a) -> Self {
-        Self { store, interruption: Mutex::new(Some(Box::new(interruption))) }
+impl Interrupted {
+    fn around(store: &Arc<MemoryStore>, interruption: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        Arc::new(Self { store: store.clone(), interruption: Mutex::new(Some(Box::new(interruption))) })
     }
 }
 
-impl std::fmt::Debug for Interrupted<'_> {
+impl std::fmt::Debug for Interrupted {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.store.fmt(formatter)
     }
 }
 
-impl Store for Interrupted<'_> {
+impl Store for Interrupted {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         if matches!(commands[0].action, Action::Take { .. })
             && let Some(interruption) = self.interruption.lock().unwrap().take()
@@ -173,12 +181,12 @@ impl Store for NoTakes {
 
 /// Answers like the store inside until it is told to fail.
 #[derive(Debug)]
-struct Failing<'a> {
-    store: &'a MemoryStore,
+struct Failing {
+    store: Arc<MemoryStore>,
     fails: AtomicBool,
 }
 
-impl Store for Failing<'_> {
+impl Store for Failing {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         if self.fails.load(Ordering::SeqCst) {
             let failed = |_| Err(StoreError::uncertain("the connection was lost"));
@@ -270,14 +278,14 @@ async fn give_back_past_another_charge(algorithm: Algorithm, pause: Duration) ->
     let places = places::<2>();
     let rules = [Rule::new(0, algorithm, 10), Rule::window(1, 1)];
     take_directly(&places, &rules[1], 1);
-    let full = Interrupted::new(&places[1].memory, || {
-        places[0].clock.advance(pause);
-        take_directly(&places, &rules[0], 2);
+    let (others, rule) = (places.clone(), rules[0].clone());
+    let full = Interrupted::around(&places[1].memory, move || {
+        others[0].clock.advance(pause);
+        take_directly(&others, &rule, 2);
     });
-    let stores: [&dyn Store; 2] = [&*places[0].memory, &full];
+    let stores: [Arc<dyn Store>; 2] = [places[0].memory.clone(), full];
     let denied = take(&stores, &rules).await;
     assert!(!denied.allowed);
-    drop(full);
     (places, rules)
 }
 
@@ -348,8 +356,8 @@ async fn a_shadow_limit_in_any_part_denies_nobody() {
 async fn a_part_that_fails_gives_the_earlier_ones_back_and_its_error_is_returned() {
     let places = places::<3>();
     let rules = [Rule::new(0, Algorithm::SlidingLog, 10), Rule::window(1, 10), Rule::window(2, 10)];
-    let failing = Failing { store: &places[2].memory, fails: AtomicBool::new(false) };
-    let stores: [&dyn Store; 3] = [&*places[0].memory, &*places[1].memory, &failing];
+    let failing = Arc::new(Failing { store: places[2].memory.clone(), fails: AtomicBool::new(false) });
+    let stores: [Arc<dyn Store>; 3] = [places[0].memory.clone(), places[1].memory.clone(), failing.clone()];
     assert!(take(&stores, &rules).await.allowed);
     failing.fails.store(true, Ordering::SeqCst);
     for action in [Action::take(), Action::peek(), Action::Take { idempotency: Some(key(1)) }] {
@@ -367,7 +375,7 @@ async fn a_part_that_passed_without_its_store_is_not_given_what_it_did_not_take(
     take_directly(&places, &rules[1], 1);
     let no_takes = Arc::new(NoTakes(places[0].memory.clone()));
     let guarded = GuardedStore::new("first", no_takes, places[0].memory.clone(), GuardedStore::DEADLINE);
-    let stores: [&dyn Store; 2] = [&*guarded, &*places[1].memory];
+    let stores: [Arc<dyn Store>; 2] = [guarded.clone(), places[1].memory.clone()];
     assert!(!take(&stores, &rules).await.allowed);
     assert_eq!(remaining(&places, &rules), [5, 0]);
 }
@@ -376,8 +384,8 @@ async fn a_part_that_passed_without_its_store_is_not_given_what_it_did_not_take(
 async fn an_earlier_part_that_fails_leaves_the_later_ones_alone() {
     let places = places::<2>();
     let rules = [Rule::window(0, 10), Rule::window(1, 10)];
-    let failing = Failing { store: &places[0].memory, fails: AtomicBool::new(true) };
-    let stores: [&dyn Store; 2] = [&failing, &*places[1].memory];
+    let failing = Arc::new(Failing { store: places[0].memory.clone(), fails: AtomicBool::new(true) });
+    let stores: [Arc<dyn Store>; 2] = [failing.clone(), places[1].memory.clone()];
     assert!(apply(&stores, &rules, Action::take()).await.is_err());
     assert_eq!(remaining(&places, &rules), [10, 10]);
 }
@@ -427,8 +435,8 @@ async fn a_reset_forgets_all_parts_and_says_when_by_the_latest_clock() {
 async fn a_reset_that_fails_in_one_part_still_forgets_the_others() {
     let places = places::<3>();
     let rules = [Rule::window(0, 10), Rule::window(1, 10), Rule::window(2, 10)];
-    let failing = Failing { store: &places[1].memory, fails: AtomicBool::new(false) };
-    let stores: [&dyn Store; 3] = [&*places[0].memory, &failing, &*places[2].memory];
+    let failing = Arc::new(Failing { store: places[1].memory.clone(), fails: AtomicBool::new(false) });
+    let stores: [Arc<dyn Store>; 3] = [places[0].memory.clone(), failing.clone(), places[2].memory.clone()];
     take(&stores, &rules).await;
     failing.fails.store(true, Ordering::SeqCst);
     assert!(apply(&stores, &rules, Action::Reset).await.unwrap_err().is_outage());
@@ -509,16 +517,17 @@ async fn a_peek_with_an_idempotency_key_finds_the_admission() {
 async fn a_repetition_that_finds_no_room_because_the_original_took_it_is_admitted_with_it() {
     let places = places::<2>();
     let rules = [Rule::window(0, 1), Rule::window(1, 10)];
-    let whole_original = || {
+    let (others, others_rules) = (places.clone(), rules.clone());
+    let whole_original = move || {
         let command =
             |rule| Command { action: Action::take(), charges: std::slice::from_ref(rule), cost: Cost::ONE };
-        let (first, last) = (rules[0].charge(), rules[1].charge());
-        assert!(decided(places[0].memory.apply_now(&command(&first), None)).allowed);
+        let (first, last) = (others_rules[0].charge(), others_rules[1].charge());
+        assert!(decided(others[0].memory.apply_now(&command(&first), None)).allowed);
         let recorded = Command { action: Action::Take { idempotency: Some(key(1)) }, ..command(&last) };
-        assert!(decided(places[1].memory.apply_now(&recorded, None)).allowed);
+        assert!(decided(others[1].memory.apply_now(&recorded, None)).allowed);
     };
-    let overtaken = Interrupted::new(&places[0].memory, whole_original);
-    let stores: [&dyn Store; 2] = [&overtaken, &*places[1].memory];
+    let overtaken = Interrupted::around(&places[0].memory, whole_original);
+    let stores: [Arc<dyn Store>; 2] = [overtaken.clone(), places[1].memory.clone()];
     let decision = decided(take_once(&stores, &rules, 1).await);
     assert!(decision.allowed && decision.replayed);
     assert_eq!(remaining(&places, &rules), [0, 9]);
@@ -535,7 +544,7 @@ async fn duplicates_at_once(quota: u64, turns: &Arc<AtomicUsize>) -> ([usize; 3]
             places.each_ref().map(|place| Polite { store: place.memory.clone(), turns: turns.clone() });
         let rules = rules();
         tasks.spawn(async move {
-            let stores = polite.each_ref().map(|store| store as &dyn Store);
+            let stores = polite.map(|store| Arc::new(store) as Arc<dyn Store>);
             decided(take_once(&stores, &rules, 1).await)
         });
     }
@@ -567,4 +576,156 @@ async fn equal_requests_at_once_are_never_charged_twice_where_there_is_room_for_
         assert_eq!((admitted, repeated + denied), (1, 7), "round {round}");
         assert_eq!(left, [0, 0, 0], "round {round}");
     }
+}
+
+/// Runs every command of one kind and answers it late, or never.
+#[derive(Debug)]
+struct Late {
+    store: Arc<MemoryStore>,
+    /// Takes are late, or refunds.
+    takes: bool,
+    by: Duration,
+}
+
+impl Late {
+    fn takes(place: &Place, by: Duration) -> Arc<dyn Store> {
+        Arc::new(Self { store: place.memory.clone(), takes: true, by })
+    }
+}
+
+impl Store for Late {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let answers = self.store.apply(commands, now).await;
+            if matches!(commands[0].action, Action::Take { .. }) == self.takes {
+                sleep(self.by).await;
+            }
+            answers
+        })
+    }
+}
+
+/// A caller that stops waiting after [`DEADLINE`], and the time that the work may go on without it.
+async fn stop_waiting(stores: &[Arc<dyn Store>], rules: &[Rule], action: Action<'_>) {
+    assert!(timeout(DEADLINE, apply(stores, rules, action)).await.is_err());
+    sleep(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn take_without_a_caller_gives_back_the_parts_it_took() {
+    let places = places::<3>();
+    let rules = [Rule::new(0, Algorithm::SlidingLog, 10), Rule::window(1, 10), Rule::window(2, 10)];
+    let mut stores = stores(&places);
+    stores[1] = Late::takes(&places[1], Duration::from_millis(200));
+    for _ in 0..5 {
+        stop_waiting(&stores, &rules, Action::take()).await;
+        assert_eq!(remaining(&places, &rules), [10, 10, 10], "the late part answered, and is given back too");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn part_that_never_answers_stays_charged_and_the_earlier_ones_are_given_back() {
+    let places = places::<3>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 10), Rule::window(2, 10)];
+    let mut stores = stores(&places);
+    stores[1] = Late::takes(&places[1], MINUTE);
+    stop_waiting(&stores, &rules, Action::take()).await;
+    assert_eq!(remaining(&places, &rules), [10, 9, 10], "what may not have been taken is not given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_after_the_caller_left_gives_back_what_was_taken() {
+    let places = places::<2>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 1)];
+    take_directly(&places, &rules[1], 1);
+    let mut stores = stores(&places);
+    stores[1] = Late::takes(&places[1], Duration::from_millis(200));
+    stop_waiting(&stores, &rules, Action::take()).await;
+    assert_eq!(remaining(&places, &rules), [10, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_recorded_admission_stands_without_its_caller() {
+    let places = places::<2>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 10)];
+    let mut stores = stores(&places);
+    stores[1] = Late::takes(&places[1], Duration::from_millis(200));
+    stop_waiting(&stores, &rules, Action::take()).await;
+    assert_eq!(remaining(&places, &rules), [10, 10]);
+    stop_waiting(&stores, &rules, Action::Take { idempotency: Some(key(1)) }).await;
+    assert_eq!(remaining(&places, &rules), [9, 9]);
+    let again = decided(take_once(&stores, &rules, 1).await);
+    assert!(again.allowed && again.replayed);
+    assert_eq!(remaining(&places, &rules), [9, 9], "a repetition takes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn admission_that_may_be_recorded_keeps_its_charges() {
+    let places = places::<2>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 10)];
+    let mut late = stores(&places);
+    late[1] = Late::takes(&places[1], MINUTE);
+    stop_waiting(&late, &rules, Action::Take { idempotency: Some(key(1)) }).await;
+    let again = decided(take_once(&stores(&places), &rules, 1).await);
+    assert!(again.allowed && again.replayed);
+    assert_eq!(remaining(&places, &rules), [9, 9], "the repetition is admitted for what was charged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_reaches_all_parts_without_its_caller() {
+    let places = places::<2>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 10)];
+    let mut stores = stores(&places);
+    let taken = take(&stores, &rules).await;
+    let late = Late { store: places[0].memory.clone(), takes: false, by: Duration::from_millis(200) };
+    stores[0] = Arc::new(late);
+    stop_waiting(&stores, &rules, Action::Refund { taken_at: Some(taken.at) }).await;
+    assert_eq!(remaining(&places, &rules), [10, 10]);
+}
+
+#[tokio::test]
+async fn refund_that_fails_in_one_part_still_reaches_the_others() {
+    let places = places::<3>();
+    let rules = [Rule::window(0, 10), Rule::window(1, 10), Rule::window(2, 10)];
+    let failing = Arc::new(Failing { store: places[0].memory.clone(), fails: AtomicBool::new(false) });
+    let stores: [Arc<dyn Store>; 3] = [failing.clone(), places[1].memory.clone(), places[2].memory.clone()];
+    let taken = take(&stores, &rules).await;
+    failing.fails.store(true, Ordering::SeqCst);
+    let refund = apply(&stores, &rules, Action::Refund { taken_at: Some(taken.at) }).await;
+    assert!(refund.unwrap_err().is_outage());
+    assert_eq!(remaining(&places, &rules), [9, 10, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_of_a_guard_in_the_middle_of_a_chain_leaves_no_part_charged() {
+    let places = places::<2>();
+    let limit = Limit::try_new(Algorithm::FixedWindow, 10, MINUTE).unwrap();
+    let counter = Counter::new("rule", "user", "*");
+    let late = Late::takes(&places[1], Duration::from_millis(200));
+    let shards = ShardedStore::try_new(vec![places[0].memory.clone(), late]).unwrap();
+    let local = Arc::new(MemoryStore::default());
+    let guard = GuardedStore::new("shards", Arc::new(shards), local, DEADLINE);
+    // Identities on both shards, the healthy one first.
+    let on_shard = |shard: u64| {
+        let names = (0..).map(|number| format!("user-{number}"));
+        let found = |name: &String| Key::new(&counter, name, "").identity_hash() % 2 == shard;
+        names.into_iter().find(found).unwrap()
+    };
+    let identifiers = [on_shard(0), on_shard(1)];
+    let charges: Vec<Charge<'_>> = identifiers
+        .iter()
+        .map(|identifier| Charge {
+            on_store_error: FailureMode::Closed,
+            ..Charge::new(Key::new(&counter, identifier, ""), &limit)
+        })
+        .collect();
+    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    for _ in 0..4 {
+        let denied = decided(guard.apply(&[command], None).await.remove(0));
+        assert!(!denied.allowed && denied.degraded());
+    }
+    sleep(Duration::from_secs(10)).await;
+    let peek = Command { action: Action::peek(), charges: &charges[..1], cost: Cost::ONE };
+    let left = decided(places[0].memory.apply_now(&peek, None)).remaining();
+    assert_eq!(left, Some(10), "denied chains charge nothing");
 }

@@ -8,7 +8,8 @@ use arc_swap::ArcSwap;
 use pacegate_core::{Cost, Limit, Reason, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{
-    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
+    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, OwnedCharge, Store, StoreError,
+    detachable,
 };
 use smallvec::SmallVec;
 
@@ -297,21 +298,18 @@ impl Limiter {
         let mut distinct = times.clone();
         distinct.sort_unstable();
         distinct.dedup();
-        let mut last = None;
-        // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
-        for at in &distinct {
-            let of_that_time = |index: &usize| times[*index] == *at;
-            let indices: SmallVec<[usize; 2]> = (0..times.len()).filter(of_that_time).collect();
-            let some: SmallVec<[Charge<'_>; 2]> = indices.iter().map(|index| charges[*index]).collect();
-            let where_kept: SmallVec<[usize; 2]> = indices.iter().map(|index| places[*index]).collect();
-            last = Some(self.stores.apply(&command(check, Act::Refund(*at), &some), &where_kept).await?);
-        }
-        let outcome = match last {
-            Some(outcome) if distinct.len() == 1 => outcome,
-            _ => {
-                let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-                self.stores.apply(&look, &places).await?
-            }
+        let outcome = if let [at] = distinct.as_slice() {
+            self.stores.apply(&command(check, Act::Refund(*at), &charges), &places).await?
+        } else {
+            // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
+            let steps = distinct.iter().map(|at| {
+                let indices = (0..times.len()).filter(|index| times[*index] == *at);
+                let of_that_time = indices.map(|index| (OwnedCharge::from(&charges[index]), places[index]));
+                (*at, of_that_time.unzip())
+            });
+            refund_in_steps(self.stores.clone(), steps.collect(), check.cost).await?;
+            let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            self.stores.apply(&look, &places).await?
         };
         drop(charges);
         resolved.decision(outcome)
@@ -450,4 +448,22 @@ impl Limiter {
         check.validate()?;
         Ok(check.endpoint.map(normalise_endpoint).transpose()?)
     }
+}
+
+/// Charges that were made at one time, and where each is kept.
+type RefundStep = (Timestamp, (Vec<OwnedCharge>, Vec<usize>));
+
+/// Gives back step by step. It ends even if the caller stops waiting, and one step that fails does not keep the others from being tried.
+async fn refund_in_steps(stores: Stores, steps: Vec<RefundStep>, cost: Cost) -> Result<(), StoreError> {
+    let work = detachable(|_| async move {
+        let mut result = Ok(());
+        for (at, (charges, places)) in &steps {
+            let charges: SmallVec<[Charge<'_>; 2]> = charges.iter().map(OwnedCharge::as_charge).collect();
+            let action = Action::Refund { taken_at: Some(*at) };
+            let refund = Command { action, charges: &charges, cost };
+            result = result.and(stores.apply(&refund, places).await.map(drop));
+        }
+        result
+    });
+    work.await
 }

@@ -184,27 +184,25 @@ impl Stores {
         used.sort_unstable();
         used.dedup();
         let at_most = at_most / u32::try_from(used.len()).unwrap_or(u32::MAX);
-        let stores: SmallVec<[Hurried<'_>; 4]> =
-            used.iter().map(|place| Hurried { keeper: self.keeper(*place), at_most }).collect();
-        let part = |(place, store)| {
-            let own = places.iter().enumerate().filter(|(_, other)| *other == place);
-            Part { store: store as &dyn Store, places: own.map(|(charge, _)| charge).collect() }
+        let part = |place: usize| {
+            let own = places.iter().enumerate().filter(|(_, other)| **other == place);
+            let store = Arc::new(Hurried { keeper: self.keeper(place).clone(), at_most });
+            Part { store, places: own.map(|(charge, _)| charge).collect() }
         };
-        let parts: Vec<Part<'_>> = used.iter().zip(&stores).map(part).collect();
-        apply_in_parts(&parts, command, None).await
+        apply_in_parts(used.into_iter().map(part).collect(), command, None).await
     }
 }
 
 /// A store and the time that is left for it.
 #[derive(Debug)]
-struct Hurried<'a> {
-    keeper: &'a Keeper,
+struct Hurried {
+    keeper: Keeper,
     at_most: Duration,
 }
 
-impl Store for Hurried<'_> {
+impl Store for Hurried {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        match self.keeper {
+        match &self.keeper {
             Keeper::Memory(store) => store.apply(commands, now),
             Keeper::Elsewhere(store) => Box::pin(store.apply_within(commands, now, self.at_most)),
         }

@@ -12,6 +12,7 @@ use pacegate::{
     Stores, Timestamp,
 };
 use pacegate_testkit::SimulatedClock;
+use tokio::time::{sleep, timeout};
 
 /// Two stores in the process, which can be looked into.
 struct Setup {
@@ -437,4 +438,62 @@ async fn health_and_figures_are_told_by_store() {
             ]
         )
     );
+}
+
+/// A store outside the process, which needs a while to run anything.
+#[derive(Debug)]
+struct Slow {
+    memory: Arc<MemoryStore>,
+    by: Duration,
+}
+
+impl Store for Slow {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            sleep(self.by).await;
+            self.memory.apply(commands, now).await
+        })
+    }
+}
+
+/// A limiter on two stores that answer after 20 ms, and one that looks at the same counters at once.
+fn slow_limiters(rules: &[Rule]) -> (Limiter, Limiter) {
+    let setup = Setup::new();
+    // Different times are what refunds in several steps need.
+    let ahead = Arc::new(SimulatedClock::default());
+    ahead.advance(Duration::from_secs(1));
+    let hot = Arc::new(MemoryStore::with_clock(MemoryOptions::default(), ahead));
+    let slow =
+        |memory: &Arc<MemoryStore>| Arc::new(Slow { memory: memory.clone(), by: Duration::from_millis(20) });
+    let deadline = Duration::from_millis(50);
+    let stores = Stores::remote(slow(&setup.default), deadline).and_remote("hot", slow(&hot), deadline);
+    let direct = Stores::memory(setup.default).and_memory("hot", hot);
+    (limiter(stores, rules.iter().cloned()), limiter(direct, rules.iter().cloned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_together_of_different_costs_charge_nothing_when_the_caller_stops_waiting() {
+    let rules = [hot_rule("steps", 10)];
+    let (slow, direct) = slow_limiters(&rules);
+    let checks = [check("a").cost(Cost::try_new(3).unwrap()), check("b")];
+    for waited in [10, 30] {
+        let waited = Duration::from_millis(waited);
+        assert!(timeout(waited, slow.check_all(&checks)).await.is_err());
+        sleep(Duration::from_secs(1)).await;
+        for check in &checks {
+            assert_eq!(remaining(&direct.peek(check).await.unwrap()), [Some(10)], "{waited:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_of_several_stores_ends_without_its_caller() {
+    let rules = [rule("here", 10), hot_rule("there", 10)];
+    let (slow, direct) = slow_limiters(&rules);
+    let taken = slow.check(&check("a")).await.unwrap();
+    assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(9), Some(9)]);
+    assert_ne!(taken.answers[0].at, taken.answers[1].at, "each store has a clock of its own");
+    assert!(timeout(Duration::from_millis(10), slow.refund(&check("a"), &taken)).await.is_err());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(10), Some(10)]);
 }

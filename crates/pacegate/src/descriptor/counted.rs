@@ -1,13 +1,14 @@
 //! The limits that the parts of one request count in (its descriptors, or the checks of a chain), asked in as few steps as their costs allow.
 //!
 //! A command has one cost for all its charges. Where parts of one request take different amounts, each amount is a step of its own; when a
-//! later step denies, the earlier ones are given back exactly. A crash in between can only leave too little, never admit too much.
+//! later step denies, or the caller stops waiting, the earlier ones are given back exactly. A crash in between can only leave too little, never
+//! admit too much.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate_core::{Answer, Cost, Decision, Timestamp};
-use pacegate_store::{Action, Charge, Command, Outcome, StoreError};
+use pacegate_store::{Action, Caller, Charge, Command, Outcome, StoreError, detachable};
 use smallvec::SmallVec;
 
 use super::check::Hits;
@@ -88,7 +89,7 @@ impl Tally {
             stores.budget.map(|budget| budget / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
         let mut allowed = self.look(stores, &looks).await? && !banned;
         if allowed {
-            allowed = self.take(stores, &takes).await?;
+            allowed = self.take(stores, takes).await?;
         } else {
             self.look(stores, &takes).await?;
         }
@@ -125,17 +126,42 @@ impl Tally {
         steps
     }
 
-    async fn take(&mut self, stores: &Stores, steps: &[Step]) -> Result<bool, CheckError> {
+    async fn take(&mut self, stores: &Stores, mut steps: Vec<Step>) -> Result<bool, CheckError> {
+        if steps.len() < 2 {
+            let Some(step) = steps.pop() else { return Ok(true) };
+            return Ok(self.ask(stores, &step, Action::take()).await?.allowed);
+        }
+        // What several steps took is given back even if the caller stops waiting in between.
+        let (mut tally, stores) = (std::mem::take(self), stores.clone());
+        let work = detachable(|caller| async move {
+            let allowed = tally.take_in_steps(&stores, &steps, &caller).await;
+            (tally, allowed)
+        });
+        let (tally, allowed) = work.await;
+        *self = tally;
+        allowed
+    }
+
+    async fn take_in_steps(
+        &mut self,
+        stores: &Stores,
+        steps: &[Step],
+        caller: &Caller,
+    ) -> Result<bool, CheckError> {
         for (index, step) in steps.iter().enumerate() {
             let outcome = self.ask(stores, step, Action::take()).await;
             if let Ok(decision) = &outcome
                 && decision.allowed
             {
+                if caller.is_gone() {
+                    // An admission that cannot be delivered is undone, without the caller's budget.
+                    self.step_timeout = None;
+                    self.give_back_all(stores, &steps[..=index]).await;
+                    return Ok(false);
+                }
                 continue;
             }
-            for taken in &steps[..index] {
-                self.give_back(stores, taken).await;
-            }
+            self.give_back_all(stores, &steps[..index]).await;
             outcome?;
             self.look(stores, &steps[..index]).await?;
             self.look(stores, &steps[index + 1..]).await?;
@@ -150,6 +176,12 @@ impl Tally {
             allowed &= self.ask(stores, step, Action::peek()).await?.allowed;
         }
         Ok(allowed)
+    }
+
+    async fn give_back_all(&mut self, stores: &Stores, steps: &[Step]) {
+        for step in steps {
+            self.give_back(stores, step).await;
+        }
     }
 
     /// Undoes a step. What cannot be given back stays charged: too little is left, never too much.

@@ -1,0 +1,66 @@
+//! Charges that own their data, for work that may outlive its caller.
+
+use pacegate_core::{Counter, Key, Limit};
+
+use crate::failure::FailureMode;
+use crate::store::{Charge, Idempotency};
+
+/// A [`Charge`] that owns its key and limit.
+#[derive(Clone, Debug)]
+pub struct OwnedCharge {
+    counter: Counter,
+    identifier: Box<str>,
+    endpoint: Box<str>,
+    limit: Limit,
+    shadow: bool,
+    on_store_error: FailureMode,
+}
+
+impl OwnedCharge {
+    /// Borrows it as a charge.
+    pub fn as_charge(&self) -> Charge<'_> {
+        Charge {
+            key: Key::new(&self.counter, &self.identifier, &self.endpoint),
+            limit: &self.limit,
+            shadow: self.shadow,
+            on_store_error: self.on_store_error,
+        }
+    }
+}
+
+impl From<&Charge<'_>> for OwnedCharge {
+    fn from(charge: &Charge<'_>) -> Self {
+        Self {
+            counter: charge.key.counter().clone(),
+            identifier: charge.key.identifier().into(),
+            endpoint: charge.key.endpoint().unwrap_or_default().into(),
+            limit: *charge.limit,
+            shadow: charge.shadow,
+            on_store_error: charge.on_store_error,
+        }
+    }
+}
+
+/// An [`Idempotency`] that owns its texts.
+#[derive(Debug)]
+pub(crate) struct OwnedIdempotency {
+    caller: Box<str>,
+    key: Box<str>,
+    fingerprint: [u8; 16],
+}
+
+impl OwnedIdempotency {
+    pub(crate) fn as_idempotency(&self) -> Idempotency<'_> {
+        Idempotency { caller: &self.caller, key: &self.key, fingerprint: self.fingerprint }
+    }
+}
+
+impl From<Idempotency<'_>> for OwnedIdempotency {
+    fn from(idempotency: Idempotency<'_>) -> Self {
+        Self {
+            caller: idempotency.caller.into(),
+            key: idempotency.key.into(),
+            fingerprint: idempotency.fingerprint,
+        }
+    }
+}
