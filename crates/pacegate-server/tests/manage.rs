@@ -377,6 +377,29 @@ async fn bad_tiers_and_overrides_are_refused_by_field() {
 }
 
 #[tokio::test]
+async fn overrides_and_custom_limits_can_be_of_the_default_limit() {
+    let client = Client::managed("").await;
+    let default = |why: &str, limit| ("default".to_owned(), why.to_owned(), limit);
+    assert_eq!(why(&client, "u1").await, [default("default", 10)]);
+    let custom = json!({"custom_limits": {"default": {"limit": 20}}});
+    let answer = client.admin(Method::PUT, "/api/v1/users/u1/tier", custom).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(limit_of(&client, "u1", "/").await, (json!("default"), json!(200)), "the burst is scaled");
+    assert_eq!(why(&client, "u1").await, [default("custom", 20)]);
+    let body = json!({"rule": "default", "limit": 5, "expires_in_seconds": 3600});
+    let made = client.admin(Method::POST, "/api/v1/users/u1/override", body).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    assert_eq!(limit_of(&client, "u1", "/").await, (json!("default"), json!(50)));
+    assert_eq!(why(&client, "u1").await, [default("override", 5)]);
+    assert_eq!(limit_of(&client, "u2", "/").await, (json!("default"), json!(100)));
+
+    let unlimited = Client::managed("default_limit: none").await;
+    let body = json!({"rule": "default", "limit": 5, "expires_in_seconds": 3600});
+    let refused = unlimited.admin(Method::POST, "/api/v1/users/u1/override", body).await;
+    assert_eq!(refused.error(), ("INVALID_INPUT", "rule"), "there is no default limit");
+}
+
+#[tokio::test]
 async fn plans_can_be_changed_while_the_service_runs() {
     let client = Client::managed(RULES).await;
     let plan =

@@ -96,7 +96,7 @@ fn in_force(
         }));
     }
     if default_applies {
-        found.extend(rules.default_for(dimension).map(|limit| EffectiveLimit {
+        found.extend(rules.default_for(dimension, profile).map(|limit| EffectiveLimit {
             limit,
             endpoint: Pattern::all(),
             method: None,

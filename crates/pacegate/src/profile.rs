@@ -42,7 +42,7 @@ pub struct Numbers {
     pub quota: u64,
     /// The rule's own unless it is set.
     pub window: Option<Duration>,
-    /// The capacity; the quota unless it is set.
+    /// The capacity; unless it is set, it grows and shrinks with the quota.
     pub burst: Option<u64>,
 }
 
@@ -55,9 +55,17 @@ impl Numbers {
         let window = self.window.unwrap_or(limit.window());
         let replaced = Limit::try_new(limit.algorithm(), self.quota, window)?;
         match self.burst {
-            None => Ok(replaced),
             Some(burst) => replaced.with_burst(burst),
+            None if limit.algorithm().takes_burst() => replaced.with_burst(self.scaled(limit)),
+            None => Ok(replaced),
         }
+    }
+
+    /// The capacity of `limit` in the same ratio to the quota, rounded up, as far as there can be one.
+    fn scaled(&self, limit: &Limit) -> u64 {
+        let burst = u128::from(self.quota) * u128::from(limit.capacity());
+        let burst = burst.div_ceil(u128::from(limit.quota())).max(1);
+        u64::try_from(burst).unwrap_or(u64::MAX).min(Limit::QUOTA_MAX)
     }
 }
 

@@ -207,6 +207,9 @@ impl Why {
     }
 }
 
+/// The name of the limit that applies where no rule does; overrides and custom limits replace its numbers by it.
+pub const DEFAULT_NAME: &str = "default";
+
 /// A limit that applied to a request: what it is called and what it counts.
 #[derive(Clone, Debug)]
 pub struct NamedLimit {
@@ -274,13 +277,8 @@ impl NamedLimit {
 
     /// The limit that applies where no rule does.
     pub(crate) fn default(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
-        Self::new(
-            "default",
-            limit,
-            Why::Default,
-            Counter::per_endpoint("default", dimension, DEFAULT_SCOPE),
-            on_store_error,
-        )
+        let counter = Counter::per_endpoint(DEFAULT_NAME, dimension, DEFAULT_SCOPE);
+        Self::new(DEFAULT_NAME, limit, Why::Default, counter, on_store_error)
     }
 
     /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth

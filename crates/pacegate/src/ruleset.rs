@@ -70,22 +70,24 @@ impl CompiledRule {
 
     /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
     pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
-        // Most users have neither, which is the cheaper thing to find out.
-        let has_numbers =
-            |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
-        let Some(profile) = profile.filter(has_numbers).filter(|_| self.limit.dimension() == USER_DIMENSION)
-        else {
-            return self.limit.clone();
-        };
-        let replaced = |numbers: &[(String, Numbers)], why| {
-            // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
-            find(numbers, &self.limit.name).and_then(|numbers| self.limit.with_numbers(numbers, why))
-        };
-        let custom =
-            || if self.identifier.is_none() { replaced(&profile.custom_limits, Why::Custom) } else { None };
-        let replaced = replaced(&profile.overrides, Why::Override).or_else(custom);
-        replaced.map_or_else(|| self.limit.clone(), Arc::new)
+        limit_for(&self.limit, profile, self.identifier.is_none())
     }
+}
+
+/// A limit as it holds for a user with `profile`: with the numbers of an override, or else, if they `can_be_custom`, of the user's own.
+fn limit_for(limit: &Arc<NamedLimit>, profile: Option<&Profile>, can_be_custom: bool) -> Arc<NamedLimit> {
+    // Most users have neither, which is the cheaper thing to find out.
+    let has_numbers = |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
+    let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == USER_DIMENSION) else {
+        return limit.clone();
+    };
+    let replaced = |numbers: &[(String, Numbers)], why| {
+        // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
+        find(numbers, &limit.name).and_then(|numbers| limit.with_numbers(numbers, why))
+    };
+    let custom = || if can_be_custom { replaced(&profile.custom_limits, Why::Custom) } else { None };
+    let replaced = replaced(&profile.overrides, Why::Override).or_else(custom);
+    replaced.map_or_else(|| limit.clone(), Arc::new)
 }
 
 impl RuleSet {
@@ -261,12 +263,20 @@ impl RuleSet {
             applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
         }
         self.defaults_for(check, &mut applied);
+        // As with rules, numbers with a window of their own have another counter.
+        for &(dimension, identifier) in &check.identities {
+            let plain = self.default_for(dimension, None);
+            let is_other =
+                |limit: &Arc<NamedLimit>| applied.iter().all(|(other, _)| other.counter != limit.counter);
+            let plain = plain.filter(is_other);
+            applied.extend(plain.map(|limit| (limit, identifier)));
+        }
         Ok(applied)
     }
 
     fn defaults_for<'a>(&self, check: &Check<'a>, applied: &mut Applied<'a>) {
         for &(dimension, identifier) in &check.identities {
-            applied.extend(self.default_for(dimension).map(|limit| (limit, identifier)));
+            applied.extend(self.default_for(dimension, check.profile).map(|limit| (limit, identifier)));
         }
     }
 
@@ -292,11 +302,19 @@ impl RuleSet {
         &self.all
     }
 
-    /// The default limit as it counts in `dimension`.
-    pub(crate) fn default_for(&self, dimension: &str) -> Option<Arc<NamedLimit>> {
+    /// The default limit as it counts in `dimension`, for a user with `profile`.
+    pub(crate) fn default_for(&self, dimension: &str, profile: Option<&Profile>) -> Option<Arc<NamedLimit>> {
         let limit = self.default_limit?;
-        let known = self.defaults.get(dimension).cloned();
-        Some(known.unwrap_or_else(|| Arc::new(NamedLimit::default(dimension, limit, self.on_store_error))))
+        let made;
+        let known = match self.defaults.get(dimension) {
+            Some(known) => known,
+            None => {
+                made = Arc::new(NamedLimit::default(dimension, limit, self.on_store_error));
+                &made
+            }
+        };
+        Some(limit_for(known, profile, true))
+    }
     }
 
     /// The rules that match one identity of `check` at an endpoint, whatever the method.

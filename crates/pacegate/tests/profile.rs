@@ -254,6 +254,70 @@ fn an_override_may_bring_its_own_burst() {
 }
 
 #[test]
+fn an_override_of_the_limit_scales_the_burst() {
+    let rows = [
+        // Quota and burst of the rule, quota of the override, then the burst.
+        (10, 100, 20, 200),
+        (10, 100, 1, 10),
+        (1_000, 10, 1, 1),
+        (3, 10, 2, 7),
+        (10, 10, 25, 25),
+        (1, 1_000_000_000, 2, 1_000_000_000),
+    ];
+    for (own, burst, overridden, expected) in rows {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+            let numbers = limit(algorithm, own, MINUTE).with_burst(burst).unwrap();
+            let scaled = quota(overridden).apply_to(&numbers).unwrap();
+            assert_eq!(
+                (u64::from(scaled.quota()), scaled.capacity()),
+                (overridden, expected),
+                "{own} {burst}"
+            );
+        }
+    }
+    let window = quota(20).apply_to(&limit(Algorithm::FixedWindow, 10, MINUTE)).unwrap();
+    assert_eq!((window.quota(), window.capacity()), (20, 20));
+}
+
+#[test]
+fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
+    let bucket = Limit::per_second(10).unwrap().with_burst(100).unwrap();
+    let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(bucket));
+    let check = |profile: &Profile| {
+        let decision = limiter.check_now(&by(profile, "/x")).unwrap();
+        let limit = decision.binding_limit().unwrap();
+        (limit.name.to_string(), limit.why, limit.limit.capacity(), decision.remaining().unwrap())
+    };
+    let named = |why, capacity, remaining| ("default".to_owned(), why, capacity, remaining);
+    assert_eq!(check(&Profile::default()), named(Why::Default, 100, 99));
+    let custom = with_custom("default", quota(20), Profile::default());
+    assert_eq!(check(&custom), named(Why::Custom, 200, 198), "what was used stays used");
+    let overridden = with_override("default", Numbers { burst: Some(5), ..quota(20) }, custom.clone());
+    assert_eq!(check(&overridden), named(Why::Override, 5, 2));
+    let window = Numbers { window: Some(MINUTE), ..quota(50) };
+    let hourly = with_override("default", window, Profile::default());
+    assert_eq!(check(&hourly), named(Why::Override, 500, 499), "another window has a counter of its own");
+    assert_eq!(check(&hourly), named(Why::Override, 500, 498));
+    assert_eq!(check(&Profile::default()), named(Why::Default, 100, 96), "and leaves the other one alone");
+    let address = limiter.check_now(&Check::new("ip", "u").endpoint("/x").profile(&overridden)).unwrap();
+    assert_eq!(address.remaining(), Some(99), "numbers are of the dimension user");
+}
+
+#[tokio::test]
+async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
+    let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(Limit::per_minute(10).unwrap()));
+    let window = Numbers { window: Some(HOUR), ..quota(50) };
+    let hourly = with_override("default", window, Profile::default());
+    for profile in [&hourly, &Profile::default()] {
+        limiter.check_now(&by(profile, "/x")).unwrap();
+    }
+    limiter.reset(&by(&hourly, "/x")).await.unwrap();
+    for (profile, left) in [(&hourly, 49), (&Profile::default(), 9)] {
+        assert_eq!(limiter.check_now(&by(profile, "/x")).unwrap().remaining(), Some(left));
+    }
+}
+
+#[test]
 fn who_changes_tier_keeps_what_was_used() {
     for algorithm in Algorithm::ALL {
         let free = Rule::new("hourly", "user", limit(algorithm, 10, HOUR));

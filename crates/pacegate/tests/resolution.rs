@@ -351,8 +351,13 @@ fn with_numbers(limit: &Limit, numbers: Numbers) -> Option<Limit> {
     let algorithm = limit.algorithm();
     let quota_max = if algorithm == Algorithm::SlidingLog { 1_000_000 } else { 1_000_000_000 };
     let window = numbers.window.unwrap_or(limit.window());
-    let burst = numbers.burst.unwrap_or(numbers.quota);
+    // In the ratio of the rule's own numbers.
+    let scaled = || {
+        let burst = u128::from(numbers.quota) * u128::from(limit.capacity());
+        u64::try_from(burst.div_ceil(limit.quota().into())).unwrap().clamp(1, 1_000_000_000)
+    };
     let bursts = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+    let burst = numbers.burst.unwrap_or_else(|| if bursts { scaled() } else { numbers.quota });
     let possible = (1..=quota_max).contains(&numbers.quota)
         && window >= Duration::from_millis(1)
         && window.as_nanos().is_multiple_of(1_000)

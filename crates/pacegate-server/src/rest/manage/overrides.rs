@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct OverrideRequest {
-    /// The name of a rule in the dimension `user`.
+    /// The name of a rule in the dimension `user`, or `default` for the default limit.
     #[schema(value_type = value::Name, required = true)]
     rule: Option<String>,
     #[schema(value_type = value::Quota, required = true)]

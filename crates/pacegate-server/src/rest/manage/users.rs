@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::{EffectiveLimit, Numbers};
+use pacegate::{DEFAULT_NAME, EffectiveLimit, Numbers};
 use pacegate_catalog::{User, UserChange};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -40,6 +40,7 @@ pub(super) struct NumbersWire {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Window>)]
     pub(super) window_seconds: Option<Number>,
+    /// In the rule's own ratio to the limit unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Burst>)]
     pub(super) burst_capacity: Option<u64>,
@@ -70,16 +71,18 @@ impl NumbersWire {
         let window = self.window_seconds.as_ref().map(read_window).transpose().map_err(inside)?;
         let numbers = Numbers { quota, window, burst: self.burst_capacity };
         let mut known = false;
-        for rule in current.rules().filter(|other| other.name == rule && other.dimension == "user") {
+        let rules = current.rules().filter(|other| other.name == rule && other.dimension == "user");
+        let default = current.file.default_limit.as_ref().filter(|_| rule == DEFAULT_NAME);
+        for limit in rules.map(|rule| &rule.limit).chain(default) {
             known = true;
-            numbers.apply_to(&rule.limit).map_err(|error| inside(invalid_limit(error)))?;
+            numbers.apply_to(limit).map_err(|error| inside(invalid_limit(error)))?;
         }
         if known {
             return Ok(numbers);
         }
         let rule: String = rule.chars().take(128).collect();
         let field = if field.is_empty() { "rule" } else { field };
-        Err(ApiError::input(field, format!("there is no rule `{rule}` in dimension user")))
+        Err(ApiError::input(field, format!("unknown rule `{rule}` in dimension user")))
     }
 }
 
