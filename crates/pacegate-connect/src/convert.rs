@@ -27,6 +27,7 @@ pub(crate) fn request(check: &Check<'_>) -> CheckRequest {
         plans: check.plans().iter().map(|plan| (*plan).to_owned()).collect(),
         limit: check.own_limit().map(|limit| message(&limit)),
         idempotency_key: check.idempotency_key().unwrap_or_default().to_owned(),
+        tier: check.own_tier().unwrap_or_default().to_owned(),
         with_limits: true,
         ..CheckRequest::default()
     }

@@ -19,6 +19,7 @@
 //! It knows no store and no key layout, and it never lets an error's inside reach a client.
 
 mod activity;
+mod ad_hoc;
 mod app;
 mod auth;
 mod batch;

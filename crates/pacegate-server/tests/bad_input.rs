@@ -41,9 +41,10 @@ async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
         (json!({"user_id": "u", "endpoint": "/x", "cost": "1"}), ("INVALID_INPUT", "cost")),
         (json!({"user_id": "u", "endpoint": "/x", "cost": 1_000_000_001u64}), ("INVALID_INPUT", "cost")),
         (json!({"user_id": "u", "endpoint": "/x", "cost": u64::MAX}), ("INVALID_INPUT", "cost")),
-        (json!({"user_id": "u", "endpoint": "/x", "limit": 5}), ("INVALID_LIMIT", "window_seconds")),
-        (json!({"user_id": "u", "endpoint": "/x", "window_seconds": 5}), ("INVALID_LIMIT", "limit")),
-        (json!({"user_id": "u", "endpoint": "/x", "burst_capacity": 5}), ("INVALID_LIMIT", "limit")),
+        (json!({"user_id": "u", "endpoint": "/x", "limit": 0}), ("INVALID_LIMIT", "limit")),
+        (json!({"user_id": "u", "endpoint": "/x", "window_seconds": 0}), ("INVALID_LIMIT", "window_seconds")),
+        (json!({"user_id": "u", "endpoint": "/x", "tier": ""}), ("INVALID_INPUT", "tier")),
+        (json!({"user_id": "u", "endpoint": "/x", "burst_capacity": 0}), ("INVALID_LIMIT", "burst_capacity")),
         (
             json!({"user_id": "u", "endpoint": "/x", "limit": 0, "window_seconds": 1}),
             ("INVALID_LIMIT", "limit"),

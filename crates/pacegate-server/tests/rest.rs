@@ -119,7 +119,7 @@ async fn plans_ad_hoc_limits_and_the_default_apply_as_said() {
     let strategy = client.check(&json!({"user_id": "u", "endpoint": "/q", "strategy": "fixed_window"})).await;
     assert_eq!(
         (strategy.body["strategy"].as_str(), strategy.body["limit"].as_u64()),
-        (Some("fixed_window"), Some(10))
+        (Some("fixed_window"), Some(100))
     );
 
     let unlimited = Client::new("default_limit: none");
@@ -176,7 +176,7 @@ async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
     let answer = client.send(Method::GET, query, &[], Body::empty()).await;
     assert_eq!(
         (answer.body["strategy"].as_str(), answer.body["limit"].as_u64()),
-        (Some("sliding_log"), Some(7))
+        (Some("sliding_window"), Some(7))
     );
     for (query, expected) in [
         ("strategy=magic", ("INVALID_STRATEGY", "strategy")),

@@ -40,6 +40,7 @@ pub struct Check<'a> {
     pub(crate) limit: Option<Limit>,
     pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
     pub(crate) profile: Option<&'a Profile>,
+    pub(crate) tier: Option<&'a str>,
 }
 
 impl<'a> Check<'a> {
@@ -56,6 +57,7 @@ impl<'a> Check<'a> {
             limit: None,
             idempotency: None,
             profile: None,
+            tier: None,
         }
     }
 
@@ -113,6 +115,13 @@ impl<'a> Check<'a> {
         self
     }
 
+    /// The user's tier, instead of the one in the profile.
+    #[must_use]
+    pub fn tier(mut self, tier: impl Into<Option<&'a str>>) -> Self {
+        self.tier = tier.into();
+        self
+    }
+
     /// Makes the check repeatable: the same `key` of the same `caller` within five minutes is charged once.
     #[must_use]
     pub fn idempotency(mut self, caller: impl Into<Cow<'a, str>>, key: &'a str) -> Self {
@@ -133,6 +142,16 @@ impl<'a> Check<'a> {
     /// The limit that the check brings along.
     pub fn own_limit(&self) -> Option<Limit> {
         self.limit
+    }
+
+    /// The tier that the check names.
+    pub fn own_tier(&self) -> Option<&'a str> {
+        self.tier
+    }
+
+    /// The tier that selects rules: the check's own, or the one in the profile.
+    pub fn effective_tier(&self) -> Option<&'a str> {
+        self.tier.or_else(|| self.profile?.tier.as_deref())
     }
 
     /// What makes it repeatable.
@@ -163,6 +182,9 @@ impl<'a> Check<'a> {
             part(plan.as_bytes());
         }
         part(b"|");
+        if let Some(tier) = self.tier {
+            part(tier.as_bytes());
+        }
         if let Some(limit) = &self.limit {
             part(limit.algorithm().name().as_bytes());
             part(&limit.quota().to_le_bytes());
@@ -186,6 +208,9 @@ impl<'a> Check<'a> {
             if !is_identifier(identifier) {
                 return Err(CheckError::InvalidIdentifier { dimension: (*dimension).into() });
             }
+        }
+        if !self.tier.is_none_or(is_identifier) {
+            return Err(CheckError::InvalidTier);
         }
         match &self.idempotency {
             Some((_, key)) if !is_idempotency_key(key) => Err(CheckError::InvalidIdempotencyKey),

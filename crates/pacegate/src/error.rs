@@ -33,6 +33,9 @@ pub enum CheckError {
         /// The dimension it was given for.
         dimension: Box<str>,
     },
+    /// The tier cannot be one.
+    #[error("tier must be 1 to 1024 bytes long and have no control characters")]
+    InvalidTier,
     /// The endpoint cannot be matched.
     #[error("endpoint {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),

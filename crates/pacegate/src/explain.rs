@@ -117,7 +117,7 @@ fn obstacle(rule: &CompiledRule, check: &Check<'_>, endpoint: Option<&str>) -> O
     let Some((_, identifier)) = check.identities().iter().find(|(own, _)| *own == dimension) else {
         return Some(Verdict::OtherDimension);
     };
-    let tier = check.profile.and_then(|profile| profile.tier.as_deref());
+    let tier = check.effective_tier();
     // Rules are about endpoints: a check that names none is left to its plans.
     let here = endpoint.is_some_and(|endpoint| rule.endpoint.matches(endpoint));
     let other =

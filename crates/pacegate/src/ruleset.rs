@@ -325,7 +325,7 @@ impl RuleSet {
         identifier: &str,
         endpoint: &str,
     ) -> SmallVec<[&CompiledRule; 8]> {
-        let tier = check.profile.and_then(|profile| profile.tier.as_deref());
+        let tier = check.effective_tier();
         let mut found = SmallVec::new();
         self.by_endpoint.for_each(endpoint, |lists| {
             let Some(list) = lists.iter().find(|list| *list.dimension == *dimension) else { return };

@@ -318,6 +318,19 @@ async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
 }
 
 #[test]
+fn the_tier_of_a_check_goes_before_that_of_the_profile() {
+    let rules =
+        [rule("hourly", 10), for_tier("silver", rule("hourly", 20)), for_tier("gold", rule("hourly", 30))];
+    let limiter = limiter(rules);
+    let silver = Profile { tier: Some("silver".into()), ..Profile::default() };
+    let capacity = |check: &Check<'_>| limiter.check_now(check).unwrap().answers[0].capacity;
+    assert_eq!(capacity(&by(&silver, "/x")), 20);
+    assert_eq!(capacity(&by(&silver, "/x").tier("gold")), 30);
+    assert_eq!(capacity(&by(&silver, "/x").tier("lead")), 10);
+    assert!(limiter.check_now(&by(&silver, "/x").tier("")).is_err());
+}
+
+#[test]
 fn who_changes_tier_keeps_what_was_used() {
     for algorithm in Algorithm::ALL {
         let free = Rule::new("hourly", "user", limit(algorithm, 10, HOUR));

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Algorithm, Answer, Check, CheckError, Cost, Decision, NamedLimit, Standing, Timestamp, Why};
+use pacegate::{
+    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, NamedLimit, Standing, Timestamp, Why,
+};
 use pacegate_proto::v1::{
     self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
 };
 
+use crate::ad_hoc::{AdHoc, is_sliding_window, name_for};
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{is_method, millis_ceil, parse_strategy, used};
 use pacegate_tower::headers::seconds_ceil;
@@ -20,8 +23,8 @@ pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
 
-/// What is asked, as the limiter understands it.
-pub(super) fn check(request: &CheckRequest) -> Result<Check<'_>, ApiError> {
+/// What is asked, as the limiter understands it. A limit that says only a part is completed from the `default` one.
+pub(super) fn check(request: &CheckRequest, default: Option<pacegate::Limit>) -> Result<Check<'_>, ApiError> {
     let first = dimension(request.dimension, &request.custom_dimension)?;
     if request.identifier.is_empty() {
         return Err(ApiError::input("identifier", "is missing"));
@@ -58,10 +61,18 @@ pub(super) fn check(request: &CheckRequest) -> Result<Check<'_>, ApiError> {
     for plan in &request.plans {
         check = check.plan(plan);
     }
+    if !request.tier.is_empty() {
+        check = check.tier(request.tier.as_str());
+    }
     match &request.limit {
-        Some(own) => Ok(check.limit(limit(own)?)),
+        Some(own) => Ok(check.limit(completed(own, default)?)),
         None => Ok(check),
     }
+}
+
+/// Whether the client calls the sliding log `sliding_window`.
+pub(super) fn says_sliding_window(request: &CheckRequest) -> bool {
+    request.limit.as_ref().is_some_and(|limit| is_sliding_window(&limit.algorithm))
 }
 
 fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
@@ -80,25 +91,42 @@ fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
     }
 }
 
-fn limit(limit: &v1::Limit) -> Result<pacegate::Limit, ApiError> {
-    let algorithm = match limit.algorithm.as_str() {
-        "" => Algorithm::TokenBucket,
-        name => parse_strategy("limit.algorithm", name)?,
+/// The limit of a check, whose numbers may be left out.
+fn completed(limit: &v1::Limit, default: Option<pacegate::Limit>) -> Result<pacegate::Limit, ApiError> {
+    let ad_hoc = AdHoc {
+        algorithm: algorithm(limit)?,
+        quota: (limit.quota > 0).then_some(limit.quota.into()),
+        window: (limit.window_us > 0).then(|| Duration::from_micros(limit.window_us)),
+        burst: (limit.burst > 0).then_some(limit.burst.into()),
     };
-    let window = Duration::from_micros(limit.window_us);
-    let made = pacegate::Limit::try_new(algorithm, limit.quota.into(), window);
+    let missing = || ApiError::field(Code::InvalidLimit, "limit.quota", "is missing");
+    ad_hoc.limit(default).map_err(out_of_range)?.ok_or_else(missing)
+}
+
+/// A limit whose numbers are all there.
+fn whole(limit: &v1::Limit) -> Result<pacegate::Limit, ApiError> {
+    let algorithm = algorithm(limit)?.unwrap_or(Algorithm::TokenBucket);
+    let made =
+        pacegate::Limit::try_new(algorithm, limit.quota.into(), Duration::from_micros(limit.window_us));
     let made = made.and_then(|made| match limit.burst {
         0 => Ok(made),
         burst => made.with_burst(burst.into()),
     });
-    made.map_err(|error| {
-        let field = match error.field() {
-            "window" => "limit.window_us",
-            "burst" => "limit.burst",
-            _ => "limit.quota",
-        };
-        ApiError::field(Code::InvalidLimit, field, invalid_limit(error).details.unwrap_or_default().1)
-    })
+    made.map_err(out_of_range)
+}
+
+fn algorithm(limit: &v1::Limit) -> Result<Option<Algorithm>, ApiError> {
+    let name = Some(limit.algorithm.as_str()).filter(|name| !name.is_empty());
+    name.map(|name| parse_strategy("limit.algorithm", name)).transpose()
+}
+
+fn out_of_range(error: InvalidLimit) -> ApiError {
+    let field = match error.field() {
+        "window" => "limit.window_us",
+        "burst" => "limit.burst",
+        _ => "limit.quota",
+    };
+    ApiError::field(Code::InvalidLimit, field, invalid_limit(error).details.unwrap_or_default().1)
 }
 
 /// The same mistake, of one of the further identities.
@@ -133,8 +161,17 @@ pub(super) fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
     }
 }
 
-/// An answer, with every limit's own if they are wanted.
-pub(super) fn response(decision: &Decision, with_limits: bool) -> CheckResponse {
+/// The answer to `request`, with every limit's own if they are wanted.
+pub(super) fn response(decision: &Decision, request: &CheckRequest) -> CheckResponse {
+    written(decision, request.with_limits, says_sliding_window(request))
+}
+
+/// The answer to several checks together, with every limit's own.
+pub(super) fn response_together(decision: &Decision) -> CheckResponse {
+    written(decision, true, false)
+}
+
+fn written(decision: &Decision, with_limits: bool, sliding_window: bool) -> CheckResponse {
     let binding = decision.binding().filter(|binding| !binding.shadow);
     let wait = decision.retry_after();
     let text = |name: Option<&str>| name.unwrap_or_default().to_owned();
@@ -147,7 +184,7 @@ pub(super) fn response(decision: &Decision, with_limits: bool) -> CheckResponse 
         retry_after: wait.map(|wait| u32::try_from(seconds_ceil(wait)).unwrap_or(u32::MAX)),
         retry_after_ms: wait.map(millis_ceil),
         rule: text(decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name)),
-        algorithm: text(binding.map(|answer| answer.algorithm.name())),
+        algorithm: text(binding.map(|answer| name_for(answer.algorithm, sliding_window))),
         state: binding.map_or(v1::State::Normal, |answer| state(answer.standing)).into(),
         reason: text(
             binding
@@ -165,7 +202,7 @@ pub(super) fn response(decision: &Decision, with_limits: bool) -> CheckResponse 
                 .limits()
                 .iter()
                 .zip(&decision.answers)
-                .map(|(named, answer)| own(named, answer))
+                .map(|(named, answer)| own(named, answer, sliding_window))
                 .collect()
         } else {
             Vec::new()
@@ -173,12 +210,12 @@ pub(super) fn response(decision: &Decision, with_limits: bool) -> CheckResponse 
     }
 }
 
-fn own(named: &NamedLimit, answer: &Answer) -> LimitAnswer {
+fn own(named: &NamedLimit, answer: &Answer, sliding_window: bool) -> LimitAnswer {
     LimitAnswer {
         rule: named.name.to_string(),
         dimension: named.dimension().to_owned(),
         limit: Some(v1::Limit {
-            algorithm: named.limit.algorithm().name().to_owned(),
+            algorithm: name_for(named.limit.algorithm(), sliding_window).to_owned(),
             quota: named.limit.quota(),
             window_us: u64::try_from(named.limit.window().as_micros()).unwrap_or(u64::MAX),
             burst: named.limit.capacity(),
@@ -230,6 +267,7 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
         with_limits,
         also,
         cost,
+        tier,
     } = request;
     CheckRequest {
         identifier,
@@ -242,13 +280,14 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
         with_limits,
         also,
         cost,
+        tier,
         ..CheckRequest::default()
     }
 }
 
 /// What a reset is about, as a check.
 pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
-    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also, limit } =
+    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also, limit, tier } =
         request;
     CheckRequest {
         identifier,
@@ -259,6 +298,7 @@ pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
         plans,
         also,
         limit,
+        tier,
         ..CheckRequest::default()
     }
 }
@@ -273,7 +313,7 @@ pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
     for own in &response.limits {
         let numbers =
             own.limit.as_ref().ok_or_else(|| ApiError::input("taken.limits.limit", "is missing"))?;
-        let numbers = limit(numbers)?;
+        let numbers = whole(numbers)?;
         let mut answer = Answer::unknown(&numbers, own.allowed, pacegate::Reason::LimitExceeded);
         answer.degraded = own.degraded;
         answer.at = own.decided_at_us.map(Timestamp::from_micros);

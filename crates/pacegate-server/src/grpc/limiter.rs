@@ -15,7 +15,9 @@ use tokio::time::Instant;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 use tracing::Instrument;
 
-use super::convert::{check, error, explain, normalise, of_quota, of_reset, response, seconds, taken};
+use super::convert::{
+    check, error, explain, normalise, of_quota, of_reset, response, response_together, seconds, taken,
+};
 use super::stream::{self, Answers};
 use crate::activity::Activity;
 use crate::app::Shared;
@@ -59,11 +61,11 @@ impl Limiter {
         let (_, message) = self.admit(request, Need::Look).await?;
         let mut message = of_quota(message);
         normalise(&mut message);
-        let asked = check(&message)?;
+        let asked = check(&message, self.shared.limiter.default_limit())?;
         let profile = profile(&self.shared, &asked).await;
         let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await;
         let decision = decision.map_err(|error| explain(&message, error))?;
-        let check = response(&decision, message.with_limits);
+        let check = response(&decision, &message);
         let CheckResponse { limit, remaining, reset_at, current_count, .. } = check;
         Ok(QuotaResponse { limit, remaining, reset_at, current_count, check: Some(check) })
     }
@@ -72,7 +74,7 @@ impl Limiter {
         let (_, message) = self.admit(request, Need::Write).await?;
         let mut message = of_reset(message);
         normalise(&mut message);
-        let asked = check(&message)?;
+        let asked = check(&message, self.shared.limiter.default_limit())?;
         let profile = profile(&self.shared, &asked).await;
         let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await;
         let at = at.map_err(|error| explain(&message, error))?;
@@ -90,7 +92,9 @@ impl Limiter {
         }
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
         let body = if key.is_some() { substance(&batch) } else { Vec::new() };
-        let asked: Vec<Result<Check<'_>, ApiError>> = batch.checks.iter().map(check).collect();
+        let default = self.shared.limiter.default_limit();
+        let asked: Vec<Result<Check<'_>, ApiError>> =
+            batch.checks.iter().map(|message| check(message, default)).collect();
         let users = asked.iter().map(|check| check.as_ref().ok());
         let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
         let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
@@ -103,7 +107,7 @@ impl Limiter {
         let explain = |place: usize, error| explain(&batch.checks[place], error);
         let decided = decide(&self.shared, items.collect(), key, &body, &headers, explain).await?;
         let result = |(decision, message): (Result<_, _>, &CheckRequest)| match decision {
-            Ok(decision) => Outcome::Response(response(&decision, message.with_limits)),
+            Ok(decision) => Outcome::Response(response(&decision, message)),
             Err(wrong) => Outcome::Error(error(wrong)),
         };
         let results = decided.into_iter().zip(&batch.checks).map(result);
@@ -132,7 +136,9 @@ impl Limiter {
         if keys.into_iter().any(|key| !key.is_empty()) {
             return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
         }
-        let asked: Vec<Check<'_>> = batch.checks.iter().map(check).collect::<Result<_, _>>()?;
+        let default = self.shared.limiter.default_limit();
+        let asked: Vec<Check<'_>> =
+            batch.checks.iter().map(|message| check(message, default)).collect::<Result<_, _>>()?;
         let profiles = join_all(asked.iter().map(|check| profile(&self.shared, check))).await;
         let asked: Vec<Check<'_>> = asked
             .into_iter()
@@ -148,7 +154,7 @@ impl Limiter {
         let decision = decided?;
         trace::part(&span, &decision);
         self.shared.observe_together(&asked, request_id(headers), &decision, started.elapsed());
-        Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response(&decision, true)) })
+        Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response_together(&decision)) })
     }
 
     async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
@@ -159,13 +165,13 @@ impl Limiter {
         let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
         let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
         normalise(&mut message_check);
-        let asked = check(&message_check)?;
+        let asked = check(&message_check, self.shared.limiter.default_limit())?;
         let profile = profile(&self.shared, &asked).await;
         let decision = taken(&message_taken)?;
         let asked = asked.profile(profile.as_deref());
         let left = self.shared.limiter.refund(&asked, &decision).await;
         let left = left.map_err(|error| explain(&message_check, error))?;
-        Ok(response(&left, message_check.with_limits))
+        Ok(response(&left, &message_check))
     }
 }
 
@@ -176,7 +182,7 @@ pub(super) async fn decide_one(
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
     normalise(&mut message);
-    let mut asked = check(&message)?;
+    let mut asked = check(&message, shared.limiter.default_limit())?;
     if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {
         let caller = asked.identity();
         asked = asked.idempotency(caller, key);
@@ -186,7 +192,7 @@ pub(super) async fn decide_one(
     let decided = shared.decide(&asked, headers).await;
     let decision = decided.map_err(|error| explain(&message, error).logged(request_id(headers)))?;
     shared.skew.observe(timestamp(&message));
-    Ok(response(&decision, message.with_limits))
+    Ok(response(&decision, &message))
 }
 
 async fn profile(shared: &Shared, check: &Check<'_>) -> Option<Arc<Profile>> {

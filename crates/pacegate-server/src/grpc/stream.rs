@@ -16,6 +16,7 @@ use super::limiter::decide_one;
 use super::stopped;
 use crate::activity::Activity;
 use crate::app::Shared;
+use crate::rest::IDEMPOTENCY_HEADERS;
 
 /// How many checks of one stream are under way at once, and how many answers wait to be taken. Beyond that the client is not read from.
 const PENDING_MAX: usize = 64;
@@ -31,7 +32,9 @@ pub(super) fn answer(
     connection: Option<Arc<Activity>>,
 ) -> Answers {
     // One key cannot be for many checks; each can have its own.
-    headers.remove("x-idempotency-key");
+    for name in IDEMPOTENCY_HEADERS {
+        headers.remove(name);
+    }
     let (sender, receiver) = mpsc::channel(PENDING_MAX);
     tokio::spawn(async move {
         let decided = messages

@@ -8,6 +8,7 @@ use pacegate::{Answer, Decision, Limit, NamedLimit};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::ad_hoc::name_for;
 use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window};
 use crate::respond::ErrorBody;
 use pacegate_tower::headers::seconds_ceil;
@@ -78,9 +79,9 @@ pub(crate) struct CheckResponse<'a> {
     pub(crate) error: Option<ErrorBody<'a>>,
 }
 
-/// Every limit's own answer.
+/// Every limit's own answer, and whether the sliding log is called `sliding_window`.
 #[derive(Debug)]
-struct Limits<'a>(&'a Decision);
+struct Limits<'a>(&'a Decision, bool);
 
 /// What one limit says.
 #[derive(Debug, Serialize, ToSchema)]
@@ -140,9 +141,23 @@ impl<'a> CheckResponse<'a> {
             queue_position: binding.and_then(Answer::queue_position),
             replayed: decision.replayed,
             usage_percentage: None,
-            limits: Limits(decision),
+            limits: Limits(decision, false),
             error: None,
         }
+    }
+
+    /// The algorithm of the limit that binds.
+    pub(crate) fn strategy(&self) -> Option<&'static str> {
+        self.strategy
+    }
+
+    /// Calls the sliding log `sliding_window`, if the client does.
+    pub(crate) fn says_sliding_window(mut self, says: bool) -> Self {
+        let Limits(decision, _) = self.limits;
+        let binding = decision.binding().filter(|_| says && self.strategy.is_some());
+        self.strategy = binding.map_or(self.strategy, |answer| Some(name_for(answer.algorithm, says)));
+        self.limits = Limits(decision, says);
+        self
     }
 
     /// As a status, which also says how much is used.
@@ -158,9 +173,12 @@ impl<'a> CheckResponse<'a> {
 
 impl Limits<'_> {
     fn each(&self) -> impl Iterator<Item = LimitResponse<'_>> {
-        let Self(decision) = self;
+        let Self(decision, sliding_window) = self;
         let limits = decision.limits().iter().zip(&decision.answers);
-        limits.map(|(named, answer)| LimitResponse::new(named, answer, decision))
+        limits.map(|(named, answer)| {
+            let strategy = name_for(answer.algorithm, *sliding_window);
+            LimitResponse { strategy, ..LimitResponse::new(named, answer, decision) }
+        })
     }
 }
 

@@ -72,7 +72,10 @@ enum ItemResponse<'a> {
     operation_id = "batch_check",
     tag = "Checks",
     security((), ("api_key" = []), ("bearer" = [])),
-    params(("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree")),
+    params(
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree"),
+        ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "the same, by its older name"),
+    ),
     request_body = BatchRequest,
     responses(
         (status = 200, description = "An answer for each check, in their order.", body = BatchResponse),
@@ -112,7 +115,8 @@ pub(super) async fn batch_check(
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         match result {
             Ok(decision) => {
-                let mut body = CheckResponse::new(decision);
+                let says = request.is_some_and(CheckRequest::says_sliding_window);
+                let mut body = CheckResponse::new(decision).says_sliding_window(says);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))
             }

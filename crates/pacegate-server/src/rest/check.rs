@@ -14,6 +14,7 @@ use pacegate::Decision;
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, idempotency_key};
 use super::{read_json, written};
+use crate::ad_hoc::SLIDING_WINDOW;
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::IdempotencyKey;
@@ -34,7 +35,10 @@ const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
     operation_id = "check",
     tag = "Checks",
     security((), ("api_key" = []), ("bearer" = [])),
-    params(("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree")),
+    params(
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree"),
+        ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "the same, by its older name"),
+    ),
     request_body = CheckRequest,
     responses(
         (status = 200, description = "Allowed, and charged.", body = CheckResponse),
@@ -73,7 +77,7 @@ where
     }
     let decision = shared.decide(&check, &headers).await.map_err(|error| request.explain(error))?;
     shared.skew.observe(request.timestamp);
-    let mut body = CheckResponse::new(&decision);
+    let mut body = CheckResponse::new(&decision).says_sliding_window(request.says_sliding_window());
     if decision.allowed {
         return Ok(answer(shared, StatusCode::OK, &decision, &body));
     }
@@ -99,5 +103,11 @@ pub(super) fn answer(
 ) -> Response {
     let mut response = written(status, body.to_json());
     shared.families.write(decision, response.headers_mut());
+    // As the client called it.
+    if body.strategy() == Some(SLIDING_WINDOW)
+        && let Some(strategy) = response.headers_mut().get_mut("x-ratelimit-strategy")
+    {
+        *strategy = HeaderValue::from_static(SLIDING_WINDOW);
+    }
     response
 }

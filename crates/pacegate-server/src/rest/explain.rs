@@ -126,8 +126,8 @@ pub(crate) async fn explain(
     let decision = shared.limiter.peek(&check).await.map_err(|error| request.explain(error))?;
     let rules = shared.limiter.explain(&check).map_err(|error| request.explain(error))?;
     let body = ExplainResponse {
-        decision: CheckResponse::new(&decision),
-        tier: profile.as_deref().and_then(|profile| profile.tier.as_deref()),
+        decision: CheckResponse::new(&decision).says_sliding_window(request.says_sliding_window()),
+        tier: check.effective_tier(),
         rules: rules.iter().take(RULES_MAX).map(RuleExplanation::new).collect(),
         rules_total: rules.len(),
     };

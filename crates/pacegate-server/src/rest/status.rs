@@ -14,7 +14,9 @@ use super::check::answer;
 use super::wire::CheckRequest;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::openapi::vocabulary::{AlgorithmChoice, Burst, Endpoint, MethodName, Quota, UserId, WholeWindow};
+use crate::openapi::vocabulary::{
+    AlgorithmChoice, Burst, Endpoint, MethodName, Quota, TierName, UserId, WholeWindow,
+};
 use crate::peer::peer;
 use crate::respond::{ApiError, Code};
 
@@ -30,9 +32,10 @@ use crate::respond::{ApiError, Code};
         ("endpoint" = Endpoint, Path, description = "the endpoint, percent-encoded or as raw path segments"),
         ("strategy" = Option<AlgorithmChoice>, Query, description = "as in a check"),
         ("method" = Option<MethodName>, Query, description = "as in a check"),
-        ("limit" = Option<Quota>, Query, description = "as in a check; goes with window_seconds"),
-        ("window_seconds" = Option<WholeWindow>, Query, description = "as in a check; goes with limit"),
+        ("limit" = Option<Quota>, Query, description = "as in a check"),
+        ("window_seconds" = Option<WholeWindow>, Query, description = "as in a check"),
         ("burst_capacity" = Option<Burst>, Query, description = "as in a check"),
+        ("tier" = Option<TierName>, Query, description = "as in a check"),
     ),
     responses((status = 200, description = "What a check of cost 1 would be answered now.", body = CheckResponse)),
 )]
@@ -57,11 +60,11 @@ pub(super) async fn status(
             "method" => request.method = Some(value.to_ascii_uppercase().into()),
             "limit" => request.limit = Some(number("limit", &value)?),
             "window_seconds" => request.window_seconds = Some(number("window_seconds", &value)?),
+            "tier" => request.tier = Some(value.into_owned().into()),
             "burst_capacity" => request.burst_capacity = Some(number("burst_capacity", &value)?),
             _ => {
                 let name: String = name.chars().take(64).collect();
-                let reason =
-                    "unknown parameter; known are strategy, method, limit, window_seconds, burst_capacity";
+                let reason = "unknown parameter; known are strategy, method, limit, window_seconds, burst_capacity, tier";
                 return Err(ApiError::input(&name, reason));
             }
         }
@@ -71,7 +74,9 @@ pub(super) async fn status(
     let decision = shared.limiter.peek(&check).await?;
     // As raw path segments it arrives without its leading slash.
     let endpoint = normalise_endpoint(endpoint).map_err(CheckError::from)?;
-    let mut body = CheckResponse::new(&decision).with_usage(&decision);
+    let mut body = CheckResponse::new(&decision)
+        .says_sliding_window(request.says_sliding_window())
+        .with_usage(&decision);
     body.user_id = Some(&user_id);
     body.endpoint = Some(&endpoint);
     Ok(answer(&shared, StatusCode::OK, &decision, &body))

@@ -11,9 +11,10 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
+use crate::ad_hoc::{AdHoc, is_sliding_window};
 use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
-    Quota, UserId, WholeWindow,
+    Quota, TierName, UserId, WholeWindow,
 };
 use crate::respond::{ApiError, Code, invalid_limit};
 
@@ -69,11 +70,11 @@ pub(crate) struct CheckRequest<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = Option<MethodName>)]
     pub(crate) method: Option<Text<'a>>,
-    /// The algorithm of the request's own limit; without `limit`, of the default limit's numbers.
+    /// The algorithm of the request's own limit; alone it takes the default limit's numbers.
     #[serde(borrow, default)]
     #[schema(value_type = Option<AlgorithmChoice>)]
     pub(crate) strategy: Option<Text<'a>>,
-    /// A limit of the request's own, beside the rules; goes with `window_seconds`.
+    /// A limit of the request's own, beside the rules. What of `limit`, `window_seconds` and `strategy` is left out is the default limit's.
     #[serde(default)]
     #[schema(value_type = Option<Quota>)]
     pub(crate) limit: Option<u64>,
@@ -84,11 +85,15 @@ pub(crate) struct CheckRequest<'a> {
     #[serde(default)]
     #[schema(value_type = Option<Burst>)]
     pub(crate) burst_capacity: Option<u64>,
+    /// The user's tier, instead of the one that the catalog has.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<TierName>)]
+    pub(crate) tier: Option<Text<'a>>,
     /// Plans whose limits apply as well.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Vec<Name>>, max_items = 16)]
     plans: Option<Vec<Text<'a>>>,
-    /// As the header `X-Idempotency-Key`.
+    /// As the header `Idempotency-Key` or `X-Idempotency-Key`.
     #[serde(borrow, default)]
     #[schema(value_type = Option<IdempotencyKey>)]
     pub(crate) idempotency_key: Option<Text<'a>>,
@@ -140,7 +145,7 @@ impl<'a> CheckRequest<'a> {
     /// What is asked, as the limiter understands it.
     pub(crate) fn check(&'a self, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
         let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
-        let mut check = self.identities()?.endpoint(endpoint);
+        let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
         if let Some(method) = &self.method {
             if !is_method(method) {
                 return Err(ApiError::input("method", "must be a method like GET or POST"));
@@ -204,42 +209,23 @@ impl<'a> CheckRequest<'a> {
         }
     }
 
-    /// The limit that the request brings along: `limit` and `window_seconds` together, or a `strategy` for the default limit's numbers.
-    pub(crate) fn ad_hoc_limit(&self, limiter: &Limiter) -> Result<Option<Limit>, ApiError> {
-        let strategy = self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?;
-        let missing = |field| {
-            Err(ApiError::field(
-                Code::InvalidLimit,
-                field,
-                "is missing; limit and window_seconds go together",
-            ))
+    /// The limit that the request brings along, completed from the default limit.
+    fn ad_hoc_limit(&self, limiter: &Limiter) -> Result<Option<Limit>, ApiError> {
+        let ad_hoc = AdHoc {
+            algorithm: self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?,
+            quota: self.limit,
+            window: self.window_seconds.map(Duration::from_secs),
+            burst: self.burst_capacity,
         };
-        let limit = match (self.limit, self.window_seconds) {
-            (Some(quota), Some(seconds)) => {
-                let algorithm = strategy.unwrap_or(Algorithm::TokenBucket);
-                Limit::try_new(algorithm, quota, Duration::from_secs(seconds)).map_err(invalid_limit)?
-            }
-            (Some(_), None) => return missing("window_seconds"),
-            (None, Some(_)) => return missing("limit"),
-            (None, None) => match (strategy, limiter.default_limit()) {
-                (None, _) if self.burst_capacity.is_some() => return missing("limit"),
-                (None, _) => return Ok(None),
-                (Some(_), None) => return missing("limit"),
-                (Some(algorithm), Some(default)) => {
-                    let quota = u64::from(default.quota());
-                    let limit = Limit::try_new(algorithm, quota, default.window()).map_err(invalid_limit)?;
-                    if !algorithm.takes_burst() {
-                        limit
-                    } else {
-                        limit.with_burst(u64::from(default.capacity())).map_err(invalid_limit)?
-                    }
-                }
-            },
-        };
-        match self.burst_capacity {
-            None => Ok(Some(limit)),
-            Some(burst) => limit.with_burst(burst).map(Some).map_err(invalid_limit),
+        if ad_hoc == AdHoc::default() {
+            return Ok(None);
         }
+        ad_hoc.limit(limiter.default_limit()).map_err(invalid_limit)
+    }
+
+    /// Whether the client calls the sliding log `sliding_window`.
+    pub(crate) fn says_sliding_window(&self) -> bool {
+        self.strategy.as_deref().is_some_and(is_sliding_window)
     }
 
     /// Names the field of this request that a check was refused for.
@@ -258,21 +244,27 @@ impl<'a> CheckRequest<'a> {
     }
 }
 
-/// The idempotency key of a request: from its body or its header, which must agree.
+/// The idempotency key of a request: from its body or its headers, which must agree.
 pub(crate) fn idempotency_key<'a>(
     body: Option<&'a str>,
     headers: &'a HeaderMap,
 ) -> Result<Option<&'a str>, ApiError> {
-    let Some(header) = headers.get("x-idempotency-key") else { return Ok(body) };
-    let header =
-        header.to_str().map_err(|_| ApiError::input("X-Idempotency-Key", "must be visible ASCII"))?;
-    match body {
-        Some(body) if body != header => {
-            Err(ApiError::input("idempotency_key", "differs from the header X-Idempotency-Key"))
+    let mut key = body;
+    for name in IDEMPOTENCY_HEADERS {
+        let Some(header) = headers.get(name) else { continue };
+        let header = header.to_str().map_err(|_| ApiError::input(name, "must be visible ASCII"))?;
+        if key.is_some_and(|key| key != header) {
+            let (field, other) =
+                if body.is_some() { ("idempotency_key", name) } else { (name, IDEMPOTENCY_HEADERS[0]) };
+            return Err(ApiError::input(field, format!("differs from the header {other}")));
         }
-        _ => Ok(Some(header)),
+        key = Some(header);
     }
+    Ok(key)
 }
+
+/// The headers that carry an idempotency key: the IETF's, and the one that was there before.
+pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
 
 /// Whether `method` is one, in upper case.
 pub(crate) fn is_method(method: &str) -> bool {
@@ -299,7 +291,7 @@ pub(crate) enum Kind {
     Limits,
 }
 
-const FIELDS: [(&str, Kind); 14] = [
+const FIELDS: [(&str, Kind); 15] = [
     ("user_id", Kind::Text),
     ("endpoint", Kind::Text),
     ("dimension", Kind::Text),
@@ -311,6 +303,7 @@ const FIELDS: [(&str, Kind); 14] = [
     ("limit", Kind::Count),
     ("window_seconds", Kind::Count),
     ("burst_capacity", Kind::Count),
+    ("tier", Kind::Text),
     ("plans", Kind::Texts),
     ("idempotency_key", Kind::Text),
     ("timestamp", Kind::Integer),

@@ -61,10 +61,10 @@ fn wrong() -> Vec<(CheckRequest, &'static str, &'static str)> {
         (CheckRequest { plans: vec!["gold".into(); 2], ..base() }, input, "plans"),
         (CheckRequest { plans: vec![String::new()], ..base() }, input, "plans"),
         (own(limit("leaky", 1, 1_000_000, 0)), "INVALID_STRATEGY", "limit.algorithm"),
-        (own(limit("", 0, 1_000_000, 0)), "INVALID_LIMIT", "limit.quota"),
+        (own(limit("", 0, 0, 0)), "INVALID_LIMIT", "limit.quota"),
+        (CheckRequest { tier: "a\nb".into(), ..base() }, input, "tier"),
         (own(limit("", 1_000_000_001, 1_000_000, 0)), "INVALID_LIMIT", "limit.quota"),
         (own(limit("sliding_log", 1_000_001, 1_000_000, 0)), "INVALID_LIMIT", "limit.quota"),
-        (own(limit("", 1, 0, 0)), "INVALID_LIMIT", "limit.window_us"),
         (own(limit("", 1, 999, 0)), "INVALID_LIMIT", "limit.window_us"),
         (own(limit("", 1, u64::MAX, 0)), "INVALID_LIMIT", "limit.window_us"),
         (own(limit("", 1, 1_000_000, 1_000_000_001)), "INVALID_LIMIT", "limit.burst"),
@@ -88,6 +88,7 @@ fn as_quota(check: &CheckRequest) -> QuotaRequest {
         with_limits: false,
         also: check.also,
         cost: check.cost,
+        tier: check.tier,
     }
 }
 
@@ -102,6 +103,7 @@ fn as_reset(check: &CheckRequest) -> ResetRequest {
         plans: check.plans,
         also: check.also,
         limit: check.limit,
+        tier: check.tier,
     }
 }
 

@@ -334,3 +334,47 @@ async fn the_callers_clock_is_compared_and_never_used() {
     }
     assert_eq!(observed().await, (4.0, 1.0, 1.0));
 }
+
+#[tokio::test]
+async fn a_limit_is_completed_and_sliding_window_is_answered_as_it_was_asked() {
+    let service = Service::start(RULES).await;
+    let mut client = service.limiter();
+    for (asked, answered) in [
+        (("sliding_window", 0, 0), ("sliding_window", 100, 60_000_000)),
+        (("sliding_log", 0, 0), ("sliding_log", 100, 60_000_000)),
+        (("", 5, 0), ("token_bucket", 5, 1_000_000)),
+        (("", 0, 7_000_000), ("token_bucket", 10, 7_000_000)),
+        (("fixed_window", 5, 0), ("fixed_window", 5, 60_000_000)),
+    ] {
+        let limit = |(algorithm, quota, window_us): (&str, u32, u64)| Limit {
+            algorithm: algorithm.into(),
+            quota,
+            window_us,
+            burst: 0,
+        };
+        let request = CheckRequest { limit: Some(limit(asked)), with_limits: true, ..check("u1", "/none") };
+        let answer = client.check_rate_limit(request).await.unwrap().into_inner();
+        assert_eq!(answer.algorithm, answered.0);
+        let own = answer.limits[0].limit.clone().unwrap();
+        assert_eq!(Limit { burst: 0, ..own }, limit(answered), "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_tier_of_a_check_selects_its_rules() {
+    let rules = "rules: [{name: all, dimension: user, algorithm: fixed_window, limit: 9, window: 60s}, {name: all, dimension: user, tier: gold, algorithm: fixed_window, limit: 90, window: 60s}]";
+    let service = Service::start(rules).await;
+    let mut client = service.limiter();
+    for (tier, limit) in [("", 9), ("gold", 90)] {
+        let request = CheckRequest { tier: tier.into(), ..check("u", "/") };
+        let answer = client.check_rate_limit(request).await.unwrap().into_inner();
+        assert_eq!(answer.limit, Some(limit), "{tier}");
+        let request = QuotaRequest {
+            identifier: "u".into(),
+            endpoint: "/".into(),
+            tier: tier.into(),
+            ..QuotaRequest::default()
+        };
+        assert_eq!(client.get_remaining_quota(request).await.unwrap().into_inner().limit, Some(limit));
+    }
+}
