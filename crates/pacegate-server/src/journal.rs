@@ -164,9 +164,11 @@ impl Journal {
 
 fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionRecord {
     let answer = decision.binding();
-    let dimension = decision.binding_limit().map_or("", |limit| limit.dimension());
     let of = |wanted: &str| check.identities().iter().find(|(own, _)| *own == wanted);
-    let (dimension, identifier) = of(dimension).or(check.identities().first()).copied().unwrap_or_default();
+    let counted = decision.binding_limit().and_then(|limit| {
+        check.identities().iter().find(|(dimension, identifier)| limit.counts(dimension, identifier))
+    });
+    let (dimension, identifier) = counted.or(check.identities().first()).copied().unwrap_or_default();
     DecisionRecord {
         at: now(),
         request_id: Some(request_id).filter(|id| !id.is_empty()).map(str::to_owned),

@@ -68,10 +68,12 @@ impl Lines {
 
     /// The identity that the binding limit counts, or all of them.
     fn key(&self, check: &Check<'_>, decision: &Decision) -> String {
-        let binding = decision.binding_limit().map(|limit| limit.dimension());
-        let counted = |dimension: &str| binding.is_none_or(|binding| binding == dimension);
+        let counts = |(dimension, identifier): &(&str, &str)| {
+            decision.binding_limit().is_some_and(|limit| limit.counts(dimension, identifier))
+        };
+        let any = check.identities().iter().any(counts);
         let mut text = String::new();
-        for (dimension, identifier) in check.identities().iter().filter(|(dimension, _)| counted(dimension)) {
+        for (dimension, identifier) in check.identities().iter().filter(|identity| !any || counts(identity)) {
             let separator = if text.is_empty() { "" } else { "|" };
             let _ = match self.keys {
                 LoggedKeys::Plain => write!(text, "{separator}{dimension}:{identifier}"),

@@ -401,3 +401,19 @@ fn the_layer_is_ready_when_the_inner_service_is() {
     open.store(true, Ordering::SeqCst);
     assert!(service.poll_ready(&mut context).is_ready());
 }
+
+#[tokio::test]
+async fn the_policy_of_a_key_applies_to_whatever_the_layer_counts_by() {
+    let policy = Rule { identifier: Some("192.0.2.1".into()), ..Rule::new("policy", "key", log_of(3)) };
+    let (limiter, _) = limiter(|builder| builder.rule(policy));
+    let layer = PacegateLayer::builder(limiter.clone()).by(address()).build().unwrap();
+    let app = app(layer);
+    for left in ["2", "1"] {
+        assert_eq!(send(&app, get("/orders")).await.remaining(), left);
+    }
+    assert_eq!(send(&app, get_from("192.0.2.2", "/orders")).await.remaining(), "", "another key");
+    let decision = limiter.check(&pacegate::Check::key("192.0.2.1").endpoint("/")).await.unwrap();
+    assert_eq!(decision.remaining(), Some(0), "the counter of the key");
+    assert_eq!(send(&app, get("/other")).await.status, StatusCode::TOO_MANY_REQUESTS);
+}
+

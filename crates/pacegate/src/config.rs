@@ -23,7 +23,7 @@ use thiserror::Error;
 use crate::descriptor::DescriptorRule;
 use crate::error::InvalidRules;
 use crate::limiter::{Limiter, LimiterBuilder};
-use crate::rule::Rule;
+use crate::rule::{POLICY_DIMENSIONS, Rule};
 use crate::stores::{DEFAULT_STORE, Stores};
 use node::{Node, Place};
 use reader::Mistakes;
@@ -64,6 +64,8 @@ pub struct Config {
     pub envoy_store_timeout: Duration,
     /// What applies where no rule does.
     pub default_limit: Option<Limit>,
+    /// The dimensions whose identifiers are keys of policies, beside `key`.
+    pub policy_dimensions: Vec<String>,
     /// How the service logs.
     pub log: LogConfig,
     /// Where traces go, if they do.
@@ -318,6 +320,7 @@ impl Default for Config {
             store_timeout: GuardedStore::DEADLINE,
             envoy_store_timeout: Duration::from_millis(12),
             default_limit: default_limit.ok(),
+            policy_dimensions: POLICY_DIMENSIONS.map(Into::into).to_vec(),
             log: LogConfig::default(),
             traces: None,
             metrics: true,
@@ -408,7 +411,8 @@ impl Config {
 
     /// These plans, rules, default limit and failure mode, to add others to.
     pub fn builder(&self) -> LimiterBuilder {
-        let mut builder = Limiter::builder().on_store_error(self.failure_mode);
+        let policies = self.policy_dimensions.iter().map(String::as_str);
+        let mut builder = Limiter::builder().on_store_error(self.failure_mode).policy_dimensions(policies);
         for (name, limits) in &self.plans {
             builder = builder.plan(name, limits.iter().copied());
         }

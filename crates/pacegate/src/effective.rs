@@ -68,7 +68,7 @@ fn in_force(
 ) -> Vec<EffectiveLimit> {
     let tier = profile.and_then(|profile| profile.tier.as_deref());
     let applies = |rule: &&Arc<CompiledRule>| {
-        rule.limit.dimension() == dimension
+        rules.is_about(rule, dimension)
             && rule.identifier.as_deref().is_none_or(|own| own == identifier)
             && rule.tier.as_deref().is_none_or(|own| Some(own) == tier)
     };

@@ -7,7 +7,7 @@ use crate::endpoint::Pattern;
 use crate::error::CheckError;
 use crate::limiter::Limiter;
 use crate::rule::NamedLimit;
-use crate::ruleset::CompiledRule;
+use crate::ruleset::{CompiledRule, RuleSet};
 
 /// A rule, and whether it applies to a check.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ impl Limiter {
             method: rule.method.clone(),
             identifier: rule.identifier.clone(),
             tier: rule.tier.clone(),
-            verdict: obstacle(rule, check, endpoint.as_deref())
+            verdict: obstacle(&rules, rule, check, endpoint.as_deref())
                 .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Outdone }),
         };
         let mut all: Vec<Explained> = rules.rules().iter().map(explained).collect();
@@ -112,10 +112,18 @@ impl Limiter {
 }
 
 /// What keeps a rule from applying, whatever other rules there are.
-fn obstacle(rule: &CompiledRule, check: &Check<'_>, endpoint: Option<&str>) -> Option<Verdict> {
-    let dimension = rule.limit.dimension();
-    let Some((_, identifier)) = check.identities().iter().find(|(own, _)| *own == dimension) else {
+fn obstacle(
+    rules: &RuleSet,
+    rule: &CompiledRule,
+    check: &Check<'_>,
+    endpoint: Option<&str>,
+) -> Option<Verdict> {
+    let mut counted = check.identities().iter().filter(|(own, _)| rules.is_about(rule, own)).peekable();
+    if counted.peek().is_none() {
         return Some(Verdict::OtherDimension);
+    }
+    let mut is_other = |own: &Option<Box<str>>| {
+        own.as_deref().is_some_and(|own| !counted.any(|(_, identifier)| *identifier == own))
     };
     let tier = check.effective_tier();
     // Rules are about endpoints: a check that names none is left to its plans.
@@ -124,7 +132,7 @@ fn obstacle(rule: &CompiledRule, check: &Check<'_>, endpoint: Option<&str>) -> O
         |own: &Option<Box<str>>, given: Option<&str>| own.as_deref().is_some_and(|own| Some(own) != given);
     if !here {
         Some(Verdict::OtherEndpoint)
-    } else if other(&rule.identifier, Some(identifier)) {
+    } else if is_other(&rule.identifier) {
         Some(Verdict::OtherIdentifier)
     } else if other(&rule.tier, tier) {
         Some(Verdict::OtherTier)

@@ -98,7 +98,7 @@ pub use limiter::{Limiter, LimiterBuilder};
 pub use plan::Plan;
 pub use profile::{Numbers, Profile};
 pub use remote::{Remote, RemoteFuture};
-pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, Rule, Scope, Why};
+pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, POLICY_NAME, Rule, Scope, Why};
 pub use stores::Stores;
 
 #[cfg(feature = "macros")]

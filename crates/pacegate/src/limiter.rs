@@ -22,7 +22,7 @@ use crate::error::{CheckError, InvalidRules};
 use crate::plan::Plan;
 use crate::remote::Elsewhere;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::{KEY_DIMENSION, NamedLimit, Rule};
+use crate::rule::{KEY_DIMENSION, NamedLimit, POLICY_DIMENSIONS, Rule};
 use crate::ruleset::RuleSet;
 use crate::stores::{Keeper, Stores, in_memory};
 use crate::wait::Waiters;
@@ -62,6 +62,7 @@ pub struct LimiterBuilder {
     default_limit: Option<Limit>,
     stores: Stores,
     on_store_error: FailureMode,
+    policy_dimensions: Option<Vec<Box<str>>>,
 }
 
 impl LimiterBuilder {
@@ -90,6 +91,26 @@ impl LimiterBuilder {
     #[must_use]
     pub fn default_limit(mut self, limit: Limit) -> Self {
         self.default_limit = Some(limit);
+        self
+    }
+
+    /// The dimensions whose identifiers are keys of policies, beside `key`; `user`, `ip` and `apikey` unless it is set. A policy is a rule named `policy`
+    /// for one identifier of the dimension `key`, and has one counter for that key, whichever of these dimensions it comes in.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limit, Limiter, Rule};
+    ///
+    /// let mut policy = Rule::new("policy", "key", Limit::per_minute(100)?);
+    /// policy.identifier = Some("user-123".into());
+    /// let limiter = Limiter::builder().rule(policy).build()?;
+    /// limiter.check_now(&Check::new("user", "user-123").endpoint("/"))?;
+    /// let decision = limiter.check_now(&Check::key("user-123").endpoint("/"))?;
+    /// assert_eq!(decision.remaining(), Some(98));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn policy_dimensions<'a>(mut self, dimensions: impl IntoIterator<Item = &'a str>) -> Self {
+        self.policy_dimensions = Some(dimensions.into_iter().map(Into::into).collect());
         self
     }
 
@@ -130,8 +151,10 @@ impl LimiterBuilder {
     }
 
     fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
-        let Self { rules, descriptors, plans, default_limit, on_store_error, .. } = self;
-        RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, stores)
+        let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
+        let usual = || POLICY_DIMENSIONS.map(Into::into).to_vec();
+        let policies = policy_dimensions.unwrap_or_else(usual);
+        RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)
     }
 }
 

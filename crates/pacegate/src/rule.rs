@@ -86,6 +86,17 @@ impl Rule {
         }
     }
 
+    /// Whether this is a policy: it belongs to one key, whatever the dimension that the key comes in
+    /// ([`LimiterBuilder::policy_dimensions`](crate::LimiterBuilder::policy_dimensions)).
+    pub fn is_policy(&self) -> bool {
+        self.name == POLICY_NAME
+            && self.dimension == KEY_DIMENSION
+            && self.identifier.is_some()
+            && self.tier.is_none()
+            && self.method.is_none()
+            && self.endpoint.as_str() == "*"
+    }
+
     /// Says which field cannot be what it is, if there is one.
     ///
     /// # Errors
@@ -207,8 +218,37 @@ impl Why {
     }
 }
 
+/// The name of rules that are policies.
+pub const POLICY_NAME: &str = "policy";
+
 /// The name of the limit that applies where no rule does; overrides and custom limits replace its numbers by it.
 pub const DEFAULT_NAME: &str = "default";
+
+/// A longer key of a policy is shown by its hash in labels.
+const LABEL_KEY_LENGTH_MAX: usize = 128;
+
+/// What tells a policy from the others.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    key: Box<str>,
+    label: Box<str>,
+}
+
+impl Policy {
+    fn of(rule: &Rule) -> Option<Box<Self>> {
+        let key = rule.identifier.as_deref().filter(|_| rule.is_policy())?;
+        let label = if key.len() <= LABEL_KEY_LENGTH_MAX {
+            format!("{POLICY_NAME}:{key}")
+        } else {
+            let hash = Sha256::digest(key);
+            format!(
+                "{POLICY_NAME}:{}",
+                hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+            )
+        };
+        Some(Box::new(Self { key: key.into(), label: label.into() }))
+    }
+}
 
 /// A limit that applied to a request: what it is called and what it counts.
 #[derive(Clone, Debug)]
@@ -225,11 +265,26 @@ pub struct NamedLimit {
     /// The place of its store.
     pub(crate) store: usize,
     pub(crate) on_store_error: FailureMode,
+    pub(crate) policy: Option<Box<Policy>>,
 }
 
 impl NamedLimit {
     fn new(name: &str, limit: Limit, why: Why, counter: Counter, on_store_error: FailureMode) -> Self {
-        Self { name: name.into(), limit, mode: Mode::Enforce, why, counter, store: 0, on_store_error }
+        let (name, mode, store) = (name.into(), Mode::Enforce, 0);
+        Self { name, limit, mode, why, counter, store, on_store_error, policy: None }
+    }
+
+    /// What operators know it by, for metrics: its name, and with that the key of a policy, which operators chose as well.
+    pub fn label(&self) -> &str {
+        self.policy.as_ref().map_or(&self.name, |policy| &policy.label)
+    }
+
+    /// Whether it counts this identity.
+    pub fn counts(&self, dimension: &str, identifier: &str) -> bool {
+        match &self.policy {
+            Some(policy) => *policy.key == *identifier,
+            None => self.dimension() == dimension,
+        }
     }
 
     /// The place of its store among those of the limiter.
@@ -253,7 +308,9 @@ impl NamedLimit {
             (None, Some(_)) => Why::Tier,
             (None, None) => Why::Anyone,
         };
-        Self { mode: rule.mode, store, ..Self::new(&rule.name, rule.limit, why, counter, on_store_error) }
+        let policy = Policy::of(rule);
+        let (mode, named) = (rule.mode, Self::new(&rule.name, rule.limit, why, counter, on_store_error));
+        Self { mode, store, policy, ..named }
     }
 
     /// The same limit of a rule with other numbers: the counter stays unless the window is another one.
@@ -266,7 +323,8 @@ impl NamedLimit {
             let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
             rule_counter(&self.name, self.dimension(), scope, pattern, &limit)
         };
-        Some(Self { limit, why, counter, name: self.name.clone(), ..*self })
+        let (name, policy) = (self.name.clone(), self.policy.clone());
+        Some(Self { limit, why, counter, name, policy, ..*self })
     }
 
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
@@ -383,6 +441,9 @@ impl PlanLimits {
 
 /// The dimension whose identifiers have tiers, limits of their own and overrides.
 pub(crate) const USER_DIMENSION: &str = "user";
+
+/// The dimensions whose identifiers are keys of policies, beside `key`, unless others are named.
+pub(crate) const POLICY_DIMENSIONS: [&str; 3] = [USER_DIMENSION, "ip", "apikey"];
 
 /// The dimension of keys that an embedding program makes up itself.
 pub(crate) const KEY_DIMENSION: &str = "key";

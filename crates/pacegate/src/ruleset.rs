@@ -26,6 +26,10 @@ pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
 #[derive(Debug, Default)]
 pub(crate) struct RuleSet {
     by_endpoint: Trie<Vec<ByDimension>>,
+    /// By their keys.
+    policies: Map<Box<str>, Arc<CompiledRule>>,
+    /// The dimensions whose identifiers are keys of policies, besides `key`.
+    policy_dimensions: Vec<Box<str>>,
     /// In the order they were given.
     all: Vec<Arc<CompiledRule>>,
     plans: Map<Box<str>, PlanLimits>,
@@ -56,6 +60,7 @@ pub(crate) struct CompiledRule {
     pub(crate) identifier: Option<Box<str>>,
     pub(crate) tier: Option<Box<str>>,
     pub(crate) endpoint: Pattern,
+    is_policy: bool,
     /// What decides between variants: an exact identifier first, then a tier, then the endpoint, then a method of its own.
     specificity: (bool, bool, Vec<u8>, bool),
     /// The place in the list of rules: limits are reported in that order.
@@ -63,6 +68,12 @@ pub(crate) struct CompiledRule {
 }
 
 impl CompiledRule {
+    /// Whether it is a policy that another identity with the same identifier has found already: its counter is charged once.
+    fn is_among(&self, applied: &Applied<'_>, identifier: &str) -> bool {
+        let is_same = |limit: &NamedLimit| limit.counter == self.limit.counter;
+        self.is_policy && applied.iter().any(|(limit, own)| *own == identifier && is_same(limit))
+    }
+
     /// Whether this one wins where both apply.
     pub(crate) fn beats(&self, other: &Self) -> bool {
         self.specificity > other.specificity
@@ -100,6 +111,7 @@ impl RuleSet {
         plans: Vec<(String, Vec<Limit>)>,
         default_limit: Option<Limit>,
         on_store_error: FailureMode,
+        policy_dimensions: Vec<Box<str>>,
         stores: &Stores,
     ) -> Result<Self, InvalidRules> {
         let count = rules.len() + descriptors.len();
@@ -109,6 +121,7 @@ impl RuleSet {
         let descriptors = DescriptorSet::compile(descriptors, on_store_error, stores)?;
         let mut variants = HashSet::new();
         let mut by_endpoint = Trie::<Vec<ByDimension>>::default();
+        let mut policies: Map<Box<str>, Arc<CompiledRule>> = Map::default();
         let mut all = Vec::with_capacity(rules.len());
         let mut dimensions = vec!["user", "ip", "apikey", KEY_DIMENSION];
         let mut shared: Map<&str, Arc<str>> = Map::default();
@@ -130,6 +143,7 @@ impl RuleSet {
                 identifier: rule.identifier.as_deref().map(Into::into),
                 tier: rule.tier.as_deref().map(Into::into),
                 endpoint: rule.endpoint.clone(),
+                is_policy: rule.is_policy(),
                 specificity: (
                     rule.identifier.is_some(),
                     rule.tier.is_some(),
@@ -139,6 +153,10 @@ impl RuleSet {
                 place,
             });
             all.push(compiled.clone());
+            if let Some(key) = rule.identifier.as_deref().filter(|_| compiled.is_policy) {
+                policies.insert(key.into(), compiled);
+                continue;
+            }
             let dimension = shared.entry(&rule.dimension).or_insert_with(|| rule.dimension.as_str().into());
             let list = ByDimension::of(by_endpoint.entry(&rule.endpoint), dimension);
             match (&rule.identifier, &rule.tier) {
@@ -171,7 +189,17 @@ impl RuleSet {
             }
         }
         let plans = compiled_plans;
-        Ok(Self { by_endpoint, all, plans, descriptors, default_limit, defaults, on_store_error })
+        Ok(Self {
+            by_endpoint,
+            policies,
+            policy_dimensions,
+            all,
+            plans,
+            descriptors,
+            default_limit,
+            defaults,
+            on_store_error,
+        })
     }
 
     /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
@@ -211,8 +239,11 @@ impl RuleSet {
     pub(crate) fn resolve_rules<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
         let mut applied = Applied::new();
         for &(dimension, identifier) in &check.identities {
-            let chosen = self.chosen(check, dimension, identifier, endpoint);
-            applied.extend(chosen.into_iter().map(|rule| (rule.limit_for(check.profile), identifier)));
+            for rule in self.chosen(check, dimension, identifier, endpoint) {
+                if !rule.is_among(&applied, identifier) {
+                    applied.push((rule.limit_for(check.profile), identifier));
+                }
+            }
         }
         applied
     }
@@ -247,6 +278,9 @@ impl RuleSet {
         for &(dimension, identifier) in &check.identities {
             let rules = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
             for rule in rules {
+                if rule.is_among(&applied, identifier) {
+                    continue;
+                }
                 let limit = rule.limit_for(check.profile);
                 // Numbers with a window of their own have another counter than the rule, which takes over again when they are gone.
                 if limit.counter != rule.limit.counter {
@@ -315,6 +349,15 @@ impl RuleSet {
         };
         Some(limit_for(known, profile, true))
     }
+
+    /// Whether a rule is about identities in `dimension`.
+    pub(crate) fn is_about(&self, rule: &CompiledRule, dimension: &str) -> bool {
+        rule.limit.dimension() == dimension || (rule.is_policy && self.has_policies(dimension))
+    }
+
+    /// Whether identifiers in `dimension` are keys of policies.
+    fn has_policies(&self, dimension: &str) -> bool {
+        dimension == KEY_DIMENSION || self.policy_dimensions.iter().any(|own| **own == *dimension)
     }
 
     /// The rules that match one identity of `check` at an endpoint, whatever the method.
@@ -334,6 +377,9 @@ impl RuleSet {
             let tiers = tier.and_then(|tier| list.tiers.get(tier)).into_iter().flatten();
             found.extend(exact.chain(tiers).chain(&list.anyone).map(|rule| &**rule));
         });
+        if !self.policies.is_empty() && self.has_policies(dimension) {
+            found.extend(self.policies.get(identifier).map(|rule| &**rule));
+        }
         found
     }
 }

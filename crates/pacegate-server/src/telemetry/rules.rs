@@ -1,4 +1,4 @@
-//! What was decided, by the rule that decided it. Rules have names that operators gave; what callers send never becomes a name here.
+//! What was decided, by the rule that decided it. Rules have names, and policies keys, that operators gave; what callers send never becomes a name here.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Rules {
     /// Takes note of a decision: at the limit that binds, and at those that only watch.
     pub(crate) fn observe(&self, decision: &Decision) {
         let (answer, limit) = (decision.binding(), decision.binding_limit());
-        let name = limit.map_or(NO_RULE, |limit| &*limit.name);
+        let name = limit.map_or(NO_RULE, |limit| limit.label());
         let reason = answer.and_then(|answer| answer.reason);
         self.with(name, answer.map(|answer| answer.algorithm), |rule| {
             let counts = if decision.allowed { &rule.allowed } else { &rule.blocked };
@@ -108,7 +108,7 @@ impl Rules {
         });
         for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
             if answer.shadow && !answer.allowed {
-                self.with(&limit.name, Some(answer.algorithm), |rule| {
+                self.with(limit.label(), Some(answer.algorithm), |rule| {
                     rule.shadow_blocked.fetch_add(1, Ordering::Relaxed);
                 });
             }

@@ -361,6 +361,20 @@ async fn a_limit_is_completed_and_sliding_window_is_answered_as_it_was_asked() {
 }
 
 #[tokio::test]
+async fn a_policy_limits_its_key_in_every_dimension() {
+    let rules = "rules: [{name: policy, dimension: key, identifier: k, algorithm: fixed_window, limit: 9, window: 60s}]";
+    let service = Service::start(rules).await;
+    let mut client = service.limiter();
+    for (dimension, left) in [(Dimension::User, 8), (Dimension::ApiKey, 7)] {
+        let request = CheckRequest { dimension: dimension.into(), ..check("k", "/") };
+        let answer = client.check_rate_limit(request).await.unwrap().into_inner();
+        assert_eq!((&*answer.rule, answer.remaining), ("policy", Some(left)), "{dimension:?}");
+    }
+    let other = client.check_rate_limit(check("other", "/")).await.unwrap().into_inner();
+    assert_eq!(other.rule, "default");
+}
+
+#[tokio::test]
 async fn the_tier_of_a_check_selects_its_rules() {
     let rules = "rules: [{name: all, dimension: user, algorithm: fixed_window, limit: 9, window: 60s}, {name: all, dimension: user, tier: gold, algorithm: fixed_window, limit: 90, window: 60s}]";
     let service = Service::start(rules).await;

@@ -66,6 +66,9 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             _ => read_limit_alone(field, mistakes),
         };
     }
+    if let Some(field) = fields.take("policies") {
+        read_policies(field, &mut config.policy_dimensions, mistakes);
+    }
     if let Some(field) = fields.take("log") {
         read_log(field, &mut config.log, mistakes);
     }
@@ -133,6 +136,24 @@ fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &m
         }
     }
     fields.finish(mistakes);
+}
+
+fn read_policies(field: Field, dimensions: &mut Vec<String>, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    if let Some(field) = fields.take("dimensions") {
+        *dimensions =
+            field.list(mistakes).into_iter().filter_map(|item| read_dimension(&item, mistakes)).collect();
+    }
+    fields.finish(mistakes);
+}
+
+fn read_dimension(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
+    let word = field.text(mistakes)?;
+    let valid = is_dimension(&word);
+    if !valid {
+        mistakes.add(&field.node.place, &field.path, "must be 1 to 64 letters, digits, `_`, `-` or `.`");
+    }
+    valid.then_some(word)
 }
 
 fn read_decision_log(field: Field, log: &mut DecisionLogConfig, mistakes: &mut Mistakes) {
@@ -261,14 +282,7 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
         let name = field.text(mistakes)?;
         check_name(&name, &field, mistakes).then_some(name)
     });
-    let dimension = dimension.and_then(|field| {
-        let word = field.text(mistakes)?;
-        let valid = is_dimension(&word);
-        if !valid {
-            mistakes.add(&field.node.place, &field.path, "must be 1 to 64 letters, digits, `_`, `-` or `.`");
-        }
-        valid.then_some(word)
-    });
+    let dimension = dimension.and_then(|field| read_dimension(&field, mistakes));
     let mut clean = |field: Option<Field>| {
         let field = field?;
         let text = field.text(mistakes)?;

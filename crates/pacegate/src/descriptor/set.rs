@@ -154,6 +154,7 @@ impl CompiledDescriptor {
                     counter,
                     store,
                     on_store_error: rule.on_store_error.unwrap_or(otherwise),
+                    policy: None,
                 }))
             }
         };
@@ -204,6 +205,7 @@ pub(super) fn limit_of_path(
         counter: path_counter(&limit, entries.iter().map(|(key, _)| *key)),
         store: 0,
         on_store_error,
+        policy: None,
     })
 }
 

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::header::{HeaderValue, LINK};
 use hyper::{Request, StatusCode};
-use pacegate::{Algorithm, Limit, Rule};
+use pacegate::{Algorithm, Limit, POLICY_NAME, Rule};
 use pacegate_catalog::{CatalogError, PolicyDetail, StoredRule};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,8 +22,6 @@ use crate::respond::{ApiError, Code};
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
 
-/// The name of all these rules.
-pub(super) const RULE_NAME: &str = "policy";
 /// The dimension of their keys.
 pub(super) const DIMENSION: &str = "key";
 /// What a policy that does not say has.
@@ -132,7 +130,7 @@ impl PolicyRequest {
             window_seconds: self.window_seconds.unwrap_or(WINDOW_SECONDS),
         };
         let capacity = self.capacity.ok_or_else(|| ApiError::input("capacity", "is missing"))?;
-        let mut rule = Rule::new(RULE_NAME, DIMENSION, limit(algorithm, capacity, &detail)?);
+        let mut rule = Rule::new(POLICY_NAME, DIMENSION, limit(algorithm, capacity, &detail)?);
         rule.identifier = Some(key.to_owned());
         rule.validate().map_err(|invalid| {
             let field = if invalid.field == "identifier" { "key" } else { invalid.field };
@@ -177,13 +175,7 @@ pub(super) fn is_policy(rule: &Rule) -> bool {
         true => window == Duration::from_secs(1),
         false => window.subsec_nanos() == 0,
     };
-    is_said
-        && rule.name == RULE_NAME
-        && rule.dimension == DIMENSION
-        && rule.identifier.is_some()
-        && rule.tier.is_none()
-        && rule.method.is_none()
-        && rule.endpoint.as_str() == "*"
+    is_said && rule.is_policy()
 }
 
 /// All policies
@@ -345,7 +337,7 @@ async fn find(managed: &Managed, key: &str) -> Result<StoredRule, ApiError> {
 /// A rule of the same variant as the policy of `key`.
 fn template(key: &str) -> Result<Rule, ApiError> {
     let limit = Limit::per_second(1).map_err(crate::respond::invalid_limit)?;
-    Ok(Rule { identifier: Some(key.to_owned()), ..Rule::new(RULE_NAME, DIMENSION, limit) })
+    Ok(Rule { identifier: Some(key.to_owned()), ..Rule::new(POLICY_NAME, DIMENSION, limit) })
 }
 
 fn of_key(error: CatalogError, key: &str) -> ApiError {

@@ -1,0 +1,116 @@
+//! Policies belong to their keys, whichever dimension a key comes in, over REST and in metrics.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod client;
+
+use client::Client;
+use hyper::Method;
+use serde_json::{Value, json};
+
+async fn with_policy(yaml: &str, key: &str) -> Client {
+    let client = Client::managed(yaml).await;
+    let policy = json!({"key": key, "type": "FIXED_WINDOW", "capacity": 10, "windowSeconds": 60});
+    let made = client.admin(Method::POST, "/admin/policies", policy).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    client
+}
+
+#[tokio::test]
+async fn one_counter_of_a_policy_is_shared_by_all_dimensions() {
+    let client = with_policy("", "10.0.0.1").await;
+    let identities = [
+        json!({"dimension": "key", "identifier": "10.0.0.1"}),
+        json!({"user_id": "10.0.0.1"}),
+        json!({"dimension": "ip", "identifier": "10.0.0.1"}),
+        json!({"dimension": "apikey", "identifier": "10.0.0.1"}),
+        json!({"keys": {"user": "10.0.0.1", "ip": "10.0.0.1", "tenant": "t"}}),
+    ];
+    for (place, identity) in identities.into_iter().enumerate() {
+        let mut body = identity.clone();
+        body["endpoint"] = json!("/anything");
+        let answer = client.check(&body).await;
+        let expected = (&json!("policy"), &json!(9 - place));
+        assert_eq!(
+            (&answer.body["rule"], &answer.body["remaining"]),
+            expected,
+            "{identity}: {}",
+            answer.body
+        );
+    }
+    let tenant =
+        client.check(&json!({"dimension": "tenant", "identifier": "10.0.0.1", "endpoint": "/"})).await;
+    assert_eq!(tenant.body["rule"], "default", "a dimension without policies");
+    let metrics = client.admin(Method::GET, "/admin/metrics/10.0.0.1", Value::Null).await;
+    assert_eq!(metrics.body["windowRequestCount"], 5);
+    assert_eq!(client.admin(Method::POST, "/admin/reset/10.0.0.1", Value::Null).await.status, 200);
+    let status = client.get("/v1/rate-limit/status/10.0.0.1/x").await;
+    assert_eq!((&status.body["rule"], &status.body["remaining"]), (&json!("policy"), &json!(10)));
+}
+
+#[tokio::test]
+async fn the_dimensions_of_policies_are_a_setting() {
+    let client = with_policy("policies: {dimensions: [tenant]}", "t1").await;
+    for (dimension, rule) in [("tenant", "policy"), ("key", "policy"), ("user", "default")] {
+        let body = json!({"dimension": dimension, "identifier": "t1", "endpoint": "/"});
+        assert_eq!(client.check(&body).await.body["rule"], rule, "{dimension}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_found_where_limits_are_looked_up() {
+    let client = with_policy("", "u1").await;
+    assert_eq!(client.check(&json!({"user_id": "u1", "endpoint": "/"})).await.body["rule"], "policy");
+    let limits = client.admin(Method::GET, "/api/v1/users/u1/limits", Value::Null).await;
+    let limits = limits.body["limits"].as_array().unwrap();
+    assert_eq!(limits.len(), 1, "the default limit does not apply: {limits:?}");
+    assert_eq!((&limits[0]["rule"], &limits[0]["remaining"]), (&json!("policy"), &json!(9)));
+    let explain = async |body: Value| {
+        let explained = client.admin(Method::POST, "/api/v1/explain", body).await;
+        explained.body["rules"][0]["verdict"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(explain(json!({"user_id": "u1", "endpoint": "/"})).await, "applies");
+    assert_eq!(explain(json!({"user_id": "u2", "endpoint": "/"})).await, "other_identifier");
+    let tenant = json!({"dimension": "tenant", "identifier": "u1", "endpoint": "/"});
+    assert_eq!(explain(tenant).await, "other_dimension");
+}
+
+#[tokio::test]
+async fn each_policy_has_a_label_of_its_own() {
+    let client = with_policy("", "user-123").await;
+    for key in ["user-456", &"x".repeat(1_000)] {
+        let policy = json!({"key": key, "type": "FIXED_WINDOW", "capacity": 5, "windowSeconds": 60});
+        assert_eq!(client.admin(Method::POST, "/admin/policies", policy).await.status, 201);
+        assert_eq!(client.check(&json!({"user_id": key, "endpoint": "/"})).await.status, 200);
+    }
+    for user in ["user-123", "user-123", "somebody"] {
+        assert_eq!(client.check(&json!({"user_id": user, "endpoint": "/"})).await.status, 200);
+    }
+    let page = client.get("/metrics").await;
+    let page = page.body.as_str().unwrap();
+    let value = |start: &str| {
+        let line = page.lines().find(|line| line.starts_with(start));
+        line.unwrap_or_else(|| panic!("{start}: {page}")).rsplit(' ').next().unwrap().to_owned()
+    };
+    let allowed = |rule: &str| value(&format!("pacegate_allowed_total{{rule=\"{rule}\""));
+    assert_eq!((allowed("policy:user-123"), allowed("policy:user-456")), ("2".to_owned(), "1".to_owned()));
+    assert_eq!(value("pacegate_tokens_remaining{policy=\"policy:user-123\"}"), "8");
+    assert_eq!(value("pacegate_tokens_remaining{policy=\"policy:user-456\"}"), "4");
+    assert!(!page.contains("somebody"), "callers are no labels");
+    assert!(!page.contains("xxxx") && page.contains("rule=\"policy:"), "long keys are hashed");
+}
+
+#[tokio::test]
+async fn the_logs_name_the_identity_that_a_policy_counts() {
+    let client = with_policy("decision_log: {rows_per_second: 1000}", "u1").await;
+    let body = json!({"keys": {"ip": "10.0.0.1", "user": "u1"}, "endpoint": "/"});
+    assert_eq!(client.check(&body).await.body["rule"], "policy");
+    client.live().finish_logs().await;
+    let logs = client.admin(Method::GET, "/api/v1/logs", Value::Null).await;
+    let decision = &logs.body["decisions"][0];
+    assert_eq!(
+        (&decision["dimension"], &decision["identifier"]),
+        (&json!("user"), &json!("u1")),
+        "{decision}"
+    );
+}
