@@ -6,7 +6,7 @@ use std::time::Duration;
 use pacegate::Timestamp;
 use sqlx::any::AnyRow;
 
-use crate::bounds::check_page;
+use crate::bounds::{check_page, is_id};
 use crate::catalog::Catalog;
 use crate::database::Kind;
 use crate::decisions::signed;
@@ -76,7 +76,7 @@ impl Catalog {
         let mut sorted = BTreeMap::<(i64, String), UsageRecord>::new();
         for record in usage {
             let start = period.start_of(record.start);
-            let key = Digest::new().text(&record.dimension).text(&record.identifier).hexadecimal();
+            let key = key_of(&record.dimension, &record.identifier);
             let entry = sorted.entry((micros(start), key)).or_insert_with(|| UsageRecord {
                 start,
                 allowed: 0,
@@ -123,11 +123,7 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<UsageRecord>, CatalogError> {
         let limit = check_page(limit)?;
-        let mut sql = String::from(
-            "SELECT MAX(period_start), MAX(dimension), MAX(identifier), CAST(SUM(allowed) AS {integer}), CAST(SUM(blocked) AS {integer}) FROM pacegate_usage_rollups \
-             WHERE period_seconds = ? AND period_start >= ?",
-        )
-        .replace("{integer}", if self.kind == Kind::MySql { "SIGNED" } else { "BIGINT" });
+        let mut sql = select(self.kind);
         for (wanted, condition) in [
             (filter.dimension.is_some(), " AND dimension = ?"),
             (filter.identifier.is_some(), " AND identifier = ?"),
@@ -143,6 +139,45 @@ impl Catalog {
         }
         self.rows(statement.bind(limit)).await?.iter().map(read).collect()
     }
+
+    /// The usage of every identifier since `since`, all periods added up, in an order of the catalog's own: of those after `after`, which is what came
+    /// with the page before, if it is given.
+    ///
+    /// # Errors
+    /// As [`usage`](Self::usage).
+    pub async fn usage_page(
+        &self,
+        period: Period,
+        since: Timestamp,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<UsageRecord>, Option<String>), CatalogError> {
+        let page = check_page(limit)?;
+        if after.as_deref().is_some_and(|after| !is_id(after)) {
+            return Err(CatalogError::invalid("cursor", "cursor is none that came with a page"));
+        }
+        let sql = format!(
+            "{} AND identifier_key > ? GROUP BY identifier_key ORDER BY identifier_key LIMIT ?",
+            select(self.kind)
+        );
+        let statement = self.statement(&sql).bind(seconds(period)).time(period.start_of(since));
+        let rows = self.rows(statement.bind(after.unwrap_or_default()).bind(page)).await?;
+        let records: Vec<UsageRecord> = rows.iter().map(read).collect::<Result<_, _>>()?;
+        let last = records.last().filter(|_| records.len() == limit);
+        let next = last.map(|record| key_of(&record.dimension, &record.identifier));
+        Ok((records, next))
+    }
+}
+
+/// The usage since a time, to be grouped by the identifier.
+fn select(kind: Kind) -> String {
+    "SELECT MAX(period_start), MAX(dimension), MAX(identifier), CAST(SUM(allowed) AS {integer}), CAST(SUM(blocked) AS {integer}) FROM pacegate_usage_rollups \
+     WHERE period_seconds = ? AND period_start >= ?"
+        .replace("{integer}", if kind == Kind::MySql { "SIGNED" } else { "BIGINT" })
+}
+
+fn key_of(dimension: &str, identifier: &str) -> String {
+    Digest::new().text(dimension).text(identifier).hexadecimal()
 }
 
 pub(crate) fn seconds(period: Period) -> i64 {

@@ -15,7 +15,7 @@ const IDENTIFIERS_MAX: usize = 4_096;
 /// How many of those who did most are remembered for another while.
 const KEPT: usize = 50;
 /// What the others are counted as: made-up identifiers must not fill the catalog.
-const OTHERS: &str = "(others)";
+pub(crate) const OTHERS: &str = "(others)";
 
 /// Counts by identifier.
 #[derive(Debug)]

@@ -462,7 +462,7 @@ async fn policies_are_rules_for_one_key() {
         assert_eq!(client.check(&check).await.status, 200);
     }
     let metrics = client.admin(Method::GET, "/admin/metrics/user-123", NOTHING).await;
-    let expected = json!({"key": "user-123", "algorithm": "TOKEN_BUCKET", "currentTokens": 87, "capacity": 100, "windowRequestCount": 13, "windowSeconds": 60, "status": "OK"});
+    let expected = json!({"key": "user-123", "dimension": "key", "algorithm": "TOKEN_BUCKET", "currentTokens": 87, "capacity": 100, "windowRequestCount": 13, "windowSeconds": 60, "status": "OK"});
     assert_eq!(metrics.body, expected);
     let all = client.admin(Method::GET, "/admin/metrics", NOTHING).await;
     assert_eq!(all.body, json!([expected]));

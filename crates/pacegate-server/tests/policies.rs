@@ -114,3 +114,73 @@ async fn the_logs_name_the_identity_that_a_policy_counts() {
         "{decision}"
     );
 }
+
+/// All rows of `/admin/metrics`, in pages of `limit`: key, dimension, tokens left and how many passed.
+async fn usage(client: &Client, limit: usize) -> Vec<(String, String, Value, Value)> {
+    let mut path = format!("/admin/metrics?limit={limit}");
+    let mut rows = Vec::new();
+    loop {
+        let page = client.admin(Method::GET, &path, Value::Null).await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        let shown = page.body.as_array().unwrap();
+        assert!(shown.len() <= limit, "{}", page.body);
+        rows.extend(shown.iter().map(|row| {
+            let text = |field: &str| row[field].as_str().unwrap().to_owned();
+            (text("key"), text("dimension"), row["currentTokens"].clone(), row["allowed"].clone())
+        }));
+        match page.header("link").split(['<', '>']).nth(1) {
+            Some(next) => path = format!("{next}&limit={limit}"),
+            None => break,
+        }
+    }
+    rows.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+    rows
+}
+
+#[tokio::test]
+async fn metrics_list_every_key_that_was_used() {
+    let rules = "rules: [{name: per-user, dimension: user, algorithm: fixed_window, limit: 20, window: 1h}]";
+    let client = with_policy(rules, "user-123").await;
+    let policy = json!({"key": "idle", "type": "FIXED_WINDOW", "capacity": 5, "windowSeconds": 60});
+    assert_eq!(client.admin(Method::POST, "/admin/policies", policy).await.status, 201);
+    for body in [
+        json!({"user_id": "user-123", "endpoint": "/"}),
+        json!({"user_id": "u1", "endpoint": "/"}),
+        json!({"user_id": "u1", "endpoint": "/other"}),
+        json!({"user_id": "u2", "endpoint": "/"}),
+        json!({"dimension": "ip", "identifier": "10.0.0.1", "endpoint": "/"}),
+        json!({"dimension": "tenant", "identifier": "user-123", "endpoint": "/"}),
+    ] {
+        assert_eq!(client.check(&body).await.status, 200);
+    }
+    client.live().finish_logs().await;
+    let row = |key: &str, dimension: &str, tokens: Value, allowed: Value| {
+        (key.to_owned(), dimension.to_owned(), tokens, allowed)
+    };
+    let expected = [
+        // Every endpoint has its own counter of the default limit.
+        row("10.0.0.1", "ip", Value::Null, json!(1)),
+        row("idle", "key", json!(5), Value::Null),
+        row("u1", "user", json!(18), json!(2)),
+        row("u2", "user", json!(19), json!(1)),
+        row("user-123", "key", json!(9), Value::Null),
+        row("user-123", "tenant", Value::Null, json!(1)),
+    ];
+    for limit in [1, 2, 3, 5, 6, 100] {
+        assert_eq!(usage(&client, limit).await, expected, "in pages of {limit}");
+    }
+    for bad in ["limit=0", "limit=1001", "cursor=x", "cursor=used-%27", "since=1"] {
+        let answer = client.admin(Method::GET, &format!("/admin/metrics?{bad}"), Value::Null).await;
+        assert_eq!(answer.status, 400, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn the_window_of_the_default_policy_is_a_minute() {
+    let client = Client::managed("").await;
+    let metrics = client.admin(Method::GET, "/admin/metrics/nobody", Value::Null).await;
+    assert_eq!(
+        (&metrics.body["algorithm"], &metrics.body["capacity"], &metrics.body["windowSeconds"]),
+        (&json!("TOKEN_BUCKET"), &json!(100), &json!(60))
+    );
+}

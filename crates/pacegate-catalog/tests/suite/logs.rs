@@ -81,6 +81,34 @@ pub(crate) async fn usage_adds_up(place: &Place) {
     assert!(catalog.usage(Period::Hour, UsageFilter::default(), start, 10).await.unwrap().is_empty());
 }
 
+pub(crate) async fn usage_pages_have_every_identifier_once(place: &Place) {
+    let catalog = place.open().await;
+    let (start, later) = (place.after(0), place.after(7_200));
+    let of = |at, from: u64| -> Vec<UsageRecord> {
+        (from..from + 20).map(|number| used(at, &format!("u{number}"), 1, number)).collect()
+    };
+    catalog.add_usage(Period::Hour, &of(start, 0)).await.unwrap();
+    catalog.add_usage(Period::Hour, &of(later, 10)).await.unwrap();
+    for (since, limit, count) in [(start, 1, 30), (start, 7, 30), (start, 30, 30), (later, 7, 20)] {
+        let (mut found, mut cursor) = (std::collections::BTreeMap::new(), None);
+        loop {
+            let page = catalog.usage_page(Period::Hour, since, cursor, limit).await.unwrap();
+            assert!(page.0.len() <= limit);
+            for record in page.0 {
+                assert_eq!(found.insert(record.identifier, record.allowed), None, "once");
+            }
+            cursor = page.1;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found.len(), count, "in pages of {limit}");
+        assert_eq!(found["u15"], if since == start { 2 } else { 1 }, "all periods added up");
+    }
+    let foreign = Some("' OR 1".to_owned());
+    assert!(catalog.usage_page(Period::Hour, start, foreign, 5).await.unwrap_err().is_invalid());
+}
+
 pub(crate) async fn what_is_too_old_is_removed_and_the_trail_stays_verifiable(place: &Place) {
     let catalog = place.open().await;
     let decisions: Vec<DecisionRecord> = (0..1_203).map(|number| decision(place, number)).collect();

@@ -1,24 +1,28 @@
 //! `/admin/status`, `/admin/metrics` and `/admin/reset`: operations in ThrottleX's form.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::{Check, Decision, Standing, StoreHealth};
-use pacegate_catalog::StoredRule;
+use pacegate::{Answer, Check, Decision, EffectiveLimit, NamedLimit, Standing, StoreHealth, Timestamp};
+use pacegate_catalog::{Period, PolicyDetail, StoredRule, UsageRecord};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::policies::{DIMENSION, is_policy, kind, page, window_seconds, with_next};
+use super::policies::{DIMENSION, after, is_policy, kind, shown_window, with_next};
 use super::{Managed, PathParts, path_part, rfc3339};
 use crate::app::Shared;
 use crate::openapi::parameters::PageParameters;
 use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::ApiError;
+use crate::rest::answer::used;
 use crate::rest::json;
+use crate::usage::OTHERS;
 
 /// How the service is.
 #[derive(Debug, Serialize, ToSchema)]
@@ -99,6 +103,9 @@ pub(crate) async fn status(
 #[schema(as = KeyMetrics)]
 struct MetricsResponse {
     key: String,
+    /// `key` for one that has a policy.
+    #[schema(value_type = value::Dimension)]
+    dimension: String,
     /// Null, as the numbers, when no limit applies.
     #[schema(required = true, value_type = Option<value::PolicyType>)]
     algorithm: Option<String>,
@@ -112,32 +119,74 @@ struct MetricsResponse {
     window_seconds: Option<u64>,
     #[schema(value_type = value::KeyCondition)]
     status: &'static str,
+    /// How many of its requests passed within the last 24 hours, in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    allowed: Option<u64>,
+    /// How many did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    blocked: Option<u64>,
 }
 
 impl MetricsResponse {
-    /// The use of `key`, which may have a policy.
-    fn new(key: &str, policy: Option<&StoredRule>, decision: &Decision) -> Self {
-        let (answer, limit) = (decision.binding(), decision.binding_limit());
+    /// The use of `key`, which may have a policy, as the limit that binds has it.
+    fn bound(key: &str, policy: Option<&StoredRule>, decision: &Decision) -> Self {
+        let policy = policy.and_then(|stored| stored.policy);
+        Self::new(DIMENSION, key, decision.binding_limit(), policy, decision.binding())
+    }
+
+    /// The use of an identifier, as the fullest of the limits that hold for it has it.
+    fn fullest(usage: &UsageRecord, limits: &[EffectiveLimit]) -> Self {
+        let fill = |answer: &Answer| {
+            u64::from(used(answer).unwrap_or_default()) * 1_000_000 / u64::from(answer.capacity).max(1)
+        };
+        let fullest = limits.iter().max_by_key(|limit| limit.answer.as_ref().map(fill));
+        let (limit, answer) =
+            (fullest.map(|limit| &*limit.limit), fullest.and_then(|limit| limit.answer.as_ref()));
+        Self {
+            allowed: Some(usage.allowed),
+            blocked: Some(usage.blocked),
+            ..Self::new(&usage.dimension, &usage.identifier, limit, None, answer)
+        }
+    }
+
+    fn new(
+        dimension: &str,
+        key: &str,
+        limit: Option<&NamedLimit>,
+        policy: Option<PolicyDetail>,
+        answer: Option<&Answer>,
+    ) -> Self {
         Self {
             key: key.to_owned(),
-            algorithm: answer.map(|answer| kind(answer.algorithm)),
+            dimension: dimension.to_owned(),
+            algorithm: limit.map(|limit| kind(limit.limit.algorithm())),
             current_tokens: answer.and_then(|answer| answer.remaining),
-            capacity: answer.map(|answer| answer.capacity),
-            window_request_count: answer.and_then(crate::rest::answer::used),
-            window_seconds: policy
-                .map(window_seconds)
-                .or_else(|| limit.map(|limit| limit.limit.window().as_secs())),
+            capacity: limit.map(|limit| limit.limit.capacity()),
+            window_request_count: answer.and_then(used),
+            window_seconds: limit.map(|limit| shown_window(&limit.limit, policy)),
             status: match answer {
                 Some(answer) if answer.degraded => "UNKNOWN",
                 Some(answer) if answer.standing == Standing::Throttled => "THROTTLED",
                 Some(answer) if answer.standing == Standing::Warning => "WARNING",
                 _ => "OK",
             },
+            allowed: None,
+            blocked: None,
         }
     }
 }
 
-/// The use of every key that has a policy
+/// How far back a key was used that is listed.
+const USED_WITHIN: Duration = Duration::from_secs(24 * 3_600);
+
+/// The start of cursors within the keys without a policy, which come last.
+const USAGE_CURSOR: &str = "used-";
+
+/// The use of all keys
+///
+/// Those with a policy, then all others that were used within the last 24 hours. Usage is written every ten seconds.
 #[utoipa::path(
     get,
     path = "/admin/metrics",
@@ -154,12 +203,44 @@ pub(crate) async fn metrics(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     let current = managed.live.sources();
-    let (policies, next) = page(&managed, &current.catalog.rules)?;
-    let mut shown = Vec::with_capacity(policies.len());
-    for stored in policies {
-        let key = stored.rule.identifier.as_deref().unwrap_or_default();
-        shown.push(MetricsResponse::new(key, Some(stored), &shared.limiter.peek(&of(key)).await?));
+    let page = managed.page(&[])?;
+    let mut shown = Vec::new();
+    let after_used = match page.cursor.as_deref().map(|cursor| cursor.strip_prefix(USAGE_CURSOR)) {
+        Some(Some(after)) => Some(after.to_owned()).filter(|after| !after.is_empty()),
+        Some(None) | None => {
+            let (policies, next) = after(&current.catalog.rules, page.number_cursor()?, page.limit);
+            for stored in policies {
+                let key = stored.rule.identifier.as_deref().unwrap_or_default();
+                shown.push(MetricsResponse::bound(key, Some(stored), &shared.limiter.peek(&of(key)).await?));
+            }
+            let next = next.map(|next| next.to_string());
+            if next.is_some() || shown.len() == page.limit {
+                let next = next.unwrap_or_else(|| USAGE_CURSOR.to_owned());
+                return Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", Some(next)));
+            }
+            None
+        }
+    };
+    let since = Timestamp::from_micros(now().as_micros().saturating_sub(USED_WITHIN.as_micros() as u64));
+    let rest = page.limit - shown.len();
+    let (records, next) = managed.live.catalog.usage_page(Period::Hour, since, after_used, rest).await?;
+    let policies: HashSet<&str> = current
+        .rules()
+        .filter(|rule| rule.is_policy())
+        .filter_map(|rule| rule.identifier.as_deref())
+        .collect();
+    let has_policy = |usage: &UsageRecord| {
+        let covered = &current.file.policy_dimensions;
+        policies.contains(&*usage.identifier)
+            && (usage.dimension == DIMENSION || covered.contains(&usage.dimension))
+    };
+    for usage in records.iter().filter(|usage| !has_policy(usage) && usage.identifier != OTHERS) {
+        let user = Some(&*usage.identifier).filter(|_| usage.dimension == "user");
+        let profile = shared.profile(user).await;
+        let limits = shared.limiter.limits_of(&usage.dimension, &usage.identifier, profile.as_deref());
+        shown.push(MetricsResponse::fullest(usage, &limits.await?));
     }
+    let next = next.map(|next| format!("{USAGE_CURSOR}{next}"));
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", next))
 }
 
@@ -184,7 +265,7 @@ pub(crate) async fn metrics_of(
     let current = managed.live.sources();
     let mut policies = current.catalog.rules.iter().filter(|stored| is_policy(&stored.rule));
     let policy = policies.find(|stored| stored.rule.identifier.as_deref() == Some(&key));
-    Ok(json(StatusCode::OK, &MetricsResponse::new(&key, policy, &decision)))
+    Ok(json(StatusCode::OK, &MetricsResponse::bound(&key, policy, &decision)))
 }
 
 /// What was forgotten, and when.

@@ -1,5 +1,6 @@
 //! `/admin/policies`: ThrottleX's policies. Each is a rule named `policy` for one exact key.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,12 +99,16 @@ impl<'a> PolicyResponse<'a> {
 }
 
 /// The window of a policy, which buckets have no use for but are given all the same.
-pub(super) fn window_seconds(stored: &StoredRule) -> u64 {
-    let limit = &stored.rule.limit;
-    match stored.policy {
-        Some(own) if limit.algorithm().takes_burst() => own.window_seconds,
-        _ => limit.window().as_secs(),
+fn window_seconds(stored: &StoredRule) -> u64 {
+    shown_window(&stored.rule.limit, stored.policy)
+}
+
+/// The window of a limit in this form. A bucket shows the one it was given, or the usual one.
+pub(super) fn shown_window(limit: &Limit, policy: Option<PolicyDetail>) -> u64 {
+    if limit.algorithm().takes_burst() {
+        return policy.map_or(WINDOW_SECONDS, |own| own.window_seconds);
     }
+    limit.window().as_millis().div_ceil(1_000).try_into().unwrap_or(u64::MAX)
 }
 
 impl PolicyRequest {
@@ -195,28 +200,28 @@ pub(crate) async fn list(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     let current = managed.live.sources();
-    let (policies, next) = page(&managed, &current.catalog.rules)?;
+    let page = managed.page(&[])?;
+    let (policies, next) = after(&current.catalog.rules, page.number_cursor()?, page.limit);
     let shown: Vec<PolicyResponse<'_>> = policies.into_iter().map(PolicyResponse::new).collect();
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/policies", next))
 }
 
-/// One page of the policies among `rules`, which are in the order of their numbers, and where the next one starts.
-pub(super) fn page<'a>(
-    managed: &Managed,
-    rules: &'a [StoredRule],
-) -> Result<(Vec<&'a StoredRule>, Option<i64>), ApiError> {
-    let page = managed.page(&[])?;
-    let after = page.number_cursor()?;
+/// The policies among `rules`, which are in the order of their numbers: up to `limit` after the number `after`, and where the next ones start.
+pub(super) fn after(
+    rules: &[StoredRule],
+    after: Option<i64>,
+    limit: usize,
+) -> (Vec<&StoredRule>, Option<i64>) {
     let mut found = rules
         .iter()
         .filter(|stored| after.is_none_or(|after| stored.number > after) && is_policy(&stored.rule));
-    let policies: Vec<&StoredRule> = found.by_ref().take(page.limit).collect();
+    let policies: Vec<&StoredRule> = found.by_ref().take(limit).collect();
     let next = found.next().and(policies.last()).map(|last| last.number);
-    Ok((policies, next))
+    (policies, next)
 }
 
 /// Says where the next page is, the way lists without an envelope do.
-pub(super) fn with_next(mut response: Response, path: &str, next: Option<i64>) -> Response {
+pub(super) fn with_next(mut response: Response, path: &str, next: Option<impl Display>) -> Response {
     if let Some(next) = next
         && let Ok(link) = HeaderValue::try_from(format!("<{path}?cursor={next}>; rel=\"next\""))
     {
