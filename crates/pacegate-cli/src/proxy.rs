@@ -18,9 +18,12 @@ use hyper::Uri;
 use hyper::header::HeaderName;
 use pacegate::{Config, Limiter};
 use pacegate_connect::FromConfig;
+use pacegate_server::App;
 use pacegate_tower::resolve::{Resolve, address, api_key, header};
 use pacegate_tower::{MissingKey, PacegateLayer};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tower_layer::Layer;
 
 use crate::Failure;
@@ -38,7 +41,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// set (user), all in one atomic step. Rules match the path and the method.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  pacegate proxy --upstream http://127.0.0.1:3000 --config pacegate.yaml\n  pacegate proxy --upstream http://127.0.0.1:50051 --upstream-http2 --http 0.0.0.0:8090"
+    after_help = "Examples:\n  pacegate proxy --upstream http://127.0.0.1:3000 --config pacegate.yaml\n  pacegate proxy --upstream http://127.0.0.1:50051 --upstream-http2 --http 0.0.0.0:8090 --admin 127.0.0.1:8091"
 )]
 pub(crate) struct Proxy {
     /// The program to pass requests on to: http://HOST:PORT.
@@ -47,6 +50,9 @@ pub(crate) struct Proxy {
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     http: SocketAddr,
+    /// Where to answer /metrics, /healthz and /readyz; nowhere unless it is given. The upstream has all paths of --http.
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
     /// The configuration file, followed while the proxy runs; every value can be overridden by the environment.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -112,19 +118,29 @@ impl Proxy {
 
     async fn serve(self, config: Config, upstream: Upstream) -> anyhow::Result<()> {
         let limiter = Limiter::from_parsed(&config).await?;
-        let layer = self.layer(&config, limiter.clone())?;
+        let app = App::operations(&config, limiter.clone());
+        let layer = self.layer(&config, limiter.clone(), app.clone())?;
         let listener = listen(self.http).await?;
         let address = listener.local_addr()?;
+        let admin = match self.admin {
+            Some(admin) => Some(listen(admin).await?),
+            None => None,
+        };
+        let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         // Has the service read its file again, and must not end the proxy, which follows the file anyway.
         let _hang_up = signal(SignalKind::hangup())?;
         let service = layer.layer(Forward::new(upstream, config.server.trusted_proxies.clone()));
+        let shown = match admin_address {
+            Some(admin) => format!(", and answers operators on http://{admin}"),
+            None => String::new(),
+        };
         say(&format!(
-            "pacegate proxy listens on http://{address}, in front of {}",
+            "pacegate proxy listens on http://{address}, in front of {}{shown}",
             self.upstream.trim_end_matches('/')
         ));
-        tracing::info!(%address, rules = config.rules.len(), "ready");
+        tracing::info!(%address, admin = admin_address.map(tracing::field::display), rules = config.rules.len(), "ready");
         let (server, path) = (config.server.clone(), self.config);
         let follow = async {
             match path {
@@ -132,16 +148,27 @@ impl Proxy {
                 None => std::future::pending().await,
             }
         };
+        let (stop, mut stopping) = watch::channel(false);
         let shutdown = async {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
             tracing::info!(delay = ?server.drain_delay, "stopping");
+            stop.send_replace(true);
             tokio::time::sleep(server.drain_delay).await;
         };
+        let operations = async {
+            if let Some(admin) = admin {
+                // The sender lives as long as this function.
+                let stopped = async { drop(stopping.wait_for(|stopping| *stopping).await) };
+                pacegate_server::run(admin, app.clone(), &server, stopped).await;
+            }
+            std::future::pending::<()>().await;
+        };
         tokio::select! {
-            () = listen::run(listener, service, &server, shutdown) => {}
+            () = listen::run(listener, service, app.clone(), &server, shutdown) => {}
+            () = operations => {}
             () = follow => {}
         }
         tracing::info!("stopped");
@@ -149,8 +176,11 @@ impl Proxy {
     }
 
     /// Whom requests are counted for. An address is always there; whoever has no key or no user is not counted by it.
-    fn layer(&self, config: &Config, limiter: Limiter) -> anyhow::Result<PacegateLayer> {
+    fn layer(&self, config: &Config, limiter: Limiter, app: App) -> anyhow::Result<PacegateLayer> {
         let mut builder = PacegateLayer::builder(limiter)
+            .observe(move |observed| {
+                app.observe(observed.check, observed.request_id, observed.decided, observed.took);
+            })
             .by(address().trust(config.server.trusted_proxies.iter().copied()))
             .and_by(api_key())
             .on_missing_key(MissingKey::Pass)

@@ -64,6 +64,86 @@ async fn what_a_rule_allows_is_passed_on_and_the_rest_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn operators_are_answered_on_an_address_of_their_own() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, THREE, &["--admin", "127.0.0.1:0"]);
+    for _ in 0..5 {
+        ask(get(&proxy, "/orders")).await;
+    }
+    let admin = proxy.admin.clone().unwrap();
+    let look =
+        async |path: &str| ask(Request::get(format!("{admin}{path}")).body(Full::default()).unwrap()).await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(look(path).await.0, StatusCode::OK, "{path}");
+    }
+    let (status, headers, page) = look("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(text(&headers, "content-type").starts_with("application/openmetrics-text"));
+    let counted = |metric: &str| {
+        let line = page.lines().find(|line| line.starts_with(metric) && line.contains("\"per-address\""));
+        line.unwrap_or_else(|| panic!("no {metric} in {page}")).rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(
+        (counted("pacegate_allowed_total"), counted("pacegate_blocked_total")),
+        ("3".into(), "2".into())
+    );
+    assert!(page.contains("pacegate_responses_total{protocol=\"http\",status=\"4xx\"} 2"), "{page}");
+    for path in ["/v1/rate-limit/check", "/admin/status", "/api/v1/rules", "/", "/docs"] {
+        assert_eq!(look(path).await.0, StatusCode::NOT_FOUND, "{path} is the service's");
+    }
+    let check = Request::post(format!("{admin}/v1/rate-limit/check")).body(Full::default()).unwrap();
+    assert_eq!(ask(check).await.0, StatusCode::NOT_FOUND);
+    let many = Proxy::start(&upstream.url, MANY, &[]);
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        assert_eq!(
+            ask(get(&many, path)).await.2,
+            "hello",
+            "{path} of the proxy's own address is the upstream's"
+        );
+    }
+    assert_eq!(many.admin, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_id_for_client_upstream_and_log() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, &format!("{THREE}log: {{format: json, decisions: all}}\n"), &[]);
+    let mut named = get(&proxy, "/a");
+    named.headers_mut().insert("x-request-id", "mine-1".parse().unwrap());
+    // A client cannot take away what the others go by.
+    named.headers_mut().insert(CONNECTION, "x-request-id".parse().unwrap());
+    let (_, headers, _) = ask(named).await;
+    assert_eq!(text(&headers, "x-request-id"), "mine-1");
+    let mut unusable = get(&proxy, "/a");
+    unusable.headers_mut().insert("x-request-id", "two words".parse().unwrap());
+    let (_, headers, _) = ask(unusable).await;
+    let made = text(&headers, "x-request-id").to_owned();
+    assert!(made.starts_with("req_"), "{made}");
+    let seen = upstream.seen();
+    let ids: Vec<&str> = seen.iter().map(|seen| text(&seen.headers, "x-request-id")).collect();
+    assert_eq!(ids, ["mine-1", &made]);
+    ask(get(&proxy, "/a")).await;
+    let (status, headers, body) = ask(get(&proxy, "/a")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    let refused = text(&headers, "x-request-id").to_owned();
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["error"]["request_id"], refused);
+    let details = &body["error"]["details"];
+    assert_eq!((&details["limit"], &details["remaining"]), (&3.into(), &0.into()), "{body}");
+    assert_eq!(details["reset_at"].to_string(), text(&headers, "x-ratelimit-reset"));
+    let log = proxy.log();
+    let lines: Vec<Value> = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|line| line["target"] == "pacegate::decision")
+        .collect();
+    let logged: Vec<&str> = lines.iter().map(|line| line["request_id"].as_str().unwrap()).collect();
+    assert_eq!((logged.len(), logged[0], logged[1], logged[3]), (4, "mine-1", &*made, &*refused), "{log}");
+    assert_eq!((&lines[3]["message"], &lines[3]["rule"]), (&"denied".into(), &"per-address".into()));
+    assert!(!log.contains("127.0.0.1\""), "identifiers are hashed: {log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rules_match_the_path_and_the_method() {
     let upstream = Upstream::start().await;
     let rules = "default_limit: none\nrules:\n  - {name: logins, dimension: ip, endpoint: /login, method: POST, algorithm: fixed_window, limit: 1, window: 1h}\n";

@@ -12,8 +12,8 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use hyper::header::ALLOW;
-use hyper::{HeaderMap, Method, Request, Uri};
+use hyper::header::{ALLOW, HeaderValue};
+use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -41,6 +41,8 @@ pub struct App {
     pub(crate) shared: Arc<Shared>,
     pub(crate) grpc: Services,
     router: Router,
+    /// Whether requests are checked here, and not only watched.
+    checks: bool,
 }
 
 /// What handlers work with.
@@ -83,6 +85,40 @@ impl App {
         Self::build(config, live.limiter.clone(), Some(live), key, deprecations())
     }
 
+    /// Only what a proxy or a program around `limiter` shows of its own: `/metrics`, `/healthz` and `/readyz`. What it decides is
+    /// [told](Self::observe) to it.
+    pub fn operations(config: &Config, limiter: Limiter) -> Self {
+        let app = Self::build(config, limiter, None, None, Vec::new());
+        let router = rest::operations(app.shared.clone());
+        Self { router, checks: false, ..app }
+    }
+
+    /// Measures and logs a decision that was made elsewhere in this process, as if it had been made here.
+    pub fn observe(
+        &self,
+        check: &Check<'_>,
+        request_id: &str,
+        decided: Result<&Decision, &CheckError>,
+        took: Duration,
+    ) {
+        match decided {
+            Ok(decision) => self.shared.observe(check, request_id, decision, took),
+            Err(CheckError::Store(_)) => self.shared.telemetry.observe_error(took),
+            // What is wrong with a request says nothing about the service.
+            Err(_) => {}
+        }
+    }
+
+    /// Counts a response that was given elsewhere in this process.
+    pub fn count_response(&self, status: StatusCode) {
+        self.shared.telemetry.count_http(status);
+    }
+
+    /// The id of a request: the caller's if it is 1 to 128 visible ASCII characters, a new one otherwise.
+    pub fn request_id(&self, given: Option<&HeaderValue>) -> HeaderValue {
+        self.shared.request_ids.take_or_make(given)
+    }
+
     pub(crate) fn build(
         config: &Config,
         limiter: Limiter,
@@ -111,7 +147,7 @@ impl App {
             stopping: watch::Sender::new(false),
         });
         let router = rest::router(shared.clone(), &shared.deprecations);
-        Self { grpc: Services::new(&shared), shared, router }
+        Self { grpc: Services::new(&shared), shared, router, checks: true }
     }
 
     /// Answers a request that came from `peer`. Whatever happens inside, there is an answer, and errors have the error model's body.
@@ -160,7 +196,7 @@ impl App {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if request.method() == Method::POST && rest::is_check(request.uri().path()) {
+        if self.checks && request.method() == Method::POST && rest::is_check(request.uri().path()) {
             return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();
         }
         let mut request = request.map(Body::new);

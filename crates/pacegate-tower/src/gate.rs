@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::{Duration, Instant};
 
-use http::Response;
-use pacegate::{CheckError, Cost, Decision, Limit, Limiter};
+use http::{HeaderValue, Response};
+use pacegate::{Check, CheckError, Cost, Decision, Limit, Limiter};
 use smallvec::SmallVec;
 
 use crate::body::ResponseBody;
@@ -12,7 +13,7 @@ use crate::error::Unresolved;
 use crate::noise::Noise;
 use crate::question::Question;
 use crate::resolve::{Identity, RequestHead, Resolve};
-use crate::response::{Caller, Denial, Responder, is_callers_fault};
+use crate::response::{Caller, Denial, Responder, is_callers_fault, request_id};
 use crate::shape::Shaping;
 
 /// What happens to a request that has no key: no address, no header, no user.
@@ -39,6 +40,21 @@ pub enum OnError {
     Pass,
 }
 
+/// A decision of a layer, for whoever measures or logs them.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Observed<'a, 'c> {
+    /// What was asked.
+    pub check: &'a Check<'c>,
+    /// What was decided, or why nothing could be.
+    pub decided: Result<&'a Decision, &'a CheckError>,
+    /// How long the limiter took.
+    pub took: Duration,
+    /// The request's `X-Request-Id`, if it has a usable one.
+    pub request_id: &'a str,
+}
+
+pub(crate) type Observe = Box<dyn Fn(&Observed<'_, '_>) + Send + Sync>;
 pub(crate) type CostOf = Box<dyn Fn(&RequestHead<'_>) -> Cost + Send + Sync>;
 pub(crate) type Unless = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 pub(crate) type ChoosePlan = Box<dyn for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync>;
@@ -60,6 +76,7 @@ pub(crate) struct Gate {
     pub(crate) shaping: Option<Shaping>,
     pub(crate) responder: Responder,
     pub(crate) noise: Noise,
+    pub(crate) observe: Option<Observe>,
 }
 
 impl Gate {
@@ -104,12 +121,35 @@ impl Gate {
 
     /// Asks at once, which only a limiter in this process can answer.
     #[inline]
-    pub(crate) fn check_now(&self, question: &Question<'_>) -> Result<Decision, CheckError> {
-        self.limiter.check_now(&question.check(self).ok_or(CheckError::NoIdentity)?)
+    pub(crate) fn check_now(
+        &self,
+        question: &Question<'_>,
+        request: &RequestHead<'_>,
+    ) -> Result<Decision, CheckError> {
+        let check = question.check(self).ok_or(CheckError::NoIdentity)?;
+        match &self.observe {
+            None => self.limiter.check_now(&check),
+            Some(observe) => {
+                let started = Instant::now();
+                let decided = self.limiter.check_now(&check);
+                observed(observe, &check, &decided, started, request_id(request.headers));
+                decided
+            }
+        }
     }
 
-    pub(crate) async fn check(&self, question: &Question<'_>) -> Result<Decision, CheckError> {
-        self.limiter.check(&question.check(self).ok_or(CheckError::NoIdentity)?).await
+    pub(crate) async fn check(
+        &self,
+        question: &Question<'_>,
+        caller: &Caller,
+    ) -> Result<Decision, CheckError> {
+        let check = question.check(self).ok_or(CheckError::NoIdentity)?;
+        let started = Instant::now();
+        let decided = self.limiter.check(&check).await;
+        if let Some(observe) = &self.observe {
+            observed(observe, &check, &decided, started, caller.request_id.as_ref());
+        }
+        decided
     }
 
     /// Gives back what an admitted request took.
@@ -170,6 +210,17 @@ impl Gate {
         }
         (!passes).then(|| self.responder.respond(&denial, caller))
     }
+}
+
+fn observed(
+    observe: &Observe,
+    check: &Check<'_>,
+    decided: &Result<Decision, CheckError>,
+    started: Instant,
+    request_id: Option<&HeaderValue>,
+) {
+    let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    observe(&Observed { check, decided: decided.as_ref(), took: started.elapsed(), request_id });
 }
 
 fn is_same(one: &Identity<'_>, other: &Identity<'_>) -> bool {

@@ -10,7 +10,7 @@ use pacegate::{CheckError, Cost, HeaderFamily, IDENTIFIER_LENGTH_MAX, Limit, Lim
 use tower_layer::Layer;
 
 use crate::error::InvalidLayer;
-use crate::gate::{Gate, MissingKey, OnError};
+use crate::gate::{Gate, MissingKey, Observed, OnError};
 use crate::headers::Families;
 use crate::noise::Noise;
 use crate::resolve::{RequestHead, Resolve, is_dimension};
@@ -72,6 +72,7 @@ impl PacegateLayer {
                     families: Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]),
                 },
                 noise: Noise::default(),
+                observe: None,
             },
         }
     }
@@ -211,6 +212,24 @@ impl LayerBuilder {
         respond: impl Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
         self.gate.responder.own = Some(Box::new(respond));
+        self
+    }
+
+    /// Tells `observe` each decision, such as to measure and to log them. It is called on the way of the request, so that it must be quick.
+    ///
+    /// ```
+    /// # use pacegate::{Limit, Limiter};
+    /// # use pacegate_tower::{PacegateLayer, resolve::address};
+    /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)?]).build()?;
+    /// let layer = PacegateLayer::builder(limiter).by(address()).plan("public").observe(|observed| {
+    ///     if observed.decided.is_ok_and(|decision| !decision.allowed) {
+    ///         tracing::info!(request_id = observed.request_id, "denied");
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn observe(mut self, observe: impl Fn(&Observed<'_, '_>) + Send + Sync + 'static) -> Self {
+        self.gate.observe = Some(Box::new(observe));
         self
     }
 

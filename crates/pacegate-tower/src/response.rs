@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use pacegate::{CheckError, Decision, Reason};
 
 use crate::body::ResponseBody;
@@ -232,22 +232,24 @@ fn answer(denial: &Denial<'_>, content_type: &'static str, body: Vec<u8>) -> Res
     response
 }
 
+/// The id of a request, if it is one that can be repeated.
+pub(crate) fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    headers.get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_LENGTH_MAX && id.to_str().is_ok())
+}
+
 /// What has to be known about a request to refuse it.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The content type of a gRPC request.
     grpc: Option<HeaderValue>,
-    request_id: Option<HeaderValue>,
+    pub(crate) request_id: Option<HeaderValue>,
 }
 
 impl Caller {
     pub(crate) fn of(request: &RequestHead<'_>) -> Self {
         let content_type = request.headers.get(CONTENT_TYPE);
         let grpc = content_type.filter(|value| value.as_bytes().starts_with(b"application/grpc"));
-        let request_id = request.headers.get(REQUEST_ID);
-        let request_id =
-            request_id.filter(|id| id.len() <= REQUEST_ID_LENGTH_MAX && id.to_str().is_ok()).cloned();
-        Self { grpc: grpc.cloned(), request_id }
+        Self { grpc: grpc.cloned(), request_id: request_id(request.headers).cloned() }
     }
 
     fn request_id(&self) -> &str {

@@ -93,7 +93,7 @@ fn judge<B: ResponseBody>(gate: &Gate, request: &RequestHead<'_>) -> Verdict<B> 
     if !gate.in_process {
         return wait(question, None);
     }
-    match gate.check_now(&question) {
+    match gate.check_now(&question, request) {
         Ok(decision) if !decision.allowed => refuse(gate.deny(&question, &decision, &Caller::of(request))),
         Ok(decision) if gate.shaping.is_some() && !delay(&decision).is_zero() => {
             wait(question, Some(decision))
@@ -129,7 +129,7 @@ impl<S> Pacegate<S> {
         ResponseFuture::waiting(Box::pin(async move {
             let decision = match decision {
                 Some(decision) => decision,
-                None => match gate.check(&question).await {
+                None => match gate.check(&question, &caller).await {
                     Ok(decision) => decision,
                     Err(error) => match gate.refuse_failed(&error, &caller) {
                         Some(response) => return Ok(response),

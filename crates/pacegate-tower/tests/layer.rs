@@ -80,8 +80,8 @@ async fn a_request_that_is_denied_gets_429_with_all_headers_and_a_body() {
         answer.json(),
         json!({
             "error": {
-                "code": "RATE_LIMITED", "message": "limit `gold` has no room; try again in 1 s", "details": {},
-                "request_id": "abc",
+                "code": "RATE_LIMITED", "message": "limit `gold` has no room; try again in 1 s",
+                "details": {"limit": 10, "remaining": 0, "reset_at": 1_790_000_011}, "request_id": "abc",
             },
             "allowed": false, "limit": 10, "remaining": 0, "reset_at": 1_790_000_011, "strategy": "token_bucket",
             "state": "throttled", "rule": "gold", "reason": "LIMIT_EXCEEDED", "degraded": false, "retry_after": 1,
@@ -417,3 +417,20 @@ async fn the_policy_of_a_key_applies_to_whatever_the_layer_counts_by() {
     assert_eq!(send(&app, get("/other")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
+#[tokio::test]
+async fn an_observer_is_told_every_decision() {
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (limiter, _) = limiter(|builder| builder.plan("one", [log_of(1)]));
+    let observer = told.clone();
+    let layer = PacegateLayer::builder(limiter).by(address()).plan("one").observe(move |observed| {
+        let identity = observed.check.identities()[0].1.to_owned();
+        let allowed = observed.decided.unwrap().allowed;
+        observer.lock().unwrap().push((identity, allowed, observed.request_id.to_owned()));
+    });
+    let app = app(layer.build().unwrap());
+    send(&app, with_header(get("/x"), "x-request-id", b"abc")).await;
+    send(&app, get("/x")).await;
+    let expected = [("192.0.2.1", true, "abc"), ("192.0.2.1", false, "")];
+    let expected = expected.map(|(identity, allowed, id)| (identity.to_owned(), allowed, id.to_owned()));
+    assert_eq!(*told.lock().unwrap(), expected);
+}

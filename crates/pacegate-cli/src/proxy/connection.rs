@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pacegate::ServerConfig;
+use pacegate_server::App;
 use pacegate_tower::Pacegate;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -21,7 +22,7 @@ use tokio_io_timeout::TimeoutStream;
 use tower_service::Service;
 use tracing::Instrument;
 
-use super::forward::Forward;
+use super::forward::{Forward, REQUEST_ID};
 use super::trace;
 
 /// The upstream behind its limits.
@@ -45,6 +46,8 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// A connection to be served.
 pub(super) struct Connection {
     pub(super) service: Limited,
+    /// What is measured, and the ids of requests.
+    pub(super) app: App,
     pub(super) config: Arc<ServerConfig>,
     pub(super) peer: SocketAddr,
     pub(super) stopping: watch::Receiver<()>,
@@ -90,7 +93,7 @@ impl Drop for Begun {
 
 impl Connection {
     pub(super) async fn serve(self, stream: TcpStream) {
-        let Self { service, config, peer, mut stopping, place } = self;
+        let Self { service, app, config, peer, mut stopping, place } = self;
         // Small answers are not held back to fill a packet.
         let _ = stream.set_nodelay(true);
         // A client that reads no answers would otherwise hold its place for ever.
@@ -104,10 +107,16 @@ impl Connection {
                 let begun = Begun::new(&usage);
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(place.clone());
+                // Layer, upstream, logs and client know the request by one id.
+                let id = app.request_id(request.headers().get(&REQUEST_ID));
+                request.headers_mut().insert(REQUEST_ID, id.clone());
+                let app = app.clone();
                 let span = trace::request(request.headers());
                 let answer = span.in_scope(|| service.clone().call(request)).instrument(span);
                 async move {
-                    let response = answer.await?;
+                    let mut response = answer.await?;
+                    response.headers_mut().insert(REQUEST_ID, id);
+                    app.count_response(response.status());
                     Ok::<_, Infallible>(response.map(|body| body.until_the_end(begun)))
                 }
             }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -27,9 +27,8 @@ use super::{headers, trace, tunnel};
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How many are kept.
 const POOL_IDLE_MAX: usize = 1_024;
-const REQUEST_ID: &str = "x-request-id";
-/// A longer one is not repeated.
-const REQUEST_ID_LENGTH_MAX: usize = 128;
+/// Every request that comes here has one.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The program behind the proxy, and how long it may take.
 #[derive(Clone, Debug)]
@@ -93,9 +92,6 @@ impl Trouble {
         let mut response = Response::new(AnswerBody::from_bytes(Bytes::from(body.to_string())));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(id) = request_id {
-            response.headers_mut().insert(REQUEST_ID, id.clone());
-        }
         response
     }
 }
@@ -128,7 +124,7 @@ impl Service<Request<Incoming>> for Forward {
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let shared = self.shared.clone();
         Box::pin(async move {
-            let request_id = request_id(request.headers());
+            let request_id = request.headers().get(&REQUEST_ID).cloned();
             let answer = shared.exchange(request).await;
             Ok(answer.unwrap_or_else(|trouble| trouble.respond(request_id.as_ref())))
         })
@@ -238,8 +234,4 @@ fn trouble(error: &Error) -> Trouble {
         true => Trouble::Unreachable,
         false => Trouble::Broken,
     }
-}
-
-fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
-    headers.get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_LENGTH_MAX && id.to_str().is_ok()).cloned()
 }

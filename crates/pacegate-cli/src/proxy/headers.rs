@@ -8,6 +8,8 @@ use hyper::header::{
 };
 use pacegate_tower::IpNet;
 
+use super::forward::REQUEST_ID;
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -49,7 +51,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
             names(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         for name in named {
             // Neither may a client have taken away what the upstream, or the proxy, goes by.
-            if name != HOST && !is_about_the_client(&name) {
+            if name != HOST && name != REQUEST_ID && !is_about_the_client(&name) {
                 headers.remove(name);
             }
         }

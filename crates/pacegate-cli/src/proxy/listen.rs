@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::ServerConfig;
+use pacegate_server::App;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -23,6 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn run(
     listener: TcpListener,
     service: Limited,
+    app: App,
     config: &ServerConfig,
     shutdown: impl Future<Output = ()>,
 ) {
@@ -30,8 +32,9 @@ pub(super) async fn run(
     let config = Arc::new(config.clone());
     let (stop, stopping) = watch::channel(());
     let serve = |(stream, peer), place| {
-        let (service, config, stopping) = (service.clone(), config.clone(), stopping.clone());
-        Connection { service, config, peer, stopping, place: Arc::new(place) }.serve(stream)
+        let (service, app) = (service.clone(), app.clone());
+        let (config, stopping) = (config.clone(), stopping.clone());
+        Connection { service, app, config, peer, stopping, place: Arc::new(place) }.serve(stream)
     };
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);

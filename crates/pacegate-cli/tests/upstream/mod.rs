@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "one test file uses it")]
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ where
 pub struct Proxy {
     pub process: Child,
     pub url: String,
+    /// Where it answers operators, if it was told to.
+    pub admin: Option<String>,
     pub directory: TempDir,
 }
 
@@ -49,11 +52,17 @@ impl Proxy {
                 .args(["proxy", "--http", "127.0.0.1:0", "--upstream", upstream])
                 .args(["--config", &file(directory.path(), config)])
                 .args(arguments)
-                .stderr(Stdio::null()),
+                .stderr(Stdio::from(File::create(directory.path().join("log")).unwrap())),
         );
         let said = line.trim().strip_prefix("pacegate proxy listens on ").unwrap();
-        let url = said.strip_suffix(&format!(", in front of {upstream}")).unwrap().to_owned();
-        Self { process, url, directory }
+        let (url, rest) = said.split_once(&format!(", in front of {upstream}")).unwrap();
+        let admin = rest.strip_prefix(", and answers operators on ").map(str::to_owned);
+        Self { process, url: url.to_owned(), admin, directory }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 }
 

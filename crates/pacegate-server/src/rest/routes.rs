@@ -74,6 +74,19 @@ pub(crate) fn router(shared: Arc<Shared>, deprecations: &[Deprecation]) -> Route
     router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
 }
 
+/// The router over what operators look at alone.
+pub(crate) fn operations(shared: Arc<Shared>) -> Router {
+    let mut router = Router::new();
+    for (_, paths, methods) in
+        [routes!(health::alive), routes!(health::ready), routes!(metrics::metrics)] as [Route; 3]
+    {
+        for path in paths.paths.keys() {
+            router = router.route(path, methods.clone());
+        }
+    }
+    router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
+}
+
 /// Where a path of the document answers: with and without `/api` if it has a version, and with an endpoint as any number of segments.
 pub(super) fn addresses(path: &str) -> Vec<String> {
     let versioned = path.strip_prefix("/api").unwrap_or(path);

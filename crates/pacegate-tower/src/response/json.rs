@@ -26,6 +26,13 @@ struct Details {
     field: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// This and what follows are those of the limit that binds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_at: Option<u64>,
 }
 
 /// As the service answers a check, less what every limit says.
@@ -50,21 +57,24 @@ pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
     let message = denial.message();
     let details = denial.details();
     let (field, reason) = details.map_or((None, None), |(field, reason)| (Some(field), Some(reason)));
+    let binding = denial.decision().and_then(|decision| decision.binding());
+    let (limit, remaining) =
+        (binding.map(|answer| answer.capacity), binding.and_then(|answer| answer.remaining));
+    let reset_at = binding.and_then(|answer| answer.reset_at).map(|at| at.as_secs_ceil());
     let error = ErrorBody {
         code: denial.code(),
         message: &message,
-        details: Details { field, reason },
+        details: Details { field, reason, limit, remaining, reset_at },
         request_id: denial.request_id,
     };
     let decision = denial.decision().map(|decision| {
-        let binding = decision.binding();
         // A store that fails says nothing about when it will not, beyond the header that has a client try again.
         let wait = denial.retry_after.filter(|_| !matches!(denial.cause, super::Cause::FailedClosed(_)));
         DecisionBody {
             allowed: false,
-            limit: binding.map(|answer| answer.capacity),
-            remaining: binding.and_then(|answer| answer.remaining),
-            reset_at: binding.and_then(|answer| answer.reset_at).map(|at| at.as_secs_ceil()),
+            limit,
+            remaining,
+            reset_at,
             strategy: binding.map(|answer| answer.algorithm.name()),
             state: binding.map_or("normal", |answer| answer.standing.name()),
             rule: decision.binding_limit().map(|limit| &*limit.name),
