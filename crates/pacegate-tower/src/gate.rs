@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{HeaderValue, Response};
 use pacegate::{Check, CheckError, Cost, Decision, Limit, Limiter};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::body::ResponseBody;
 use crate::error::Unresolved;
