@@ -1,32 +1,32 @@
-//! The audit trail: who changed what, before and after, each record chained to the one before.
+//! The audit trail: who changed what, before and after, each record chained to the one before under the audit key.
 
 use pacegate::Timestamp;
 use serde_json::Value;
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 
-use crate::bounds::{PAGE_MAX, check_page};
+use crate::audit_key::AuditKey;
+use crate::bounds::check_page;
 use crate::catalog::Catalog;
 use crate::database::Kind;
-use crate::digest::{Digest, key_of};
+use crate::digest::key_of;
 use crate::error::CatalogError;
-use crate::json::unreadable;
-use crate::record::{Actor, AuditCheck, AuditFilter, AuditRecord};
+use crate::record::{Actor, AuditFilter, AuditHead, AuditRecord};
+use crate::seal::Counts;
 use crate::statement::{Statement, column, micros, time};
 
-/// The newest record.
-pub(crate) struct Tail {
-    pub(crate) sequence: i64,
-    pub(crate) hash: String,
-}
-
-/// Where the trail begins and ends.
-struct AuditState {
-    /// The oldest record that was not removed because of its age.
-    first: i64,
-    /// Of the record before it.
-    previous_hash: String,
-    tail: Tail,
+/// Both ends of the trail, and how many rows of each table the changes so far left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trail {
+    /// The newest record.
+    pub(crate) head: AuditHead,
+    /// The last record that was removed because of its age; the rest is verified from there.
+    pub(crate) removed: AuditHead,
+    pub(crate) rows: Counts,
+    /// The key that it is written under; empty before the first change.
+    pub(crate) key_id: String,
+    /// Over everything above.
+    pub(crate) mac: String,
 }
 
 /// What a change did.
@@ -38,67 +38,140 @@ pub(crate) struct Entry<'e> {
     pub(crate) after: Option<Value>,
 }
 
-const COLUMNS: &str = "SELECT sequence, at, actor_id, actor_address, request_id, action, subject, user_id, before_json, after_json, hash FROM pacegate_audit_log";
+const COLUMNS: &str = "SELECT sequence, at, actor_id, actor_address, request_id, action, subject, user_id, before_json, after_json, hash, actor_key, user_key \
+    FROM pacegate_audit_log";
 
-/// Adds a record. Nobody else adds one meanwhile, because every change begins by locking the catalog's state.
-pub(crate) async fn append(
-    connection: &mut AnyConnection,
-    kind: Kind,
-    tail: &Tail,
-    now: Timestamp,
-    actor: &Actor,
-    entry: Entry<'_>,
-) -> Result<Tail, CatalogError> {
-    let mut record = AuditRecord {
-        sequence: tail.sequence + 1,
-        at: now,
-        actor: actor.clone(),
-        action: entry.action.to_owned(),
-        subject: entry.subject.to_owned(),
-        user_id: entry.user_id.map(str::to_owned),
-        before: entry.before.map(|value| value.to_string()),
-        after: entry.after.map(|value| value.to_string()),
-        hash: String::new(),
-    };
-    record.hash = hash(&tail.hash, &record);
-    let sql = "INSERT INTO pacegate_audit_log (sequence, at, actor_key, actor_id, actor_address, request_id, action, subject, user_key, user_id, \
-               before_json, after_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-    Statement::new(kind, sql)
-        .bind(record.sequence)
-        .time(record.at)
-        .bind(key_of(&record.actor.key_id))
-        .bind(record.actor.key_id)
-        .bind(record.actor.address)
-        .bind(record.actor.request_id)
-        .bind(record.action)
-        .bind(record.subject)
-        .bind(record.user_id.as_deref().map(key_of))
-        .bind(record.user_id)
-        .bind(record.before)
-        .bind(record.after)
-        .bind(record.hash.clone())
-        .run(connection)
-        .await?;
-    let sql = "UPDATE pacegate_catalog_state SET audit_sequence = ?, audit_hash = ?";
-    Statement::new(kind, sql).bind(record.sequence).bind(record.hash.clone()).run(connection).await?;
-    Ok(Tail { sequence: record.sequence, hash: record.hash })
+impl Trail {
+    pub(crate) async fn load(connection: &mut AnyConnection, kind: Kind) -> Result<Self, CatalogError> {
+        let sql = "SELECT audit_sequence, audit_hash, audit_removed_sequence, audit_removed_hash, rule_rows, plan_rows, user_rows, key_rows, key_id, mac \
+                   FROM pacegate_catalog_state, pacegate_audit_state";
+        let row = Statement::new(kind, sql).row(connection).await?;
+        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+        Ok(Self {
+            head: AuditHead { sequence: column(&row, 0)?, hash: column(&row, 1)? },
+            removed: AuditHead { sequence: column(&row, 2)?, hash: column(&row, 3)? },
+            rows: [column(&row, 4)?, column(&row, 5)?, column(&row, 6)?, column(&row, 7)?],
+            key_id: column(&row, 8)?,
+            mac: column(&row, 9)?,
+        })
+    }
+
+    /// Writes it, keyed. No other change is made meanwhile, because every one begins by locking the catalog's state.
+    pub(crate) async fn store(
+        &mut self,
+        connection: &mut AnyConnection,
+        kind: Kind,
+        key: &AuditKey,
+    ) -> Result<(), CatalogError> {
+        self.key_id = key.id.to_string();
+        self.mac = self.expected_mac(key);
+        let sql = "UPDATE pacegate_catalog_state SET audit_sequence = ?, audit_hash = ?, audit_removed_sequence = ?, audit_removed_hash = ?";
+        let statement = Statement::new(kind, sql).bind(self.head.sequence).bind(self.head.hash.clone());
+        statement.bind(self.removed.sequence).bind(self.removed.hash.clone()).run(connection).await?;
+        let sql = "UPDATE pacegate_audit_state SET key_id = ?, mac = ?, rule_rows = ?, plan_rows = ?, user_rows = ?, key_rows = ?";
+        let mut statement = Statement::new(kind, sql).bind(self.key_id.clone()).bind(self.mac.clone());
+        for count in self.rows {
+            statement = statement.bind(count);
+        }
+        statement.run(connection).await.map(drop)
+    }
+
+    /// Adds a record after the newest one.
+    pub(crate) async fn append(
+        &mut self,
+        connection: &mut AnyConnection,
+        kind: Kind,
+        key: &AuditKey,
+        now: Timestamp,
+        actor: &Actor,
+        entry: Entry<'_>,
+    ) -> Result<(), CatalogError> {
+        let record = AuditRecord {
+            sequence: self.head.sequence + 1,
+            at: now,
+            actor: actor.clone(),
+            action: entry.action.to_owned(),
+            subject: entry.subject.to_owned(),
+            user_id: entry.user_id.map(str::to_owned),
+            before: entry.before.map(|value| value.to_string()),
+            after: entry.after.map(|value| value.to_string()),
+            hash: String::new(),
+        };
+        let mut row = AuditRow {
+            actor_key: key_of(&record.actor.key_id),
+            user_key: record.user_id.as_deref().map(key_of),
+            record,
+        };
+        row.record.hash = row.expected_hash(key, &self.head.hash);
+        let AuditRow { record, actor_key, user_key } = row;
+        self.head = AuditHead { sequence: record.sequence, hash: record.hash.clone() };
+        let sql = "INSERT INTO pacegate_audit_log (sequence, at, actor_key, actor_id, actor_address, request_id, action, subject, user_key, user_id, \
+                   before_json, after_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        Statement::new(kind, sql)
+            .bind(record.sequence)
+            .time(record.at)
+            .bind(actor_key)
+            .bind(record.actor.key_id)
+            .bind(record.actor.address)
+            .bind(record.actor.request_id)
+            .bind(record.action)
+            .bind(record.subject)
+            .bind(user_key)
+            .bind(record.user_id)
+            .bind(record.before)
+            .bind(record.after)
+            .bind(record.hash)
+            .run(connection)
+            .await?;
+        self.store(connection, kind, key).await
+    }
+
+    pub(crate) fn expected_mac(&self, key: &AuditKey) -> String {
+        let ends = [&self.head, &self.removed];
+        let fields = ends
+            .into_iter()
+            .fold(key.fields("trail"), |fields, end| fields.number(end.sequence).text(&end.hash));
+        self.rows.iter().fold(fields, |fields, count| fields.number(*count)).text(&self.key_id).hexadecimal()
+    }
 }
 
-/// Of the record before and of every field of this one.
-fn hash(previous: &str, record: &AuditRecord) -> String {
-    Digest::new()
-        .text(previous)
-        .number(record.sequence)
-        .number(micros(record.at))
-        .text(&record.actor.key_id)
-        .optional(record.actor.address.as_deref())
-        .optional(record.actor.request_id.as_deref())
-        .text(&record.action)
-        .text(&record.subject)
-        .optional(record.user_id.as_deref())
-        .optional(record.before.as_deref())
-        .optional(record.after.as_deref())
-        .hexadecimal()
+/// A record with the columns that it is looked up by.
+pub(crate) struct AuditRow {
+    pub(crate) record: AuditRecord,
+    actor_key: String,
+    user_key: Option<String>,
+}
+
+impl AuditRow {
+    /// Over the hash of the record before and every column of this one.
+    pub(crate) fn expected_hash(&self, key: &AuditKey, previous: &str) -> String {
+        let record = &self.record;
+        key.fields("record")
+            .text(previous)
+            .number(record.sequence)
+            .number(micros(record.at))
+            .text(&self.actor_key)
+            .text(&record.actor.key_id)
+            .optional(record.actor.address.as_deref())
+            .optional(record.actor.request_id.as_deref())
+            .text(&record.action)
+            .text(&record.subject)
+            .optional(self.user_key.as_deref())
+            .optional(record.user_id.as_deref())
+            .optional(record.before.as_deref())
+            .optional(record.after.as_deref())
+            .hexadecimal()
+    }
+
+    pub(crate) fn read(row: &AnyRow) -> Result<Self, CatalogError> {
+        Ok(Self { record: read(row)?, actor_key: column(row, 11)?, user_key: column(row, 12)? })
+    }
+
+    /// Records from `first` to `last`, oldest first.
+    pub(crate) fn select<'q>(kind: Kind, first: i64, last: i64, limit: i64) -> Statement<'q> {
+        let sql = format!("{COLUMNS} WHERE sequence >= ? AND sequence <= ? ORDER BY sequence LIMIT ?");
+        Statement::new(kind, &sql).bind(first).bind(last).bind(limit)
+    }
 }
 
 impl Catalog {
@@ -128,73 +201,11 @@ impl Catalog {
         if let Some(since) = filter.since {
             statement = statement.time(since);
         }
-        self.rows(statement.bind(limit)).await?.iter().map(record).collect()
-    }
-
-    /// Walks along the whole trail and says whether every record is as it was written, and none is missing.
-    ///
-    /// # Errors
-    /// [`CatalogError`] when the database does not answer.
-    pub async fn audit_verify(&self) -> Result<AuditCheck, CatalogError> {
-        loop {
-            let (check, first) = self.walk_along_trail().await?;
-            // Records that were removed meanwhile because of their age are not missing.
-            if check.first_broken.is_none() || self.audit_state().await?.first == first {
-                return Ok(check);
-            }
-        }
-    }
-
-    async fn audit_state(&self) -> Result<AuditState, CatalogError> {
-        let sql = "SELECT audit_removed_sequence, audit_removed_hash, audit_sequence, audit_hash FROM pacegate_catalog_state";
-        let row = self.row(self.statement(sql)).await?;
-        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
-        let first = column::<i64>(&row, 0)? + 1;
-        let tail = Tail { sequence: column(&row, 2)?, hash: column(&row, 3)? };
-        Ok(AuditState { first, previous_hash: column(&row, 1)?, tail })
-    }
-
-    /// What is found, and which record was the first one then.
-    async fn walk_along_trail(&self) -> Result<(AuditCheck, i64), CatalogError> {
-        let AuditState { first, previous_hash: mut hash, tail } = self.audit_state().await?;
-        let mut sequence = first;
-        // What is added meanwhile is none of this walk's business.
-        while sequence <= tail.sequence {
-            let sql = format!("{COLUMNS} WHERE sequence >= ? AND sequence <= ? ORDER BY sequence LIMIT ?");
-            let page = i64::try_from(PAGE_MAX).map_err(unreadable)?;
-            let rows = self.rows(self.statement(&sql).bind(sequence).bind(tail.sequence).bind(page)).await?;
-            let next = follow(&rows, sequence, &mut hash);
-            // A page that ends before its last record ends at a broken one.
-            if next == sequence || next - sequence < i64::try_from(rows.len()).map_err(unreadable)? {
-                return Ok((check(first, next, Some(next)), first));
-            }
-            sequence = next;
-        }
-        // The newest ones may be cut off; the state remembers the last.
-        let broken = (hash != tail.hash).then_some(tail.sequence);
-        Ok((check(first, broken.unwrap_or(sequence), broken), first))
+        self.rows(statement.bind(limit)).await?.iter().map(read).collect()
     }
 }
 
-fn check(first: i64, next: i64, first_broken: Option<i64>) -> AuditCheck {
-    AuditCheck { records: u64::try_from(next - first).unwrap_or(0), first_broken }
-}
-
-/// The sequence after the last record that follows from those before.
-fn follow(rows: &[AnyRow], mut sequence: i64, previous: &mut String) -> i64 {
-    for row in rows {
-        match record(row) {
-            Ok(record) if record.sequence == sequence && hash(previous, &record) == record.hash => {
-                *previous = record.hash;
-                sequence += 1;
-            }
-            _ => break,
-        }
-    }
-    sequence
-}
-
-fn record(row: &AnyRow) -> Result<AuditRecord, CatalogError> {
+fn read(row: &AnyRow) -> Result<AuditRecord, CatalogError> {
     Ok(AuditRecord {
         sequence: column(row, 0)?,
         at: time(row, 1)?,

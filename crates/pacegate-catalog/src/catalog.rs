@@ -1,5 +1,6 @@
 //! The catalog: a pool of connections, the clock, and whose turn it is to change something.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use sqlx::{AnyConnection, AnyPool, Connection};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
+use crate::audit_key::{AuditKey, AuditKeySource};
 use crate::database::{Kind, Location};
 use crate::digest::random_hexadecimal;
 use crate::error::CatalogError;
@@ -22,6 +24,32 @@ use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 const OPEN_ATTEMPTS_MAX: u32 = 20;
 const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
+/// How a catalog is opened.
+#[derive(Clone)]
+pub struct CatalogOptions {
+    /// Says when changes are made.
+    pub clock: Arc<dyn Clock>,
+    /// The secret that the audit trail is keyed with, at least 32 bytes. Without one, a random secret is kept in a file beside a SQLite
+    /// database (`…audit-key`), or in the catalog itself.
+    pub audit_key: Option<String>,
+}
+
+impl Default for CatalogOptions {
+    fn default() -> Self {
+        Self { clock: Arc::new(SystemClock::new()), audit_key: None }
+    }
+}
+
+impl fmt::Debug for CatalogOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_audit_key = self.audit_key.is_some();
+        formatter
+            .debug_struct("CatalogOptions")
+            .field("has_audit_key", &has_audit_key)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Configuration, users, keys and the audit trail in a database. See the crate documentation. Cloning it is cheap.
 #[derive(Clone, Debug)]
 pub struct Catalog {
@@ -32,6 +60,8 @@ pub struct Catalog {
     pub(crate) clock: Arc<dyn Clock>,
     /// What the hashes of secrets are keyed with.
     pub(crate) pepper: Arc<str>,
+    /// What the audit trail is keyed with.
+    pub(crate) audit_key: Arc<AuditKeySource>,
     /// Changes of this node wait here, and not each with a connection for the row that all of them lock first.
     pub(crate) turn: Arc<Mutex<()>>,
 }
@@ -51,15 +81,18 @@ impl Catalog {
     /// [`CatalogError`], never with the password in it: [`is_unavailable`](CatalogError::is_unavailable) when the database cannot be reached,
     /// [`is_permanent`](CatalogError::is_permanent) when it refuses us or has a schema newer than ours.
     pub async fn open(url: &str) -> Result<Self, CatalogError> {
-        Self::open_with_clock(url, Arc::new(SystemClock::new())).await
+        Self::open_with(url, CatalogOptions::default()).await
     }
 
-    /// As [`open`](Self::open), with a clock that says when changes are made.
+    /// As [`open`](Self::open), with options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_with_clock(url: &str, clock: Arc<dyn Clock>) -> Result<Self, CatalogError> {
+    /// As [`open`](Self::open), and [`is_permanent`](CatalogError::is_permanent) when the audit key is too short.
+    pub async fn open_with(url: &str, options: CatalogOptions) -> Result<Self, CatalogError> {
+        let CatalogOptions { clock, audit_key } = options;
+        let given = audit_key.as_deref().map(AuditKey::new).transpose()?;
         let location = Location::parse(url)?;
+        let file = location.file.clone();
         let (kind, is_memory) = (location.kind, location.is_memory);
         if !is_memory {
             let mut attempt = 1;
@@ -73,29 +106,50 @@ impl Catalog {
             }
         }
         let pool = location.pool();
-        let mut catalog = Self { kind, is_memory, pool, clock, pepper: Arc::default(), turn: Arc::default() };
+        let unknown = AuditKey::new(&random_hexadecimal::<32>()?)?;
+        let mut catalog = Self {
+            kind,
+            is_memory,
+            pool,
+            clock,
+            pepper: Arc::default(),
+            audit_key: Arc::new(AuditKeySource::Known(given.clone().unwrap_or(unknown))),
+            turn: Arc::default(),
+        };
         if is_memory {
             let mut lease = catalog.lease().await?;
             schema::migrate(lease.connection(), kind).await?;
             lease.settle();
         }
-        catalog.pepper = catalog.load_pepper().await?;
+        catalog.pepper = catalog.load_secret("pacegate_catalog_state", "key_pepper").await?.into();
+        if given.is_none() {
+            if let Some(file) = &file {
+                catalog.audit_key = Arc::new(AuditKeySource::beside(file));
+            } else if !is_memory {
+                tracing::warn!(
+                    "the audit key is kept in the catalog itself: whoever can write to the database can also forge the audit trail; \
+                     set catalog.audit_key to keep it elsewhere"
+                );
+                let secret = catalog.load_secret("pacegate_audit_state", "secret").await?;
+                catalog.audit_key = Arc::new(AuditKeySource::Known(AuditKey::new(&secret)?));
+            }
+        }
         Ok(catalog)
     }
 
-    /// The catalog's own, made by whichever node comes first.
-    async fn load_pepper(&self) -> Result<Arc<str>, CatalogError> {
+    /// A random secret of the catalog's own, created by whichever node comes first.
+    async fn load_secret(&self, table: &str, name: &str) -> Result<String, CatalogError> {
         let mut lease = self.lease().await?;
-        let sql = "SELECT key_pepper FROM pacegate_catalog_state WHERE key_pepper <> ''";
-        let mut row = self.statement(sql).row(lease.connection()).await?;
+        let sql = format!("SELECT {name} FROM {table} WHERE {name} <> ''");
+        let mut row = self.statement(&sql).row(lease.connection()).await?;
         if row.is_none() {
-            let make = "UPDATE pacegate_catalog_state SET key_pepper = ? WHERE key_pepper = ''";
-            self.statement(make).bind(random_hexadecimal::<32>()?).run(lease.connection()).await?;
-            row = self.statement(sql).row(lease.connection()).await?;
+            let make = format!("UPDATE {table} SET {name} = ? WHERE {name} = ''");
+            self.statement(&make).bind(random_hexadecimal::<32>()?).run(lease.connection()).await?;
+            row = self.statement(&sql).row(lease.connection()).await?;
         }
         lease.settle();
         let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
-        Ok(column::<String>(&row, 0)?.into())
+        column(&row, 0)
     }
 
     /// How far the catalog has been changed: a cheap question, to be asked often.
@@ -248,7 +302,10 @@ mod tests {
             assert_eq!(error.to_string(), message);
             assert_eq!(catalog.rules().await.unwrap().rules, before.rules);
             let revision = catalog.revision().await.unwrap();
-            assert_eq!(catalog.audit_verify().await.unwrap().records, u64::try_from(revision.all).unwrap());
+            assert_eq!(
+                catalog.audit_verify(None).await.unwrap().records,
+                u64::try_from(revision.all).unwrap()
+            );
         }
         for relief in ["PRAGMA query_only = 0", "PRAGMA max_page_count = 1000000"] {
             everywhere(&catalog, relief).await;

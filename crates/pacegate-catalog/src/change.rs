@@ -7,11 +7,15 @@ use pacegate::Timestamp;
 use sqlx::{Any, AnyConnection, Connection, Transaction};
 use tokio::time::timeout;
 
-use crate::audit::{self, Entry, Tail};
+use serde_json::json;
+
+use crate::audit::{Entry, Trail};
+use crate::audit_key::{AuditKey, AuditKeySource};
 use crate::catalog::Catalog;
 use crate::database::Kind;
 use crate::error::CatalogError;
-use crate::record::Actor;
+use crate::record::{Actor, AuditHead};
+use crate::seal::{self, Sealed};
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 
 /// How often a change that was rolled back is tried again.
@@ -35,7 +39,10 @@ pub(crate) struct Change<'c> {
     pub(crate) revision: i64,
     pub(crate) now: Timestamp,
     actor: &'c Actor,
-    tail: Tail,
+    key_source: &'c AuditKeySource,
+    /// Known once something was sealed or recorded.
+    key: Option<AuditKey>,
+    trail: Trail,
     is_recorded: bool,
 }
 
@@ -48,12 +55,71 @@ impl Change<'_> {
         Statement::new(self.kind, sql)
     }
 
+    /// Seals rows that the change wrote, by their table's unique column, and forgets the seals of those it removed.
+    pub(crate) async fn seal(&mut self, sealed: Sealed, keys: &[String]) -> Result<(), CatalogError> {
+        let key = self.key().await?;
+        sealed.seal(self.connection, self.kind, &key, &mut self.trail.rows, keys).await
+    }
+
     /// Writes the audit record. A change without one is rolled back.
     pub(crate) async fn record(&mut self, entry: Entry<'_>) -> Result<(), CatalogError> {
-        self.tail =
-            audit::append(self.connection, self.kind, &self.tail, self.now, self.actor, entry).await?;
+        let key = self.key().await?;
+        self.append(&key, entry).await?;
         self.is_recorded = true;
         Ok(())
+    }
+
+    /// Seals every row as it is and lets verification begin here.
+    pub(crate) async fn reseal(&mut self) -> Result<AuditHead, CatalogError> {
+        let key = self.key_source.get_or_create()?;
+        self.key = Some(key.clone());
+        self.trail.rows = seal::seal_all(self.connection, self.kind, &key).await?;
+        self.trail.removed = self.trail.head.clone();
+        let after = Some(json!({ "key_id": &*key.id, "rows": self.trail.rows.iter().sum::<i64>() }));
+        let entry = Entry { action: "audit.seal", subject: "catalog", user_id: None, before: None, after };
+        self.append(&key, entry).await?;
+        self.is_recorded = true;
+        Ok(self.trail.head.clone())
+    }
+
+    async fn append(&mut self, key: &AuditKey, entry: Entry<'_>) -> Result<(), CatalogError> {
+        self.trail.append(self.connection, self.kind, key, self.now, self.actor, entry).await
+    }
+
+    /// The audit key. Before it is used first, the trail's state is compared with it: signing an edited state would hide the edit.
+    async fn key(&mut self) -> Result<AuditKey, CatalogError> {
+        if let Some(key) = &self.key {
+            return Ok(key.clone());
+        }
+        let key = self.key_source.get_or_create()?;
+        let before = self.trail.key_id.clone();
+        let is_first = before.is_empty();
+        if is_first && self.trail.head.sequence > 0 {
+            // From a version of the program that had no key.
+            self.reseal().await?;
+            return Ok(key);
+        }
+        self.key = Some(key.clone());
+        let note = |action, before: Option<serde_json::Value>, after| Entry {
+            action,
+            subject: "catalog",
+            user_id: None,
+            before,
+            after,
+        };
+        if !is_first && *key.id != *before {
+            tracing::error!(
+                before,
+                now = &*key.id,
+                "the audit trail was written under another audit key; records before this change cannot be verified with the new one"
+            );
+            let (before, after) = (json!({ "key_id": before }), json!({ "key_id": &*key.id }));
+            self.append(&key, note("audit.key", Some(before), Some(after))).await?;
+        } else if !is_first && self.trail.mac != self.trail.expected_mac(&key) {
+            tracing::error!("the state of the audit trail was changed outside Pacegate");
+            self.append(&key, note("audit.broken", None, None)).await?;
+        }
+        Ok(key)
     }
 }
 
@@ -122,9 +188,18 @@ impl Catalog {
         input: &I,
         work: Work<I, T>,
     ) -> Result<(T, bool), CatalogError> {
-        let (revision, tail) = take_turn(connection, self.kind, part).await?;
-        let (kind, now) = (self.kind, self.clock.now());
-        let mut change = Change { connection, kind, revision, now, actor, tail, is_recorded: false };
+        let (revision, trail) = take_turn(connection, self.kind, part).await?;
+        let mut change = Change {
+            connection,
+            kind: self.kind,
+            revision,
+            now: self.clock.now(),
+            actor,
+            key_source: &self.audit_key,
+            key: None,
+            trail,
+            is_recorded: false,
+        };
         let result = work(&mut change, input).await?;
         Ok((result, change.is_recorded))
     }
@@ -144,7 +219,7 @@ async fn take_turn(
     connection: &mut AnyConnection,
     kind: Kind,
     part: Part,
-) -> Result<(i64, Tail), CatalogError> {
+) -> Result<(i64, Trail), CatalogError> {
     // MySQL counts from left to right, with what it has just set.
     let sql = match part {
         Part::Rules => {
@@ -156,8 +231,7 @@ async fn take_turn(
         Part::Keys => "UPDATE pacegate_catalog_state SET revision = revision + 1",
     };
     Statement::new(kind, sql).run(connection).await?;
-    let sql = "SELECT revision, audit_sequence, audit_hash FROM pacegate_catalog_state";
-    let row = Statement::new(kind, sql).row(connection).await?;
+    let row = Statement::new(kind, "SELECT revision FROM pacegate_catalog_state").row(connection).await?;
     let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
-    Ok((column(&row, 0)?, Tail { sequence: column(&row, 1)?, hash: column(&row, 2)? }))
+    Ok((column(&row, 0)?, Trail::load(connection, kind).await?))
 }

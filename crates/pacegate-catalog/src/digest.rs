@@ -1,6 +1,7 @@
-//! SHA-256 in hexadecimal: what texts are looked up by, and what chains the audit trail.
+//! SHA-256 in hexadecimal: what texts are looked up by, and what keys the audit trail.
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, KeyInit};
+use sha2::digest::{FixedOutput, Update};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::CatalogError;
@@ -10,13 +11,19 @@ pub(crate) fn key_of(text: &str) -> String {
     hexadecimal(&Sha256::digest(text))
 }
 
+/// A hash that only a key's owner can compute.
+pub(crate) type Keyed = Hmac<Sha256>;
+
 /// The hash of a secret with a key.
 pub(crate) fn keyed(key: &str, secret: &str) -> String {
-    // A key of any length will do.
-    let mut hasher =
-        Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap_or_else(|_| Hmac::new(&Default::default()));
+    let mut hasher = keyed_hasher(key.as_bytes());
     hasher.update(secret.as_bytes());
-    hexadecimal(&hasher.finalize().into_bytes())
+    hexadecimal(&hasher.finalize_fixed())
+}
+
+fn keyed_hasher(key: &[u8]) -> Keyed {
+    // A key of any length will do.
+    Keyed::new_from_slice(key).unwrap_or_else(|_| Hmac::new(&Default::default()))
 }
 
 pub(crate) fn random_hexadecimal<const BYTES: usize>() -> Result<String, CatalogError> {
@@ -37,17 +44,25 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// A hash over several fields, each with its length, so that no two lists of fields are the same bytes.
-pub(crate) struct Digest(Sha256);
+pub(crate) struct Fields<H>(H);
 
-impl Digest {
-    pub(crate) fn new() -> Self {
+impl Fields<Sha256> {
+    pub(crate) fn plain() -> Self {
         Self(Sha256::new())
     }
+}
 
+impl Fields<Keyed> {
+    pub(crate) fn keyed(key: &[u8]) -> Self {
+        Self(keyed_hasher(key))
+    }
+}
+
+impl<H: Update + FixedOutput> Fields<H> {
     pub(crate) fn text(mut self, text: &str) -> Self {
-        self.0.update([1]);
-        self.0.update((text.len() as u64).to_be_bytes());
-        self.0.update(text);
+        self.0.update(&[1]);
+        self.0.update(&(text.len() as u64).to_be_bytes());
+        self.0.update(text.as_bytes());
         self
     }
 
@@ -56,19 +71,19 @@ impl Digest {
         match text {
             Some(text) => self.text(text),
             None => {
-                self.0.update([0]);
+                self.0.update(&[0]);
                 self
             }
         }
     }
 
     pub(crate) fn number(mut self, number: i64) -> Self {
-        self.0.update(number.to_be_bytes());
+        self.0.update(&number.to_be_bytes());
         self
     }
 
     pub(crate) fn hexadecimal(self) -> String {
-        hexadecimal(&self.0.finalize())
+        hexadecimal(&self.0.finalize_fixed())
     }
 }
 
@@ -84,13 +99,13 @@ mod tests {
     #[test]
     fn different_fields_have_different_digests() {
         let digests = [
-            Digest::new().text("ab").text("c"),
-            Digest::new().text("a").text("bc"),
-            Digest::new().text("abc"),
-            Digest::new().text("abc").optional(None),
-            Digest::new().text("abc").optional(Some("")),
+            Fields::plain().text("ab").text("c"),
+            Fields::plain().text("a").text("bc"),
+            Fields::plain().text("abc"),
+            Fields::plain().text("abc").optional(None),
+            Fields::plain().text("abc").optional(Some("")),
         ];
-        let mut digests: Vec<String> = digests.into_iter().map(Digest::hexadecimal).collect();
+        let mut digests: Vec<String> = digests.into_iter().map(Fields::hexadecimal).collect();
         digests.sort();
         digests.dedup();
         assert_eq!(digests.len(), 5);

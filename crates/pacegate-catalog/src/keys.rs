@@ -13,6 +13,7 @@ use crate::error::CatalogError;
 use crate::json;
 use crate::precondition::Expected;
 use crate::record::{Actor, StoredKey};
+use crate::seal::Sealed;
 use crate::statement::{column, optional_time, time};
 
 const ROLES: [&str; 3] = ["admin", "reader", "checker"];
@@ -184,6 +185,7 @@ async fn make(change: &mut Change<'_>, new: &NewKey) -> Result<(StoredKey, bool)
     let statement = change.statement(sql).bind(key.key_id.clone()).bind(key.name.clone());
     let statement = statement.bind(key.role.clone()).bind(new.hash.clone()).time(key.created_at);
     statement.bind(key.expires_at.map(crate::statement::micros)).run(change.connection).await?;
+    change.seal(Sealed::Keys, std::slice::from_ref(&key.key_id)).await?;
     let (subject, after) = (key.key_id.as_str(), Some(json::key(&key)));
     change.record(Entry { action: "key.create", subject, user_id: None, before: None, after }).await?;
     Ok((key, true))
@@ -207,6 +209,7 @@ async fn revoke(
     let after = StoredKey { revoked_at: Some(change.now), ..before.clone() };
     let update = change.statement("UPDATE pacegate_api_keys SET revoked_at = ? WHERE key_id = ?");
     update.time(change.now).bind(key_id.to_owned()).run(change.connection).await?;
+    change.seal(Sealed::Keys, &[key_id.to_owned()]).await?;
     let (old, new) = (Some(json::key(&before)), Some(json::key(&after)));
     change
         .record(Entry { action: "key.revoke", subject: key_id, user_id: None, before: old, after: new })

@@ -15,7 +15,7 @@
 //!
 //! let list = catalog.rules().await?;
 //! assert_eq!(list.rules, [stored]);
-//! assert_eq!(catalog.audit_verify().await?.records, 1);
+//! assert_eq!(catalog.audit_verify(None).await?.records, 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -31,6 +31,7 @@
 //! It decides nothing and keeps no counters; [`Registry`] has a limiter compile what it keeps. It does not know whether a name that a rule or override mentions exists.
 
 mod audit;
+mod audit_key;
 mod bounds;
 mod catalog;
 mod change;
@@ -49,20 +50,22 @@ mod retention;
 mod rule_row;
 mod rules;
 mod schema;
+mod seal;
 mod statement;
 mod usage;
 mod users;
+mod verify;
 
 pub use bounds::{LIMITS_MAX, NAME_LENGTH_MAX, PAGE_MAX, REASON_LENGTH_MAX, USER_ID_LENGTH_MAX};
-pub use catalog::Catalog;
+pub use catalog::{Catalog, CatalogOptions};
 pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord};
 pub use error::CatalogError;
 pub use overrides::OVERRIDES_MAX;
 pub use plans::PLANS_MAX;
 pub use precondition::{Expected, RuleRef};
 pub use record::{
-    Actor, AuditCheck, AuditFilter, AuditRecord, NewOverride, Override, PolicyDetail, Revision, RuleList,
-    StoredKey, StoredPlan, StoredRule, User, UserChange,
+    Actor, AuditCheck, AuditFilter, AuditHead, AuditProblem, AuditRecord, NewOverride, Override,
+    PolicyDetail, Revision, RowChange, RuleList, StoredKey, StoredPlan, StoredRule, User, UserChange,
 };
 pub use registry::{Registry, RegistryError, Rounds, Sources};
 pub use retention::{Removed, Retention};

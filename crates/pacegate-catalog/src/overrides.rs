@@ -16,6 +16,7 @@ use crate::error::CatalogError;
 use crate::json;
 use crate::precondition::Expected;
 use crate::record::{Actor, NewOverride, Override};
+use crate::seal::Sealed;
 use crate::statement::{Statement, column, time, unsigned};
 
 /// How many overrides a user may have at a time.
@@ -75,8 +76,12 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
         return Err(CatalogError::invalid("expires_at", "expires_at must be in the future"));
     }
     // What has expired is of no use any more; the audit trail remembers it.
-    let expired = change.statement("DELETE FROM pacegate_overrides WHERE user_key = ? AND expires_at <= ?");
-    expired.bind(key_of(&new.user_id)).time(change.now).run(change.connection).await?;
+    let expired =
+        change.statement("SELECT override_id FROM pacegate_overrides WHERE user_key = ? AND expires_at <= ?");
+    let expired = expired.bind(key_of(&new.user_id)).time(change.now).rows(change.connection).await?;
+    let mut sealed: Vec<String> = expired.iter().map(|row| column(row, 0)).collect::<Result<_, _>>()?;
+    let remove = change.statement("DELETE FROM pacegate_overrides WHERE user_key = ? AND expires_at <= ?");
+    remove.bind(key_of(&new.user_id)).time(change.now).run(change.connection).await?;
     let count = change.statement("SELECT COUNT(*) FROM pacegate_overrides WHERE user_key = ?");
     let count = count.bind(key_of(&new.user_id)).row(change.connection).await?;
     let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
@@ -115,6 +120,8 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
         .time(made.created_at)
         .run(change.connection)
         .await?;
+    sealed.push(made.override_id.clone());
+    change.seal(Sealed::Overrides, &sealed).await?;
     let after = Some(json::of_override(&made));
     let (subject, user_id) = (made.override_id.as_str(), Some(made.user_id.as_str()));
     change.record(Entry { action: "override.create", subject, user_id, before: None, after }).await?;
@@ -137,6 +144,7 @@ async fn delete(
     Expected::check(expected, Some(Override::VERSION), "override")?;
     let delete = change.statement("DELETE FROM pacegate_overrides WHERE override_id = ?");
     delete.bind(override_id.to_owned()).run(change.connection).await?;
+    change.seal(Sealed::Overrides, &[override_id.to_owned()]).await?;
     let (action, subject) = ("override.delete", override_id);
     change.record(Entry { action, subject, user_id: Some(user_id), before, after: None }).await
 }

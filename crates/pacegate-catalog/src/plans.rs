@@ -13,6 +13,7 @@ use crate::error::CatalogError;
 use crate::json;
 use crate::precondition::Expected;
 use crate::record::{Actor, StoredPlan};
+use crate::seal::Sealed;
 use crate::statement::{Statement, column, time};
 
 /// How many plans there may be.
@@ -83,6 +84,7 @@ impl Catalog {
                 Expected::check(*expected, Some(before.version), "plan")?;
                 let delete = change.statement("DELETE FROM pacegate_plans WHERE name_key = ?");
                 delete.bind(key_of(name)).run(change.connection).await?;
+                change.seal(Sealed::Plans, &[key_of(name)]).await?;
                 let before = Some(json::plan(&before));
                 let entry =
                     Entry { action: "plan.delete", subject: name, user_id: None, before, after: None };
@@ -122,6 +124,7 @@ async fn put(
     let statement = change.statement(sql).bind(plan.name.clone()).bind(json::write_limits(limits)?);
     let statement = statement.bind(plan.version).time(plan.updated_at).bind(key_of(name));
     statement.run(change.connection).await?;
+    change.seal(Sealed::Plans, &[key_of(name)]).await?;
     let is_new = before.is_none();
     let (before, after) = (before.as_ref().map(json::plan), Some(json::plan(&plan)));
     change.record(Entry { action: "plan.put", subject: name, user_id: None, before, after }).await?;

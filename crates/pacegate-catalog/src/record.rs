@@ -1,5 +1,8 @@
 //! What the catalog keeps, as the rest of the program sees it.
 
+use std::fmt;
+use std::str::FromStr;
+
 use pacegate::{Limit, Numbers, Rule, Timestamp};
 
 /// A rule with what the catalog knows about it.
@@ -213,11 +216,141 @@ pub struct AuditFilter {
     pub since: Option<Timestamp>,
 }
 
-/// What a walk along the audit trail found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A record of the audit trail by its sequence, which counts all records ever written, and its hash. The newest one is the trail's head:
+/// kept elsewhere, it shows later whether the trail was cut off or rewritten.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditHead {
+    /// Its place in the trail; 0 before the first record.
+    pub sequence: i64,
+    /// Its hash, in hexadecimal.
+    pub hash: String,
+}
+
+impl fmt::Display for AuditHead {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.sequence, self.hash)
+    }
+}
+
+impl FromStr for AuditHead {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once(':').and_then(|(sequence, hash)| {
+            let sequence = sequence.parse().ok().filter(|sequence| *sequence >= 0)?;
+            let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+            (is_hash || (sequence == 0 && hash.is_empty()))
+                .then(|| Self { sequence, hash: hash.to_ascii_lowercase() })
+        });
+        parsed.ok_or_else(|| format!("expected SEQUENCE:HASH as `audit verify` prints it, got `{text}`"))
+    }
+}
+
+/// What a verification of the audit trail found.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditCheck {
+    /// The first record that is verified: older ones were removed because of their age, or are older than the last sealing.
+    pub first: i64,
     /// How many records are as they were written, counted from the first one.
     pub records: u64,
-    /// The first one that is missing or not as it was written.
-    pub first_broken: Option<i64>,
+    /// The newest record.
+    pub head: AuditHead,
+    /// What is not as it was written; at most 100 of them are named.
+    pub problems: Vec<AuditProblem>,
+    /// How many further problems there are.
+    pub unnamed: u64,
+}
+
+impl AuditCheck {
+    /// Whether everything is as it was written.
+    pub fn is_intact(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The first record that is missing or not as it was written.
+    pub fn first_broken(&self) -> Option<i64> {
+        self.problems.iter().find_map(|problem| match problem {
+            AuditProblem::Record(sequence) => Some(*sequence),
+            _ => None,
+        })
+    }
+}
+
+/// One thing that is not as the program's changes left it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditProblem {
+    /// A record.
+    #[error("record {0} is missing or not as it was written")]
+    Record(i64),
+    /// What is kept about the trail's ends and the numbers of rows.
+    #[error("the head of the trail, its start or the numbers of rows were changed outside Pacegate")]
+    State,
+    /// A change found the state edited and noted it.
+    #[error("record {0} notes that the state of the trail had been changed outside Pacegate")]
+    Noted(i64),
+    /// The trail belongs to another key.
+    #[error("the trail is written under audit key {written_under}, but {}", given_key(.given.as_deref()))]
+    OtherKey {
+        /// The id of the key that it is written under.
+        written_under: String,
+        /// The id of the key at hand, if there is one.
+        given: Option<String>,
+    },
+    /// Rows or records without any key.
+    #[error("the catalog has rows or records that were never sealed")]
+    Unsealed,
+    /// The audit key is there, and the trail is gone.
+    #[error("the trail is empty, but its audit key exists: the trail was removed")]
+    Emptied,
+    /// The expected record is not in the trail.
+    #[error("the expected record {} is not in the trail: it was cut off or rewritten", .0.sequence)]
+    Head(AuditHead),
+    /// The expected record is older than the trail.
+    #[error("the expected record {} is older than the oldest one that is kept; compare with a newer one", .0.sequence)]
+    HeadTooOld(AuditHead),
+    /// A row of a table.
+    #[error("{kind} `{subject}` {change}")]
+    Row {
+        /// `rule`, `plan`, `user`, `key` or `override`.
+        kind: &'static str,
+        /// What the trail calls it.
+        subject: String,
+        /// What happened to it.
+        change: RowChange,
+    },
+    /// The number of rows in a table.
+    #[error("there are {found} rows of the kind {kind}, but changes left {expected}")]
+    Rows {
+        /// As in [`Row`](Self::Row).
+        kind: &'static str,
+        /// How many changes left.
+        expected: i64,
+        /// How many there are.
+        found: i64,
+    },
+}
+
+fn given_key(given: Option<&str>) -> String {
+    given.map_or_else(|| "no audit key is at hand".to_owned(), |given| format!("the one at hand is {given}"))
+}
+
+/// What happened to a row outside the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowChange {
+    /// Its content differs.
+    #[error("was edited outside Pacegate")]
+    Edited,
+    /// No change made it.
+    #[error("was added outside Pacegate")]
+    Added,
+    /// No change removed it.
+    #[error("was removed outside Pacegate")]
+    Removed,
+    /// A change removed it.
+    #[error("was removed and is back")]
+    Restored,
+    /// It is an earlier version than the trail's.
+    #[error("was set back to an earlier version")]
+    Outdated,
 }

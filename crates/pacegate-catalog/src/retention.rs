@@ -3,13 +3,17 @@
 use pacegate::Timestamp;
 use sqlx::Connection;
 
+use crate::audit::Trail;
 use crate::catalog::Catalog;
 use crate::error::CatalogError;
+use crate::record::AuditHead;
 use crate::statement::{STATEMENT_TIMEOUT, bounded, column};
 use crate::usage::{Period, seconds};
 
 /// How many rows go at once: few enough that nobody waits for them.
 const STEP: i64 = 500;
+
+const OVERRIDES: &str = "pacegate_overrides";
 
 /// What is older than these times is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +58,7 @@ impl Catalog {
             }
         }
         removed.decisions = self.remove_numbered("pacegate_decision_log", "at", retention.decisions).await?;
-        removed.overrides =
-            self.remove_numbered("pacegate_overrides", "expires_at", retention.overrides).await?;
+        removed.overrides = self.remove_numbered(OVERRIDES, "expires_at", retention.overrides).await?;
         for (period, before) in [(Period::Minute, retention.minutes), (Period::Hour, retention.hours)] {
             removed.usage += self.remove_usage(period, before).await?;
         }
@@ -83,8 +86,17 @@ impl Catalog {
                 return Ok(removed);
             }
             // By a list of keys: a subquery would lock what it passes by.
-            let sql = format!("DELETE FROM {table} WHERE number IN ({})", numbers.join(", "));
+            let numbers = numbers.join(", ");
+            let sql = format!("DELETE FROM {table} WHERE number IN ({numbers})");
             let mut lease = self.lease().await?;
+            if table == OVERRIDES {
+                // Seals first: an ended override without one is not a finding, a seal without a row would be.
+                let seals = format!(
+                    "DELETE FROM pacegate_seals WHERE kind = 'override' AND subject_key IN \
+                     (SELECT override_id FROM pacegate_overrides WHERE number IN ({numbers}))"
+                );
+                self.statement(&seals).run(lease.connection()).await?;
+            }
             removed += self.statement(&sql).run(lease.connection()).await?;
             lease.settle();
         }
@@ -133,6 +145,16 @@ impl Catalog {
         // Locks the row that every change begins with.
         let lock = "UPDATE pacegate_catalog_state SET audit_removed_sequence = audit_removed_sequence";
         self.statement(lock).run(&mut transaction).await?;
+        let mut trail = Trail::load(&mut transaction, self.kind).await?;
+        let key = self.audit_key.get()?;
+        // Only the owner of the key can move the start, and only of a trail that is as it was written.
+        let Some(key) = key.filter(|key| trail.mac == trail.expected_mac(key)) else {
+            bounded(STATEMENT_TIMEOUT, transaction.rollback()).await?;
+            lease.settle();
+            return Err(CatalogError::permanent(
+                "old audit records are kept: the trail is not as it was written; see `pacegate audit verify`",
+            ));
+        };
         let sql = "SELECT sequence, at, hash FROM pacegate_audit_log ORDER BY sequence LIMIT ?";
         let rows = self.statement(sql).bind(STEP).rows(&mut transaction).await?;
         // From the oldest on, as far as they are too old: the trail stays in one piece.
@@ -150,8 +172,11 @@ impl Catalog {
         };
         let delete = self.statement("DELETE FROM pacegate_audit_log WHERE sequence <= ?").bind(sequence);
         let removed = delete.run(&mut transaction).await?;
-        let note = "UPDATE pacegate_catalog_state SET audit_removed_sequence = ?, audit_removed_hash = ?";
-        self.statement(note).bind(sequence).bind(hash).run(&mut transaction).await?;
+        // Records before the last sealing are not verified, so the start is never moved back.
+        if sequence > trail.removed.sequence {
+            trail.removed = AuditHead { sequence, hash };
+            trail.store(&mut transaction, self.kind, &key).await?;
+        }
         bounded(STATEMENT_TIMEOUT, transaction.commit()).await?;
         lease.settle();
         Ok(removed)

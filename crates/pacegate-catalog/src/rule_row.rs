@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 
 use crate::bounds::check_rule;
-use crate::digest::Digest;
+use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::json::{self, unreadable, whole_micros};
 use crate::record::{PolicyDetail, StoredRule};
@@ -60,7 +60,7 @@ struct Policy {
 
 /// The same for rules that are the same variant of the same name: of those there is one.
 pub(crate) fn variant_key(rule: &Rule) -> String {
-    Digest::new()
+    Fields::plain()
         .text(&rule.name)
         .text(&rule.dimension)
         .optional(rule.identifier.as_deref())

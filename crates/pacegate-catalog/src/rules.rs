@@ -13,6 +13,7 @@ use crate::change::{Change, Part};
 use crate::error::CatalogError;
 use crate::precondition::{Expected, RuleRef};
 use crate::record::{Actor, PolicyDetail, RuleList, StoredRule};
+use crate::seal::Sealed;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 use crate::{json, plans, rule_row};
 
@@ -197,6 +198,7 @@ impl Catalog {
                 let before = expect(change, lookup, *expected).await?;
                 let delete = change.statement("DELETE FROM pacegate_rules WHERE rule_id = ?");
                 delete.bind(before.rule_id.clone()).run(change.connection).await?;
+                change.seal(Sealed::Rules, std::slice::from_ref(&before.rule_id)).await?;
                 record(change, "rule.delete", Some(&before), None).await
             })
         })
@@ -309,6 +311,7 @@ async fn create(
                VALUES (?, ?, ?, ?, ?, ?, ?)";
     let statement = bind(change.statement(sql), &stored)?.bind(stored.number);
     statement.bind(stored.rule_id.clone()).time(stored.created_at).run(change.connection).await?;
+    change.seal(Sealed::Rules, std::slice::from_ref(&stored.rule_id)).await?;
     record(change, "rule.create", None, Some(&stored)).await?;
     Ok(stored)
 }
@@ -329,6 +332,7 @@ async fn replace(
     let sql = "UPDATE pacegate_rules SET variant_key = ?, definition_json = ?, version = ?, updated_at = ? WHERE rule_id = ?";
     let statement = bind(change.statement(sql), &after)?;
     statement.bind(after.rule_id.clone()).run(change.connection).await?;
+    change.seal(Sealed::Rules, std::slice::from_ref(&after.rule_id)).await?;
     record(change, "rule.update", Some(&before), Some(&after)).await?;
     Ok(after)
 }

@@ -7,7 +7,7 @@ use crate::error::CatalogError;
 use crate::statement::{PATIENT_TIMEOUT, Statement, bounded, column};
 
 /// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
-const STEPS: [&str; 1] = [include_str!("migrations/1.sql")];
+const STEPS: [&str; 2] = [include_str!("migrations/1.sql"), include_str!("migrations/2.sql")];
 
 const VERSIONS: &str =
     "CREATE TABLE IF NOT EXISTS pacegate_catalog_schema (version BIGINT NOT NULL PRIMARY KEY)";

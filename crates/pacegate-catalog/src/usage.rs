@@ -10,7 +10,7 @@ use crate::bounds::{check_page, is_id};
 use crate::catalog::Catalog;
 use crate::database::Kind;
 use crate::decisions::signed;
-use crate::digest::Digest;
+use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::statement::{column, micros, time, unsigned};
 
@@ -177,7 +177,7 @@ fn select(kind: Kind) -> String {
 }
 
 fn key_of(dimension: &str, identifier: &str) -> String {
-    Digest::new().text(dimension).text(identifier).hexadecimal()
+    Fields::plain().text(dimension).text(identifier).hexadecimal()
 }
 
 pub(crate) fn seconds(period: Period) -> i64 {

@@ -14,6 +14,7 @@ use crate::digest::key_of;
 use crate::error::CatalogError;
 use crate::precondition::Expected;
 use crate::record::{Actor, Override, User, UserChange};
+use crate::seal::Sealed;
 use crate::statement::{Statement, column, time};
 use crate::{json, overrides};
 
@@ -171,6 +172,7 @@ async fn put(
     let statement = change.statement(sql).bind(user.user_id.clone()).bind(user.tier.clone());
     let statement = statement.bind(json::write_custom_limits(&user.custom_limits)?).bind(user.version);
     statement.time(user.updated_at).bind(key_of(user_id)).run(change.connection).await?;
+    change.seal(Sealed::Users, &[key_of(user_id)]).await?;
     let (before, after) = (before.as_ref().map(json::user), Some(json::user(&user)));
     change
         .record(Entry { action: "user.put", subject: user_id, user_id: Some(user_id), before, after })
@@ -190,6 +192,9 @@ async fn delete(change: &mut Change<'_>, user_id: &str) -> Result<(), CatalogErr
         let delete = change.statement(&format!("DELETE FROM {table} WHERE user_key = ?"));
         delete.bind(key_of(user_id)).run(change.connection).await?;
     }
+    let ids: Vec<String> = overrides.iter().map(|of| of.override_id.clone()).collect();
+    change.seal(Sealed::Users, &[key_of(user_id)]).await?;
+    change.seal(Sealed::Overrides, &ids).await?;
     let overrides: Vec<Value> = overrides.iter().map(json::of_override).collect();
     let before = Some(json!({ "user": before.as_ref().map(json::user), "overrides": overrides }));
     let (action, user) = ("user.delete", Some(user_id));
@@ -211,6 +216,8 @@ async fn import(
         statement = row.time(change.now);
     }
     statement.run(change.connection).await?;
+    let keys: Vec<String> = batch.keys().cloned().collect();
+    change.seal(Sealed::Users, &keys).await?;
     let after = Some(json!({ "users": batch.len() }));
     change.record(Entry { action: "user.import", subject: "users", user_id: None, before: None, after }).await
 }

@@ -5,8 +5,9 @@
 mod suite;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
-use pacegate_catalog::{Catalog, RULES_MAX};
+use pacegate_catalog::{AuditProblem, Catalog, RULES_MAX};
 use suite::{Place, actor, rule};
 use tokio::task::JoinSet;
 
@@ -62,7 +63,7 @@ async fn memory_is_one_catalog_for_all_clones() {
         });
     }
     assert_eq!(tasks.join_all().await.into_iter().max(), Some(40));
-    assert_eq!(catalog.audit_verify().await.unwrap().records, 40);
+    assert_eq!(catalog.audit_verify(None).await.unwrap().records, 40);
     assert_eq!(other.revision().await.unwrap().all, 0);
 }
 
@@ -104,4 +105,68 @@ async fn whoever_goes_away_does_not_take_a_catalog_in_memory_along() {
         }
     }
     assert_eq!(catalog.revision().await.unwrap(), before);
+}
+
+fn key_file(directory: &std::path::Path) -> std::path::PathBuf {
+    directory.join("catalog.db.audit-key")
+}
+
+#[tokio::test]
+async fn the_audit_key_is_a_private_file_beside_the_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let catalog = Catalog::open(&url).await.unwrap();
+    assert!(catalog.audit_verify(None).await.unwrap().is_intact());
+    assert!(!key_file(directory.path()).exists(), "it is created with the first change");
+    catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    let mode = fs::metadata(key_file(directory.path())).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(fs::read_to_string(key_file(directory.path())).unwrap().trim().len(), 64);
+
+    // Without the file nothing can be verified, and reading creates no other one.
+    let kept = directory.path().join("kept");
+    fs::rename(key_file(directory.path()), &kept).unwrap();
+    let other = Catalog::open(&url).await.unwrap();
+    let found = other.audit_verify(None).await.unwrap().problems;
+    assert!(matches!(&found[..], [AuditProblem::OtherKey { given: None, .. }]), "{found:?}");
+    assert!(!key_file(directory.path()).exists());
+    fs::rename(&kept, key_file(directory.path())).unwrap();
+    assert!(other.audit_verify(None).await.unwrap().is_intact());
+}
+
+#[tokio::test]
+async fn a_catalog_set_back_to_a_copy_is_found_by_its_noted_head() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, copy) = (directory.path().join("catalog.db"), directory.path().join("copy.db"));
+    let url = format!("sqlite://{}", file.display());
+    let catalog = Catalog::open(&url).await.unwrap();
+    catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    let copying = format!("VACUUM INTO '{}'", copy.display());
+    Place::new(url.clone(), ()).tamper(&copying).await;
+    catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
+    let noted = catalog.audit_verify(None).await.unwrap().head;
+    drop(catalog);
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(format!("{}{suffix}", file.display()));
+    }
+    fs::rename(copy, file).unwrap();
+    let catalog = Catalog::open(&url).await.unwrap();
+    assert!(catalog.audit_verify(None).await.unwrap().is_intact(), "it is as it was then");
+    let found = catalog.audit_verify(Some(&noted)).await.unwrap().problems;
+    assert_eq!(found, [AuditProblem::Head(noted)]);
+}
+
+#[tokio::test]
+async fn a_database_that_was_emptied_beside_its_key_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("catalog.db");
+    let url = format!("sqlite://{}", file.display());
+    let catalog = Catalog::open(&url).await.unwrap();
+    catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    drop(catalog);
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(format!("{}{suffix}", file.display()));
+    }
+    let catalog = Catalog::open(&url).await.unwrap();
+    assert_eq!(catalog.audit_verify(None).await.unwrap().problems, [AuditProblem::Emptied]);
 }

@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use pacegate_catalog::AuditHead;
 
 use crate::Failure;
 use crate::catalog::{self, CatalogLocation, Missing};
@@ -16,9 +17,24 @@ pub(crate) struct Audit {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Says whether every record is as it was written and none is missing.
-    #[command(after_help = "Example:\n  pacegate audit verify --catalog sqlite://pacegate.db")]
+    /// Compares the audit trail, and every rule, plan, user, override and key, with what was written.
+    #[command(
+        after_help = "Example:\n  pacegate audit verify --catalog sqlite://pacegate.db\n\nKeep the head that it prints elsewhere, and compare with it later:\n  \
+                      pacegate audit verify --expect-head 12:9f86d0…"
+    )]
     Verify {
+        #[command(flatten)]
+        catalog: CatalogLocation,
+        /// A head that was printed earlier: the trail must still have that record.
+        #[arg(long, value_name = "SEQUENCE:HASH")]
+        expect_head: Option<AuditHead>,
+    },
+    /// Declares what is in the catalog now to be right, and starts verification anew from here.
+    #[command(
+        after_help = "After the audit key was lost or replaced, or tables were edited on purpose. The trail records it.\n\nExample:\n  \
+                      pacegate audit seal --catalog sqlite://pacegate.db"
+    )]
+    Seal {
         #[command(flatten)]
         catalog: CatalogLocation,
     },
@@ -26,17 +42,36 @@ enum Command {
 
 impl Audit {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let Command::Verify { catalog } = self.command;
-        catalog::run(&catalog, Missing::Refused, async |catalog| {
-            let check = catalog.audit_verify().await?;
-            if let Some(sequence) = check.first_broken {
-                bail!(
-                    "the audit trail is broken: record {sequence} is missing or not as it was written; {} before it are intact",
-                    check.records
-                );
+        match self.command {
+            Command::Verify { catalog, expect_head } => {
+                catalog::run(&catalog, Missing::Refused, async |catalog| {
+                    let check = catalog.audit_verify(expect_head.as_ref()).await?;
+                    if !check.is_intact() {
+                        let mut problems: Vec<String> =
+                            check.problems.iter().map(|problem| format!("  {problem}")).collect();
+                        if check.unnamed > 0 {
+                            problems.push(format!("  and {} more", check.unnamed));
+                        }
+                        bail!(
+                            "the audit trail is broken; {} records are intact\n{}",
+                            check.records,
+                            problems.join("\n")
+                        );
+                    }
+                    if check.head.sequence == 0 {
+                        say("the audit trail is empty");
+                        return Ok(());
+                    }
+                    say(&format!("the audit trail is intact: {} records", check.records));
+                    say(&format!("head: {}", check.head));
+                    Ok(())
+                })
             }
-            say(&format!("the audit trail is intact: {} records", check.records));
-            Ok(())
-        })
+            Command::Seal { catalog } => catalog::run(&catalog, Missing::Refused, async |catalog| {
+                let head = catalog.audit_seal(&catalog::actor()).await?;
+                say(&format!("sealed; head: {head}"));
+                Ok(())
+            }),
+        }
     }
 }

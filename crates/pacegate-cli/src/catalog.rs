@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pacegate::Config;
-use pacegate_catalog::{Actor, Catalog};
+use pacegate::{CatalogConfig, Config};
+use pacegate_catalog::{Actor, Catalog, CatalogOptions};
 
 use crate::Failure;
 use crate::output::complain;
@@ -36,15 +36,11 @@ pub(crate) fn run(
     missing: Missing,
     work: impl AsyncFnOnce(Catalog) -> anyhow::Result<()>,
 ) -> Result<(), Failure> {
-    let url = match &location.catalog {
-        Some(url) => url.clone(),
-        None => {
-            let config = Config::load(location.config.as_deref());
-            config
-                .map_err(|errors| Failure::Misused(anyhow!("the configuration is not valid:\n{errors}")))?
-                .catalog_url
-        }
-    };
+    let config = Config::load(location.config.as_deref());
+    let config =
+        config.map_err(|errors| Failure::Misused(anyhow!("the configuration is not valid:\n{errors}")))?;
+    let CatalogConfig { url, audit_key } = config.catalog;
+    let url = location.catalog.clone().unwrap_or(url);
     if let Some(file) = Catalog::file(&url).context("catalog")?.filter(|file| !file.exists()) {
         if missing == Missing::Refused {
             let file = file.display();
@@ -58,7 +54,8 @@ pub(crate) fn run(
         .build()
         .context("could not start the runtime")?;
     runtime.block_on(async {
-        let catalog = Catalog::open(&url).await.context("catalog")?;
+        let options = CatalogOptions { audit_key, ..CatalogOptions::default() };
+        let catalog = Catalog::open_with(&url, options).await.context("catalog")?;
         work(catalog).await
     })?;
     Ok(())

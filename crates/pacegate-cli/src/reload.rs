@@ -73,7 +73,7 @@ fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
     let parts = [
         ("server", started.server != now.server),
         ("stores", stores(started) != stores(now)),
-        ("catalog", started.catalog_url != now.catalog_url),
+        ("catalog", started.catalog != now.catalog),
         (
             "failure.timeout",
             (started.store_timeout, started.envoy_store_timeout)

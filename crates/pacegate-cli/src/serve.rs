@@ -58,7 +58,7 @@ impl Serve {
         // Compared with the file whenever that changes.
         let followed = self.config.map(|path| (path, config.clone()));
         if let Some(url) = self.catalog {
-            config.catalog_url = url;
+            config.catalog.url = url;
         }
         if let Some(url) = self.store {
             let name = config.stores[0].name.clone();
@@ -95,7 +95,7 @@ async fn serve(
     wait_for_store: bool,
 ) -> anyhow::Result<()> {
     let stores = stores::connect(&config, wait_for_store).await?;
-    let catalog = stores::open_catalog(&config.catalog_url, wait_for_store).await?;
+    let catalog = stores::open_catalog(&config.catalog, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
     let chosen = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());
     let http = listen(config.server.http).await?;

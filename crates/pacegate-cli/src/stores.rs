@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use pacegate::{Config, Stores};
-use pacegate_catalog::Catalog;
+use pacegate::{CatalogConfig, Config, Stores};
+use pacegate_catalog::{Catalog, CatalogOptions};
 use pacegate_connect::ConnectError;
 
 /// How long to wait between attempts to reach the catalog at the start.
@@ -24,9 +24,10 @@ pub(crate) async fn connect(config: &Config, wait: bool) -> anyhow::Result<Store
 }
 
 /// Opens the catalog. With `wait`, one that cannot be reached is tried until it can.
-pub(crate) async fn open_catalog(url: &str, wait: bool) -> anyhow::Result<Catalog> {
+pub(crate) async fn open_catalog(config: &CatalogConfig, wait: bool) -> anyhow::Result<Catalog> {
     loop {
-        match Catalog::open(url).await {
+        let options = CatalogOptions { audit_key: config.audit_key.clone(), ..CatalogOptions::default() };
+        match Catalog::open_with(&config.url, options).await {
             Ok(catalog) => return Ok(catalog),
             Err(error) if wait && error.is_unavailable() => {
                 tracing::warn!(%error, "the catalog cannot be reached; trying again in a second");

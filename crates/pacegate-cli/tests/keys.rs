@@ -63,7 +63,15 @@ fn the_audit_trail_is_verified_and_tampering_is_found() {
         assert_eq!(run(&["keys", "create", "--role", "reader", "--name", name, "--catalog", &url]).0, 0);
     }
     let (code, output, _) = run(&["audit", "verify", "--catalog", &url]);
-    assert_eq!((code, output.as_str()), (0, "the audit trail is intact: 3 records\n"));
+    let (said, head) = output.trim().split_once("\nhead: ").unwrap();
+    assert_eq!((code, said), (0, "the audit trail is intact: 3 records"));
+    assert!(head.starts_with("3:"), "{head}");
+    assert_eq!(run(&["audit", "verify", "--catalog", &url, "--expect-head", head]).0, 0);
+    let longer = head.replacen('3', "4", 1);
+    let (code, _, errors) = run(&["audit", "verify", "--catalog", &url, "--expect-head", &longer]);
+    assert_eq!(code, 1);
+    assert!(errors.contains("the expected record 4 is not in the trail"), "{errors}");
+    assert_eq!(run(&["audit", "verify", "--catalog", &url, "--expect-head", "4"]).0, 2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         // The catalog itself has no way to do this.
@@ -78,9 +86,12 @@ fn the_audit_trail_is_verified_and_tampering_is_found() {
     let (code, _, errors) = run(&["audit", "verify", "--catalog", &url]);
     assert_eq!(code, 1);
     assert!(
-        errors.starts_with("error: the audit trail is broken: record 2 is missing or not as it was written"),
+        errors.starts_with("error: the audit trail is broken; 1 records are intact\n  record 2 is missing or not as it was written"),
         "{errors}"
     );
+    let (code, output, errors) = run(&["audit", "seal", "--catalog", &url]);
+    assert_eq!((code, output.starts_with("sealed; head: 4:")), (0, true), "{output}{errors}");
+    assert_eq!(run(&["audit", "verify", "--catalog", &url]).0, 0);
     let (code, _, errors) = run(&["audit", "verify", "--catalog", "oracle://x"]);
     assert_eq!((code, errors.lines().count()), (1, 1), "{errors}");
     assert!(pacegate().args(["audit"]).output().unwrap().status.code() == Some(2));

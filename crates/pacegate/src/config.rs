@@ -50,8 +50,8 @@ pub struct Config {
     pub management: ManagementConfig,
     /// Where counters are kept; the first is the default one.
     pub stores: Vec<StoreConfig>,
-    /// Where rules, users and the audit trail are kept: `sqlite://`, `postgres://` or `mysql://`. It may hold a password.
-    pub catalog_url: String,
+    /// Where rules, users and the audit trail are kept.
+    pub catalog: CatalogConfig,
     /// Which decisions are kept in the catalog.
     pub decision_log: DecisionLogConfig,
     /// How long the catalog keeps what is not configuration.
@@ -142,6 +142,25 @@ pub struct ServiceConfig {
     pub key: Option<String>,
     /// Files for encrypted connections.
     pub tls: StoreTls,
+}
+
+/// The shortest audit key, in bytes.
+pub const AUDIT_KEY_LENGTH_MIN: usize = 32;
+
+/// The database of rules, users, keys and the audit trail.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CatalogConfig {
+    /// `sqlite://`, `postgres://` or `mysql://`. It may hold a password.
+    pub url: String,
+    /// The secret that the audit trail is keyed with; kept beside or in the database without one.
+    pub audit_key: Option<String>,
+}
+
+impl fmt::Debug for CatalogConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Neither a password nor the key.
+        formatter.debug_struct("CatalogConfig").finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for ServiceConfig {
@@ -308,7 +327,7 @@ impl Default for Config {
             },
             management: ManagementConfig { reads_per_minute: 1_000, writes_per_minute: 100 },
             stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
-            catalog_url: "sqlite://pacegate.db".into(),
+            catalog: CatalogConfig { url: "sqlite://pacegate.db".into(), audit_key: None },
             decision_log: DecisionLogConfig { allowed: 1.0, denied: 1.0, rows_per_second: 10, queue: 10_000 },
             retention: RetentionConfig {
                 audit: DAY * 90,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use pacegate::{Limit, Numbers, Rule};
-use pacegate_catalog::{Actor, AuditCheck, AuditFilter, AuditRecord, Catalog, NewOverride, UserChange};
+use pacegate_catalog::{
+    Actor, AuditFilter, AuditHead, AuditProblem, AuditRecord, Catalog, CatalogOptions, NewOverride,
+    Retention, RowChange, UserChange,
+};
 
 use super::{Place, actor, rule};
 
@@ -25,6 +28,13 @@ async fn everything(place: &Place, catalog: &Catalog) {
     catalog.delete_user(&actor(), "u1").await.unwrap();
     let (key, _) = catalog.create_key(&actor(), "admin", "k", None).await.unwrap();
     catalog.revoke_key(&actor(), &key.key_id, None).await.unwrap();
+}
+
+/// How many records are as they were written, and what else was found.
+async fn verified(catalog: &Catalog) -> (u64, Vec<AuditProblem>) {
+    let check = catalog.audit_verify(None).await.unwrap();
+    assert_eq!(check.is_intact(), check.problems.is_empty());
+    (check.records, check.problems)
 }
 
 async fn all(catalog: &Catalog) -> Vec<AuditRecord> {
@@ -63,7 +73,7 @@ pub(crate) async fn every_change_is_recorded_with_before_and_after(place: &Place
     }
     assert_eq!(records[0].subject, records[2].subject);
     assert_eq!((records[3].subject.as_str(), records[5].subject.as_str()), ("gold", "u1"));
-    assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: 11, first_broken: None });
+    assert_eq!(verified(&catalog).await, (11, vec![]));
 }
 
 pub(crate) async fn pages_are_filtered_and_newest_first(place: &Place) {
@@ -105,48 +115,237 @@ pub(crate) async fn pages_are_filtered_and_newest_first(place: &Place) {
 
 pub(crate) async fn the_trail_is_verified_across_pages(place: &Place) {
     let catalog = place.open().await;
-    assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: 0, first_broken: None });
+    assert_eq!(verified(&catalog).await, (0, vec![]));
     let count: u64 = 1_003;
     for _ in 0..count {
         catalog.put_user(&actor(), "u", UserChange::all(None, &[]), None).await.unwrap();
     }
-    assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: count, first_broken: None });
+    assert_eq!(verified(&catalog).await, (count, vec![]));
     for broken in [1_001, 1_000, 1] {
         place.tamper(&format!("UPDATE pacegate_audit_log SET subject = 'v' WHERE sequence = {broken}")).await;
-        let check = AuditCheck { records: u64::try_from(broken).unwrap() - 1, first_broken: Some(broken) };
-        assert_eq!(catalog.audit_verify().await.unwrap(), check);
+        let found = vec![AuditProblem::Record(broken)];
+        assert_eq!(verified(&catalog).await, (u64::try_from(broken).unwrap() - 1, found));
     }
 }
 
 pub(crate) async fn tampering_is_found(place: &Place) {
     let catalog = place.open().await;
     everything(place, &catalog).await;
-    let whole = AuditCheck { records: 11, first_broken: None };
+    // Every column of a record about a user, with and without a value.
     let columns = [
         ("at", "at + 1", "at - 1"),
-        ("actor_id", "'x'", "'somebody'"),
-        ("actor_address", "NULL", "'192.0.2.7'"),
-        ("request_id", "''", "'r-1'"),
-        ("action", "'rule.delete'", "'rule.update'"),
+        ("actor_key", "'x'", ""),
+        ("actor_id", "'x'", ""),
+        ("actor_address", "NULL", ""),
+        ("request_id", "''", ""),
+        ("action", "'user.delete'", ""),
+        ("subject", "'u2'", ""),
+        ("user_key", "NULL", ""),
+        ("user_key", "actor_key", ""),
+        ("user_id", "'u2'", ""),
+        ("before_json", "'{}'", "NULL"),
         ("after_json", "NULL", ""),
+        ("hash", "actor_key", ""),
     ];
     for (column, wrong, right) in columns {
-        let before = all(&catalog).await[1].clone();
         let set =
-            |value: &str| format!("UPDATE pacegate_audit_log SET {column} = {value} WHERE sequence = 2");
+            |value: &str| format!("UPDATE pacegate_audit_log SET {column} = {value} WHERE sequence = 6");
+        let right = if right.is_empty() {
+            let sql = format!("SELECT {column} FROM pacegate_audit_log WHERE sequence = 6");
+            format!("'{}'", place.text(&sql).await)
+        } else {
+            right.to_owned()
+        };
         place.tamper(&set(wrong)).await;
-        let check = AuditCheck { records: 1, first_broken: Some(2) };
-        assert_eq!(catalog.audit_verify().await.unwrap(), check, "{column}");
-        let after = format!("'{}'", before.after.unwrap());
-        place.tamper(&set(if right.is_empty() { &after } else { right })).await;
-        assert_eq!(catalog.audit_verify().await.unwrap(), whole, "{column}");
+        assert_eq!(verified(&catalog).await, (5, vec![AuditProblem::Record(6)]), "{column}");
+        place.tamper(&set(&right)).await;
+        assert_eq!(verified(&catalog).await, (11, vec![]), "{column}");
     }
 
     // The newest records cut off, one in the middle missing, and the oldest ones missing.
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 11").await;
-    assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: 10, first_broken: Some(11) });
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 6").await;
-    assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: 5, first_broken: Some(6) });
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 1").await;
-    assert_eq!(catalog.audit_verify().await.unwrap(), AuditCheck { records: 0, first_broken: Some(1) });
+    for (deleted, intact) in [(11, 10), (6, 5), (1, 0)] {
+        place.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence = {deleted}")).await;
+        assert_eq!(verified(&catalog).await, (intact, vec![AuditProblem::Record(deleted)]));
+    }
+}
+
+/// Cuts the newest record off and sets the state back to the one before.
+async fn cut_off(place: &Place, last: i64) {
+    let hash = place.text(&format!("SELECT hash FROM pacegate_audit_log WHERE sequence = {last}")).await;
+    place.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence > {last}")).await;
+    let state = format!("UPDATE pacegate_catalog_state SET audit_sequence = {last}, audit_hash = '{hash}'");
+    place.tamper(&state).await;
+}
+
+pub(crate) async fn a_trail_that_is_cut_off_or_emptied_is_found(place: &Place) {
+    let catalog = place.open().await;
+    everything(place, &catalog).await;
+    let head = catalog.audit_verify(None).await.unwrap().head;
+    assert_eq!((head.sequence, &head.hash), (11, &all(&catalog).await[10].hash));
+    let noted: AuditHead = head.to_string().parse().unwrap();
+    assert!(catalog.audit_verify(Some(&noted)).await.unwrap().is_intact());
+
+    cut_off(place, 10).await;
+    let check = catalog.audit_verify(Some(&noted)).await.unwrap();
+    assert!(check.problems.contains(&AuditProblem::State), "{:?}", check.problems);
+    assert!(check.problems.contains(&AuditProblem::Head(noted.clone())), "{:?}", check.problems);
+
+    // Everything deleted, and the state as in a new catalog.
+    for sql in [
+        "DELETE FROM pacegate_audit_log",
+        "UPDATE pacegate_catalog_state SET audit_sequence = 0, audit_hash = '', audit_removed_sequence = 0, audit_removed_hash = ''",
+    ] {
+        place.tamper(sql).await;
+    }
+    assert!(catalog.audit_verify(None).await.unwrap().problems.contains(&AuditProblem::State));
+    place.tamper("UPDATE pacegate_audit_state SET key_id = '', mac = ''").await;
+    let check = catalog.audit_verify(Some(&noted)).await.unwrap();
+    assert!(check.problems.contains(&AuditProblem::Unsealed), "{:?}", check.problems);
+    assert!(check.problems.contains(&AuditProblem::Head(noted)), "{:?}", check.problems);
+}
+
+pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
+    let catalog = place.open().await;
+    let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    let removed = catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
+    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap()], None).await.unwrap();
+    catalog.put_user(&actor(), "u1", UserChange::all(Some("free"), &[]), None).await.unwrap();
+    let users = (0..1_100).map(|number| (format!("imported {number}"), Some("free".to_owned())));
+    catalog.import_users(&actor(), users).await.unwrap();
+    let numbers = Numbers { quota: 9, window: None, burst: None };
+    let expires_at = place.after(10);
+    let new = NewOverride { user_id: "u1".into(), rule: "a".into(), numbers, reason: None, expires_at };
+    let of = catalog.add_override(&actor(), new).await.unwrap();
+    let (key, _) = catalog.create_key(&actor(), "reader", "k", None).await.unwrap();
+    catalog.note_key_use(&key.key_id, place.after(1)).await.unwrap();
+    assert_eq!(verified(&catalog).await.1, []);
+
+    let row = |kind, subject: &str, change| AuditProblem::Row { kind, subject: subject.to_owned(), change };
+    let edited = RowChange::Edited;
+    let edits = [
+        (
+            "pacegate_rules SET definition_json = REPLACE(definition_json, '\"quota\":1,', '\"quota\":9,') WHERE version = 1 AND number = 1",
+            row("rule", &made.rule_id, edited),
+        ),
+        ("pacegate_plans SET limits_json = REPLACE(limits_json, '5', '6')", row("plan", "gold", edited)),
+        ("pacegate_users SET tier = 'premium' WHERE user_id = 'u1'", row("user", "u1", edited)),
+        (
+            "pacegate_users SET tier = 'premium' WHERE user_id = 'imported 1099'",
+            row("user", "imported 1099", edited),
+        ),
+        ("pacegate_overrides SET expires_at = expires_at + 1", row("override", &of.override_id, edited)),
+        ("pacegate_api_keys SET role = 'admin'", row("key", &key.key_id, edited)),
+    ];
+    for (number, (sql, _)) in edits.iter().enumerate() {
+        place.tamper(&format!("UPDATE {sql}")).await;
+        let found = verified(&catalog).await.1;
+        assert_eq!(found.len(), number + 1, "{sql}: {found:?}");
+    }
+    let found = verified(&catalog).await.1;
+    for (sql, problem) in &edits {
+        assert!(found.contains(problem), "{sql}: {found:?}");
+    }
+    catalog.audit_seal(&actor()).await.unwrap();
+    assert_eq!(verified(&catalog).await, (1, vec![]), "the operator vouches for what there is now");
+
+    // A row that no change made, one that no change removed, and one set back with its own old seal.
+    let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
+    place
+        .tamper(&format!(
+            "INSERT INTO pacegate_rules ({columns}) VALUES (1000, 'f00d', 'f00d', '{{}}', 1, 0, 0)"
+        ))
+        .await;
+    place.tamper(&format!("DELETE FROM pacegate_rules WHERE rule_id = '{}'", removed.rule_id)).await;
+    let seal = format!("SELECT seal FROM pacegate_seals WHERE subject_key = '{}'", made.rule_id);
+    let definition = format!("SELECT definition_json FROM pacegate_rules WHERE rule_id = '{}'", made.rule_id);
+    let updated_at = format!("SELECT updated_at FROM pacegate_rules WHERE rule_id = '{}'", made.rule_id);
+    let (old_seal, old) = (place.text(&seal).await, place.text(&definition).await);
+    let old_time = place.number(&updated_at).await;
+    catalog.replace_rule(&actor(), &made.rule_id, None, &rule("a", 5), None).await.unwrap();
+    place
+        .tamper(&format!(
+            "UPDATE pacegate_rules SET definition_json = '{old}', version = 1, updated_at = {old_time} WHERE rule_id = '{}'",
+            made.rule_id
+        ))
+        .await;
+    place
+        .tamper(&format!(
+            "UPDATE pacegate_seals SET seal = '{old_seal}' WHERE subject_key = '{}'",
+            made.rule_id
+        ))
+        .await;
+    let (_, found) = verified(&catalog).await;
+    let expected = [
+        row("rule", "f00d", RowChange::Added),
+        row("rule", &made.rule_id, RowChange::Outdated),
+        row("rule", &removed.rule_id, RowChange::Removed),
+    ];
+    assert!(expected.iter().all(|problem| found.contains(problem)), "{found:?}");
+    assert_eq!(found.len(), 3, "{found:?}");
+    // Without its seal too, only the number of rows tells.
+    place.tamper("DELETE FROM pacegate_users WHERE user_id = 'imported 7'").await;
+    place
+        .tamper("DELETE FROM pacegate_seals WHERE kind = 'user' AND subject_key NOT IN (SELECT user_key FROM pacegate_users)")
+        .await;
+    let (_, found) = verified(&catalog).await;
+    assert!(found.contains(&AuditProblem::Rows { kind: "user", expected: 1_101, found: 1_100 }), "{found:?}");
+}
+
+pub(crate) async fn a_changed_state_stays_known_after_the_next_change(place: &Place) {
+    let catalog = place.open().await;
+    everything(place, &catalog).await;
+    cut_off(place, 10).await;
+    catalog.create_rule(&actor(), &rule("later", 1), None).await.unwrap();
+    catalog.create_rule(&actor(), &rule("even later", 1), None).await.unwrap();
+    let (records, found) = verified(&catalog).await;
+    assert_eq!((records, found.contains(&AuditProblem::Noted(11))), (13, true), "{found:?}");
+    // Retention does not move the start of a trail whose state was edited.
+    place.tamper("UPDATE pacegate_catalog_state SET audit_removed_sequence = 1").await;
+    let now = place.after(100);
+    let all = Retention { audit: now, decisions: now, minutes: now, hours: now, overrides: now };
+    assert!(catalog.remove_old(all).await.unwrap_err().is_permanent());
+    assert!(verified(&catalog).await.1.contains(&AuditProblem::State));
+}
+
+pub(crate) async fn a_catalog_from_before_seals_is_sealed_by_its_first_change(place: &Place) {
+    let catalog = place.open().await;
+    everything(place, &catalog).await;
+    catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    // As the first version of the schema left it.
+    for sql in [
+        "DELETE FROM pacegate_catalog_schema WHERE version > 1",
+        "DROP TABLE pacegate_audit_state",
+        "DROP TABLE pacegate_seals",
+    ] {
+        place.tamper(sql).await;
+    }
+    drop(catalog);
+    let catalog = place.open().await;
+    assert_eq!(verified(&catalog).await.1, [AuditProblem::Unsealed]);
+    catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
+    let check = catalog.audit_verify(None).await.unwrap();
+    assert_eq!((check.first, check.records, check.problems), (13, 2, vec![]));
+    assert_eq!(all(&catalog).await[12].action, "audit.seal");
+}
+
+pub(crate) async fn another_audit_key_is_reported(place: &Place) {
+    let (first, second) = ("a secret of thirty-two bytes or so", "another secret, just as long as that");
+    let catalog = place.open_keyed(Some(first)).await;
+    everything(place, &catalog).await;
+    assert_eq!(verified(&catalog).await, (11, vec![]));
+    assert_eq!(verified(&place.open_keyed(Some(first)).await).await, (11, vec![]));
+    let other = place.open_keyed(Some(second)).await;
+    let (records, found) = verified(&other).await;
+    assert!(matches!((records, &found[..]), (0, [AuditProblem::OtherKey { .. }])), "{found:?}");
+
+    // A change under another key goes on and says so; the operator decides when the new key counts.
+    other.create_rule(&actor(), &rule("later", 1), None).await.unwrap();
+    assert_eq!(all(&other).await[11].action, "audit.key");
+    assert!(verified(&other).await.1.contains(&AuditProblem::Record(1)));
+    other.audit_seal(&actor()).await.unwrap();
+    assert_eq!(verified(&other).await, (1, vec![]));
+
+    let options = CatalogOptions { audit_key: Some("too short".into()), ..CatalogOptions::default() };
+    let error = Catalog::open_with(&place.url, options).await.unwrap_err();
+    assert!(error.is_permanent() && error.to_string().contains("at least 32 bytes"), "{error}");
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{Limit, Rule, Timestamp};
-use pacegate_catalog::{Actor, Catalog};
+use pacegate_catalog::{Actor, Catalog, CatalogOptions};
 use pacegate_testkit::SimulatedClock;
 use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row, raw_sql};
@@ -34,7 +34,14 @@ impl Place {
 
     /// A catalog with the scenario's clock: another node, if there is one already.
     pub(crate) async fn open(&self) -> Catalog {
-        Catalog::open_with_clock(&self.url, self.clock.clone()).await.unwrap()
+        self.open_keyed(None).await
+    }
+
+    /// As [`open`](Self::open), with an audit key of the operator's.
+    pub(crate) async fn open_keyed(&self, audit_key: Option<&str>) -> Catalog {
+        let audit_key = audit_key.map(str::to_owned);
+        let options = CatalogOptions { clock: self.clock.clone(), audit_key };
+        Catalog::open_with(&self.url, options).await.unwrap()
     }
 
     /// Does what no catalog would do.
@@ -44,6 +51,12 @@ impl Place {
     }
 
     pub(crate) async fn number(&self, sql: &str) -> i64 {
+        let mut connection = self.connect().await;
+        let row = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await.unwrap();
+        row.get(0)
+    }
+
+    pub(crate) async fn text(&self, sql: &str) -> String {
         let mut connection = self.connect().await;
         let row = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await.unwrap();
         row.get(0)
@@ -80,6 +93,11 @@ macro_rules! catalog_suite {
             pages_are_filtered_and_newest_first,
             the_trail_is_verified_across_pages,
             tampering_is_found,
+            a_trail_that_is_cut_off_or_emptied_is_found,
+            edits_of_the_tables_are_named,
+            a_changed_state_stays_known_after_the_next_change,
+            a_catalog_from_before_seals_is_sealed_by_its_first_change,
+            another_audit_key_is_reported,
         ]);
         $crate::catalog_suite!($place, concurrency: [
             one_of_32_writers_with_the_same_version_wins,

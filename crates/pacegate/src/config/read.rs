@@ -11,7 +11,10 @@ use super::reader::{Field, Fields, Mistakes};
 use super::server::read_server;
 use super::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
 use super::telemetry::{read_log, read_traces};
-use super::{Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig, ServiceConfig};
+use super::{
+    AUDIT_KEY_LENGTH_MIN, Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig,
+    ServiceConfig,
+};
 use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
 use crate::rule::{Mode, PlanLimits, Rule, Scope};
@@ -46,8 +49,18 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     if let Some(field) = fields.take("catalog")
         && let Some(mut fields) = Fields::new(field, mistakes)
     {
-        if let Some(url) = fields.require("url", mistakes).and_then(|field| field.text(mistakes)) {
-            config.catalog_url = url;
+        if let Some(url) = fields.take("url").and_then(|field| field.text(mistakes)) {
+            config.catalog.url = url;
+        }
+        if let Some(field) = fields.take("audit_key")
+            && let Some(key) = field.literal(mistakes)
+        {
+            if key.len() < AUDIT_KEY_LENGTH_MIN {
+                // Never with the key itself.
+                let reason = format!("must have at least {AUDIT_KEY_LENGTH_MIN} bytes, got {}", key.len());
+                field.refuse::<()>(mistakes, reason);
+            }
+            config.catalog.audit_key = Some(key);
         }
         fields.finish(mistakes);
     }
