@@ -10,7 +10,7 @@ use std::time::Duration;
 use client::Client;
 use hyper::Method;
 use pacegate::Clock as _;
-use pacegate_catalog::{Actor, Catalog};
+use pacegate_catalog::{Actor, Catalog, CatalogOptions};
 use pacegate_testkit::SimulatedClock;
 use serde_json::{Value, json};
 
@@ -186,7 +186,8 @@ async fn an_expired_key_says_so() {
     // A catalog whose clock is years behind: its keys of a second have long expired.
     let clock = Arc::new(SimulatedClock::default());
     let expires_at = Some(clock.now().saturating_add(Duration::from_secs(1)));
-    let catalog = Catalog::open_with_clock("sqlite::memory:", clock).await.unwrap();
+    let options = CatalogOptions { clock, ..CatalogOptions::default() };
+    let catalog = Catalog::open_with("sqlite::memory:", options).await.unwrap();
     let (_, secret) = catalog.create_key(&Actor::default(), "reader", "old", expires_at).await.unwrap();
     let client = Client::with_catalog("", catalog).await;
     let answer = client.send(Method::GET, "/api/v1/rules", &[("x-api-key", &secret)], String::new()).await;
