@@ -85,6 +85,28 @@ async fn sliding_window_is_answered_as_it_was_asked() {
 }
 
 #[tokio::test]
+async fn sliding_window_is_answered_to_what_sets_a_limit() {
+    let client = Client::managed("default_limit: none").await;
+    for asked in ["sliding_window", "sliding_log"] {
+        let limit = |name: &str| json!({name: asked, "limit": 5, "window_seconds": 60});
+        let mut config = limit("strategy");
+        (config["user_id"], config["endpoint"]) = (json!("u"), json!("/x"));
+        let answer = client.admin(Method::PUT, "/v1/rate-limit/config", config).await;
+        assert_eq!(answer.body["strategy"], asked);
+        let plan = json!({"limits": [limit("algorithm")]});
+        let answer = client.admin(Method::PUT, "/api/v1/plans/p", plan).await;
+        assert_eq!(answer.body["limits"][0]["algorithm"], asked);
+        let mut rule = limit("algorithm");
+        (rule["name"], rule["dimension"]) = (json!(asked), json!("user"));
+        let made = client.admin(Method::POST, "/api/v1/rules", rule.clone()).await;
+        assert_eq!(made.body["algorithm"], asked);
+        let path = format!("/api/v1/rules/{}", made.body["rule_id"].as_str().unwrap());
+        assert_eq!(client.admin(Method::PUT, &path, rule).await.body["algorithm"], asked);
+        assert_eq!(client.admin(Method::GET, &path, Value::Null).await.body["algorithm"], "sliding_log");
+    }
+}
+
+#[tokio::test]
 async fn the_tier_of_a_check_counts_instead_of_the_catalogs() {
     let rules = r#"
 rules:

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, NamedLimit, Standing, Timestamp, Why,
+    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, Limiter, NamedLimit, Standing,
+    Timestamp, Why,
 };
 use pacegate_proto::v1::{
     self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
@@ -23,8 +24,8 @@ pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
 
-/// What is asked, as the limiter understands it. A limit that says only a part is completed from the `default` one.
-pub(super) fn check(request: &CheckRequest, default: Option<pacegate::Limit>) -> Result<Check<'_>, ApiError> {
+/// What is asked, as `limiter` understands it. A limit that says only a part is completed from its default one.
+pub(super) fn check<'a>(request: &'a CheckRequest, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
     let first = dimension(request.dimension, &request.custom_dimension)?;
     if request.identifier.is_empty() {
         return Err(ApiError::input("identifier", "is missing"));
@@ -65,7 +66,7 @@ pub(super) fn check(request: &CheckRequest, default: Option<pacegate::Limit>) ->
         check = check.tier(request.tier.as_str());
     }
     match &request.limit {
-        Some(own) => Ok(check.limit(completed(own, default)?)),
+        Some(own) => Ok(check.limit(completed(own, limiter.default_limit())?)),
         None => Ok(check),
     }
 }

@@ -61,7 +61,7 @@ impl Limiter {
         let (_, message) = self.admit(request, Need::Look).await?;
         let mut message = of_quota(message);
         normalise(&mut message);
-        let asked = check(&message, self.shared.limiter.default_limit())?;
+        let asked = check(&message, &self.shared.limiter)?;
         let profile = profile(&self.shared, &asked).await;
         let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await;
         let decision = decision.map_err(|error| explain(&message, error))?;
@@ -74,7 +74,7 @@ impl Limiter {
         let (_, message) = self.admit(request, Need::Write).await?;
         let mut message = of_reset(message);
         normalise(&mut message);
-        let asked = check(&message, self.shared.limiter.default_limit())?;
+        let asked = check(&message, &self.shared.limiter)?;
         let profile = profile(&self.shared, &asked).await;
         let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await;
         let at = at.map_err(|error| explain(&message, error))?;
@@ -92,9 +92,8 @@ impl Limiter {
         }
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
         let body = if key.is_some() { substance(&batch) } else { Vec::new() };
-        let default = self.shared.limiter.default_limit();
         let asked: Vec<Result<Check<'_>, ApiError>> =
-            batch.checks.iter().map(|message| check(message, default)).collect();
+            batch.checks.iter().map(|message| check(message, &self.shared.limiter)).collect();
         let users = asked.iter().map(|check| check.as_ref().ok());
         let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
         let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
@@ -136,9 +135,11 @@ impl Limiter {
         if keys.into_iter().any(|key| !key.is_empty()) {
             return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
         }
-        let default = self.shared.limiter.default_limit();
-        let asked: Vec<Check<'_>> =
-            batch.checks.iter().map(|message| check(message, default)).collect::<Result<_, _>>()?;
+        let asked: Vec<Check<'_>> = batch
+            .checks
+            .iter()
+            .map(|message| check(message, &self.shared.limiter))
+            .collect::<Result<_, _>>()?;
         let profiles = join_all(asked.iter().map(|check| profile(&self.shared, check))).await;
         let asked: Vec<Check<'_>> = asked
             .into_iter()
@@ -165,7 +166,7 @@ impl Limiter {
         let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
         let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
         normalise(&mut message_check);
-        let asked = check(&message_check, self.shared.limiter.default_limit())?;
+        let asked = check(&message_check, &self.shared.limiter)?;
         let profile = profile(&self.shared, &asked).await;
         let decision = taken(&message_taken)?;
         let asked = asked.profile(profile.as_deref());
@@ -182,7 +183,7 @@ pub(super) async fn decide_one(
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
     normalise(&mut message);
-    let mut asked = check(&message, shared.limiter.default_limit())?;
+    let mut asked = check(&message, &shared.limiter)?;
     if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {
         let caller = asked.identity();
         asked = asked.idempotency(caller, key);

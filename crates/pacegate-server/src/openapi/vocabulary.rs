@@ -7,6 +7,8 @@ use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ObjectBuilder, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::ad_hoc::SLIDING_WINDOW;
+
 /// Names a schema that has no values, and makes it.
 macro_rules! vocabulary {
     ($($(#[doc = $documentation:literal])+ $name:ident => $make:expr;)+) => {
@@ -77,8 +79,8 @@ vocabulary! {
         .maximum(Some(Limit::WINDOW_MAX.as_secs_f64()));
     /// In how many seconds something ends, up to 366 days.
     Lifetime => count(1, 366 * 24 * 3_600);
-    /// How requests are counted.
-    AlgorithmName => words(Algorithm::ALL.map(Algorithm::name));
+    /// How requests are counted. The sliding log is `sliding_window` in answers to requests that call it so.
+    AlgorithmName => words(Algorithm::ALL.map(Algorithm::name).into_iter().chain([SLIDING_WINDOW]));
     /// How requests are counted, in either case; `sliding_window` is `sliding_log`.
     AlgorithmChoice => words(algorithm_choices());
     /// How a limit stands: `warning` above 80 % used until below 70 %, `throttled` at its end.
@@ -144,7 +146,7 @@ fn count(least: u64, most: u64) -> ObjectBuilder {
 }
 
 fn algorithm_choices() -> Vec<String> {
-    let names = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["sliding_window"]);
+    let names = Algorithm::ALL.map(Algorithm::name).into_iter().chain([SLIDING_WINDOW]);
     let (mut lower, upper): (Vec<String>, Vec<String>) =
         names.map(|name| (name.to_owned(), name.to_ascii_uppercase())).unzip();
     lower.extend(upper);

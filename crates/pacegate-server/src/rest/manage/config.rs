@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::rule_wire::read_limit;
 use super::rules::not_in_file;
 use super::{Managed, PathParts, empty, path_parts, rfc3339, unchanged, with_etag};
+use crate::ad_hoc::{is_sliding_window, name_for};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
@@ -117,7 +118,7 @@ pub(crate) async fn put(
     let expected = managed.expected_by(None, request.updated_at.as_deref(), known)?;
     let (stored, _) = managed.live.catalog.put_rule(&managed.actor, &rule, None, expected).await?;
     managed.in_force().await;
-    Ok(shown(&stored))
+    Ok(shown(&stored, is_sliding_window(&strategy)))
 }
 
 /// The limit of a user at an endpoint
@@ -142,7 +143,7 @@ pub(crate) async fn get(
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
     managed.parameters(&[])?;
-    Ok(shown(&find(&managed, path).await?))
+    Ok(shown(&find(&managed, path).await?, false))
 }
 
 /// Removes the limit of a user at an endpoint
@@ -206,14 +207,14 @@ fn template(user_id: &str, endpoint: &str, limit: pacegate::Limit) -> Result<Rul
     Ok(rule)
 }
 
-fn shown(stored: &StoredRule) -> Response {
+fn shown(stored: &StoredRule, says_sliding_window: bool) -> Response {
     let limit = &stored.rule.limit;
     let body = ConfigResponse {
         user_id: stored.rule.identifier.as_deref().unwrap_or_default(),
         endpoint: stored.rule.endpoint.as_str(),
         limit: limit.quota(),
         window_seconds: limit.window(),
-        strategy: limit.algorithm().name(),
+        strategy: name_for(limit.algorithm(), says_sliding_window),
         burst_capacity: burst(limit),
         rule_id: &stored.rule_id,
         updated_at: rfc3339(stored.updated_at),

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::rule_wire::{CATALOG, read_limit};
 use super::{Managed, PathParts, empty, path_part, rfc3339, unchanged, with_etag};
+use crate::ad_hoc::{SLIDING_WINDOW, is_sliding_window};
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
@@ -215,7 +216,13 @@ pub(crate) async fn put(
     let (plan, created) = managed.live.catalog.put_plan(&managed.actor, &name, &limits, expected).await?;
     managed.in_force().await;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(with_etag(json(status, &PlanResponse::stored(&plan)), plan.version))
+    let mut body = PlanResponse::stored(&plan);
+    for (limit, sent) in body.limits.iter_mut().zip(&request.limits) {
+        if sent["algorithm"].as_str().is_some_and(is_sliding_window) {
+            limit.algorithm = SLIDING_WINDOW;
+        }
+    }
+    Ok(with_etag(json(status, &body), plan.version))
 }
 
 /// Removes a plan

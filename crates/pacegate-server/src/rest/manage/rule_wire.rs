@@ -9,6 +9,7 @@ use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::{rfc3339, unchanged, unchanged_time};
+use crate::ad_hoc::{SLIDING_WINDOW, is_sliding_window};
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::answer::burst;
@@ -92,6 +93,11 @@ const FAILURE_MODES: [(&str, FailureMode); 3] =
 impl RuleRequest {
     pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         read_object(body, &FIELDS)
+    }
+
+    /// Whether the client calls the sliding log `sliding_window`.
+    pub(super) fn says_sliding_window(&self) -> bool {
+        self.algorithm.as_deref().is_some_and(is_sliding_window)
     }
 
     /// Refuses a changed field of those that only the server sets, for a rule that exists.
@@ -235,6 +241,14 @@ impl<'a> RuleResponse<'a> {
             updated_at: Some(rfc3339(stored.updated_at)),
             ..Self::file(&stored.rule)
         }
+    }
+
+    /// Calls the sliding log `sliding_window`, if the client does.
+    pub(super) fn says_sliding_window(mut self, says: bool) -> Self {
+        if says && self.algorithm == Algorithm::SlidingLog.name() {
+            self.algorithm = SLIDING_WINDOW;
+        }
+        self
     }
 
     /// A rule of the configuration file, which knows no times.

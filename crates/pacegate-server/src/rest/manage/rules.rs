@@ -103,11 +103,12 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let request = RuleRequest::parse(&body)?;
+    let says_sliding_window = request.says_sliding_window();
     let rule = request.rule(shared.limiter.stores())?;
     not_in_file(&managed.live.sources(), &rule)?;
     let stored = managed.live.catalog.create_rule(&managed.actor, &rule, None).await?;
     managed.in_force().await;
-    let mut response = shown(StatusCode::CREATED, &stored);
+    let mut response = shown(StatusCode::CREATED, &stored, says_sliding_window);
     if let Ok(location) = HeaderValue::try_from(format!("/api/v1/rules/{}", stored.rule_id)) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -145,7 +146,7 @@ pub(crate) async fn get(
     if managed.has_already(stored.version) {
         return Ok(with_etag(empty(StatusCode::NOT_MODIFIED), stored.version));
     }
-    Ok(shown(StatusCode::OK, &stored))
+    Ok(shown(StatusCode::OK, &stored, false))
 }
 
 /// Replaces a rule
@@ -177,11 +178,12 @@ pub(crate) async fn replace(
     request.check_owned(&before)?;
     let known = Some((before.version, before.updated_at));
     let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
+    let says_sliding_window = request.says_sliding_window();
     let rule = request.rule(shared.limiter.stores())?;
     not_in_file(&current, &rule)?;
     let stored = managed.live.catalog.replace_rule(&managed.actor, &rule_id, expected, &rule, None).await?;
     managed.in_force().await;
-    Ok(shown(StatusCode::OK, &stored))
+    Ok(shown(StatusCode::OK, &stored, says_sliding_window))
 }
 
 /// Removes a rule
@@ -212,8 +214,9 @@ pub(crate) async fn delete(
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
-fn shown(status: StatusCode, stored: &StoredRule) -> Response {
-    with_etag(json(status, &RuleResponse::stored(stored)), stored.version)
+fn shown(status: StatusCode, stored: &StoredRule, says_sliding_window: bool) -> Response {
+    let body = RuleResponse::stored(stored).says_sliding_window(says_sliding_window);
+    with_etag(json(status, &body), stored.version)
 }
 
 fn unknown(rule_id: &str) -> ApiError {
