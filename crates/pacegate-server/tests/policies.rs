@@ -169,10 +169,34 @@ async fn metrics_list_every_key_that_was_used() {
     for limit in [1, 2, 3, 5, 6, 100] {
         assert_eq!(usage(&client, limit).await, expected, "in pages of {limit}");
     }
+    for (key, dimension, tokens) in
+        [("u1", "user", json!(18)), ("user-123", "user", json!(9)), ("user-123", "key", json!(9))]
+    {
+        let path = format!("/admin/metrics/{key}?dimension={dimension}");
+        let row = client.admin(Method::GET, &path, Value::Null).await;
+        assert_eq!(
+            (&row.body["dimension"], &row.body["currentTokens"]),
+            (&json!(dimension), &tokens),
+            "{key}"
+        );
+    }
+    for bad in ["/u1?dimension=a%20b", "/u1?nonsense=1"] {
+        let answer = client.admin(Method::GET, &format!("/admin/metrics{bad}"), Value::Null).await;
+        assert_eq!(answer.status, 400, "{bad}");
+    }
     for bad in ["limit=0", "limit=1001", "cursor=x", "cursor=used-%27", "since=1"] {
         let answer = client.admin(Method::GET, &format!("/admin/metrics?{bad}"), Value::Null).await;
         assert_eq!(answer.status, 400, "{bad}");
     }
+}
+
+#[tokio::test]
+async fn keys_with_a_policy_of_the_file_are_listed_when_they_were_used() {
+    let rules = "rules: [{name: policy, dimension: key, identifier: k, algorithm: fixed_window, limit: 9, window: 60s}]";
+    let client = Client::managed(rules).await;
+    assert_eq!(client.check(&json!({"user_id": "k", "endpoint": "/"})).await.body["rule"], "policy");
+    client.live().finish_logs().await;
+    assert_eq!(usage(&client, 10).await, [("k".to_owned(), "user".to_owned(), json!(8), json!(1))]);
 }
 
 #[tokio::test]

@@ -137,18 +137,14 @@ impl MetricsResponse {
     }
 
     /// The use of an identifier, as the fullest of the limits that hold for it has it.
-    fn fullest(usage: &UsageRecord, limits: &[EffectiveLimit]) -> Self {
+    fn fullest(dimension: &str, key: &str, limits: &[EffectiveLimit]) -> Self {
         let fill = |answer: &Answer| {
             u64::from(used(answer).unwrap_or_default()) * 1_000_000 / u64::from(answer.capacity).max(1)
         };
         let fullest = limits.iter().max_by_key(|limit| limit.answer.as_ref().map(fill));
         let (limit, answer) =
             (fullest.map(|limit| &*limit.limit), fullest.and_then(|limit| limit.answer.as_ref()));
-        Self {
-            allowed: Some(usage.allowed),
-            blocked: Some(usage.blocked),
-            ..Self::new(&usage.dimension, &usage.identifier, limit, None, answer)
-        }
+        Self::new(dimension, key, limit, None, answer)
     }
 
     fn new(
@@ -224,24 +220,26 @@ pub(crate) async fn metrics(
     let since = Timestamp::from_micros(now().as_micros().saturating_sub(USED_WITHIN.as_micros() as u64));
     let rest = page.limit - shown.len();
     let (records, next) = managed.live.catalog.usage_page(Period::Hour, since, after_used, rest).await?;
-    let policies: HashSet<&str> = current
-        .rules()
-        .filter(|rule| rule.is_policy())
-        .filter_map(|rule| rule.identifier.as_deref())
-        .collect();
+    let listed = current.catalog.rules.iter().map(|stored| &stored.rule).filter(|rule| is_policy(rule));
+    let policies: HashSet<&str> = listed.filter_map(|rule| rule.identifier.as_deref()).collect();
     let has_policy = |usage: &UsageRecord| {
         let covered = &current.file.policy_dimensions;
         policies.contains(&*usage.identifier)
             && (usage.dimension == DIMENSION || covered.contains(&usage.dimension))
     };
     for usage in records.iter().filter(|usage| !has_policy(usage) && usage.identifier != OTHERS) {
-        let user = Some(&*usage.identifier).filter(|_| usage.dimension == "user");
-        let profile = shared.profile(user).await;
-        let limits = shared.limiter.limits_of(&usage.dimension, &usage.identifier, profile.as_deref());
-        shown.push(MetricsResponse::fullest(usage, &limits.await?));
+        let row = used_by(&shared, &usage.dimension, &usage.identifier).await?;
+        shown.push(MetricsResponse { allowed: Some(usage.allowed), blocked: Some(usage.blocked), ..row });
     }
     let next = next.map(|next| format!("{USAGE_CURSOR}{next}"));
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", next))
+}
+
+/// The use of an identifier without a policy of the catalog, as far as its limits have one counter for all endpoints.
+async fn used_by(shared: &Shared, dimension: &str, key: &str) -> Result<MetricsResponse, ApiError> {
+    let profile = shared.profile(Some(key).filter(|_| dimension == "user")).await;
+    let limits = shared.limiter.limits_of(dimension, key, profile.as_deref()).await.map_err(named)?;
+    Ok(MetricsResponse::fullest(dimension, key, &limits))
 }
 
 /// The use of one key
@@ -250,7 +248,10 @@ pub(crate) async fn metrics(
     path = "/admin/metrics/{key}",
     operation_id = "admin_metrics_of",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy")),
+    params(
+        ("key" = value::Identifier, Path, description = "the key of a policy, or any identifier"),
+        ("dimension" = Option<value::Dimension>, Query, description = "of the identifier; `key` unless given"),
+    ),
     responses((status = 200, description = "What it has used.", body = MetricsResponse)),
 )]
 pub(crate) async fn metrics_of(
@@ -259,8 +260,11 @@ pub(crate) async fn metrics_of(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
+    let parameters = managed.parameters(&["dimension"])?;
     let key = path_part(path)?;
+    if let Some((_, dimension)) = parameters.last().filter(|(_, dimension)| dimension != DIMENSION) {
+        return Ok(json(StatusCode::OK, &used_by(&shared, dimension, &key).await?));
+    }
     let decision = shared.limiter.peek(&of(&key)).await.map_err(named)?;
     let current = managed.live.sources();
     let mut policies = current.catalog.rules.iter().filter(|stored| is_policy(&stored.rule));
