@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Clock, SystemClock};
+use pacegate::{Clock, WallClock};
 use sqlx::any::{Any, AnyRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AnyConnection, AnyPool, Connection};
@@ -36,7 +36,7 @@ pub struct CatalogOptions {
 
 impl Default for CatalogOptions {
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock::new()), audit_key: None }
+        Self { clock: Arc::new(WallClock::new()), audit_key: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use pacegate::{Clock, SystemClock, Timestamp};
+use pacegate::{Clock, Timestamp, WallClock};
 use pacegate_catalog::{Catalog, StoredKey};
 
 use crate::catalog::{CatalogLocation, Missing};
@@ -131,5 +131,5 @@ fn state(key: &StoredKey) -> &'static str {
 }
 
 fn now() -> Timestamp {
-    SystemClock::new().now()
+    WallClock::new().now()
 }

@@ -61,6 +61,7 @@ fn decisions_are_counted_by_the_rule_that_binds() {
     assert_eq!(after.get("pacegate_latency_seconds", &[("outcome", "blocked")]), Some(3.0));
     assert_eq!(after.get("pacegate_latency_seconds", &[("outcome", "error")]), Some(0.0));
     assert_eq!(after.get("pacegate_keys", &[("store", "default")]), Some(2.0));
+    assert_eq!(after.get("pacegate_store_clock_ahead_seconds", &[("store", "default")]), Some(0.0));
     assert!(after.get("pacegate_state_transitions", &[("to", "throttled")]).unwrap() >= 2.0);
     let count = |scrape: &Scrape, status| {
         scrape.get("pacegate_responses", &[("protocol", "http"), ("status", status)])

@@ -1,84 +1,54 @@
-//! The machine's clock, cheap enough to be read on every check.
+//! The machine's clocks, cheap enough to be read on every check.
+//!
+//! Time is counted by the processor's time-stamp counter. Once a second the count is compared with the operating system's monotonic clock,
+//! because the counter may jump when the machine sleeps or is restored elsewhere, and with its wall clock, which may be set.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pacegate_core::Timestamp;
 use pacegate_store::Clock;
+use parking_lot::Mutex;
 
-/// How often the machine's wall clock is looked at.
+/// How often the machine's other clocks are looked at.
 const COMPARE_EVERY_MICROS: u64 = 1_000_000;
-/// How far one comparison may move our time: 500 ppm, the rate at which NTP slews.
+/// How far one comparison may move the counters' time: 500 ppm, the rate at which NTP slews.
 const SLEW_MICROS_MAX: u64 = 500;
 /// A wall clock this far ahead was set, or the machine slept: follow at once.
 const STEP_MICROS: u64 = 1_000_000;
+/// How far the count may be from the monotonic clock: a thousandth of the time that passed, and this for reading one after the other.
+/// Beyond it, the counter jumped.
+const READING_MICROS_MAX: u64 = 10_000;
 
-/// Wall-clock time counted by the processor's time-stamp counter.
+/// The time that counters in memory go by. It does not go back.
 ///
-/// When the wall clock is set back, it keeps its pace and nears it at 500 ppm, so that nobody is locked out or let in. Two threads may so see it
-/// half a millisecond apart once a second; no key's time goes back by that.
+/// When the wall clock is set back, it keeps its pace and nears it at 500 ppm, so that no caller is locked out or let in; meanwhile it is
+/// [ahead](Self::ahead). Two threads may see it half a millisecond apart once a second; no key's time goes back by that.
 #[derive(Debug)]
-pub struct SystemClock {
-    counter: quanta::Clock,
-    /// What the counter showed at our start.
-    start: u64,
-    /// Microseconds per count, times 2^64.
-    micros_per_count: u64,
-    /// Microseconds from our start to the epoch; moved by the comparisons.
-    offset: AtomicU64,
-    /// When the wall clock is looked at again, in microseconds since our start.
-    compare_at: AtomicU64,
-}
+pub struct SystemClock(Counted<Machine>);
+
+/// The time of day of this machine, for what people say in hours and days. It follows the wall clock within a second, also backwards.
+#[derive(Debug)]
+pub struct WallClock(Counted<Machine>);
 
 impl SystemClock {
     /// Reads the wall clock once and counts from there. The first one in a process calibrates for a few milliseconds.
     pub fn new() -> Self {
-        let counter = quanta::Clock::new();
-        let start = counter.raw();
-        // Counting to microseconds at once saves a check the way over nanoseconds and a division.
-        const COUNTS: u64 = 1 << 40;
-        let nanos = u128::from(counter.delta_as_nanos(0, COUNTS));
-        let micros_per_count = u64::try_from((nanos << (64 - 40)) / 1_000).unwrap_or(u64::MAX);
-        Self {
-            counter,
-            start,
-            micros_per_count,
-            offset: AtomicU64::new(wall_micros()),
-            compare_at: AtomicU64::new(COMPARE_EVERY_MICROS),
-        }
+        Self(Counted::new(Machine::new()))
     }
 
-    #[cold]
-    fn compare(&self, elapsed: u64) {
-        let compare_at = self.compare_at.load(Ordering::Relaxed);
-        let next = elapsed + COMPARE_EVERY_MICROS;
-        // One thread compares; the others go on with the offset there is.
-        let won =
-            self.compare_at.compare_exchange(compare_at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if compare_at > elapsed || !won {
-            return;
-        }
-        let offset = self.offset.load(Ordering::Relaxed);
-        self.offset.store(corrected(offset, wall_micros().saturating_sub(elapsed)), Ordering::Relaxed);
+    /// By how many microseconds it is ahead of the wall clock, as of the last comparison: what the wall clock was set back.
+    pub fn ahead(&self) -> u64 {
+        self.0.ahead.load(Ordering::Relaxed)
     }
 }
 
-/// The offset to use when the wall clock suggests `wanted`.
-fn corrected(offset: u64, wanted: u64) -> u64 {
-    if wanted >= offset + STEP_MICROS {
-        wanted
-    } else if wanted >= offset {
-        offset + (wanted - offset).min(SLEW_MICROS_MAX)
-    } else {
-        offset - (offset - wanted).min(SLEW_MICROS_MAX)
+impl WallClock {
+    /// Reads the wall clock once and counts from there, until the next comparison.
+    pub fn new() -> Self {
+        Self(Counted::new(Machine::new()))
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is the clock")]
-fn wall_micros() -> u64 {
-    // A machine set before 1970 counts from 1970.
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Default for SystemClock {
@@ -87,16 +57,153 @@ impl Default for SystemClock {
     }
 }
 
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Clock for SystemClock {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        // Neither difference nor sum can overflow in the lifetime of a machine.
-        let counts = self.counter.raw().wrapping_sub(self.start);
-        let elapsed = ((u128::from(counts) * u128::from(self.micros_per_count)) >> 64) as u64;
-        if elapsed >= self.compare_at.load(Ordering::Relaxed) {
-            self.compare(elapsed);
+        self.0.now(nearing)
+    }
+}
+
+impl Clock for WallClock {
+    #[inline(always)]
+    fn now(&self) -> Timestamp {
+        self.0.now(|_, wall| wall)
+    }
+}
+
+/// The time of counters that is at `time` when the wall clock shows `wall`.
+fn nearing(time: u64, wall: u64) -> u64 {
+    if wall >= time.saturating_add(STEP_MICROS) {
+        wall
+    } else if wall >= time {
+        time + (wall - time).min(SLEW_MICROS_MAX)
+    } else {
+        time - (time - wall).min(SLEW_MICROS_MAX)
+    }
+}
+
+/// What the machine tells about time.
+trait Source: fmt::Debug {
+    /// The processor's counter.
+    fn count(&self) -> u64;
+    /// What 2^64 counts are in microseconds.
+    fn micros_per_2_64_counts(&self) -> u64;
+    /// Time that passes while the machine runs, from any start.
+    fn monotonic_micros(&self) -> u64;
+    /// Time since the epoch, as it is set.
+    fn wall_micros(&self) -> u64;
+}
+
+#[derive(Debug)]
+struct Machine {
+    counter: quanta::Clock,
+    started: Instant,
+}
+
+impl Machine {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn new() -> Self {
+        Self { counter: quanta::Clock::new(), started: Instant::now() }
+    }
+}
+
+impl Source for Machine {
+    #[inline(always)]
+    fn count(&self) -> u64 {
+        self.counter.raw()
+    }
+
+    fn micros_per_2_64_counts(&self) -> u64 {
+        const COUNTS: u64 = 1 << 40;
+        let nanos = u128::from(self.counter.delta_as_nanos(0, COUNTS));
+        u64::try_from((nanos << (64 - 40)) / 1_000).unwrap_or(u64::MAX)
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn wall_micros(&self) -> u64 {
+        // A machine set before 1970 counts from 1970.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since_epoch.as_micros()).map_or(Timestamp::MAX, Timestamp::from_micros).as_micros()
+    }
+}
+
+/// Time counted by a counter, and compared with the other clocks once a second.
+#[derive(Debug)]
+struct Counted<S> {
+    source: S,
+    /// Counting to microseconds at once saves a check the way over nanoseconds and a division.
+    micros_per_2_64_counts: u64,
+    /// What the counter showed at the last comparison.
+    compared_at: AtomicU64,
+    /// The time then, in microseconds since the epoch.
+    time: AtomicU64,
+    /// How far the time was ahead of the wall clock then.
+    ahead: AtomicU64,
+    /// What the monotonic clock showed then. Locked by the thread that compares.
+    monotonic: Mutex<u64>,
+}
+
+impl<S: Source> Counted<S> {
+    fn new(source: S) -> Self {
+        let (monotonic, wall, count) = (source.monotonic_micros(), source.wall_micros(), source.count());
+        Self {
+            micros_per_2_64_counts: source.micros_per_2_64_counts(),
+            compared_at: AtomicU64::new(count),
+            time: AtomicU64::new(wall),
+            ahead: AtomicU64::new(0),
+            monotonic: Mutex::new(monotonic),
+            source,
         }
-        Timestamp::from_micros(self.offset.load(Ordering::Relaxed).wrapping_add(elapsed))
+    }
+
+    /// `follow` says what the time becomes at a comparison, from what it would be without, and the wall clock.
+    #[inline(always)]
+    fn now(&self, follow: fn(u64, u64) -> u64) -> Timestamp {
+        let compared_at = self.compared_at.load(Ordering::Acquire);
+        let time = self.time.load(Ordering::Acquire);
+        // Read last: a count from before a jump must not meet the time from after it.
+        let elapsed = self.micros(self.source.count().wrapping_sub(compared_at));
+        let now = if elapsed < COMPARE_EVERY_MICROS { time + elapsed } else { self.compare(follow) };
+        Timestamp::from_micros(now)
+    }
+
+    /// So many counts in microseconds; a counter that went back has counted for centuries.
+    #[inline(always)]
+    fn micros(&self, counts: u64) -> u64 {
+        ((u128::from(counts) * u128::from(self.micros_per_2_64_counts)) >> 64) as u64
+    }
+
+    /// Compares, and tells the time.
+    #[cold]
+    fn compare(&self, follow: fn(u64, u64) -> u64) -> u64 {
+        let mut monotonic = self.monotonic.lock();
+        let count = self.source.count();
+        let elapsed = self.micros(count.wrapping_sub(self.compared_at.load(Ordering::Relaxed)));
+        let time = self.time.load(Ordering::Relaxed);
+        if elapsed < COMPARE_EVERY_MICROS {
+            // Another thread was first.
+            return time + elapsed;
+        }
+        let (present, wall) = (self.source.monotonic_micros(), self.source.wall_micros());
+        let passed = present.saturating_sub(*monotonic);
+        let jumped = elapsed.abs_diff(passed) > READING_MICROS_MAX + passed / 1_000;
+        let next = follow(time.saturating_add(if jumped { passed } else { elapsed }), wall);
+        *monotonic = present;
+        self.ahead.store(next.saturating_sub(wall), Ordering::Relaxed);
+        // In this order: a thread that sees the new count sees the new time.
+        self.time.store(next, Ordering::Release);
+        self.compared_at.store(count, Ordering::Release);
+        next
     }
 }
 
@@ -104,21 +211,152 @@ impl Clock for SystemClock {
 mod tests {
     use super::*;
 
-    #[test]
-    fn follows_the_wall_clock_without_going_back() {
-        let offset = 1_000_000_000;
-        assert_eq!(corrected(offset, offset + 3_600_000_000), offset + 3_600_000_000, "set forward");
-        assert_eq!(corrected(offset, offset + 2_000), offset + 500, "a little slow");
-        assert_eq!(corrected(offset, offset - 200), offset - 200, "a little fast");
-        assert_eq!(corrected(offset, offset - 3_600_000_000 / 4), offset - 500, "set back");
+    const SECOND: u64 = 1_000_000;
+    const HOUR: u64 = 3_600 * SECOND;
+    const START: u64 = 1_790_000_000 * SECOND;
+    const COUNTS_PER_MICRO: u64 = 3_000;
+
+    /// A machine whose clocks are moved by hand.
+    #[derive(Debug)]
+    struct Moved {
+        count: AtomicU64,
+        monotonic: AtomicU64,
+        wall: AtomicU64,
+    }
+
+    impl Source for Moved {
+        fn count(&self) -> u64 {
+            self.count.load(Ordering::Relaxed)
+        }
+
+        fn micros_per_2_64_counts(&self) -> u64 {
+            u64::MAX.div_ceil(COUNTS_PER_MICRO)
+        }
+
+        fn monotonic_micros(&self) -> u64 {
+            self.monotonic.load(Ordering::Relaxed)
+        }
+
+        fn wall_micros(&self) -> u64 {
+            self.wall.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Moved {
+        fn clock() -> Counted<Self> {
+            let count = AtomicU64::new(1 << 50);
+            Counted::new(Self { count, monotonic: AtomicU64::new(77), wall: AtomicU64::new(START) })
+        }
+
+        fn pass(&self, micros: u64) {
+            self.count.fetch_add(micros * COUNTS_PER_MICRO, Ordering::Relaxed);
+            self.monotonic.fetch_add(micros, Ordering::Relaxed);
+            self.wall.fetch_add(micros, Ordering::Relaxed);
+        }
+
+        fn set_wall(&self, by: i64) {
+            self.wall.fetch_add(by as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn counters(clock: &Counted<Moved>) -> u64 {
+        clock.now(nearing).as_micros()
+    }
+
+    fn wall(clock: &Counted<Moved>) -> u64 {
+        clock.now(|_, wall| wall).as_micros()
+    }
+
+    fn assert_shows(time: u64, expected: u64) {
+        assert!(time.abs_diff(expected) <= 1_000, "shows {time} instead of {expected}");
     }
 
     #[test]
-    fn tells_the_wall_clock_time() {
-        let clock = SystemClock::new();
-        let before = wall_micros();
-        let now = clock.now().as_micros();
-        assert!(now.abs_diff(before) < 1_000_000, "{now} is far from {before}");
-        assert!(clock.now().as_micros() >= now);
+    fn counts_between_comparisons_and_over_idle_times() {
+        let clock = Moved::clock();
+        let mut passed = 0;
+        for step in [0, 1, 999_998, 1, 1, 700_000, 700_000, HOUR, 3, 90 * 24 * HOUR] {
+            clock.source.pass(step);
+            passed += step;
+            assert_shows(counters(&clock), START + passed);
+        }
+    }
+
+    #[test]
+    fn counter_that_jumps_does_not_move_the_time() {
+        // Back behind where it started (suspend), back by a little, and ahead (restored on another machine).
+        for (from, to) in [(1 << 50, 5), (1 << 50, (1 << 50) - 1_000_000_000), (1 << 50, 1 << 62)] {
+            let clock = Moved::clock();
+            clock.source.pass(10 * SECOND);
+            assert_shows(counters(&clock), START + 10 * SECOND);
+            clock.source.count.fetch_add(to, Ordering::Relaxed);
+            clock.source.count.fetch_sub(from, Ordering::Relaxed);
+            clock.source.pass(20);
+            assert_shows(counters(&clock), START + 10 * SECOND);
+            // It goes on from there, also past the count that it had once.
+            for second in 11..1_000 {
+                clock.source.pass(SECOND);
+                assert_shows(counters(&clock), START + second * SECOND);
+            }
+        }
+    }
+
+    #[test]
+    fn counters_follow_a_wall_clock_forward_at_once_and_never_go_back() {
+        let clock = Moved::clock();
+        clock.source.pass(SECOND);
+        clock.source.set_wall(HOUR as i64);
+        assert_shows(counters(&clock), START + SECOND + HOUR);
+        assert_eq!(clock.ahead.load(Ordering::Relaxed), 0);
+        clock.source.set_wall(-(HOUR as i64));
+        let mut last = counters(&clock);
+        for second in 2..100 {
+            clock.source.pass(SECOND);
+            let time = counters(&clock);
+            assert!(time > last, "{time} after {last}");
+            assert_shows(time, START + HOUR + second * SECOND - (second - 1) * SLEW_MICROS_MAX);
+            assert_shows(clock.ahead.load(Ordering::Relaxed), HOUR - (second - 1) * SLEW_MICROS_MAX);
+            last = time;
+        }
+    }
+
+    #[test]
+    fn counters_near_a_wall_clock_that_drifts() {
+        for drift in [2_000, -2_000] {
+            let clock = Moved::clock();
+            clock.source.set_wall(drift);
+            for slews in 1..=6 {
+                clock.source.pass(SECOND);
+                let neared = (slews * SLEW_MICROS_MAX as i64).min(2_000) * drift.signum();
+                let passed = START + slews as u64 * SECOND;
+                let time = counters(&clock);
+                let expected = passed.saturating_add_signed(neared);
+                assert!(time.abs_diff(expected) < 100, "{time} instead of {expected} after {slews}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_time_of_day_follows_the_wall_clock_both_ways() {
+        let clock = Moved::clock();
+        for step in [HOUR as i64, -(HOUR as i64), -(24 * HOUR as i64), 3] {
+            clock.source.set_wall(step);
+            clock.source.pass(SECOND);
+            assert_eq!(wall(&clock), clock.source.wall_micros());
+            clock.source.pass(SECOND / 2);
+            assert_shows(wall(&clock), clock.source.wall_micros());
+        }
+    }
+
+    #[test]
+    fn the_machines_clocks_tell_the_time_of_day() {
+        let (counters, wall) = (SystemClock::new(), WallClock::new());
+        let before = counters.0.source.wall_micros();
+        let times = [counters.now().as_micros(), wall.now().as_micros()];
+        let after = counters.0.source.wall_micros();
+        for time in times {
+            assert!((before - SECOND..=after + SECOND).contains(&time), "{time}, not {before} to {after}");
+        }
+        assert!(counters.now().as_micros() >= times[0]);
     }
 }

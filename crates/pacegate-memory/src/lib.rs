@@ -29,5 +29,5 @@ mod shard;
 mod store;
 mod sync;
 
-pub use clock::SystemClock;
+pub use clock::{SystemClock, WallClock};
 pub use store::{MemoryOptions, MemoryStore};

@@ -497,6 +497,10 @@ impl Store for MemoryStore {
     }
 
     fn figures(&self) -> Figures {
-        vec![("keys", Figure::Level(self.keys() as u64))]
+        let mut figures = vec![("keys", Figure::Level(self.keys() as u64))];
+        if let StoreClock::System(clock) = &self.clock {
+            figures.push(("clock_ahead_seconds", Figure::Level(clock.ahead() / 1_000_000)));
+        }
+        figures
     }
 }

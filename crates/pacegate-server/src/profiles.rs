@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use pacegate::{Clock, Profile, SystemClock, Timestamp};
+use pacegate::{Clock, Profile, Timestamp, WallClock};
 use pacegate_catalog::{Catalog, Revision};
 use quick_cache::sync::Cache;
 use tokio::sync::Mutex;
@@ -135,6 +135,6 @@ impl fmt::Debug for Profiles {
 
 /// The time of this machine, for what people say in hours and days.
 pub(crate) fn now() -> Timestamp {
-    static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+    static CLOCK: LazyLock<WallClock> = LazyLock::new(WallClock::new);
     CLOCK.now()
 }

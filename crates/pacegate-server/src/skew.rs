@@ -53,7 +53,8 @@ impl Skew {
         }
         let second = own.as_micros() / 1_000_000;
         let warned = self.warned.load(Ordering::Relaxed);
-        let due = second >= warned.saturating_add(WARN_EVERY);
+        // The clock may have been set back since.
+        let due = second.abs_diff(warned) >= WARN_EVERY;
         // One of those that come at once says it.
         if due && self.warned.compare_exchange(warned, second, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             tracing::warn!(

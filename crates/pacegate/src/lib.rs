@@ -108,7 +108,7 @@ pub use pacegate_core::Decision as CoreDecision;
 pub use pacegate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
 };
-pub use pacegate_memory::{MemoryOptions, MemoryStore, SystemClock};
+pub use pacegate_memory::{MemoryOptions, MemoryStore, SystemClock, WallClock};
 pub use pacegate_store::{
     ApplyFuture, BreakerState, Clock, Command, FailureMode, Figure, Figures, Gauge, Present, ShardedStore,
     Store, StoreError, StoreHealth, TRACES,

@@ -18,8 +18,13 @@ use super::{CLASSES, Ending, process};
 use crate::app::Shared;
 
 /// What stores count about themselves: the name there, the name here, and what it means.
-const STORE_FIGURES: [(&str, &str, &str); 11] = [
+const STORE_FIGURES: [(&str, &str, &str); 12] = [
     ("keys", "pacegate_keys", "Counters that are kept now"),
+    (
+        "clock_ahead_seconds",
+        "pacegate_store_clock_ahead_seconds",
+        "How far the time of counters in memory is ahead of the wall clock, which was set back",
+    ),
     ("errors", "pacegate_store_errors", "Commands that a store failed to carry out"),
     ("degraded", "pacegate_degraded", "Checks and looks that were answered without their store"),
     ("breaker_openings", "pacegate_breaker_openings", "How often a store was given up for a while"),

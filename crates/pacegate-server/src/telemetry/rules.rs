@@ -179,7 +179,9 @@ impl Rule {
     }
 
     fn least_remaining_at(&self, second: u64) -> Option<u64> {
-        let recent = |number: u64| number + 1 >= second / LEAST_FOR;
+        let number = second / LEAST_FOR;
+        // Neither too old nor from before the clock was set back.
+        let recent = |own: u64| (number.saturating_sub(1)..=number).contains(&own);
         let halves = self.least.iter().filter(|(number, _)| recent(number.load(Ordering::Relaxed)));
         let least = halves.map(|(_, least)| least.load(Ordering::Relaxed)).min()?;
         (least != UNKNOWN).then_some(least)
@@ -219,5 +221,6 @@ mod tests {
         assert_eq!(rule.least_remaining_at(130), Some(3));
         assert_eq!(rule.least_remaining_at(150), Some(9));
         assert_eq!(rule.least_remaining_at(300), None);
+        assert_eq!(rule.least_remaining_at(30), None, "the clock was set back");
     }
 }
