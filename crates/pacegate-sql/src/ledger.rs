@@ -93,7 +93,9 @@ impl Ledger {
             Act::Refund(taken_at) => Ok(Outcome::Decided(self.refund(request, now, taken_at))),
             Act::Reset => {
                 for charge in &request.charges {
-                    self.put(&charge.key, Content::Nothing, now);
+                    if self.state(&charge.key).is_some() {
+                        self.put(&charge.key, Content::Nothing, now);
+                    }
                 }
                 Ok(Outcome::Reset { at: now })
             }

@@ -1,7 +1,5 @@
 //! The statements of MySQL and MariaDB.
 
-use std::collections::BTreeSet;
-
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
 
@@ -41,24 +39,23 @@ pub(crate) async fn limit_statements(
 }
 
 pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    let mut locked = lock_once(connection, keys, "").await?;
-    if locked.rows.len() < keys.len() {
-        // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
-        raw_sql("ROLLBACK").execute(&mut *connection).await?;
-        let count = padded(keys.len());
-        // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
-        let sql = format!(
-            "{BRIEFLY} INSERT INTO pacegate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
-            list("(?, '', 0)", count)
-        );
-        let mut create = query(AssertSqlSafe(sql));
-        for key in pad(keys, count) {
-            create = create.bind(key.as_bytes());
-        }
-        create.execute(&mut *connection).await?;
-        locked = lock_once(connection, keys, "").await?;
-    }
+    let locked = lock_once(connection, keys, "").await?;
     timed(connection, locked).await
+}
+
+/// Makes the rows that are missing and locks all of them, in the order of the keys.
+pub(crate) async fn create(connection: &mut MySqlConnection, keys: &[&str]) -> Result<(), sqlx::Error> {
+    let count = padded(keys.len());
+    // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
+    let sql = format!(
+        "{BRIEFLY} INSERT INTO pacegate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
+        list("(?, '', 0)", count)
+    );
+    let mut create = query(AssertSqlSafe(sql));
+    for key in pad(keys, count) {
+        create = create.bind(key.as_bytes());
+    }
+    create.execute(connection).await.map(drop)
 }
 
 pub(crate) async fn lock_free(
@@ -69,20 +66,23 @@ pub(crate) async fn lock_free(
     timed(connection, locked).await
 }
 
-/// Which of the keys have a row, locked or not.
-pub(crate) async fn existing(
+/// The rows of these keys as last committed, locked or not.
+pub(crate) async fn read(
     connection: &mut MySqlConnection,
     keys: &[&str],
-) -> Result<BTreeSet<String>, sqlx::Error> {
+) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
     let count = padded(keys.len());
-    let sql = format!("SELECT k FROM pacegate_state WHERE k IN ({})", list("?", count));
+    let sql = format!("SELECT k, state FROM pacegate_state WHERE k IN ({})", list("?", count));
     let mut select = query(AssertSqlSafe(sql));
     for key in pad(keys, count) {
         select = select.bind(key.as_bytes());
     }
-    let found = select.fetch_all(connection).await?;
-    let key = |row: &MySqlRow| Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(0)?).into_owned());
-    found.iter().map(key).collect()
+    select.fetch_all(connection).await?.iter().map(key_and_state).collect()
+}
+
+fn key_and_state(row: &MySqlRow) -> Result<(String, Vec<u8>), sqlx::Error> {
+    let key: Vec<u8> = row.try_get(0)?;
+    Ok((String::from_utf8_lossy(&key).into_owned(), row.try_get(1)?))
 }
 
 /// Where there are no rows, they do not tell the time.
@@ -115,8 +115,7 @@ async fn lock_once(
     }
     for row in select.fetch_all(connection).await? {
         locked.now_micros = locked.now_micros.max(row.try_get::<i64, _>(2)?);
-        let key: Vec<u8> = row.try_get(0)?;
-        locked.rows.push((String::from_utf8_lossy(&key).into_owned(), row.try_get(1)?));
+        locked.rows.push(key_and_state(&row)?);
     }
     Ok(locked)
 }

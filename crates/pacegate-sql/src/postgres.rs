@@ -1,9 +1,7 @@
 //! The statements of PostgreSQL.
 
-use std::collections::BTreeSet;
-
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, query_scalar, raw_sql};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, query_as, raw_sql};
 
 use crate::ledger::Change;
 use crate::session::{Locked, expires_minute};
@@ -22,8 +20,8 @@ const LOCK_FREE: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM paceg
     SELECT locked.k, locked.state, clock.now FROM \
     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
     LEFT JOIN locked ON true";
-const EXISTING: &str = "SELECT k FROM pacegate_state WHERE k = ANY($1)";
-/// Makes rows for new keys and locks them, also those that somebody else made meanwhile.
+const READ: &str = "SELECT k, state FROM pacegate_state WHERE k = ANY($1)";
+/// Makes rows for new keys and locks them, and locks those that exist.
 const CREATE: &str = "INSERT INTO pacegate_state (k, state, expires) SELECT k, ''::bytea, 0 FROM unnest($1::text[]) AS new (k) ORDER BY k COLLATE \"C\" \
     ON CONFLICT (k) DO UPDATE SET k = EXCLUDED.k";
 const WRITE: &str = "UPDATE pacegate_state SET state = new.state, expires = new.expires \
@@ -48,28 +46,24 @@ pub(crate) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Err
 }
 
 pub(crate) async fn lock(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    let mut locked = lock_once(connection, LOCK, keys).await?;
-    if locked.rows.len() < keys.len() {
-        // Whoever makes rows while it holds others locks out of order: all over again, in the order of the keys.
-        raw_sql("ROLLBACK").execute(&mut *connection).await?;
-        begin(connection).await?;
-        query(CREATE).bind(keys).execute(&mut *connection).await?;
-        locked = lock_once(connection, LOCK, keys).await?;
-    }
-    Ok(locked)
+    lock_once(connection, LOCK, keys).await
+}
+
+/// Makes the rows that are missing and locks all of them, in the order of the keys.
+pub(crate) async fn create(connection: &mut PgConnection, keys: &[&str]) -> Result<(), sqlx::Error> {
+    query(CREATE).bind(keys).execute(connection).await.map(drop)
 }
 
 pub(crate) async fn lock_free(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
     lock_once(connection, LOCK_FREE, keys).await
 }
 
-/// Which of the keys have a row, locked or not.
-pub(crate) async fn existing(
+/// The rows of these keys as last committed, locked or not.
+pub(crate) async fn read(
     connection: &mut PgConnection,
     keys: &[&str],
-) -> Result<BTreeSet<String>, sqlx::Error> {
-    let found: Vec<String> = query_scalar(EXISTING).bind(keys).fetch_all(connection).await?;
-    Ok(found.into_iter().collect())
+) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
+    query_as(READ).bind(keys).fetch_all(connection).await
 }
 
 async fn lock_once(

@@ -33,8 +33,16 @@ pub(crate) enum Session {
 pub(crate) struct Locked {
     pub(crate) rows: Vec<(String, Vec<u8>)>,
     pub(crate) now_micros: i64,
-    /// Those that exist and are locked by others, if nobody waited for them.
+    /// Those that exist and are locked by other transactions, if they were not waited for.
     pub(crate) held: BTreeSet<String>,
+}
+
+impl Locked {
+    /// Those of `keys` that have no locked row.
+    pub(crate) fn absent<'a>(&self, keys: &[&'a str]) -> Vec<&'a str> {
+        let here: BTreeSet<&str> = self.rows.iter().map(|(key, _)| key.as_str()).collect();
+        keys.iter().copied().filter(|key| !here.contains(key)).collect()
+    }
 }
 
 impl Session {
@@ -55,7 +63,13 @@ impl Session {
         }
     }
 
-    /// Locks the rows of `keys`, which are sorted and differ, and makes those that are missing.
+    /// Gives up the transaction with its locks, and begins another.
+    pub(crate) async fn begin_again(&mut self) -> Result<(), sqlx::Error> {
+        self.rollback().await?;
+        self.begin().await
+    }
+
+    /// Locks the existing rows of `keys`, which are sorted and differ.
     pub(crate) async fn lock(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::lock(connection, keys).await,
@@ -63,19 +77,31 @@ impl Session {
         }
     }
 
-    /// As [`lock`](Self::lock), but waits for nobody and makes nothing: rows that are missing or locked by others are left out.
+    /// Makes the missing rows of `keys`, which are sorted and differ, and locks all of them. No row may be locked yet.
+    pub(crate) async fn create(&mut self, keys: &[&str]) -> Result<(), sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::create(connection, keys).await,
+            Self::Postgres(connection) => postgres::create(connection, keys).await,
+        }
+    }
+
+    /// The rows of `keys` as last committed, without waiting for locks.
+    pub(crate) async fn read(&mut self, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::read(connection, keys).await,
+            Self::Postgres(connection) => postgres::read(connection, keys).await,
+        }
+    }
+
+    /// As [`lock`](Self::lock), without waiting: rows that other transactions have locked are left out.
     pub(crate) async fn lock_free(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         let mut locked = match self {
             Self::MySql(connection) => mysql::lock_free(connection, keys).await?,
             Self::Postgres(connection) => postgres::lock_free(connection, keys).await?,
         };
-        let here: BTreeSet<&str> = locked.rows.iter().map(|(key, _)| key.as_str()).collect();
-        let absent: Vec<&str> = keys.iter().copied().filter(|key| !here.contains(key)).collect();
+        let absent = locked.absent(keys);
         if !absent.is_empty() {
-            locked.held = match self {
-                Self::MySql(connection) => mysql::existing(connection, &absent).await?,
-                Self::Postgres(connection) => postgres::existing(connection, &absent).await?,
-            };
+            locked.held = self.read(&absent).await?.into_iter().map(|(key, _)| key).collect();
         }
         Ok(locked)
     }

@@ -19,10 +19,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Trouble, before_commit, during_commit, locked, not_connected};
-use crate::ledger::Ledger;
+use crate::ledger::{Change, Ledger};
 use crate::request::Request;
 use crate::schema;
-use crate::session::{Options, Session};
+use crate::session::{Locked, Options, Session};
 use crate::sweep::sweep_step;
 
 /// How many commands share a transaction.
@@ -385,32 +385,90 @@ impl Held {
     }
 }
 
-/// With `wait` every job is answered; without, those are left out that would have to wait for somebody else's lock or need new rows.
+/// With `wait` every job is answered; without, those are left out that would have to wait for another transaction's lock
+/// or need new rows.
 async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result<Done, Trouble> {
     let keys: BTreeSet<&str> = jobs.iter().flat_map(|job| job.keys()).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     session.begin().await.map_err(|error| before_commit(&error))?;
-    let locked = if wait { session.lock(&keys).await } else { session.lock_free(&keys).await };
-    let locked = locked.map_err(|error| before_commit(&error))?;
-    let now = Timestamp::from_micros(u64::try_from(locked.now_micros).unwrap_or_default());
-    let mut ledger = Ledger::new(locked.rows.into_iter());
+    if !wait {
+        let locked = session.lock_free(&keys).await.map_err(|error| before_commit(&error))?;
+        let (answers, changes) = decide(jobs, locked.rows, locked.now_micros, false);
+        end(session, &changes).await?;
+        return Ok(Done { answers, held: locked.held });
+    }
+    // Denials, peeks and resets of absent keys must not make rows, so a row is made only after a look at what the batch
+    // would write. This set only grows, so there are few rounds.
+    let mut needed: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let mut locked = lock(session, &keys, &needed).await.map_err(|error| before_commit(&error))?;
+        let own: BTreeSet<String> = locked.rows.iter().map(|(key, _)| key.clone()).collect();
+        let absent = locked.absent(&keys);
+        if !own.is_empty() && !absent.is_empty() {
+            // While a lock was waited for, its holder may have made rows that the statement did not see.
+            let read = session.read(&absent).await.map_err(|error| before_commit(&error))?;
+            locked.rows.extend(read);
+        }
+        let (answers, changes) = decide(jobs, locked.rows, locked.now_micros, true);
+        let unlocked: Vec<&Change> = changes.iter().filter(|change| !own.contains(&change.key)).collect();
+        if unlocked.is_empty() {
+            end(session, &changes).await?;
+            return Ok(Done { answers, held: BTreeSet::new() });
+        }
+        needed.extend(unlocked.into_iter().map(|change| change.key.clone()));
+        if !own.is_empty() {
+            // Rows made while others are locked would be locked out of order.
+            session.begin_again().await.map_err(|error| before_commit(&error))?;
+            needed.extend(own);
+        }
+    }
+}
+
+/// Locks the rows of `keys` that exist; or, if there are `needed` ones, these alone, and makes those that are missing.
+async fn lock(
+    session: &mut Session,
+    keys: &[&str],
+    needed: &BTreeSet<String>,
+) -> Result<Locked, sqlx::Error> {
+    if needed.is_empty() {
+        return session.lock(keys).await;
+    }
+    let needed: Vec<&str> = needed.iter().map(String::as_str).collect();
+    session.create(&needed).await?;
+    session.lock(&needed).await
+}
+
+/// Decides on the jobs in order by these rows; every other key has no state. Without `complete`, jobs with keys that have
+/// no row are left out.
+fn decide(
+    jobs: &[&Job],
+    rows: Vec<(String, Vec<u8>)>,
+    now_micros: i64,
+    complete: bool,
+) -> (Vec<Option<Answer>>, Vec<Change>) {
+    let now = Timestamp::from_micros(u64::try_from(now_micros).unwrap_or_default());
+    let mut ledger = Ledger::new(rows.into_iter());
     if jobs.iter().any(|job| job.now.is_some()) {
         ledger.keep();
     }
     let decide = |job: &&Job| {
-        if !wait && !job.keys().all(|key| ledger.has(key)) {
+        if !complete && !job.keys().all(|key| ledger.has(key)) {
             return None;
         }
         let at = job.now.unwrap_or(now);
         Some(job.requests.iter().map(|request| ledger.apply(request, at)).collect())
     };
     let answers = jobs.iter().map(decide).collect();
-    let changes = ledger.changes();
-    if !changes.is_empty() {
-        session.write(&changes).await.map_err(|error| before_commit(&error))?;
+    (answers, ledger.changes())
+}
+
+/// Writes and commits the changes. Without any, nothing has to reach the disk.
+async fn end(session: &mut Session, changes: &[Change]) -> Result<(), Trouble> {
+    if changes.is_empty() {
+        return session.rollback().await.map_err(|error| before_commit(&error));
     }
-    session.commit().await.map_err(|error| during_commit(&error))?;
-    Ok(Done { answers, held: locked.held })
+    session.write(changes).await.map_err(|error| before_commit(&error))?;
+    session.commit().await.map_err(|error| during_commit(&error))
 }
 
 async fn connect(options: &Options) -> Result<Session, StoreError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
 use pacegate_sql::{SqlOptions, SqlStore};
-use pacegate_store::{Action, Charge, Command, Outcome, Store};
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{MariaDb, Postgres};
 
 /// What both databases are asked.
@@ -135,5 +135,89 @@ async fn a_denial_leaves_its_row_as_it_is() {
             assert!(!take(&store, "u").await);
         }
         assert_eq!(database.query("SELECT k, state, expires FROM pacegate_state"), before);
+    }
+}
+
+/// One command over counters of `rules`, each with a capacity of 1.
+async fn apply(
+    store: &SqlStore,
+    action: Action<'_>,
+    rules: &[&str],
+    identifier: &str,
+    cost: u32,
+) -> Option<bool> {
+    let counters: Vec<Counter> = rules.iter().map(|rule| Counter::new(rule, "user", "")).collect();
+    let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
+    let charges: Vec<Charge<'_>> =
+        counters.iter().map(|counter| Charge::new(Key::new(counter, identifier, ""), &limit)).collect();
+    let command = Command { action, charges: &charges, cost: Cost::try_new(cost.into()).unwrap() };
+    match store.apply(&[command], None).await.remove(0).unwrap() {
+        Outcome::Decided(decision) => Some(decision.allowed),
+        _ => None,
+    }
+}
+
+const ROWS: &str = "SELECT k, state, expires FROM pacegate_state ORDER BY k";
+
+#[tokio::test]
+async fn denied_take_peek_reset_and_refund_of_absent_keys_write_no_row() {
+    let idempotency = |key| Some(Idempotency { caller: "caller", key, fingerprint: [7; 16] });
+    for database in both() {
+        let store = connect(&database.url()).await.unwrap();
+        assert!(take(&store, "u").await);
+        let before = database.query(ROWS);
+        let written = |what: &str| assert_eq!(database.query(ROWS), before, "{what}");
+
+        let denied = apply(&store, Action::Take { idempotency: idempotency("a") }, &["rule"], "u", 1).await;
+        assert_eq!(denied, Some(false));
+        written("denied take with an idempotency key");
+        assert_eq!(apply(&store, Action::take(), &["rule"], "new", 2).await, Some(false));
+        written("take of an absent key whose cost exceeds the capacity");
+        let keyed = Action::Take { idempotency: idempotency("b") };
+        assert_eq!(apply(&store, keyed, &["rule"], "new", 2).await, Some(false));
+        written("the same with an idempotency key");
+        for chain in [["another", "rule"], ["rule", "second"]] {
+            assert_eq!(apply(&store, Action::take(), &chain, "u", 1).await, Some(false));
+            written("take that one limit denies, with a second limit that has no row yet");
+        }
+        assert_eq!(apply(&store, Action::peek(), &["rule"], "new", 1).await, Some(true));
+        let keyed = Action::Peek { idempotency: idempotency("c") };
+        assert_eq!(apply(&store, keyed, &["rule", "second"], "u", 1).await, Some(false));
+        written("peek");
+        assert_eq!(apply(&store, Action::Reset, &["rule"], "new", 1).await, None);
+        written("reset of an absent key");
+        assert_eq!(apply(&store, Action::Refund { taken_at: None }, &["rule"], "new", 1).await, Some(true));
+        written("refund of an absent key");
+    }
+}
+
+#[tokio::test]
+async fn one_batch_writes_the_rows_of_admitted_takes_only() {
+    for database in both() {
+        let store = connect(&database.url()).await.unwrap();
+        let counter = Counter::new("rule", "user", "");
+        let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
+        let names = ["a-peeked", "b-taken", "c-too-expensive", "d-taken", "b-taken"];
+        let charges = names.map(|name| [Charge::new(Key::new(&counter, name, ""), &limit)]);
+        let actions = [Action::peek(), Action::take(), Action::take(), Action::take(), Action::take()];
+        let costs = [1_u64, 1, 2, 1, 1];
+        let commands: Vec<Command<'_>> = (0..names.len())
+            .map(|index| Command {
+                action: actions[index],
+                charges: &charges[index],
+                cost: Cost::try_new(costs[index]).unwrap(),
+            })
+            .collect();
+        let allowed: Vec<bool> = store
+            .apply(&commands, None)
+            .await
+            .into_iter()
+            .map(|outcome| matches!(outcome, Ok(Outcome::Decided(decision)) if decision.allowed))
+            .collect();
+        assert_eq!(allowed, [true, true, false, true, false]);
+        assert_eq!(
+            database.query("SELECT k FROM pacegate_state ORDER BY k"),
+            "c:user:b-taken:rule:\nc:user:d-taken:rule:"
+        );
     }
 }
