@@ -125,6 +125,59 @@ async fn rows_that_are_not_needed_any_more_are_swept() {
     }
 }
 
+/// A row goes when the minute in `expires` has passed by the database's clock, and not before.
+#[tokio::test]
+async fn sweep_keeps_rows_until_their_minute_has_passed() {
+    for database in both() {
+        let store = connect(&database.url()).await.unwrap();
+        let minute = || {
+            let sql = if database.url().starts_with("postgres") {
+                "SELECT floor(extract(epoch FROM now()) / 60)::integer"
+            } else {
+                "SELECT FLOOR(UNIX_TIMESTAMP(NOW()) / 60)"
+            };
+            database.query(sql).parse::<i64>().unwrap()
+        };
+        loop {
+            let now = minute();
+            let rows: Vec<String> =
+                (-3..=3).map(|offset: i64| format!("('{}', '', {})", offset + 4, now + offset)).collect();
+            database.query("DELETE FROM pacegate_state");
+            let values = rows.join(", ");
+            database.query(&format!("INSERT INTO pacegate_state (k, state, expires) VALUES {values}"));
+            let removed = store.sweep().await.unwrap();
+            // Otherwise another minute began in between.
+            if minute() == now {
+                let kept = database.query("SELECT k FROM pacegate_state ORDER BY k");
+                assert_eq!((removed, kept.as_str()), (3, "4\n5\n6\n7"));
+                break;
+            }
+        }
+    }
+}
+
+/// A row's minute is not before the end of what it counts.
+#[tokio::test]
+async fn a_row_expires_after_its_counter_is_fresh_again() {
+    for database in both() {
+        let store = connect(&database.url()).await.unwrap();
+        for seconds in [1, 59, 60, 61, 3_600] {
+            let counter = Counter::new("rule", "user", "");
+            let limit = Limit::try_new(Algorithm::TokenBucket, 1, Duration::from_secs(seconds)).unwrap();
+            let identifier = seconds.to_string();
+            let charges = [Charge::new(Key::new(&counter, &identifier, ""), &limit)];
+            let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+            let outcome = store.apply(&[command], None).await.remove(0).unwrap();
+            let Outcome::Decided(decision) = outcome else { panic!("{outcome:?}") };
+            let fresh_at = decision.answers[0].reset_at.unwrap().as_micros();
+            let sql = format!("SELECT expires FROM pacegate_state WHERE k = 'c:user:{seconds}:rule:'");
+            let expires: u64 = database.query(&sql).parse().unwrap();
+            assert!(expires * 60_000_000 >= fresh_at, "{seconds}: {expires} {fresh_at}");
+            assert!(expires * 60_000_000 <= fresh_at + 60_000_000, "{seconds}: {expires} {fresh_at}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_denial_leaves_its_row_as_it_is() {
     for database in both() {
