@@ -53,6 +53,8 @@ fn of_database(error: &dyn DatabaseError) -> Trouble {
         }
         (_, 1205 | 1969 | 3024) | ("55P03", _) => Trouble::Locked(locked()),
         ("40001", _) => Trouble::RolledBack(StoreError::unavailable("transactions got in each other's way")),
+        // A statement that was prepared is missing, or was prepared by another client.
+        ("26000" | "42P05", _) => Trouble::NotRun(pooled()),
         ("57014", _) => Trouble::RolledBack(StoreError::unavailable(
             "the database cancelled a statement that took too long",
         )),
@@ -69,6 +71,19 @@ fn of_database(error: &dyn DatabaseError) -> Trouble {
         }
         _ => Trouble::NotRun(StoreError::rejected(format!("the database refuses: {}", error.message()))),
     }
+}
+
+/// The connection has another server process for each transaction, which prepared statements do not survive.
+pub(crate) fn pooled() -> StoreError {
+    StoreError::rejected(
+        "a connection pooler in transaction mode is between here and PostgreSQL: add pooling=transaction to the URL's \
+         parameters, or use session mode",
+    )
+}
+
+/// The error of a URL, which may have a password in it.
+pub(crate) fn invalid_url(_: sqlx::Error) -> StoreError {
+    StoreError::rejected("expected a URL such as postgres://user:password@host:5432/database")
 }
 
 /// Somebody else holds a row that a request needs; nothing ran.

@@ -1,15 +1,22 @@
 //! The statements of PostgreSQL.
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, query_as, raw_sql};
+use pacegate_store::StoreError;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, Postgres};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions, Row, query, raw_sql};
 
+use crate::error::invalid_url;
 use crate::ledger::Change;
 use crate::session::{Locked, expires_minute};
 
-/// Every statement reaches its few rows through the primary key. Left to itself the planner changes over to reading the whole table when it has seen
-/// many updates and few statistics, ten times slower, in the middle of the day.
-const PLAN: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// All settings end with the transaction: a pooler may give the server process to another client afterwards.
+///
+/// Statements are given up when their callers have gone. Every statement reaches its few rows through the primary key: left to itself
+/// the planner changes over to reading the whole table when it has seen many updates and few statistics, ten times slower, in the
+/// middle of the day.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 80; SET LOCAL statement_timeout = 400; \
+    SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; \
+    SET LOCAL enable_mergejoin = off";
 /// The rows are locked in the order of their keys; the time is read after the last lock is there, because counting the locked rows needs them all.
 const LOCK: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM pacegate_state WHERE k = ANY($1) ORDER BY k FOR UPDATE) \
     SELECT locked.k, locked.state, clock.now FROM \
@@ -20,6 +27,8 @@ const LOCK_FREE: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM paceg
     SELECT locked.k, locked.state, clock.now FROM \
     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
     LEFT JOIN locked ON true";
+/// How often two connections are compared before they are taken for connections of their own.
+const PROBES: u32 = 5;
 const READ: &str = "SELECT k, state FROM pacegate_state WHERE k = ANY($1)";
 /// Makes rows for new keys and locks them, and locks those that exist.
 const CREATE: &str = "INSERT INTO pacegate_state (k, state, expires) SELECT k, ''::bytea, 0 FROM unnest($1::text[]) AS new (k) ORDER BY k COLLATE \"C\" \
@@ -27,51 +36,106 @@ const CREATE: &str = "INSERT INTO pacegate_state (k, state, expires) SELECT k, '
 const WRITE: &str = "UPDATE pacegate_state SET state = new.state, expires = new.expires \
     FROM unnest($1::text[], $2::bytea[], $3::integer[]) AS new (k, state, expires) WHERE pacegate_state.k = new.k";
 
-pub(crate) async fn connect(
-    options: &PgConnectOptions,
-    lock_timeout_ms: u64,
-) -> Result<PgConnection, sqlx::Error> {
-    let mut connection = options.clone().disable_statement_logging().connect().await?;
-    // Statements are given up when their callers have gone.
-    let limits = format!(
-        "SET client_min_messages = warning; SET lock_timeout = {lock_timeout_ms}; SET statement_timeout = {}; {PLAN}",
-        lock_timeout_ms * 5
-    );
-    raw_sql(AssertSqlSafe(limits)).execute(&mut connection).await?;
-    Ok(connection)
+/// Where a PostgreSQL is.
+#[derive(Clone, Debug)]
+pub(crate) struct PgOptions {
+    pub(crate) options: PgConnectOptions,
+    /// Whether a pooler may give each transaction another server process: then none keeps a prepared statement for the next one.
+    pub(crate) is_pooled: bool,
 }
 
-pub(crate) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    raw_sql(BEGIN).execute(connection).await.map(drop)
+impl PgOptions {
+    /// Reads a URL; its parameter `pooling` is ours.
+    ///
+    /// # Errors
+    /// [`StoreError`], without the password, when it is not valid.
+    pub(crate) fn parse(url: &str) -> Result<Self, StoreError> {
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut is_pooled = false;
+        let mut others = String::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("pooling", "transaction")) => is_pooled = true,
+                Some(("pooling", "session")) => is_pooled = false,
+                Some(("pooling", _)) => {
+                    return Err(StoreError::rejected("pooling: expected `session` or `transaction`"));
+                }
+                _ => {
+                    others.push(if others.is_empty() { '?' } else { '&' });
+                    others.push_str(pair);
+                }
+            }
+        }
+        let options: PgConnectOptions = format!("{base}{others}").parse().map_err(invalid_url)?;
+        // PgBouncer refuses this start-up parameter unless it is told to ignore it; no statement reads a float.
+        Ok(Self { options: options.extra_float_digits(None), is_pooled })
+    }
 }
 
-pub(crate) async fn lock(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    lock_once(connection, LOCK, keys).await
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct PgLink {
+    pub(crate) connection: PgConnection,
+    is_pooled: bool,
+}
+
+impl PgLink {
+    fn query(&self, sql: &'static str) -> Query<'static, Postgres, PgArguments> {
+        query(sql).persistent(!self.is_pooled)
+    }
+
+    async fn process_id(&mut self) -> Result<i64, sqlx::Error> {
+        let row = raw_sql("SELECT pg_backend_pid()::text").fetch_one(&mut self.connection).await?;
+        let text: String = row.try_get(0)?;
+        text.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
+    }
+}
+
+pub(crate) async fn connect(options: &PgOptions) -> Result<PgLink, sqlx::Error> {
+    let connection = options.options.clone().disable_statement_logging().connect().await?;
+    Ok(PgLink { connection, is_pooled: options.is_pooled })
+}
+
+/// Whether a pooler moves connections from one server process to another, as far as a few transactions on two connections show.
+pub(crate) async fn moves(first: &mut PgLink, second: &mut PgLink) -> Result<bool, sqlx::Error> {
+    for _ in 0..PROBES {
+        let own = first.process_id().await?;
+        begin(second).await?;
+        // A pooler gives the process that became free last.
+        let moves = second.process_id().await? == own || first.process_id().await? != own;
+        raw_sql("ROLLBACK").execute(&mut second.connection).await?;
+        if moves {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(crate) async fn begin(link: &mut PgLink) -> Result<(), sqlx::Error> {
+    raw_sql(BEGIN).execute(&mut link.connection).await.map(drop)
+}
+
+pub(crate) async fn lock(link: &mut PgLink, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+    lock_once(link, LOCK, keys).await
 }
 
 /// Makes the rows that are missing and locks all of them, in the order of the keys.
-pub(crate) async fn create(connection: &mut PgConnection, keys: &[&str]) -> Result<(), sqlx::Error> {
-    query(CREATE).bind(keys).execute(connection).await.map(drop)
+pub(crate) async fn create(link: &mut PgLink, keys: &[&str]) -> Result<(), sqlx::Error> {
+    link.query(CREATE).bind(keys).execute(&mut link.connection).await.map(drop)
 }
 
-pub(crate) async fn lock_free(connection: &mut PgConnection, keys: &[&str]) -> Result<Locked, sqlx::Error> {
-    lock_once(connection, LOCK_FREE, keys).await
+pub(crate) async fn lock_free(link: &mut PgLink, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+    lock_once(link, LOCK_FREE, keys).await
 }
 
 /// The rows of these keys as last committed, locked or not.
-pub(crate) async fn read(
-    connection: &mut PgConnection,
-    keys: &[&str],
-) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
-    query_as(READ).bind(keys).fetch_all(connection).await
+pub(crate) async fn read(link: &mut PgLink, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
+    let found = link.query(READ).bind(keys).fetch_all(&mut link.connection).await?;
+    found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
-async fn lock_once(
-    connection: &mut PgConnection,
-    sql: &'static str,
-    keys: &[&str],
-) -> Result<Locked, sqlx::Error> {
-    let found = query(sql).bind(keys).fetch_all(connection).await?;
+async fn lock_once(link: &mut PgLink, sql: &'static str, keys: &[&str]) -> Result<Locked, sqlx::Error> {
+    let found = link.query(sql).bind(keys).fetch_all(&mut link.connection).await?;
     let mut locked = Locked::default();
     for row in found {
         locked.now_micros = row.try_get::<i64, _>(2)?;
@@ -82,9 +146,10 @@ async fn lock_once(
     Ok(locked)
 }
 
-pub(crate) async fn write(connection: &mut PgConnection, changes: &[Change]) -> Result<(), sqlx::Error> {
+pub(crate) async fn write(link: &mut PgLink, changes: &[Change]) -> Result<(), sqlx::Error> {
     let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
     let states: Vec<&[u8]> = changes.iter().map(|change| change.bytes.as_slice()).collect();
     let expires: Vec<i32> = changes.iter().map(|change| expires_minute(change.needed_until)).collect();
-    query(WRITE).bind(keys).bind(states).bind(expires).execute(connection).await.map(drop)
+    let write = link.query(WRITE).bind(keys).bind(states).bind(expires);
+    write.execute(&mut link.connection).await.map(drop)
 }

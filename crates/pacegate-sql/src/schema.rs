@@ -34,7 +34,7 @@ pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
     limit_statements(session, true).await
 }
 
-/// PostgreSQL's limits are longer; changes of the schema lift them for their transaction.
+/// PostgreSQL's limits are part of each transaction.
 pub(crate) async fn limit_statements(session: &mut Session, limit: bool) -> Result<(), StoreError> {
     if let Session::MySql(connection) = session {
         let limited = mysql::limit_statements(connection, limit).await;
@@ -47,7 +47,8 @@ async fn steps(session: &mut Session) -> Result<(), StoreError> {
     let lock = match session {
         Session::MySql(_) => "DO GET_LOCK('pacegate_schema', 30)",
         Session::Postgres(_) => {
-            "BEGIN; SET LOCAL lock_timeout = 30000; SET LOCAL statement_timeout = 60000; SELECT pg_advisory_xact_lock(7813954320001)"
+            "BEGIN; SET LOCAL client_min_messages = warning; SET LOCAL lock_timeout = 30000; \
+             SET LOCAL statement_timeout = 60000; SELECT pg_advisory_xact_lock(7813954320001)"
         }
     };
     for sql in [lock, VERSIONS] {

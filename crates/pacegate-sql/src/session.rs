@@ -4,28 +4,26 @@ use std::collections::BTreeSet;
 
 use pacegate_core::Timestamp;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
-use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Row, query, raw_sql};
 
 use crate::ledger::Change;
+use crate::postgres::{PgLink, PgOptions};
 use crate::{mysql, postgres};
 
-/// How long a row may stay locked by others, in milliseconds, before the server gives up.
-const LOCK_TIMEOUT_MS: u64 = 80;
 const MINUTE: u64 = 60_000_000;
 
 /// Where the database is.
 #[derive(Clone, Debug)]
 pub(crate) enum Options {
     MySql(Box<MySqlConnectOptions>),
-    Postgres(Box<PgConnectOptions>),
+    Postgres(Box<PgOptions>),
 }
 
 /// An open connection.
 #[derive(Debug)]
 pub(crate) enum Session {
     MySql(MySqlConnection),
-    Postgres(PgConnection),
+    Postgres(PgLink),
 }
 
 /// The rows of a transaction, and the time after the last of them was locked.
@@ -49,9 +47,7 @@ impl Session {
     pub(crate) async fn connect(options: &Options) -> Result<Self, sqlx::Error> {
         match options {
             Options::MySql(options) => mysql::connect(options).await.map(Self::MySql),
-            Options::Postgres(options) => {
-                postgres::connect(options, LOCK_TIMEOUT_MS).await.map(Self::Postgres)
-            }
+            Options::Postgres(options) => postgres::connect(options).await.map(Self::Postgres),
         }
     }
 
@@ -59,7 +55,7 @@ impl Session {
         match self {
             // Begins by itself with the first statement, which saves a round trip.
             Self::MySql(_) => Ok(()),
-            Self::Postgres(connection) => postgres::begin(connection).await,
+            Self::Postgres(link) => postgres::begin(link).await,
         }
     }
 
@@ -73,7 +69,7 @@ impl Session {
     pub(crate) async fn lock(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::lock(connection, keys).await,
-            Self::Postgres(connection) => postgres::lock(connection, keys).await,
+            Self::Postgres(link) => postgres::lock(link, keys).await,
         }
     }
 
@@ -81,7 +77,7 @@ impl Session {
     pub(crate) async fn create(&mut self, keys: &[&str]) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::create(connection, keys).await,
-            Self::Postgres(connection) => postgres::create(connection, keys).await,
+            Self::Postgres(link) => postgres::create(link, keys).await,
         }
     }
 
@@ -89,7 +85,7 @@ impl Session {
     pub(crate) async fn read(&mut self, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::read(connection, keys).await,
-            Self::Postgres(connection) => postgres::read(connection, keys).await,
+            Self::Postgres(link) => postgres::read(link, keys).await,
         }
     }
 
@@ -97,7 +93,7 @@ impl Session {
     pub(crate) async fn lock_free(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         let mut locked = match self {
             Self::MySql(connection) => mysql::lock_free(connection, keys).await?,
-            Self::Postgres(connection) => postgres::lock_free(connection, keys).await?,
+            Self::Postgres(link) => postgres::lock_free(link, keys).await?,
         };
         let absent = locked.absent(keys);
         if !absent.is_empty() {
@@ -109,7 +105,7 @@ impl Session {
     pub(crate) async fn write(&mut self, changes: &[Change]) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::write(connection, changes).await,
-            Self::Postgres(connection) => postgres::write(connection, changes).await,
+            Self::Postgres(link) => postgres::write(link, changes).await,
         }
     }
 
@@ -125,7 +121,9 @@ impl Session {
     pub(crate) async fn number(&mut self, sql: &'static str) -> Result<i64, sqlx::Error> {
         let text: Option<String> = match self {
             Self::MySql(connection) => query(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
-            Self::Postgres(connection) => raw_sql(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
+            Self::Postgres(link) => {
+                raw_sql(sql).fetch_one(&mut link.connection).await?.try_get_unchecked(0)?
+            }
         };
         text.unwrap_or_default().trim().parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
     }
@@ -134,7 +132,7 @@ impl Session {
     pub(crate) async fn run_text(&mut self, sql: String) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
-            Self::Postgres(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
+            Self::Postgres(link) => raw_sql(AssertSqlSafe(sql)).execute(&mut link.connection).await.map(drop),
         }
     }
 
@@ -142,7 +140,7 @@ impl Session {
     pub(crate) async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => raw_sql(sql).execute(connection).await.map(drop),
-            Self::Postgres(connection) => raw_sql(sql).execute(connection).await.map(drop),
+            Self::Postgres(link) => raw_sql(sql).execute(&mut link.connection).await.map(drop),
         }
     }
 }

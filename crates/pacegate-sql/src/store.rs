@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use pacegate_core::Timestamp;
 use pacegate_store::{
-    ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store, StoreError,
+    ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store,
+    StoreError,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::postgres::PgSslMode;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::error::{Trouble, before_commit, during_commit, locked, not_connected};
+use crate::error::{Trouble, before_commit, during_commit, invalid_url, locked, not_connected, pooled};
 use crate::ledger::{Change, Ledger};
+use crate::postgres::{self, PgOptions};
 use crate::request::Request;
 use crate::schema;
 use crate::session::{Locked, Options, Session};
@@ -64,13 +66,10 @@ impl SqlOptions {
     /// # Errors
     /// [`StoreError`], without the password, when the URL is not valid.
     pub fn new(url: &str) -> Result<Self, StoreError> {
-        let invalid = |_: sqlx::Error| {
-            StoreError::rejected("is not a URL like postgres://user:password@host:5432/database")
-        };
         let options = if url.starts_with("mysql://") || url.starts_with("mariadb://") {
-            Options::MySql(Box::new(url.parse().map_err(invalid)?))
+            Options::MySql(Box::new(url.parse().map_err(invalid_url)?))
         } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            Options::Postgres(Box::new(url.parse().map_err(invalid)?))
+            Options::Postgres(Box::new(PgOptions::parse(url)?))
         } else {
             return Err(StoreError::rejected("a database's URL starts with mysql:// or postgres://"));
         };
@@ -95,14 +94,14 @@ impl SqlOptions {
                 **options = with;
             }
             Options::Postgres(options) => {
-                let mut with = PgConnectOptions::clone(options).ssl_mode(PgSslMode::VerifyFull);
+                let mut with = options.options.clone().ssl_mode(PgSslMode::VerifyFull);
                 if let Some(authority) = authority {
                     with = with.ssl_root_cert(authority);
                 }
                 if let Some((certificate, key)) = client {
                     with = with.ssl_client_cert(certificate).ssl_client_key(key);
                 }
-                **options = with;
+                options.options = with;
             }
         }
         self
@@ -147,6 +146,7 @@ impl SqlStore {
             File::open(path).map_err(unreadable)?;
         }
         let mut session = connect(&options.options).await?;
+        refuse_unknown_pooler(&options.options, &mut session).await?;
         schema::migrate(&mut session).await?;
         let mut sessions = vec![Some(session)];
         sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
@@ -471,11 +471,28 @@ async fn end(session: &mut Session, changes: &[Change]) -> Result<(), Trouble> {
     session.commit().await.map_err(|error| during_commit(&error))
 }
 
+/// Prepared statements do not work through a pooler in transaction mode, and may even run another client's statement.
+async fn refuse_unknown_pooler(options: &Options, session: &mut Session) -> Result<(), StoreError> {
+    let (Session::Postgres(first), Options::Postgres(postgres)) = (session, options) else { return Ok(()) };
+    if postgres.is_pooled {
+        return Ok(());
+    }
+    let Session::Postgres(mut second) = connect(options).await? else { return Ok(()) };
+    match timeout(CONNECT_TIMEOUT, postgres::moves(first, &mut second)).await {
+        Ok(Ok(false)) => Ok(()),
+        Ok(Ok(true)) => Err(pooled()),
+        Ok(Err(error)) => Err(not_connected(&error)),
+        Err(_) => Err(no_answer()),
+    }
+}
+
 async fn connect(options: &Options) -> Result<Session, StoreError> {
     match timeout(CONNECT_TIMEOUT, Session::connect(options)).await {
         Ok(session) => session.map_err(|error| not_connected(&error)),
-        Err(_) => {
-            Err(StoreError::unavailable(format!("the database does not answer within {CONNECT_TIMEOUT:?}")))
-        }
+        Err(_) => Err(no_answer()),
     }
+}
+
+fn no_answer() -> StoreError {
+    StoreError::unavailable(format!("the database does not answer within {CONNECT_TIMEOUT:?}"))
 }

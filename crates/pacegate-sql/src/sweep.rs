@@ -2,6 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Row, query, raw_sql};
 
+use crate::postgres;
 use crate::session::Session;
 
 /// How many rows go at once: few enough that nobody waits for them.
@@ -16,7 +17,12 @@ const MYSQL_FIND: &str = "SELECT k FROM pacegate_state FORCE INDEX (pacegate_sta
 /// Removes one step's worth; says how many rows that was, and whether there may be more.
 pub(crate) async fn sweep_step(session: &mut Session) -> Result<(u64, bool), sqlx::Error> {
     let removed = match session {
-        Session::Postgres(connection) => query(POSTGRES).execute(connection).await?.rows_affected(),
+        Session::Postgres(link) => {
+            postgres::begin(link).await?;
+            let removed = raw_sql(POSTGRES).execute(&mut link.connection).await?.rows_affected();
+            raw_sql("COMMIT").execute(&mut link.connection).await?;
+            removed
+        }
         Session::MySql(connection) => {
             raw_sql("BEGIN").execute(&mut *connection).await?;
             let found = query(MYSQL_FIND).fetch_all(&mut *connection).await?;

@@ -52,7 +52,7 @@ CREATE DATABASE pacegate OWNER pacegate;
 ";
 
 /// The user and group that stand in for root, as whom PostgreSQL refuses to run; `None` when this is not root.
-static POSTGRES: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
+pub(super) static POSTGRES: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
     let id = |which| {
         let printed = run(Command::new("id").args([which, "postgres"]).stdout(Stdio::piped()));
         printed.parse().expect("id prints a number")

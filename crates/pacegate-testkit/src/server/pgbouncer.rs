@@ -1,0 +1,85 @@
+//! One PgBouncer in front of a PostgreSQL server.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::ports;
+use super::postgres::{POSTGRES, Postgres};
+use super::process::{Process, wait_until};
+
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// A `pgbouncer` process, killed when dropped. All settings but the address and the pool are its defaults.
+///
+/// ```
+/// use pacegate_testkit::server::{PgBouncer, Postgres};
+///
+/// let server = Postgres::start();
+/// let bouncer = PgBouncer::start(&server, "transaction", 2);
+/// assert_ne!(bouncer.url(), server.url());
+/// ```
+pub struct PgBouncer {
+    // Before the directory, so that the process is gone when its files are removed.
+    _process: Process,
+    _directory: TempDir,
+    port: u16,
+}
+
+impl PgBouncer {
+    /// Starts it with `pool_mode` (`session`, `transaction` or `statement`) and at most `connections` to each database
+    /// of `server`, and returns when it listens.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn start(server: &Postgres, pool_mode: &str, connections: u16) -> Self {
+        for _ in 0..20 {
+            let directory = TempDir::new().expect("a temporary directory");
+            let port = ports::free();
+            let mut process = spawn(directory.path(), server.port(), port, pool_mode, connections);
+            let settled = wait_until(READY_WITHIN, || {
+                process.exit_status().is_some() || TcpStream::connect(("127.0.0.1", port)).is_ok()
+            });
+            if settled && process.exit_status().is_none() {
+                return Self { _process: process, _directory: directory, port };
+            }
+            let log = process.log_tail();
+            assert!(log.contains("Address already in use"), "pgbouncer on port {port}:\n{log}");
+        }
+        panic!("every port is taken");
+    }
+
+    /// `postgres://pacegate:secret@127.0.0.1:PORT/pacegate`, as [`Postgres::url`] through the pool.
+    pub fn url(&self) -> String {
+        format!("postgres://pacegate:secret@127.0.0.1:{}/pacegate", self.port)
+    }
+}
+
+fn spawn(directory: &Path, target: u16, port: u16, pool_mode: &str, connections: u16) -> Process {
+    let users = directory.join("users");
+    let settings = format!(
+        "[databases]\n* = host=127.0.0.1 port={target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+         unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {}\npool_mode = {pool_mode}\n\
+         default_pool_size = {connections}\n",
+        users.display()
+    );
+    let file = directory.join("pgbouncer.ini");
+    fs::write(&users, "\"pacegate\" \"secret\"\n").expect("a file in a temporary directory");
+    fs::write(&file, settings).expect("a file in a temporary directory");
+    let usual = Path::new("/usr/sbin/pgbouncer");
+    let mut command = Command::new(if usual.exists() { usual } else { Path::new("pgbouncer") });
+    command.arg(file);
+    // It refuses to run as root.
+    if let Some((user, group)) = *POSTGRES {
+        chown(directory, Some(user), Some(group)).expect("root gives files to others");
+        command.uid(user).gid(group);
+    }
+    Process::spawn(command, directory)
+}
