@@ -29,6 +29,8 @@ pub(crate) enum Part {
     Rules,
     Users,
     Keys,
+    /// Nothing but the audit trail.
+    Counters,
 }
 
 /// An open transaction that no other change is made beside.
@@ -228,7 +230,7 @@ async fn take_turn(
         Part::Users => {
             "UPDATE pacegate_catalog_state SET users_revision = revision + 1, revision = revision + 1"
         }
-        Part::Keys => "UPDATE pacegate_catalog_state SET revision = revision + 1",
+        Part::Keys | Part::Counters => "UPDATE pacegate_catalog_state SET revision = revision + 1",
     };
     Statement::new(kind, sql).run(connection).await?;
     let row = Statement::new(kind, "SELECT revision FROM pacegate_catalog_state").row(connection).await?;

@@ -46,6 +46,7 @@ mod plans;
 mod precondition;
 mod record;
 mod registry;
+mod resets;
 mod retention;
 mod rule_row;
 mod rules;

@@ -2,7 +2,10 @@
 
 mod text;
 
+pub use text::Variants;
+
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
@@ -14,6 +17,8 @@ pub struct Counter {
     rule: Box<str>,
     dimension: Box<str>,
     scope: Box<str>,
+    /// The bytes of the scope that tell its variants apart; empty for a counter without variants.
+    variant: Range<usize>,
     per_endpoint: bool,
     digest: (u64, u32),
 }
@@ -21,29 +26,56 @@ pub struct Counter {
 impl Counter {
     /// A counter per identifier for everything that `scope` (a pattern, or any other distinction) covers.
     pub fn new(rule: &str, dimension: &str, scope: &str) -> Self {
-        Self::build(rule, dimension, scope, false)
+        Self::build(rule, dimension, scope, 0..0, false)
     }
 
     /// A counter per identifier and concrete endpoint.
     pub fn per_endpoint(rule: &str, dimension: &str, scope: &str) -> Self {
-        Self::build(rule, dimension, scope, true)
+        Self::build(rule, dimension, scope, 0..0, true)
     }
 
-    fn build(rule: &str, dimension: &str, scope: &str, per_endpoint: bool) -> Self {
+    /// As [`new`](Self::new), for one of several counters that differ in the bytes `variant` of the scope alone, such as an algorithm and a
+    /// window. These are lower-case letters, digits, `_` and `:`; if they are not, or not in the scope, the counter has no variants.
+    ///
+    /// ```
+    /// use pacegate_core::Counter;
+    ///
+    /// let minute = Counter::variant("per-user", "user", "60s/api", 0..3);
+    /// let hour = Counter::variant("per-user", "user", "3600s/api", 0..5);
+    /// assert_eq!(minute.family(), hour.family());
+    /// assert_ne!(minute.digest(), hour.digest());
+    /// ```
+    pub fn variant(rule: &str, dimension: &str, scope: &str, variant: Range<usize>) -> Self {
+        Self::build(rule, dimension, scope, valid(scope, variant), false)
+    }
+
+    /// As [`variant`](Self::variant), with a counter for each concrete endpoint.
+    pub fn variant_per_endpoint(rule: &str, dimension: &str, scope: &str, variant: Range<usize>) -> Self {
+        Self::build(rule, dimension, scope, valid(scope, variant), true)
+    }
+
+    fn build(rule: &str, dimension: &str, scope: &str, variant: Range<usize>, per_endpoint: bool) -> Self {
         let mut hasher = Sha256::new();
         hasher.update([u8::from(per_endpoint)]);
-        for part in [rule, dimension, scope] {
+        for part in [rule, dimension, &scope[..variant.start], &scope[variant.end..]] {
             hasher.update((part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
-        let hash = hasher.finalize();
+        let family = hasher.clone().finalize();
+        let hash = if variant.is_empty() {
+            family
+        } else {
+            hasher.update(&scope.as_bytes()[variant.clone()]);
+            hasher.finalize()
+        };
         let (mut high, mut low) = ([0; 8], [0; 4]);
         high.copy_from_slice(&hash[..8]);
-        low.copy_from_slice(&hash[8..12]);
+        low.copy_from_slice(&family[8..12]);
         Self {
             rule: rule.into(),
             dimension: dimension.into(),
             scope: scope.into(),
+            variant,
             per_endpoint,
             digest: (u64::from_le_bytes(high), u32::from_le_bytes(low)),
         }
@@ -69,10 +101,30 @@ impl Counter {
         self.per_endpoint
     }
 
-    /// 96 bits of SHA-256 over the parts, which operators choose: a short stand-in for them inside one process.
+    /// Whether there are other counters that differ from it in the variant alone.
+    pub fn has_variants(&self) -> bool {
+        !self.variant.is_empty()
+    }
+
+    /// 96 bits of SHA-256 over the parts, which operators choose: a short stand-in for them inside one process. The second
+    /// part is the same for all variants.
     #[inline(always)]
     pub fn digest(&self) -> (u64, u32) {
         self.digest
+    }
+
+    /// What all variants have in common: the second part of their digests.
+    #[inline]
+    pub fn family(&self) -> u32 {
+        self.digest.1
+    }
+}
+
+fn valid(scope: &str, variant: Range<usize>) -> Range<usize> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b':');
+    match scope.get(variant.clone()) {
+        Some(text) if !text.is_empty() && text.bytes().all(plain) => variant,
+        _ => 0..0,
     }
 }
 
@@ -167,6 +219,14 @@ mod tests {
     }
 
     #[test]
+    fn a_variant_outside_of_the_scope_or_of_other_characters_changes_nothing() {
+        for range in [1..2, 0..9, 2..3, 0..0] {
+            assert_eq!(Counter::variant("rule", "user", "a/é", range), Counter::new("rule", "user", "a/é"));
+        }
+        assert!(Counter::variant("rule", "user", "a/é", 0..1).has_variants());
+    }
+
+    #[test]
     fn parts_do_not_run_into_each_other() {
         let digests = [
             Counter::new("ab", "c", "").digest(),
@@ -174,6 +234,9 @@ mod tests {
             Counter::new("a", "b", "c").digest(),
             Counter::new("", "abc", "").digest(),
             Counter::per_endpoint("ab", "c", "").digest(),
+            Counter::variant("a", "b", "cd", 0..1).digest(),
+            Counter::variant("a", "b", "cd", 1..2).digest(),
+            Counter::new("a", "b", "cd").digest(),
         ];
         for (index, digest) in digests.iter().enumerate() {
             assert!(!digests[index + 1..].contains(digest));

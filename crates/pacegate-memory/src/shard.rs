@@ -3,6 +3,7 @@
 //! The index holds 4-byte positions instead of the entries, because a hash table at the low end of its load would waste half
 //! of every entry's 80 bytes.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _};
 
 use compact_str::CompactString;
@@ -110,6 +111,11 @@ impl Lookup {
     /// The counter that a rule's new keys share when the store is full: the one with an empty tail, which no key has.
     pub(crate) fn overflow(&self) -> Self {
         Self { digest: self.digest, tail: SmallVec::new() }
+    }
+
+    /// Whether the entry is that of the same identifier and endpoint.
+    fn has_tail_of(&self, entry: &Entry) -> bool {
+        entry.tail.as_bytes() == &*self.tail
     }
 
     pub(crate) fn is_overflow(&self) -> bool {
@@ -240,6 +246,27 @@ impl Shard {
             }
         }
         self.entries.swap_remove(position);
+    }
+
+    /// Forgets the entries whose counters differ from one of the keys in the variant alone, by what their counters have in common; says how many.
+    #[cold]
+    pub(crate) fn remove_variants(
+        &mut self,
+        families: &HashMap<u32, SmallVec<[Lookup; 1]>>,
+        hasher: &RandomState,
+    ) -> usize {
+        let before = self.entries.len();
+        let mut position = 0;
+        while let Some(entry) = self.entries.get(position) {
+            let family = families.get(&entry.digest_low);
+            if family.is_some_and(|lookups| lookups.iter().any(|lookup| lookup.has_tail_of(entry))) {
+                // The entry that takes its place is looked at next.
+                self.remove(position, hasher);
+            } else {
+                position += 1;
+            }
+        }
+        before - self.entries.len()
     }
 
     /// Called by every command; says whether enough of them have passed that some shard is due for a sweep.

@@ -1,5 +1,6 @@
 //! The store: which locks a command takes, and in what order.
 
+use std::collections::HashMap;
 use std::future::ready;
 use std::sync::Arc;
 
@@ -196,6 +197,10 @@ impl MemoryStore {
             Action::Peek { idempotency: Some(idempotency) } => self.once(command, &idempotency, now, false),
             Action::Peek { idempotency: None } => self.decide(command, now, false).map(Outcome::Decided),
             Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, now, taken_at))),
+            Action::ResetVariants => {
+                self.reset_variants(command);
+                Ok(Outcome::Reset { at: self.reset(command, now) })
+            }
             _ => Ok(Outcome::Reset { at: self.reset(command, now) }),
         }
     }
@@ -317,12 +322,31 @@ impl MemoryStore {
     }
 
     fn reset(&self, command: &Command<'_>, now: Option<Timestamp>) -> Timestamp {
-        let lookups = self.lookups(command);
+        let mut lookups = self.lookups(command);
+        if matches!(command.action, Action::ResetVariants) {
+            let mut counters = command.charges.iter().map(|charge| charge.key.counter());
+            lookups.retain(|_| counters.next().is_some_and(|counter| !counter.has_variants()));
+        }
         let mut locked = Locked::new(self, &lookups);
         for lookup in &lookups {
             locked.remove(lookup);
         }
         self.moment(now).now
+    }
+
+    /// Looks through all shards, one after the other: entries have no index by what variants have in common.
+    fn reset_variants(&self, command: &Command<'_>) {
+        let mut families: HashMap<u32, SmallVec<[Lookup; 1]>> = HashMap::new();
+        for charge in command.charges.iter().filter(|charge| charge.key.counter().has_variants()) {
+            families.entry(charge.key.counter().family()).or_default().push(Lookup::new(&charge.key));
+        }
+        if families.is_empty() {
+            return;
+        }
+        for shard in &self.shards {
+            let removed = shard.lock().remove_variants(&families, &self.hasher);
+            self.keys.fetch_sub(removed, Ordering::Relaxed);
+        }
     }
 
     fn lookups(&self, command: &Command<'_>) -> SmallVec<[Lookup; 4]> {

@@ -9,11 +9,17 @@ pub(crate) const SLOTS: u16 = 16_384;
 
 /// The name of a counter's key.
 pub(crate) fn counter_key(key: &Key<'_>) -> String {
+    let mut text = identity_prefix(key);
+    key.write_counter(&mut text);
+    text
+}
+
+/// What the names of all counters of an identity start with.
+pub(crate) fn identity_prefix(key: &Key<'_>) -> String {
     let mut text = String::with_capacity(64);
     text.push_str("rl:{");
     key.write_identity(&mut text);
     text.push_str("}:");
-    key.write_counter(&mut text);
     text
 }
 

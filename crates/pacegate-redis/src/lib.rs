@@ -30,6 +30,7 @@ mod cluster;
 mod connection;
 mod connector;
 mod error;
+mod forget;
 mod keys;
 mod script;
 mod sentinel;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pacegate_core::Timestamp;
 use pacegate_store::{
-    Action, ApplyFuture, Command, Figure, Figures, Outcome, Part, Store, StoreError, apply_in_parts,
+    Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, Store, StoreError, apply_in_parts,
 };
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
@@ -279,6 +279,26 @@ impl RedisStore {
         loaded.map_err(|error| crate::error::not_connected(&node.address, &error))
     }
 
+    /// The server that has a slot's keys.
+    pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+        self.router.node(slot)
+    }
+
+    /// Resets what has no variants as any reset, which finds out who has the slot, and then searches for the variants of the others.
+    async fn reset_variants(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+    ) -> Result<Outcome, StoreError> {
+        let known = command.charges.iter().filter(|charge| !charge.key.counter().has_variants());
+        let known: Vec<Charge<'_>> = known.copied().collect();
+        let reset = Command { action: Action::Reset, charges: &known, cost: command.cost };
+        let outcome =
+            self.apply(&[reset], now).await.pop().unwrap_or_else(|| Err(StoreError::unanswered()))?;
+        self.forget(command).await?;
+        Ok(outcome)
+    }
+
     /// The parts of a command whose keys are in several slots, in the order of the slots; fewer than two mean that one step does it.
     fn parts(&self, command: &Command<'_>) -> Vec<Part> {
         let alone = Arc::new(OneSlot(self.clone()));
@@ -301,12 +321,17 @@ impl RedisStore {
 impl Store for RedisStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
+            let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
             let spread = |command: &Command<'_>| command.charges.len() > 1 && self.is_cluster();
-            if !commands.iter().any(spread) {
+            if !commands.iter().any(searches) && !commands.iter().any(spread) {
                 return self.apply_together(commands, now).await;
             }
             let mut results = Vec::with_capacity(commands.len());
             for command in commands {
+                if searches(command) {
+                    results.push(self.reset_variants(command, now).await);
+                    continue;
+                }
                 let parts = self.parts(command);
                 results.push(if parts.len() < 2 {
                     let mut result = self.apply_together(std::slice::from_ref(command), now).await;

@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
+use pacegate_catalog::Actor;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -212,6 +213,15 @@ impl App {
 }
 
 impl Shared {
+    /// Records who resets the counters of a check. It comes before the reset: none may happen without a record.
+    pub(crate) async fn record_reset(&self, actor: &Actor, check: &Check<'_>) -> Result<(), ApiError> {
+        let Some(live) = &self.live else {
+            tracing::info!(key_id = actor.key_id, "counters reset");
+            return Ok(());
+        };
+        Ok(live.catalog.record_reset(actor, check.identities(), check.endpoint).await?)
+    }
+
     /// Decides on a check that came with `headers`, and takes note of it.
     pub(crate) async fn decide(
         &self,

@@ -8,13 +8,24 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use ipnet::IpNet;
 use pacegate::{Check, Config, Decision, Limit, Limiter, Role};
+use pacegate_catalog::Actor;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::live::Live;
 use crate::peer::{Identity, Peer};
 use crate::profiles::now;
+use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
+
+/// Who makes a change with the key of this id, for the audit trail.
+pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) -> Actor {
+    Actor {
+        key_id,
+        address: peer.map(|peer| peer.ip().to_string()),
+        request_id: headers.get(&REQUEST_ID).map(|id| as_text(id).to_owned()),
+    }
+}
 
 /// How many wrong keys an address may try a minute.
 const ATTEMPTS_PER_MINUTE: u64 = 20;

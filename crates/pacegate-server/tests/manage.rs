@@ -642,3 +642,33 @@ async fn if_match_is_honoured_wherever_an_etag_is_sent() {
         assert_eq!(client.admin_with(Method::DELETE, path, &current, NOTHING).await.status, 204, "{path}");
     }
 }
+
+#[tokio::test]
+async fn resets_leave_an_audit_record() {
+    let client = Client::managed(RULES).await;
+    let body = json!({"user_id": "u", "endpoint": "/x"});
+    assert_eq!(client.reset(&body).await.status, 200);
+    let body = json!({"keys": {"ip": "10.0.0.1", "user": "v"}, "endpoint": "/y"});
+    assert_eq!(client.admin(Method::POST, "/api/v1/rate-limit/reset", body).await.status, 200);
+    assert_eq!(client.admin(Method::POST, "/admin/reset/user-123", NOTHING).await.status, 200);
+    for invalid in [json!({"user_id": "u", "endpoint": ""}), json!({"user_id": "", "endpoint": "/x"})] {
+        assert_eq!(client.reset(&invalid).await.status, 400);
+    }
+    let audit = client.admin(Method::GET, "/api/v1/audit", NOTHING).await;
+    let records = audit.body["records"].as_array().unwrap();
+    let found: Vec<_> = records.iter().map(|record| (&record["action"], &record["subject"])).collect();
+    let (reset, key) = (json!("counters.reset"), json!("key:user-123"));
+    let (both, user) = (json!("ip:10.0.0.1 user:v"), json!("user:u"));
+    assert_eq!(
+        found,
+        [(&reset, &key), (&reset, &both), (&reset, &user)],
+        "newest first, without invalid ones"
+    );
+    let record = &records[2];
+    assert_eq!((&record["actor"], &record["address"]), (&json!("configured"), &json!("127.0.0.1")));
+    assert!(record["request_id"].is_string() && record["at"].is_string(), "{record}");
+    let identities = json!([{"dimension": "user", "identifier": "u"}]);
+    assert_eq!(record["after"], json!({"identities": identities, "endpoint": "/x"}));
+    let of_user = client.admin(Method::GET, "/api/v1/audit?user=v", NOTHING).await;
+    assert_eq!(of_user.body["records"].as_array().unwrap().len(), 1);
+}

@@ -16,6 +16,7 @@
 //! It does not decide what a failure means for a request, nor how long a request may wait: that is `pacegate_store::GuardedStore`'s.
 
 mod error;
+mod forget;
 mod ledger;
 mod mysql;
 mod postgres;

@@ -10,6 +10,9 @@ use crate::session::{Locked, expires_minute};
 const BRIEFLY: &str = "/*M! SET STATEMENT max_statement_time = 0.08 FOR */";
 const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 
+const KEYS_BETWEEN: &str =
+    "SELECT k FROM pacegate_state WHERE k > ? AND k < ? AND state <> '' ORDER BY k LIMIT 1000";
+
 pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
     let mut connection = options.clone().disable_statement_logging().connect().await?;
     raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut connection).await?;
@@ -78,6 +81,17 @@ pub(crate) async fn read(
         select = select.bind(key.as_bytes());
     }
     select.fetch_all(connection).await?.iter().map(key_and_state).collect()
+}
+
+pub(crate) async fn keys_between(
+    connection: &mut MySqlConnection,
+    after: &str,
+    before: &str,
+) -> Result<Vec<String>, sqlx::Error> {
+    let select = query(KEYS_BETWEEN).bind(after.as_bytes()).bind(before.as_bytes());
+    let found = select.fetch_all(connection).await?;
+    let key = |row: &MySqlRow| Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(0)?).into_owned());
+    found.iter().map(key).collect()
 }
 
 fn key_and_state(row: &MySqlRow) -> Result<(String, Vec<u8>), sqlx::Error> {

@@ -30,6 +30,8 @@ const LOCK_FREE: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM paceg
 /// How often two connections are compared before they are taken for connections of their own.
 const PROBES: u32 = 5;
 const READ: &str = "SELECT k, state FROM pacegate_state WHERE k = ANY($1)";
+const KEYS_BETWEEN: &str =
+    "SELECT k FROM pacegate_state WHERE k > $1 AND k < $2 AND state <> ''::bytea ORDER BY k LIMIT 1000";
 /// Makes rows for new keys and locks them, and locks those that exist.
 const CREATE: &str = "INSERT INTO pacegate_state (k, state, expires) SELECT k, ''::bytea, 0 FROM unnest($1::text[]) AS new (k) ORDER BY k COLLATE \"C\" \
     ON CONFLICT (k) DO UPDATE SET k = EXCLUDED.k";
@@ -132,6 +134,15 @@ pub(crate) async fn lock_free(link: &mut PgLink, keys: &[&str]) -> Result<Locked
 pub(crate) async fn read(link: &mut PgLink, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
     let found = link.query(READ).bind(keys).fetch_all(&mut link.connection).await?;
     found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+pub(crate) async fn keys_between(
+    link: &mut PgLink,
+    after: &str,
+    before: &str,
+) -> Result<Vec<String>, sqlx::Error> {
+    let select = link.query(KEYS_BETWEEN).bind(after.to_owned()).bind(before.to_owned());
+    select.fetch_all(&mut link.connection).await?.iter().map(|row| row.try_get(0)).collect()
 }
 
 async fn lock_once(link: &mut PgLink, sql: &'static str, keys: &[&str]) -> Result<Locked, sqlx::Error> {

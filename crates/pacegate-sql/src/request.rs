@@ -1,7 +1,9 @@
 //! A command that owns what it needs, so that it can wait in a queue for its batch.
 
-use pacegate_core::{Cost, Key, Limit, Timestamp};
-use pacegate_store::{Action, Command, Idempotency};
+use std::collections::BTreeMap;
+
+use pacegate_core::{Cost, Key, Limit, Timestamp, Variants};
+use pacegate_store::{Action, Charge, Command, Idempotency};
 use smallvec::SmallVec;
 
 use sha2::{Digest, Sha256};
@@ -53,7 +55,11 @@ impl Request {
             // Resets, and whatever has no answer of its own.
             _ => (Act::Reset, None),
         };
-        let charges = command.charges.iter().map(|charge| OwnedCharge {
+        // Variants are searched for apart.
+        let searched = |charge: &Charge<'_>| {
+            matches!(command.action, Action::ResetVariants) && charge.key.counter().has_variants()
+        };
+        let charges = command.charges.iter().filter(|charge| !searched(charge)).map(|charge| OwnedCharge {
             key: counter_key(&charge.key),
             rule: charge.key.counter().rule().into(),
             limit: *charge.limit,
@@ -77,10 +83,29 @@ impl Request {
 }
 
 fn counter_key(key: &Key<'_>) -> String {
+    let mut text = identity(key);
+    key.write_counter(&mut text);
+    text
+}
+
+/// The keys of all variants of a command's counters, by what the keys of each identity start with.
+pub(crate) fn variants(command: &Command<'_>) -> BTreeMap<String, Vec<Variants>> {
+    let mut found: BTreeMap<String, Vec<Variants>> = BTreeMap::new();
+    for charge in command.charges {
+        if let Some(mut variants) = charge.key.variants() {
+            let identity = identity(&charge.key);
+            variants.before.insert_str(0, &identity);
+            found.entry(identity).or_default().push(variants);
+        }
+    }
+    found
+}
+
+/// What the keys of all counters of an identity start with.
+fn identity(key: &Key<'_>) -> String {
     let mut text = String::from(COUNTER);
     key.write_identity(&mut text);
     text.push(':');
-    key.write_counter(&mut text);
     text
 }
 

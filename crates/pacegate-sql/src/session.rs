@@ -89,6 +89,21 @@ impl Session {
         }
     }
 
+    /// How many keys [`keys_between`](Self::keys_between) finds at once.
+    pub(crate) const KEYS_MAX: usize = 1_000;
+
+    /// The first keys between these two that have a state, in order.
+    pub(crate) async fn keys_between(
+        &mut self,
+        after: &str,
+        before: &str,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        match self {
+            Self::MySql(connection) => mysql::keys_between(connection, after, before).await,
+            Self::Postgres(link) => postgres::keys_between(link, after, before).await,
+        }
+    }
+
     /// As [`lock`](Self::lock), without waiting: rows that other transactions have locked are left out.
     pub(crate) async fn lock_free(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         let mut locked = match self {

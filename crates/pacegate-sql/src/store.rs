@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pacegate_core::Timestamp;
 use pacegate_store::{
-    ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store,
+    Action, ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store,
     StoreError,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
@@ -20,9 +20,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Trouble, before_commit, during_commit, invalid_url, locked, not_connected, pooled};
+use crate::forget::forget;
 use crate::ledger::{Change, Ledger};
 use crate::postgres::{self, PgOptions};
-use crate::request::Request;
+use crate::request::{Request, variants};
 use crate::schema;
 use crate::session::{Locked, Options, Session};
 use crate::sweep::sweep_step;
@@ -43,6 +44,8 @@ const HELD_FOR: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Longer than the database waits for a lock or works on a statement.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a row that another transaction has locked is waited for, before variants cannot be forgotten.
+const FORGET_RETRIES_MAX: u32 = 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How to use a database.
@@ -181,9 +184,38 @@ impl SqlStore {
     }
 }
 
+impl SqlStore {
+    /// Forgets the variants of a command's counters over a connection of its own: it takes long, and is rare.
+    async fn forget(&self, command: &Command<'_>) -> Result<(), StoreError> {
+        let identities = variants(command);
+        if identities.is_empty() {
+            return Ok(());
+        }
+        let mut session = connect(&self.options).await?;
+        for (identity, variants) in &identities {
+            let mut retries = 0;
+            while let Err(error) = forget(&mut session, identity, variants).await {
+                match before_commit(&error) {
+                    Trouble::RolledBack(_) | Trouble::Locked(_) if retries < FORGET_RETRIES_MAX => {
+                        retries += 1
+                    }
+                    trouble => return Err(trouble.into_error()),
+                }
+                session.rollback().await.map_err(|error| not_connected(&error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Store for SqlStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
+            for command in commands.iter().filter(|command| matches!(command.action, Action::ResetVariants)) {
+                if let Err(error) = self.forget(command).await {
+                    return commands.iter().map(|_| Err(error.again())).collect();
+                }
+            }
             let requests: Vec<Request> = commands.iter().map(Request::new).collect();
             let first = requests.iter().find_map(|request| request.keys().next()).unwrap_or_default();
             // Requests for the same key meet in one lane instead of waiting for each other's locks.

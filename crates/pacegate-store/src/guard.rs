@@ -16,6 +16,8 @@ use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
 
 /// How often an unreachable store is looked at. Callers wait for the breaker; this finds a store that is back sooner, with one harmless command.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a store may search for counters to forget: an operator waits for it, and no request does.
+const SEARCH_DEADLINE: Duration = Duration::from_secs(10);
 /// The target of spans that are meant for traces alone: one around every call of a store.
 pub const TRACES: &str = "pacegate_traces";
 /// An error that lasts is logged this often.
@@ -233,7 +235,9 @@ impl GuardedStore {
     ) -> Vec<Result<Outcome, StoreError>> {
         let span =
             tracing::info_span!(target: TRACES, "store", store = &*self.name, commands = commands.len());
-        let called = self.call(commands, now, self.deadline.min(at_most)).instrument(span).await;
+        let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
+        let deadline = if commands.iter().any(searches) { SEARCH_DEADLINE } else { self.deadline };
+        let called = self.call(commands, now, deadline.min(at_most)).instrument(span).await;
         let mut results = called.into_iter();
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {

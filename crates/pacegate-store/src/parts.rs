@@ -55,7 +55,7 @@ pub async fn apply_in_parts(
             });
             refund.await
         }
-        Action::Reset => run.reset().await,
+        Action::Reset | Action::ResetVariants => run.reset(action).await,
         Action::Peek { idempotency: Some(idempotency) } => match run.recall(&idempotency).await? {
             Some(outcome) => Ok(outcome),
             None => run.look().await,
@@ -185,11 +185,11 @@ impl Run<'_> {
     }
 
     /// Tries every part, whatever happens to the others.
-    async fn reset(&self) -> Result<Outcome, StoreError> {
+    async fn reset(&self, action: Action<'_>) -> Result<Outcome, StoreError> {
         let mut latest = Timestamp::default();
         let mut failure = None;
         for part in self.parts {
-            match self.apply(part, Action::Reset).await {
+            match self.apply(part, action).await {
                 Ok(Outcome::Reset { at }) => latest = latest.max(at),
                 Ok(_) => failure = Some(StoreError::unanswered()),
                 Err(error) => failure = Some(error),

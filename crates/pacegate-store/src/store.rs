@@ -62,6 +62,9 @@ pub enum Action<'a> {
     },
     /// Forget them.
     Reset,
+    /// Forget them and every other variant of their counters ([`Counter::variant`](pacegate_core::Counter::variant)),
+    /// whichever process made it. It may take long, and is not one atomic step: a variant that is charged meanwhile may stay.
+    ResetVariants,
     /// Give the cost back to each of them, never beyond a fresh counter.
     Refund {
         /// When it was taken ([`Decision::at`]), so that exactly that charge is given back, less what can have come back to a bucket by itself

@@ -34,7 +34,6 @@
 //!
 //! It speaks no protocol (the `pacegate` binary does), asks no clock (the store does) and does not know which store it has.
 
-mod ad_hoc;
 #[doc(hidden)]
 pub mod attribute;
 mod chain;

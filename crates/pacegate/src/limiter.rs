@@ -13,7 +13,6 @@ use pacegate_store::{
 };
 use smallvec::SmallVec;
 
-use crate::ad_hoc::AdHocShapes;
 use crate::check::{Check, fingerprint, is_idempotency_key};
 use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
@@ -46,7 +45,6 @@ use crate::wait::Waiters;
 pub struct Limiter {
     /// Swapped whole, so that every check is judged by one set of rules.
     rules: Arc<ArcSwap<RuleSet>>,
-    ad_hoc: Arc<AdHocShapes>,
     stores: Stores,
     pub(crate) waiters: Arc<Waiters>,
     /// A service that decides instead.
@@ -147,7 +145,7 @@ impl LimiterBuilder {
     pub fn build(self) -> Result<Limiter, InvalidRules> {
         let stores = self.stores.clone();
         let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores)?));
-        Ok(Limiter { rules, ad_hoc: Arc::default(), stores, waiters: Arc::default(), elsewhere: None })
+        Ok(Limiter { rules, stores, waiters: Arc::default(), elsewhere: None })
     }
 
     fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
@@ -163,7 +161,6 @@ impl Default for Limiter {
     fn default() -> Self {
         Self {
             rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
-            ad_hoc: Arc::default(),
             stores: Stores::default(),
             waiters: Arc::default(),
             elsewhere: None,
@@ -260,8 +257,18 @@ impl Limiter {
         }
     }
 
-    /// Forgets the counters of the check's identities at its endpoint: of every rule and plan that applies, of the default limit and of the
-    /// limits that callers brought along. Says when that was.
+    /// Says what is wrong with a check, without asking a store.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid or names an unknown plan.
+    pub fn validate(&self, check: &Check<'_>) -> Result<(), CheckError> {
+        self.validated_endpoint(check)?;
+        let rules = self.rules.load();
+        check.plans.iter().try_for_each(|name| rules.plan(name).map(drop))
+    }
+
+    /// Forgets every counter that the check's identities have at its endpoint, whichever process made it: of all rules that match, whatever
+    /// their tier, method, algorithm or window, of all plans, of the default limit and of ad-hoc limits. Says when that was.
     ///
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
@@ -269,8 +276,9 @@ impl Limiter {
         if let Some(elsewhere) = &self.elsewhere {
             return elsewhere.service.reset(check).await;
         }
+        self.validate(check)?;
         let endpoint = self.validated_endpoint(check)?;
-        let applied = self.rules.load().resolve_all(check, endpoint.as_deref(), &self.ad_hoc.limits())?;
+        let applied = self.rules.load().resolve_all(check, endpoint.as_deref());
         let resolved = Resolved { applied, endpoint };
         let charges = resolved.charges();
         match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.places()).await? {
@@ -457,9 +465,6 @@ impl Limiter {
         check: &Check<'a>,
     ) -> Result<Resolved<'a>, CheckError> {
         let endpoint = self.validated_endpoint(check)?;
-        if let Some(limit) = &check.limit {
-            self.ad_hoc.remember(limit);
-        }
         let applied = rules.resolve(check, endpoint.as_deref())?;
         Ok(Resolved { applied, endpoint })
     }

@@ -32,7 +32,7 @@ pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'
             }),
         },
         Act::Peek => Action::peek(),
-        Act::Reset => Action::Reset,
+        Act::Reset => Action::ResetVariants,
         Act::Refund(at) => Action::Refund { taken_at: Some(at) },
     };
     Command { action, charges, cost: check.cost }

@@ -319,18 +319,28 @@ impl NamedLimit {
         let counter = if limit.window() == self.limit.window() {
             self.counter.clone()
         } else {
-            let scope = if self.is_per_endpoint() { Scope::Endpoint } else { Scope::Pattern };
-            let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
-            rule_counter(&self.name, self.dimension(), scope, pattern, &limit)
+            self.counter_of(&limit)
         };
         let (name, policy) = (self.name.clone(), self.policy.clone());
         Some(Self { limit, why, counter, name, policy, ..*self })
     }
 
+    /// The same limit with the counter that it has where its numbers have a window of their own.
+    pub(crate) fn with_window_of_its_own(&self) -> Self {
+        Self { counter: self.counter_of(&self.limit), ..self.clone() }
+    }
+
+    fn counter_of(&self, limit: &Limit) -> Counter {
+        let scope = if self.is_per_endpoint() { Scope::Endpoint } else { Scope::Pattern };
+        let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
+        rule_counter(&self.name, self.dimension(), scope, pattern, limit)
+    }
+
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
     pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
-        let scope = format!("plan:{}", distinction(&limit));
-        Self::new(plan, limit, Why::Plan, Counter::new(plan, dimension, &scope), on_store_error)
+        let scope = format!("{PLAN_SCOPE}{}", distinction(&limit));
+        let counter = Counter::variant(plan, dimension, &scope, PLAN_SCOPE.len()..scope.len());
+        Self::new(plan, limit, Why::Plan, counter, on_store_error)
     }
 
     /// The limit that applies where no rule does.
@@ -342,8 +352,9 @@ impl NamedLimit {
     /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth
     /// does not start a counter anew.
     pub(crate) fn ad_hoc(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
-        let scope = format!("ad-hoc:{}", distinction(&limit));
-        let counter = Counter::per_endpoint("ad-hoc", dimension, &scope);
+        let scope = format!("{AD_HOC_SCOPE}{}", distinction(&limit));
+        let variant = AD_HOC_SCOPE.len()..scope.len();
+        let counter = Counter::variant_per_endpoint("ad-hoc", dimension, &scope, variant);
         Self::new("ad-hoc", limit, Why::AdHoc, counter, on_store_error)
     }
 
@@ -370,15 +381,20 @@ impl NamedLimit {
 /// anew for the other, and who alternates between them would never be limited.
 fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit: &Limit) -> Counter {
     // Every pattern starts with a slash, and nothing before it has one.
-    let text = format!("{}{pattern}", distinction(limit));
+    let mut text = distinction(limit);
+    let variant = 0..text.len();
+    text.push_str(pattern);
     match scope {
-        Scope::Pattern => Counter::new(name, dimension, &text),
-        Scope::Endpoint => Counter::per_endpoint(name, dimension, &text),
+        Scope::Pattern => Counter::variant(name, dimension, &text, variant),
+        Scope::Endpoint => Counter::variant_per_endpoint(name, dimension, &text, variant),
     }
 }
 
 /// No rule's scope: those have a pattern, which starts with a slash.
 const DEFAULT_SCOPE: &str = "default";
+/// What the scopes of plans and of ad-hoc limits start with; what follows tells their counters apart.
+const PLAN_SCOPE: &str = "plan:";
+const AD_HOC_SCOPE: &str = "ad-hoc:";
 
 /// What tells apart limits that cannot share a counter.
 pub(crate) fn distinction(limit: &Limit) -> String {

@@ -257,7 +257,8 @@ impl RuleSet {
         identifier: &str,
         endpoint: Option<&str>,
     ) -> SmallVec<[&CompiledRule; 8]> {
-        let mut chosen = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
+        let tier = check.effective_tier();
+        let mut chosen = self.matching(dimension, identifier, Tiers::Only(tier), endpoint.unwrap_or("/"));
         chosen.retain(|rule| {
             rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted))
                 && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
@@ -266,46 +267,28 @@ impl RuleSet {
         chosen
     }
 
-    /// Every limit that may have a counter for `check`: its plans', those of all rules that match, the default one, and each of the `ad_hoc` ones.
-    pub(crate) fn resolve_all<'a>(
-        &self,
-        check: &Check<'a>,
-        endpoint: Option<&str>,
-        ad_hoc: &[Limit],
-    ) -> Result<Applied<'a>, CheckError> {
-        // Whatever the method: a reset means the user and the endpoint.
+    /// A limit of every kind of counter that the identities of `check` may have at its endpoint: of the rules for any tier and
+    /// method that match, of every plan, the default one and an ad-hoc one. Their numbers do not matter, because a reset forgets
+    /// every variant.
+    pub(crate) fn resolve_all<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
+        let any = self.default_limit.or(Limit::per_second(1).ok());
         let mut applied = Applied::new();
         for &(dimension, identifier) in &check.identities {
-            let rules = self.matching(check, dimension, identifier, endpoint.unwrap_or("/"));
-            for rule in rules {
-                if rule.is_among(&applied, identifier) {
-                    continue;
-                }
-                let limit = rule.limit_for(check.profile);
-                // Numbers with a window of their own have another counter than the rule, which takes over again when they are gone.
-                if limit.counter != rule.limit.counter {
-                    applied.push((rule.limit.clone(), identifier));
-                }
-                applied.push((limit, identifier));
+            let rules = self.matching(dimension, identifier, Tiers::All, endpoint.unwrap_or("/"));
+            applied.extend(rules.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+            let plans = self.plans.values().flat_map(|plan| plan.of(dimension).to_vec());
+            applied.extend(plans.map(|limit| (limit, identifier)));
+            if let Some(limit) = any {
+                let ad_hoc = NamedLimit::ad_hoc(dimension, limit, self.on_store_error);
+                let default = NamedLimit::default(dimension, limit, self.on_store_error);
+                let other_window = default.with_window_of_its_own();
+                applied.extend([ad_hoc, default, other_window].map(|limit| (Arc::new(limit), identifier)));
             }
-            for name in &check.plans {
-                applied
-                    .extend(self.plan(name)?.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
-            }
-            let named = |limit: &Limit| NamedLimit::ad_hoc(dimension, *limit, self.on_store_error);
-            let limits = ad_hoc.iter().map(named);
-            applied.extend(limits.map(|limit| (Arc::new(limit), identifier)));
         }
-        self.defaults_for(check, &mut applied);
-        // As with rules, numbers with a window of their own have another counter.
-        for &(dimension, identifier) in &check.identities {
-            let plain = self.default_for(dimension, None);
-            let is_other =
-                |limit: &Arc<NamedLimit>| applied.iter().all(|(other, _)| other.counter != limit.counter);
-            let plain = plain.filter(is_other);
-            applied.extend(plain.map(|limit| (limit, identifier)));
-        }
-        Ok(applied)
+        // Rules that differ in tier or method alone have the same counter.
+        let mut seen = HashSet::new();
+        applied.retain(|(limit, identifier)| seen.insert((limit.store, limit.counter.family(), *identifier)));
+        applied
     }
 
     fn defaults_for<'a>(&self, check: &Check<'a>, applied: &mut Applied<'a>) {
@@ -360,28 +343,41 @@ impl RuleSet {
         dimension == KEY_DIMENSION || self.policy_dimensions.iter().any(|own| **own == *dimension)
     }
 
-    /// The rules that match one identity of `check` at an endpoint, whatever the method.
+    /// The rules that match one identity at an endpoint, whatever the method.
+    #[inline]
     fn matching(
         &self,
-        check: &Check<'_>,
         dimension: &str,
         identifier: &str,
+        tiers: Tiers<'_>,
         endpoint: &str,
     ) -> SmallVec<[&CompiledRule; 8]> {
-        let tier = check.effective_tier();
         let mut found = SmallVec::new();
         self.by_endpoint.for_each(endpoint, |lists| {
             let Some(list) = lists.iter().find(|list| *list.dimension == *dimension) else { return };
             let exact = list.identifiers.get(identifier).into_iter().flatten();
-            let exact = exact.filter(|rule| rule.tier.is_none() || rule.tier.as_deref() == tier);
-            let tiers = tier.and_then(|tier| list.tiers.get(tier)).into_iter().flatten();
-            found.extend(exact.chain(tiers).chain(&list.anyone).map(|rule| &**rule));
+            match tiers {
+                Tiers::Only(tier) => {
+                    let exact = exact.filter(|rule| rule.tier.is_none() || rule.tier.as_deref() == tier);
+                    let of_tier = tier.and_then(|tier| list.tiers.get(tier)).into_iter().flatten();
+                    found.extend(exact.chain(of_tier).map(|rule| &**rule));
+                }
+                Tiers::All => found.extend(exact.chain(list.tiers.values().flatten()).map(|rule| &**rule)),
+            }
+            found.extend(list.anyone.iter().map(|rule| &**rule));
         });
         if !self.policies.is_empty() && self.has_policies(dimension) {
             found.extend(self.policies.get(identifier).map(|rule| &**rule));
         }
         found
     }
+}
+
+/// Users of which tiers a rule has to be for.
+#[derive(Clone, Copy)]
+enum Tiers<'a> {
+    Only(Option<&'a str>),
+    All,
 }
 
 /// Of the rules that share a name only the most specific stays; what stays is in the order of the rules.

@@ -4,10 +4,14 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::Key;
+use super::{Counter, Key};
 
-/// Longer parts are replaced by a hash of them.
-const PART_LENGTH_MAX: usize = 256;
+/// Longer identifiers are replaced by a hash of them.
+const IDENTIFIER_LENGTH_MAX: usize = 256;
+/// Longer rules and scopes, without what tells variants apart, are replaced by a hash of them.
+const RULE_LENGTH_MAX: usize = 140;
+/// Longer endpoints are replaced by a hash of them.
+const ENDPOINT_LENGTH_MAX: usize = 128;
 /// The first character of a hash; a part that has it itself is escaped.
 const HASHED: char = '#';
 
@@ -28,7 +32,7 @@ impl Key<'_> {
     pub fn write_identity(&self, text: &mut String) {
         write_escaped(self.counter.dimension(), text);
         text.push(':');
-        write_bounded(text, |text| write_escaped(self.identifier, text));
+        write_bounded(text, IDENTIFIER_LENGTH_MAX, |text| write_escaped(self.identifier, text));
     }
 
     /// A hash of the identity that is the same on every node and in every version, to spread identities by.
@@ -42,15 +46,67 @@ impl Key<'_> {
 
     /// Appends `rule:scope`, and `:endpoint` where each endpoint has a counter of its own.
     pub fn write_counter(&self, text: &mut String) {
-        write_bounded(text, |text| {
-            write_escaped(self.counter.rule(), text);
-            text.push(':');
-            write_escaped(self.counter.scope(), text);
-            if let Some(endpoint) = self.endpoint {
-                text.push(':');
-                write_escaped(endpoint, text);
-            }
-        });
+        let mut after = String::new();
+        self.write_around_variant(text, &mut after);
+        write_escaped(&self.counter.scope[self.counter.variant.clone()], text);
+        text.push_str(&after);
+    }
+
+    /// What [`write_counter`](Self::write_counter) writes for every variant of the counter; `None` where there are no variants.
+    ///
+    /// ```
+    /// use pacegate_core::{Counter, Key};
+    ///
+    /// let counter = Counter::variant("daily", "user", "gcra:60/api", 0..7);
+    /// let variants = Key::new(&counter, "u1", "").variants().unwrap();
+    /// assert!(variants.contain("daily:token_bucket%3a3600/api"));
+    /// assert!(!variants.contain("daily:gcra%3a60/other/api"));
+    /// ```
+    pub fn variants(&self) -> Option<Variants> {
+        let mut variants = Variants::default();
+        self.write_around_variant(&mut variants.before, &mut variants.after);
+        self.counter.has_variants().then_some(variants)
+    }
+
+    /// Neither text depends on the variant, so that a counter can be found without knowing its variant.
+    fn write_around_variant(&self, before: &mut String, after: &mut String) {
+        let Counter { rule, scope, variant, .. } = self.counter;
+        let start = before.len();
+        write_escaped(rule, before);
+        before.push(':');
+        write_escaped(&scope[..variant.start], before);
+        write_escaped(&scope[variant.end..], after);
+        if before.len() - start + after.len() > RULE_LENGTH_MAX {
+            let mut whole = before.split_off(start);
+            // A character that neither part has.
+            whole.push(HASHED);
+            whole.push_str(after);
+            after.clear();
+            write_hash(&whole, before);
+        }
+        if let Some(endpoint) = self.endpoint {
+            after.push(':');
+            write_bounded(after, ENDPOINT_LENGTH_MAX, |text| write_escaped(endpoint, text));
+        }
+    }
+}
+
+/// The texts of a counter's variants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variants {
+    /// What they start with.
+    pub before: String,
+    /// What they end with.
+    pub after: String,
+}
+
+impl Variants {
+    /// Whether `text` is that of a variant.
+    pub fn contain(&self, text: &str) -> bool {
+        let variant = text.strip_prefix(&*self.before).and_then(|rest| rest.strip_suffix(&*self.after));
+        let plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'%');
+        variant.is_some_and(|variant| !variant.is_empty() && variant.bytes().all(plain))
     }
 }
 
@@ -68,23 +124,25 @@ fn write_escaped(part: &str, text: &mut String) {
     }
 }
 
-fn write_bounded(text: &mut String, write: impl FnOnce(&mut String)) {
+fn write_bounded(text: &mut String, length_max: usize, write: impl FnOnce(&mut String)) {
     let start = text.len();
     write(text);
-    if text.len() - start > PART_LENGTH_MAX {
-        let hash = Sha256::digest(&text.as_bytes()[start..]);
-        text.truncate(start);
-        text.push(HASHED);
-        for byte in hash {
-            let _ = write!(text, "{byte:02x}");
-        }
+    if text.len() - start > length_max {
+        let whole = text.split_off(start);
+        write_hash(&whole, text);
+    }
+}
+
+fn write_hash(whole: &str, text: &mut String) {
+    text.push(HASHED);
+    for byte in Sha256::digest(whole.as_bytes()) {
+        let _ = write!(text, "{byte:02x}");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Counter;
 
     fn text_of(rule: &str, scope: &str, identifier: &str) -> String {
         let counter = Counter::new(rule, "user", scope);
@@ -98,11 +156,48 @@ mod tests {
 
     #[test]
     fn long_parts_are_hashed_and_cannot_be_imitated() {
-        let long = "x".repeat(PART_LENGTH_MAX + 1);
+        let long = "x".repeat(IDENTIFIER_LENGTH_MAX + 1);
         let text = text_of("rule", "", &long);
         assert!(text.len() < 100, "{text}");
         let imitated = text.trim_start_matches("{user:").split('}').next().unwrap();
         assert_ne!(text_of("rule", "", imitated), text);
+    }
+
+    #[test]
+    fn every_variant_is_found_however_long_its_parts_are() {
+        let long = "/y".repeat(300);
+        for (rule, scope) in [("rule", "/x"), ("rule", &*long), (&*long, "/x"), (&*long, &*long)] {
+            for endpoint in ["/e", &*long] {
+                let counter = |variant: &str| {
+                    let scope = format!("{variant}{scope}");
+                    Counter::variant_per_endpoint(rule, "user", &scope, 0..variant.len())
+                };
+                let text = |variant: &str, endpoint: &str| {
+                    let mut text = String::new();
+                    Key::new(&counter(variant), "u", endpoint).write_counter(&mut text);
+                    text
+                };
+                let (known, other) = (counter("gcra:1"), text("sliding_counter:9007199254740991", endpoint));
+                let variants = Key::new(&known, "u", endpoint).variants().unwrap();
+                assert!(variants.contain(&other) && variants.contain(&text("gcra:1", endpoint)), "{other}");
+                assert!(!variants.contain(&text("gcra:1", "/f")), "{other}");
+                assert!(other.len() <= RULE_LENGTH_MAX + ENDPOINT_LENGTH_MAX + 40, "{other}");
+                assert_ne!(other, text("gcra:1", endpoint));
+            }
+        }
+    }
+
+    #[test]
+    fn variants_of_another_rule_pattern_or_kind_are_not_taken_for_the_same() {
+        let counter = Counter::variant("rule", "user", "gcra:1/a", 0..6);
+        let variants = Key::new(&counter, "u", "").variants().unwrap();
+        assert!(variants.contain("rule:gcra%3a2/a"));
+        for other in
+            ["rule:/a", "rules:gcra%3a1/a", "rule:gcra%3a1/b/a", "rule:gcra%3a1/a:/a", "rule:gcra%3a1/ab"]
+        {
+            assert!(!variants.contain(other), "{other}");
+        }
+        assert_eq!(Key::new(&Counter::new("rule", "user", "gcra:1/a"), "u", "").variants(), None);
     }
 
     #[test]

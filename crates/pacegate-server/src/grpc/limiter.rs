@@ -21,7 +21,7 @@ use super::convert::{
 use super::stream::{self, Answers};
 use crate::activity::Activity;
 use crate::app::Shared;
-use crate::auth::Need;
+use crate::auth::{Need, actor};
 use crate::batch::{CHECKS_MAX, Item, decide};
 use crate::peer::Peer;
 use crate::request_id::request_id;
@@ -71,12 +71,15 @@ impl Limiter {
     }
 
     async fn reset(&self, request: Request<ResetRequest>) -> Result<ResetResponse, ApiError> {
-        let (_, message) = self.admit(request, Need::Write).await?;
+        let (metadata, extensions, message) = request.into_parts();
+        let (headers, peer) = (metadata.into_headers(), peer(&extensions));
+        let key_id = self.shared.gate.admit(&headers, peer, Need::Write).await?;
         let mut message = of_reset(message);
         normalise(&mut message);
         let asked = check(&message, &self.shared.limiter)?;
-        let profile = profile(&self.shared, &asked).await;
-        let at = self.shared.limiter.reset(&asked.profile(profile.as_deref())).await;
+        self.shared.limiter.validate(&asked).map_err(|error| explain(&message, error))?;
+        self.shared.record_reset(&actor(key_id, peer, &headers), &asked).await?;
+        let at = self.shared.limiter.reset(&asked).await;
         let at = at.map_err(|error| explain(&message, error))?;
         Ok(ResetResponse { reset_at: seconds(at) })
     }

@@ -29,10 +29,9 @@ use pacegate_catalog::{Actor, CatalogError, Expected};
 
 use super::read_json;
 use crate::app::Shared;
-use crate::auth::Need;
+use crate::auth::{Need, actor};
 use crate::live::Live;
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
 
 /// How many entries a page has unless the request says otherwise, and at most.
@@ -73,11 +72,7 @@ impl Managed {
         let peer = parts.extensions.get::<Peer>();
         let need = if parts.method.is_safe() { Need::Read } else { Need::Write };
         let key_id = shared.gate.admit(&parts.headers, peer, need).await?;
-        let actor = Actor {
-            key_id,
-            address: peer.map(|peer| peer.ip().to_string()),
-            request_id: parts.headers.get(&REQUEST_ID).map(|id| as_text(id).to_owned()),
-        };
+        let actor = actor(key_id, peer, &parts.headers);
         let live = shared.live.clone().ok_or_else(|| {
             ApiError::new(Code::ServiceUnavailable, "this service has no catalog, so nothing can be changed")
         })?;

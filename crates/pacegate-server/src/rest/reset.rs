@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::wire::CheckRequest;
 use super::{json, read_json, rfc3339};
 use crate::app::Shared;
-use crate::auth::Need;
+use crate::auth::{Need, actor};
 use crate::openapi::vocabulary::Time;
 use crate::peer::peer;
 use crate::respond::ApiError;
@@ -42,11 +42,13 @@ pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit(request.headers(), peer(&request), Need::Write).await?;
+    let key_id = shared.gate.admit(request.headers(), peer(&request), Need::Write).await?;
+    let actor = actor(key_id, peer(&request), request.headers());
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
-    let profile = shared.profile(request.user()).await;
-    let check = request.check(&shared.limiter)?.profile(profile.as_deref());
+    let check = request.check(&shared.limiter)?;
+    shared.limiter.validate(&check).map_err(|error| request.explain(error))?;
+    shared.record_reset(&actor, &check).await?;
     let at = shared.limiter.reset(&check).await.map_err(|error| request.explain(error))?;
     let body = ResetResponse {
         user_id: request.user_id.as_deref(),

@@ -1,9 +1,11 @@
 //! Who may do what, by the API key in the metadata.
 
+use hyper::Method;
 use pacegate_catalog::{Actor, Catalog};
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use pacegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use pacegate_proto::v1::{BatchCheckRequest, QuotaRequest, ResetRequest};
+use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
@@ -93,6 +95,22 @@ async fn checks_need_no_key_unless_told_and_a_reset_always_does() {
     }
     assert_eq!(call(&service, "ResetLimit", &[("x-api-key", &keys[2].1)]).await, Code::PermissionDenied);
     assert_eq!(call(&service, "ResetLimit", &[("x-api-key", &keys[0].1)]).await, Code::Ok);
+}
+
+#[tokio::test]
+async fn a_reset_leaves_an_audit_record() {
+    let (service, keys) = service("").await;
+    for key in [&keys[0].1, &keys[1].1] {
+        call(&service, "ResetLimit", &[("x-api-key", key), ("x-request-id", "r-7")]).await;
+    }
+    let audit = service.rest.admin(Method::GET, "/api/v1/audit?user=u", Value::Null).await;
+    let records = audit.body["records"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "the reader was refused: {records:?}");
+    let record = &records[0];
+    assert_eq!((&record["action"], &record["subject"]), (&json!("counters.reset"), &json!("user:u")));
+    assert_eq!((&record["request_id"], &record["address"]), (&json!("r-7"), &json!("127.0.0.1")));
+    assert_eq!(record["after"]["endpoint"], "/");
+    assert!(keys[0].1.contains(record["actor"].as_str().unwrap()), "the id of the key: {record}");
 }
 
 #[tokio::test]

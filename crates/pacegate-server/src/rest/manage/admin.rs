@@ -300,6 +300,8 @@ pub(crate) async fn reset(
     let managed = Managed::new(&shared, request).await?;
     managed.parameters(&[])?;
     let key = path_part(path)?;
+    shared.limiter.validate(&of(&key)).map_err(named)?;
+    shared.record_reset(&managed.actor, &of(&key)).await?;
     shared.limiter.reset(&of(&key)).await.map_err(named)?;
     let body = ResetResponse { key: &key, status: "RESET", timestamp: rfc3339(now()) };
     Ok(json(StatusCode::OK, &body))
