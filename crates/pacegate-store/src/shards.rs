@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::Timestamp;
+use pacegate_core::{Key, Timestamp};
 use smallvec::SmallVec;
 
 use crate::error::StoreError;
@@ -10,8 +10,8 @@ use crate::figure::Figures;
 use crate::parts::{Part, apply_in_parts};
 use crate::store::{ApplyFuture, Command, Outcome, Store};
 
-/// Stores that share the identities among them by a stable hash. Their number and order must be the same on every node, and must not change while
-/// counters are worth keeping.
+/// Stores that share the identities among them by a consistent hash. Their number and order must be the same on every node. A store that is
+/// added at the end takes its share of the identities from all others, which keep the rest; those that move start anew.
 #[derive(Debug)]
 pub struct ShardedStore {
     shards: Vec<Arc<dyn Store>>,
@@ -26,10 +26,14 @@ impl ShardedStore {
         if shards.is_empty() { Err(StoreError::rejected("there is no shard")) } else { Ok(Self { shards }) }
     }
 
+    /// The place of the shard that keeps a key.
+    pub fn shard_of(&self, key: &Key<'_>) -> usize {
+        jump(key.identity_hash(), self.shards.len())
+    }
+
     /// The shard of each charge.
     fn places(&self, command: &Command<'_>) -> SmallVec<[usize; 4]> {
-        let shard = |hash: u64| (hash % self.shards.len() as u64) as usize;
-        command.charges.iter().map(|charge| shard(charge.key.identity_hash())).collect()
+        command.charges.iter().map(|charge| self.shard_of(&charge.key)).collect()
     }
 
     async fn apply_one(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
@@ -78,5 +82,63 @@ impl Store for ShardedStore {
             }
         }
         sums
+    }
+}
+
+/// The bucket of a key among `buckets`, by jump consistent hashing (Lamping and Veach, 2014): a bucket that is added takes its share of the keys
+/// from all others, and no key moves between those. The number is the same on every machine, because it is made of integers alone.
+fn jump(mut key: u64, buckets: usize) -> usize {
+    let (mut bucket, mut next) = (0, 0_u64);
+    while next < buckets as u64 {
+        bucket = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        next = ((bucket + 1) << 31) / ((key >> 33) + 1);
+    }
+    bucket as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use pacegate_core::Counter;
+
+    use super::*;
+
+    const IDENTITIES: usize = 20_000;
+
+    fn hashes() -> impl Iterator<Item = u64> {
+        let counter = Counter::new("rule", "user", "");
+        (0..IDENTITIES).map(move |number| Key::new(&counter, &format!("user-{number}"), "").identity_hash())
+    }
+
+    #[test]
+    fn growth_moves_a_fair_share_to_the_new_shard_and_nothing_between_old_ones() {
+        for old in 1..=16 {
+            let mut moved = 0;
+            for hash in hashes() {
+                let (before, after) = (jump(hash, old), jump(hash, old + 1));
+                assert!(after == before || after == old, "{before} to {after} of {}", old + 1);
+                moved += usize::from(after != before);
+            }
+            let share = IDENTITIES / (old + 1);
+            assert!(
+                moved.abs_diff(share) < share / 5,
+                "{old} to {}: {moved} moved, {share} is fair",
+                old + 1
+            );
+        }
+    }
+
+    #[test]
+    fn shards_have_about_equally_many_identities() {
+        let mut counts = [0_usize; 5];
+        hashes().for_each(|hash| counts[jump(hash, 5)] += 1);
+        assert!(counts.iter().all(|count| count.abs_diff(IDENTITIES / 5) < IDENTITIES / 50), "{counts:?}");
+    }
+
+    #[test]
+    fn the_shard_of_an_identity_never_changes() {
+        // Another value would start every counter anew.
+        let shards: Vec<usize> = hashes().take(12).map(|hash| jump(hash, 4)).collect();
+        assert_eq!(shards, [0, 2, 3, 1, 3, 1, 3, 1, 2, 1, 3, 2]);
     }
 }

@@ -704,14 +704,12 @@ async fn deadline_of_a_guard_in_the_middle_of_a_chain_leaves_no_part_charged() {
     let late = Late::takes(&places[1], Duration::from_millis(200));
     let shards = ShardedStore::try_new(vec![places[0].memory.clone(), late]).unwrap();
     let local = Arc::new(MemoryStore::default());
-    let guard = GuardedStore::new("shards", Arc::new(shards), local, DEADLINE);
     // Identities on both shards, the healthy one first.
-    let on_shard = |shard: u64| {
-        let names = (0..).map(|number| format!("user-{number}"));
-        let found = |name: &String| Key::new(&counter, name, "").identity_hash() % 2 == shard;
-        names.into_iter().find(found).unwrap()
-    };
-    let identifiers = [on_shard(0), on_shard(1)];
+    let identifiers = [0, 1].map(|shard| {
+        let mut names = (0..).map(|number| format!("user-{number}"));
+        names.find(|name| shards.shard_of(&Key::new(&counter, name, "")) == shard).unwrap()
+    });
+    let guard = GuardedStore::new("shards", Arc::new(shards), local, DEADLINE);
     let charges: Vec<Charge<'_>> = identifiers
         .iter()
         .map(|identifier| Charge {
