@@ -8,7 +8,7 @@ use std::time::Duration;
 use pacegate::{Clock, WallClock};
 use sqlx::any::{Any, AnyRow};
 use sqlx::pool::PoolConnection;
-use sqlx::{AnyConnection, AnyPool, Connection};
+use sqlx::{AnyConnection, AnyPool, Connection, raw_sql};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
@@ -139,7 +139,7 @@ impl Catalog {
 
     /// A random secret of the catalog's own, created by whichever node comes first.
     async fn load_secret(&self, table: &str, name: &str) -> Result<String, CatalogError> {
-        let mut lease = self.lease().await?;
+        let mut lease = self.begin().await?;
         let sql = format!("SELECT {name} FROM {table} WHERE {name} <> ''");
         let mut row = self.statement(&sql).row(lease.connection()).await?;
         if row.is_none() {
@@ -147,7 +147,7 @@ impl Catalog {
             self.statement(&make).bind(random_hexadecimal::<32>()?).run(lease.connection()).await?;
             row = self.statement(&sql).row(lease.connection()).await?;
         }
-        lease.settle();
+        lease.commit().await?;
         let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
         column(&row, 0)
     }
@@ -157,9 +157,9 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the database does not answer.
     pub async fn revision(&self) -> Result<Revision, CatalogError> {
-        let mut lease = self.lease().await?;
+        let mut lease = self.begin().await?;
         let revision = revision(lease.connection(), self.kind).await?;
-        lease.settle();
+        lease.commit().await?;
         Ok(revision)
     }
 
@@ -176,27 +176,47 @@ impl Catalog {
     }
 
     pub(crate) async fn rows(&self, statement: Statement<'_>) -> Result<Vec<AnyRow>, CatalogError> {
-        let mut lease = self.lease().await?;
+        let mut lease = self.begin().await?;
         let rows = statement.rows(lease.connection()).await?;
-        lease.settle();
+        lease.commit().await?;
         Ok(rows)
     }
 
     pub(crate) async fn row(&self, statement: Statement<'_>) -> Result<Option<AnyRow>, CatalogError> {
-        let mut lease = self.lease().await?;
+        let mut lease = self.begin().await?;
         let row = statement.row(lease.connection()).await?;
-        lease.settle();
+        lease.commit().await?;
         Ok(row)
+    }
+
+    /// Says how many rows it changed.
+    pub(crate) async fn run(&self, statement: Statement<'_>) -> Result<u64, CatalogError> {
+        let mut lease = self.begin().await?;
+        let changed = statement.run(lease.connection()).await?;
+        lease.commit().await?;
+        Ok(changed)
+    }
+
+    /// A connection for statements of their own, ended by [`Lease::commit`]. Behind a pooler they are in a transaction, which keeps them on one
+    /// server process.
+    pub(crate) async fn begin(&self) -> Result<Lease, CatalogError> {
+        let mut lease = self.lease().await?;
+        if let Some(begin) = self.kind.begin_statement() {
+            bounded(STATEMENT_TIMEOUT, raw_sql(begin).execute(lease.connection())).await?;
+            lease.has_begun = true;
+        }
+        Ok(lease)
     }
 
     pub(crate) async fn lease(&self) -> Result<Lease, CatalogError> {
         let connection = self.pool.acquire().await.map_err(|error| CatalogError::before_commit(&error))?;
-        Ok(Lease { connection, is_settled: self.is_memory })
+        Ok(Lease { connection, is_settled: self.is_memory, has_begun: false })
     }
 }
 
 async fn bring_up_to_date(location: &Location) -> Result<(), CatalogError> {
     let mut connection = location.connect().await?;
+    location.refuse_unknown_pooler(&mut connection).await?;
     schema::migrate(&mut connection, location.kind).await?;
     // MySQL writes to its log about clients that just go away.
     bounded(STATEMENT_TIMEOUT, connection.close()).await
@@ -214,11 +234,22 @@ pub(crate) async fn revision(connection: &mut AnyConnection, kind: Kind) -> Resu
 pub(crate) struct Lease {
     connection: PoolConnection<Any>,
     is_settled: bool,
+    /// Whether there is a transaction to be ended.
+    has_begun: bool,
 }
 
 impl Lease {
     pub(crate) fn connection(&mut self) -> &mut AnyConnection {
         &mut self.connection
+    }
+
+    /// Ends what [`Catalog::begin`] began.
+    pub(crate) async fn commit(mut self) -> Result<(), CatalogError> {
+        if self.has_begun {
+            bounded(STATEMENT_TIMEOUT, raw_sql("COMMIT").execute(self.connection())).await?;
+        }
+        self.settle();
+        Ok(())
     }
 
     /// Everything that was begun is ended.

@@ -1,14 +1,15 @@
 //! The three kinds of databases: where they are, how they are connected to, and what differs between their languages.
 
+use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
-use sqlx::{AnyConnection, AnyPool, Connection, raw_sql};
+use sqlx::{AnyConnection, AnyPool, Connection, Row, raw_sql};
 
-use crate::error::CatalogError;
+use crate::error::{CatalogError, POOLED};
 use crate::statement::bounded;
 
 /// How long anybody waits for a connection.
@@ -16,13 +17,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// After that an unused connection is closed, long before the server does it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const SERVER_CONNECTIONS: u32 = 5;
+/// How often two connections are compared before they are taken for connections of their own.
+const PROBES: u32 = 5;
 const SQLITE_CONNECTIONS: u32 = 4;
 
 /// Which kind of database it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sqlite,
-    Postgres,
+    Postgres {
+        /// Whether a pooler may give each transaction another server process: then none keeps a prepared statement for the next one.
+        is_pooled: bool,
+    },
     MySql,
 }
 
@@ -41,18 +47,23 @@ impl Location {
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         let kind = match scheme {
             "sqlite" => Kind::Sqlite,
-            "postgres" | "postgresql" => Kind::Postgres,
+            "postgres" | "postgresql" => Kind::Postgres { is_pooled: false },
             "mysql" | "mariadb" => Kind::MySql,
             _ => {
                 let message = "a catalog's URL starts with sqlite://, postgres:// or mysql://";
                 return Err(CatalogError::permanent(message));
             }
         };
+        let (mut url, mut kind) = (Cow::Borrowed(url), kind);
+        if kind.is_postgres() {
+            let (is_pooled, others) = take_pooling(&url)?;
+            (url, kind) = (Cow::Owned(others), Kind::Postgres { is_pooled });
+        }
         let is_memory = url == "sqlite::memory:";
-        let file = if kind == Kind::Sqlite && !is_memory { Some(file(url)?) } else { None };
+        let file = if kind == Kind::Sqlite && !is_memory { Some(file(&url)?) } else { None };
         let file_url = file.as_deref().map(file_url);
         // The URL has a password in it, and the error may have the URL in it.
-        let options = file_url.as_deref().unwrap_or(url).parse().map_err(|_: sqlx::Error| {
+        let options = file_url.as_deref().unwrap_or(&url).parse().map_err(|_: sqlx::Error| {
             CatalogError::permanent("is not a URL like postgres://user:password@host:5432/database")
         })?;
         Ok(Self { kind, is_memory, file, options })
@@ -74,6 +85,18 @@ impl Location {
             Ok(connection)
         })
         .await
+    }
+
+    /// Prepared statements do not work through a pooler in transaction mode, and may even run another client's statement. Such a pooler shows by
+    /// moving connections from one server process to another.
+    pub(crate) async fn refuse_unknown_pooler(&self, first: &mut AnyConnection) -> Result<(), CatalogError> {
+        if self.kind != (Kind::Postgres { is_pooled: false }) {
+            return Ok(());
+        }
+        let mut second = self.connect().await?;
+        let moves = bounded(CONNECT_TIMEOUT, moves(first, &mut second)).await?;
+        bounded(CONNECT_TIMEOUT, second.close()).await?;
+        if moves { Err(CatalogError::permanent(POOLED)) } else { Ok(()) }
     }
 
     pub(crate) fn pool(self) -> AnyPool {
@@ -98,10 +121,8 @@ async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx:
     let settings = match kind {
         // A change that was acknowledged survives a power cut.
         Kind::Sqlite => "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 5000",
-        // A node that stands still in the middle of a change does not stop the others for longer than that.
-        Kind::Postgres => {
-            "SET lock_timeout = '5s'; SET statement_timeout = '60s'; SET idle_in_transaction_session_timeout = '60s'"
-        }
+        // A pooler may give the server process to another client: settings are part of each transaction.
+        Kind::Postgres { .. } => return Ok(()),
         // Snapshots need this isolation, whatever the server's own is.
         Kind::MySql => {
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET innodb_lock_wait_timeout = 5, wait_timeout = 120"
@@ -115,23 +136,47 @@ impl Kind {
     pub(crate) const fn begin_change(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN IMMEDIATE",
-            Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            // A node that stands still in the middle of a change does not stop the others for longer than that.
+            Self::Postgres { .. } => {
+                "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; \
+                 SET LOCAL statement_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '60s'"
+            }
             Self::MySql => "START TRANSACTION",
         }
+    }
+
+    /// Begins a transaction for statements that need none but for a pooler; `None` where there is no pooler.
+    pub(crate) const fn begin_statement(self) -> Option<&'static str> {
+        match self {
+            Self::Postgres { is_pooled: true } => Some(self.begin_change()),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn is_postgres(self) -> bool {
+        matches!(self, Self::Postgres { .. })
+    }
+
+    /// Whether a connection can use a prepared statement again.
+    pub(crate) const fn keeps_statements(self) -> bool {
+        !matches!(self, Self::Postgres { is_pooled: true })
     }
 
     /// Begins several reads that see the same.
     pub(crate) const fn begin_snapshot(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN",
-            Self::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Postgres { .. } => {
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '60s'; \
+                 SET LOCAL idle_in_transaction_session_timeout = '60s'"
+            }
             Self::MySql => "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
         }
     }
 
     /// The statement as this database wants it: PostgreSQL numbers its parameters.
     pub(crate) fn placeholders(self, sql: &str) -> String {
-        if self != Self::Postgres {
+        if !self.is_postgres() {
             return sql.to_owned();
         }
         let mut numbered = String::with_capacity(sql.len() + 16);
@@ -148,7 +193,7 @@ impl Kind {
     /// What follows the rows of an INSERT so that users who are there get the new tier.
     pub(crate) const fn replace_tier(self) -> &'static str {
         match self {
-            Self::Sqlite | Self::Postgres => {
+            Self::Sqlite | Self::Postgres { .. } => {
                 " ON CONFLICT (user_key) DO UPDATE SET tier = excluded.tier, version = pacegate_users.version + 1, updated_at = excluded.updated_at"
             }
             Self::MySql => {
@@ -156,6 +201,41 @@ impl Kind {
             }
         }
     }
+}
+
+/// Takes the parameter `pooling` out of a PostgreSQL URL: whether it is `transaction`, and the URL without it.
+fn take_pooling(url: &str) -> Result<(bool, String), CatalogError> {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let (mut is_pooled, mut others) = (false, Vec::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.strip_prefix("pooling=") {
+            None => others.push(pair),
+            Some("transaction") => is_pooled = true,
+            Some("session") => is_pooled = false,
+            Some(_) => return Err(CatalogError::permanent("pooling: expected `session` or `transaction`")),
+        }
+    }
+    let separator = if others.is_empty() { "" } else { "?" };
+    Ok((is_pooled, format!("{base}{separator}{}", others.join("&"))))
+}
+
+/// Whether a connection changes its server process, as far as a few transactions on two connections show.
+async fn moves(first: &mut AnyConnection, second: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+    for _ in 0..PROBES {
+        let own = process_id(first).await?;
+        raw_sql("BEGIN").execute(&mut *second).await?;
+        // A pooler gives the process that became free last.
+        let moves = process_id(second).await? == own || process_id(first).await? != own;
+        raw_sql("ROLLBACK").execute(&mut *second).await?;
+        if moves {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn process_id(connection: &mut AnyConnection) -> Result<String, sqlx::Error> {
+    raw_sql("SELECT pg_backend_pid()::text").fetch_one(connection).await?.try_get(0)
 }
 
 /// Makes a file that is missing, for its owner alone: hashes of keys and the users' names are in it. SQLite gives the files beside it the same rights, and
@@ -195,7 +275,10 @@ mod tests {
     #[test]
     fn only_postgres_numbers_its_parameters() {
         let sql = "SELECT a FROM b WHERE c = ? AND d > ? LIMIT ?";
-        assert_eq!(Kind::Postgres.placeholders(sql), "SELECT a FROM b WHERE c = $1 AND d > $2 LIMIT $3");
+        assert_eq!(
+            Kind::Postgres { is_pooled: false }.placeholders(sql),
+            "SELECT a FROM b WHERE c = $1 AND d > $2 LIMIT $3"
+        );
         assert_eq!(Kind::MySql.placeholders(sql), sql);
     }
 

@@ -88,9 +88,7 @@ impl Catalog {
                     .bind(decision.capacity.map(signed))
                     .bind(decision.remaining.map(signed));
             }
-            let mut lease = self.lease().await?;
-            statement.run(lease.connection()).await?;
-            lease.settle();
+            self.run(statement).await?;
         }
         Ok(())
     }

@@ -150,6 +150,9 @@ impl CatalogError {
     }
 }
 
+/// What has to be done about a pooler in transaction mode.
+pub(crate) const POOLED: &str = "a connection pooler in transaction mode is between here and PostgreSQL: \
+    add pooling=transaction to the URL's parameters, or use session mode";
 const FULL: &str = "the disk of the catalog's database is full";
 const READ_ONLY: &str = "the catalog's database is read-only";
 
@@ -181,6 +184,11 @@ fn of_database(error: &dyn DatabaseError) -> CatalogError {
                 error.message()
             ))
         }
+        // A statement that was prepared is missing, or was prepared by another client.
+        ("26000" | "42P05", _) => CatalogError::permanent(POOLED),
+        ("08P01", _) if error.message().contains("extra_float_digits") => CatalogError::permanent(
+            "PgBouncer refuses a start-up parameter: add ignore_startup_parameters = extra_float_digits to its configuration",
+        ),
         (_, 1146) | ("42P01", _) => {
             CatalogError::permanent("a table of the catalog is missing; restart to create it")
         }

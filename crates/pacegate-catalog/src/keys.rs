@@ -144,10 +144,7 @@ impl Catalog {
         if !is_id(key_id) {
             return Ok(());
         }
-        let mut lease = self.lease().await?;
-        self.statement(sql).time(at).bind(key_id.to_owned()).time(at).run(lease.connection()).await?;
-        lease.settle();
-        Ok(())
+        self.run(self.statement(sql).time(at).bind(key_id.to_owned()).time(at)).await.map(drop)
     }
 
     /// Whether there is a key with the role `admin` that is neither revoked nor expired.

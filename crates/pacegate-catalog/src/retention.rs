@@ -88,7 +88,7 @@ impl Catalog {
             // By a list of keys: a subquery would lock what it passes by.
             let numbers = numbers.join(", ");
             let sql = format!("DELETE FROM {table} WHERE number IN ({numbers})");
-            let mut lease = self.lease().await?;
+            let mut lease = self.begin().await?;
             if table == OVERRIDES {
                 // Seals first: an ended override without one is not a finding, a seal without a row would be.
                 let seals = format!(
@@ -98,7 +98,7 @@ impl Catalog {
                 self.statement(&seals).run(lease.connection()).await?;
             }
             removed += self.statement(&sql).run(lease.connection()).await?;
-            lease.settle();
+            lease.commit().await?;
         }
     }
 
@@ -126,9 +126,7 @@ impl Catalog {
             for key in keys {
                 statement = statement.bind(key);
             }
-            let mut lease = self.lease().await?;
-            removed += statement.run(lease.connection()).await?;
-            lease.settle();
+            removed += self.run(statement).await?;
         }
     }
 

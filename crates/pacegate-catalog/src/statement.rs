@@ -25,7 +25,8 @@ pub(crate) struct Statement<'q> {
 impl<'q> Statement<'q> {
     /// `sql` is made of the program's own texts only; its parameters are question marks.
     pub(crate) fn new(kind: Kind, sql: &str) -> Self {
-        Self { query: sqlx::query(AssertSqlSafe(kind.placeholders(sql))), within: STATEMENT_TIMEOUT }
+        let query = sqlx::query(AssertSqlSafe(kind.placeholders(sql)));
+        Self { query: query.persistent(kind.keeps_statements()), within: STATEMENT_TIMEOUT }
     }
 
     pub(crate) fn bind<T: Value<'q>>(mut self, value: T) -> Self {

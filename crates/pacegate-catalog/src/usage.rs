@@ -104,9 +104,7 @@ impl Catalog {
                     .bind(signed(record.allowed))
                     .bind(signed(record.blocked));
             }
-            let mut lease = self.lease().await?;
-            statement.run(lease.connection()).await?;
-            lease.settle();
+            self.run(statement).await?;
         }
         Ok(())
     }
@@ -187,7 +185,7 @@ pub(crate) fn seconds(period: Period) -> i64 {
 /// What follows the rows of an INSERT so that they are added to those that are there.
 fn add_up(kind: Kind) -> &'static str {
     match kind {
-        Kind::Sqlite | Kind::Postgres => {
+        Kind::Sqlite | Kind::Postgres { .. } => {
             " ON CONFLICT (period_seconds, period_start, identifier_key) DO UPDATE SET allowed = pacegate_usage_rollups.allowed + excluded.allowed, \
              blocked = pacegate_usage_rollups.blocked + excluded.blocked"
         }

@@ -94,11 +94,11 @@ impl Catalog {
         user_id: &str,
         now: Timestamp,
     ) -> Result<(Profile, Option<Timestamp>), CatalogError> {
-        let mut lease = self.lease().await?;
+        let mut lease = self.begin().await?;
         let statement = self.statement(&format!("{SELECT} WHERE user_key = ?")).bind(key_of(user_id));
         let user = statement.row(lease.connection()).await?;
         let live = overrides::select_live(self.kind, user_id, now).rows(lease.connection()).await?;
-        lease.settle();
+        lease.commit().await?;
         let user = user.as_ref().map(read).transpose()?;
         let live: Vec<Override> = live.iter().map(overrides::read).collect::<Result<_, _>>()?;
 

@@ -22,6 +22,8 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row, raw_sql};
 /// An empty database.
 pub(crate) struct Place {
     pub(crate) url: String,
+    /// The database itself, where `url` is that of a pooler in front of it.
+    direct: String,
     /// What has to live as long as the database is used.
     _guard: Box<dyn Any + Send + Sync>,
     pub(crate) clock: Arc<SimulatedClock>,
@@ -29,7 +31,13 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(url: String, guard: impl Any + Send + Sync) -> Self {
-        Self { url, _guard: Box::new(guard), clock: Arc::default() }
+        Self { direct: url.clone(), url, _guard: Box::new(guard), clock: Arc::default() }
+    }
+
+    /// The same database through a pooler at `url`.
+    #[allow(dead_code, reason = "one database of several has a pooler")]
+    pub(crate) fn through(self, url: String) -> Self {
+        Self { url, ..self }
     }
 
     /// A catalog with the scenario's clock: another node, if there is one already.
@@ -64,7 +72,7 @@ impl Place {
 
     async fn connect(&self) -> AnyConnection {
         install_default_drivers();
-        AnyConnection::connect(&self.url).await.unwrap()
+        AnyConnection::connect(&self.direct).await.unwrap()
     }
 
     pub(crate) fn now(&self) -> Timestamp {

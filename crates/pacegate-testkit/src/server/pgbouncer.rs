@@ -40,10 +40,19 @@ impl PgBouncer {
     ///
     /// When it does not start.
     pub fn start(server: &Postgres, pool_mode: &str, connections: u16) -> Self {
+        Self::start_with(server, pool_mode, connections, "")
+    }
+
+    /// As [`start`](Self::start), with more lines of its configuration.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn start_with(server: &Postgres, pool_mode: &str, connections: u16, settings: &str) -> Self {
         for _ in 0..20 {
             let directory = TempDir::new().expect("a temporary directory");
             let port = ports::free();
-            let mut process = spawn(directory.path(), server.port(), port, pool_mode, connections);
+            let mut process = spawn(directory.path(), server.port(), port, pool_mode, connections, settings);
             let settled = wait_until(READY_WITHIN, || {
                 process.exit_status().is_some() || TcpStream::connect(("127.0.0.1", port)).is_ok()
             });
@@ -56,18 +65,23 @@ impl PgBouncer {
         panic!("every port is taken");
     }
 
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// `postgres://pacegate:secret@127.0.0.1:PORT/pacegate`, as [`Postgres::url`] through the pool.
     pub fn url(&self) -> String {
         format!("postgres://pacegate:secret@127.0.0.1:{}/pacegate", self.port)
     }
 }
 
-fn spawn(directory: &Path, target: u16, port: u16, pool_mode: &str, connections: u16) -> Process {
+fn spawn(directory: &Path, target: u16, port: u16, pool_mode: &str, connections: u16, more: &str) -> Process {
     let users = directory.join("users");
     let settings = format!(
         "[databases]\n* = host=127.0.0.1 port={target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
          unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {}\npool_mode = {pool_mode}\n\
-         default_pool_size = {connections}\n",
+         default_pool_size = {connections}\n{more}\n",
         users.display()
     );
     let file = directory.join("pgbouncer.ini");
