@@ -1,17 +1,22 @@
 //! A Pacegate service over gRPC, as something that decides.
 
 use std::fmt;
+use std::iter::Peekable;
 use std::time::Duration;
 
 use http::HeaderValue;
 use opentelemetry::Context;
 use opentelemetry::global::get_text_map_propagator;
 use opentelemetry_http::HeaderInjector;
-use pacegate::{Check, CheckError, Decision, Remote, RemoteFuture, ServiceConfig, StoreError, Timestamp};
+use pacegate::{
+    Check, CheckError, Decision, Remote, RemoteAnswers, RemoteFuture, ServiceConfig, StoreError, Timestamp,
+};
 use pacegate_proto::v1::check_result::Result as Outcome;
 use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
-use pacegate_proto::v1::{BatchCheckRequest, CheckRequest, QuotaRequest, RefundRequest, ResetRequest};
+use pacegate_proto::v1::{self, BatchCheckRequest, CheckRequest, QuotaRequest, RefundRequest, ResetRequest};
+use pacegate_proto::{BATCH_CHECKS_MAX, REQUEST_BYTES_MAX};
 use pacegate_store::GuardedCalls;
+use prost::Message;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
@@ -21,6 +26,8 @@ use crate::convert::{decision, request, taken};
 
 /// How long a new connection may take; requests wait for it no longer than for an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest answer, in bytes: enough for a full batch with many limits for each check.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How often an idle connection is looked at.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
 
@@ -76,6 +83,7 @@ impl Service {
             key.set_sensitive(true);
         }
         let client = RateLimiterClient::with_interceptor(endpoint.connect_lazy(), ShowKey(key));
+        let client = client.max_decoding_message_size(ANSWER_BYTES_MAX);
         Ok(Self { client, calls: GuardedCalls::new("service", timeout) })
     }
 
@@ -91,6 +99,30 @@ impl Service {
             }
         });
         answered.await?
+    }
+
+    /// Decides on each of the checks with one call.
+    async fn check_batch(
+        &self,
+        mut checks: Vec<CheckRequest>,
+    ) -> Result<Vec<Result<Decision, CheckError>>, CheckError> {
+        let size = checks.len();
+        if size == 1
+            && let Some(only) = checks.pop()
+        {
+            let response = self.call(|mut client| async move { client.check_rate_limit(only).await }).await?;
+            return Ok(vec![decision(response)]);
+        }
+        let batch = BatchCheckRequest { checks, ..Default::default() };
+        let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
+        let result = |result: v1::CheckResult| match result.result {
+            Some(Outcome::Response(response)) => decision(response),
+            Some(Outcome::Error(error)) => Err(failed_item(error)),
+            None => Err(StoreError::unanswered().into()),
+        };
+        let mut decisions: Vec<_> = response.results.into_iter().map(result).collect();
+        decisions.resize_with(size, || Err(StoreError::unanswered().into()));
+        Ok(decisions)
     }
 }
 
@@ -124,30 +156,61 @@ fn sorted<T>(status: Status) -> Result<Result<T, CheckError>, StoreError> {
     }
 }
 
+/// Requests in batches that the service accepts: bounded in number and in bytes. A request that is
+/// too long by itself is a batch of its own, which the service refuses.
+struct Batches<I: Iterator<Item = CheckRequest>>(Peekable<I>);
+
+impl<I: Iterator<Item = CheckRequest>> Iterator for Batches<I> {
+    type Item = Vec<CheckRequest>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let first = self.0.next()?;
+        let mut bytes = bytes_in_batch(&first);
+        let mut batch = vec![first];
+        while batch.len() < BATCH_CHECKS_MAX
+            && let Some(next) = self.0.next_if(|next| bytes + bytes_in_batch(next) <= REQUEST_BYTES_MAX)
+        {
+            bytes += bytes_in_batch(&next);
+            batch.push(next);
+        }
+        Some(batch)
+    }
+}
+
+/// How much a request adds to the length of its batch.
+fn bytes_in_batch(request: &CheckRequest) -> usize {
+    let length = request.encoded_len();
+    1 + prost::length_delimiter_len(length) + length
+}
+
+/// The error of one check of a batch: the same as if it had been asked alone.
+fn failed_item(error: v1::Error) -> CheckError {
+    let v1::Error { code, message, .. } = error;
+    match code.as_str() {
+        "IDEMPOTENCY_MISMATCH" => CheckError::IdempotencyMismatch,
+        "INTERNAL_ERROR" | "SERVICE_UNAVAILABLE" => StoreError::uncertain(message).into(),
+        _ => CheckError::Refused(message.into()),
+    }
+}
+
 impl Remote for Service {
-    fn check_each<'a, 'b: 'a>(
-        &'a self,
-        checks: &'a [Check<'b>],
-    ) -> RemoteFuture<'a, Vec<Result<Decision, CheckError>>> {
+    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a> {
         Box::pin(async move {
-            if let [only] = checks {
-                let request = request(only);
-                let response =
-                    self.call(|mut client| async move { client.check_rate_limit(request).await }).await;
-                return match response.and_then(decision) {
-                    Err(error @ CheckError::Store(_)) => Err(error),
-                    decided => Ok(vec![decided]),
-                };
+            let mut decisions = Vec::with_capacity(checks.len());
+            for batch in Batches(checks.iter().map(request).peekable()) {
+                let size = batch.len();
+                match self.check_batch(batch).await {
+                    Ok(decided) => decisions.extend(decided),
+                    Err(error @ CheckError::Store(_)) => {
+                        // It concerns the service, not these checks: the batches after this one
+                        // would fail in the same way, each after its own deadline.
+                        decisions.resize_with(checks.len(), || Err(error.clone()));
+                        break;
+                    }
+                    Err(error) => decisions.resize_with(decisions.len() + size, || Err(error.clone())),
+                }
             }
-            let batch =
-                BatchCheckRequest { checks: checks.iter().map(request).collect(), ..Default::default() };
-            let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
-            let result = |result: pacegate_proto::v1::CheckResult| match result.result {
-                Some(Outcome::Response(response)) => decision(response),
-                Some(Outcome::Error(error)) => Err(CheckError::Refused(error.message.into())),
-                None => Err(StoreError::unanswered().into()),
-            };
-            Ok(response.results.into_iter().map(result).collect())
+            decisions
         })
     }
 

@@ -217,6 +217,79 @@ async fn a_wrong_key_is_never_let_pass_in_silence() {
 }
 
 #[tokio::test]
+async fn rejected_batch_is_an_error_for_every_check() {
+    let clock = Arc::new(SimulatedClock::default());
+    let service = Service::start_with(", require_key: true", &clock, None).await;
+    for mode in ["open", "closed", "local"] {
+        let yaml = format!(
+            "mode: service\nservice: {{url: \"http://{}\", key: revoked}}\nfailure: {{mode: {mode}, timeout: 10s}}\n{RULES}",
+            service.address
+        );
+        let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+        let checks = vec![Check::key("k").plan("gold"); 1_001];
+        let answers = limiter.check_each(&checks).await;
+        assert_eq!(answers.len(), checks.len());
+        for (place, answer) in answers.iter().enumerate() {
+            let rejected = matches!(answer, Err(CheckError::Store(error)) if error.is_rejection());
+            assert!(rejected, "{mode}, check {place}: {answer:?}");
+        }
+        let together = limiter.check_all(&checks[..2]).await;
+        assert!(matches!(&together, Err(CheckError::Store(error)) if error.is_rejection()), "{together:?}");
+        let waited = limiter.wait(&checks[0], Duration::from_secs(1)).await;
+        assert!(matches!(&waited, Err(CheckError::Store(error)) if error.is_rejection()), "{waited:?}");
+    }
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn batches_are_split_at_the_bounds_of_a_request() {
+    let clock = Arc::new(SimulatedClock::default());
+    let service = Service::start(&clock, None).await;
+    let limiter = remote(service.address, "failure: {timeout: 10s}").await;
+    assert!(limiter.check_each(&[]).await.is_empty());
+
+    let many = vec![Check::key("k").plan("daily"); 2_500];
+    let answers = limiter.check_each(&many).await;
+    let allowed: Vec<bool> = answers.into_iter().map(|answer| answer.unwrap().allowed).collect();
+    let first_eight: Vec<bool> = (0..2_500).map(|place| place < 8).collect();
+    assert_eq!(allowed, first_eight, "in order, across the batches");
+
+    let too_long = "x".repeat(300_000);
+    // Three times the bytes that a request can have.
+    let names: Vec<String> = (0..780).map(|place| format!("{place:01000}")).collect();
+    let long: Vec<Check<'_>> = names.iter().map(|name| Check::key(name).plan("gold")).collect();
+    for answer in limiter.check_each(&long).await {
+        let decision = answer.unwrap();
+        assert_eq!((decision.degraded(), decision.remaining()), (false, Some(4)));
+    }
+
+    // One that no request can carry is refused, and the checks around it are decided.
+    let around = [long[0].clone(), Check::key(&too_long).plan("gold"), long[0].clone()];
+    let answers = limiter.check_each(&around).await;
+    assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
+    for (place, left) in [(0, 3), (2, 2)] {
+        assert_eq!(answers[place].as_ref().unwrap().remaining(), Some(left));
+    }
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn check_of_a_batch_fails_as_it_does_alone() {
+    let clock = Arc::new(SimulatedClock::default());
+    let service = Service::start(&clock, None).await;
+    let limiter = remote(service.address, "failure: {timeout: 10s}").await;
+    let first = Check::key("i").plan("gold").idempotency("me", "order-7");
+    limiter.check(&first).await.unwrap();
+    let other = Check::key("i").plan("daily").idempotency("me", "order-7");
+    let unknown = Check::key("i").plan("nonsense");
+    let answers = limiter.check_each(&[other, unknown, Check::key("i").plan("gold")]).await;
+    assert!(matches!(&answers[0], Err(CheckError::IdempotencyMismatch)), "{:?}", answers[0]);
+    assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
+    assert_eq!(answers[2].as_ref().unwrap().remaining(), Some(3));
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn mistakes_in_the_configuration_are_told() {
     let wrong = |yaml: &str| Config::parse(yaml).unwrap_err().to_string();
     assert_eq!(wrong("mode: service"), "line 1: mode: needs service.url, the service to ask");

@@ -10,8 +10,8 @@ use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::trace;
 
-/// How many checks one batch can have.
-pub(crate) const CHECKS_MAX: usize = 1_000;
+/// The most checks of one batch, over REST as over gRPC.
+pub(crate) use pacegate_proto::BATCH_CHECKS_MAX as CHECKS_MAX;
 
 /// One of many checks, or what is wrong with it, and the idempotency key that it has of its own.
 pub(crate) struct Item<'a> {

@@ -54,5 +54,5 @@ pub use peer::Peer;
 pub use run::{Listeners, run};
 pub use tls::{Tls, TlsError};
 
-/// The largest request body, in bytes.
-pub const BODY_BYTES_MAX: usize = 256 * 1024;
+/// The largest request body, in bytes; the same over REST and gRPC.
+pub const BODY_BYTES_MAX: usize = pacegate_proto::REQUEST_BYTES_MAX;

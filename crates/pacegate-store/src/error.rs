@@ -1,16 +1,17 @@
 //! Why a store could not answer, in questions that a caller can act on.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 /// A store could not decide. A denial is not an error: it comes back as an outcome.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[error("{message}")]
 pub struct StoreError {
     kind: Kind,
     message: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl StoreError {
     /// The same error with what caused it.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
     }
 

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::endpoint::InvalidEndpoint;
 
 /// No decision could be made. A denial is not among these.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
     /// The check names no identity.

@@ -96,7 +96,7 @@ pub use explain::{Explained, Verdict};
 pub use limiter::{Limiter, LimiterBuilder};
 pub use plan::Plan;
 pub use profile::{Numbers, Profile};
-pub use remote::{Remote, RemoteFuture};
+pub use remote::{Remote, RemoteAnswers, RemoteFuture};
 pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, POLICY_NAME, Rule, Scope, Why};
 pub use stores::Stores;
 

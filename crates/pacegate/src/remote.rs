@@ -13,18 +13,22 @@ use crate::error::CheckError;
 use crate::limiter::Limiter;
 use crate::resolved::Act;
 
-/// What a [`Remote`] will say.
+/// The answer of a [`Remote`].
 pub type RemoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>;
 
-/// A Pacegate service elsewhere, which has the rules and the counters. The `pacegate-connect` crate has one over gRPC.
+/// The answers of a [`Remote`] to many checks, in their order.
+pub type RemoteAnswers<'a> = Pin<Box<dyn Future<Output = Vec<Result<Decision, CheckError>>> + Send + 'a>>;
+
+/// A Pacegate service that has the rules and the counters. The `pacegate-connect` crate has one over
+/// gRPC.
 ///
-/// It answers within a deadline of its own. [`CheckError::Store`] says that the service does not answer; then the limiter's failure mode decides.
+/// It answers within a deadline of its own. A [`CheckError::Store`] that is an outage says that the
+/// service does not answer; then the limiter's failure mode decides. Every other error is the
+/// answer.
 pub trait Remote: fmt::Debug + Send + Sync {
-    /// Decides on each of the checks, and charges those that are allowed.
-    fn check_each<'a, 'b: 'a>(
-        &'a self,
-        checks: &'a [Check<'b>],
-    ) -> RemoteFuture<'a, Vec<Result<Decision, CheckError>>>;
+    /// Decides on each of the checks, and charges those that are allowed. An error that concerns
+    /// several of them is the answer to each.
+    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a>;
     /// Decides on all checks together, and charges all of them or none.
     fn check_all<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteFuture<'a, Decision>;
     /// Decides and charges nothing.
@@ -69,23 +73,26 @@ impl Limiter {
         elsewhere: &Elsewhere,
         checks: &[Check<'_>],
     ) -> Vec<Result<Decision, CheckError>> {
-        match elsewhere.service.check_each(checks).await {
-            Ok(mut decisions) => {
-                decisions.resize_with(checks.len(), || Err(StoreError::unanswered().into()));
-                decisions
-            }
-            Err(error) if elsewhere.on_error == FailureMode::Local && is_outage(&error) => {
-                let decided = self.check_each_here(checks).await.into_iter();
-                decided.map(|decision| decision.map(Decision::into_fallback)).collect()
-            }
-            Err(error) => {
-                // One answer for all of them, and the error, which cannot be told twice, for the first.
-                let mut error = Some(error);
-                let answer =
-                    |_| elsewhere.answer(error.take().unwrap_or_else(|| StoreError::unanswered().into()));
-                checks.iter().map(answer).collect()
+        let mut decisions = elsewhere.service.check_each(checks).await;
+        decisions.resize_with(checks.len(), || Err(StoreError::unanswered().into()));
+        if elsewhere.on_error != FailureMode::Local {
+            let answer = |decided: Result<_, _>| decided.or_else(|error| elsewhere.answer(error));
+            return decisions.into_iter().map(answer).collect();
+        }
+        let lost = |decided: &Result<_, CheckError>| decided.as_ref().is_err_and(is_outage);
+        let unanswered: Vec<Check<'_>> = checks
+            .iter()
+            .zip(&decisions)
+            .filter(|(_, decided)| lost(decided))
+            .map(|(c, _)| c.clone())
+            .collect();
+        let mut decided_here = self.check_each_here(&unanswered).await.into_iter();
+        for decided in decisions.iter_mut().filter(|decided| lost(decided)) {
+            if let Some(here) = decided_here.next() {
+                *decided = here.map(Decision::into_fallback);
             }
         }
+        decisions
     }
 
     pub(crate) async fn check_all_elsewhere(
