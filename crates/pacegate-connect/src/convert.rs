@@ -60,6 +60,7 @@ pub(crate) fn taken(decision: &Decision) -> CheckResponse {
         replayed: decision.replayed,
         decided_at_us: decision.at.as_micros(),
         limits: decision.limits().iter().zip(&decision.answers).map(answer).collect(),
+        decision_id: decision.id(),
         ..CheckResponse::default()
     }
 }
@@ -78,7 +79,7 @@ pub(crate) fn decision(response: CheckResponse) -> Result<Decision, CheckError> 
     let at = Timestamp::from_micros(response.decided_at_us);
     let mut decided = pacegate_core::Decision::new(response.allowed, at, answers);
     decided.replayed = response.replayed;
-    Ok(Decision::of(decided, limits))
+    Ok(Decision::of(decided, limits).with_id(response.decision_id))
 }
 
 fn own_answer(own: LimitAnswer) -> Option<(NamedLimit, Answer)> {

@@ -1,5 +1,6 @@
 //! A Pacegate service over gRPC, as something that decides.
 
+use std::error::Error;
 use std::fmt;
 use std::iter::Peekable;
 use std::time::Duration;
@@ -141,19 +142,43 @@ fn tls(config: &ServiceConfig) -> Result<ClientTlsConfig, (&'static str, String)
     Ok(tls)
 }
 
-/// Whether a status says that the service fails (outer error), or what is wrong with the check (inner error).
+/// Whether a status says that the service fails (outer error), or what is wrong with the request
+/// (inner error).
 fn sorted<T>(status: Status) -> Result<Result<T, CheckError>, StoreError> {
     let message = status.message().to_owned();
+    // A status that was made here, because the service sent none, has a cause.
+    if status.source().is_some() {
+        return Err(if was_not_sent(&status) {
+            StoreError::unavailable(message)
+        } else {
+            StoreError::uncertain(message)
+        });
+    }
     match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => Ok(Err(CheckError::Refused(message.into()))),
+        // The last one is the bound on management calls, resets among them: the service is well.
+        Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
+            Ok(Err(CheckError::Refused(message.into())))
+        }
         Code::FailedPrecondition => Ok(Err(CheckError::IdempotencyMismatch)),
         Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
             Err(StoreError::rejected(message))
         }
         Code::DeadlineExceeded => Err(StoreError::timed_out(message)),
-        // The call may have been lost on its way or on its way back.
-        _ => Err(StoreError::unavailable(message)),
+        // The service failed, before or after it changed a counter.
+        _ => Err(StoreError::uncertain(message)),
     }
+}
+
+/// Whether there was no connection to send the request on.
+fn was_not_sent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Requests in batches that the service accepts: bounded in number and in bytes. A request that is

@@ -10,6 +10,7 @@ use pacegate::{Algorithm, Check, CheckError, Config, Cost, Limit, Limiter, Memor
 use pacegate_connect::{ConnectError, FromConfig};
 use pacegate_server::{AdminKey, App, Listeners, run};
 use pacegate_testkit::SimulatedClock;
+use pacegate_testkit::server::{Fault, FaultProxy};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -286,6 +287,32 @@ async fn check_of_a_batch_fails_as_it_does_alone() {
     assert!(matches!(&answers[0], Err(CheckError::IdempotencyMismatch)), "{:?}", answers[0]);
     assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
     assert_eq!(answers[2].as_ref().unwrap().remaining(), Some(3));
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn refund_is_given_back_once_when_its_answer_is_lost() {
+    let clock = Arc::new(SimulatedClock::default());
+    let service = Service::start(&clock, None).await;
+    let network = FaultProxy::start(service.address).await;
+    let limiter = remote(network.address(), "failure: {timeout: 10s}").await;
+    let check = Check::key("k").plan("gold");
+    let taken = limiter.check(&check).await.unwrap();
+    limiter.check(&check).await.unwrap();
+    assert_eq!(limiter.check(&check).await.unwrap().remaining(), Some(2));
+
+    network.set(Fault::CutReplies { one_in: 1, seed: 0 });
+    let Err(CheckError::Store(lost)) = limiter.refund(&check, &taken).await else { panic!() };
+    assert!(lost.may_have_run() && !lost.is_retryable(), "{lost:?}");
+    network.set(Fault::None);
+    for _ in 0..2 {
+        assert_eq!(limiter.refund(&check, &taken).await.unwrap().remaining(), Some(3));
+    }
+    drop(network);
+    // The first call may find its connection broken; the second has none to be sent on.
+    assert!(limiter.reset(&check).await.is_err());
+    let Err(CheckError::Store(refused)) = limiter.reset(&check).await else { panic!() };
+    assert!(refused.is_retryable() && !refused.may_have_run(), "{refused:?}");
     service.stop().await;
 }
 

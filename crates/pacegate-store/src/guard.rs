@@ -248,6 +248,19 @@ impl GuardedStore {
     }
 }
 
+impl GuardedStore {
+    /// Applies a command that is worth nothing without the store: it fails with the store instead of
+    /// being answered by the failure mode.
+    ///
+    /// # Errors
+    /// That of the store, or that it is not asked for now.
+    pub async fn apply_or_fail(&self, command: &Command<'_>) -> Result<Outcome, StoreError> {
+        let span = tracing::info_span!(target: TRACES, "store", store = &*self.name, commands = 1);
+        let called = self.call(std::slice::from_ref(command), None, self.deadline).instrument(span);
+        called.await.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
+    }
+}
+
 impl Store for GuardedStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(self.apply_within(commands, now, self.deadline))

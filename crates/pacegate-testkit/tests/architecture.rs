@@ -96,6 +96,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "pacegate-macros",
                 "pacegate-memory",
                 "arc-swap",
+                "fastrand",
                 "foldhash",
                 "hashbrown",
                 "humantime",

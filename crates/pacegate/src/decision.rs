@@ -16,13 +16,27 @@ pub struct Decision {
     pub(crate) limits: SmallVec<[Arc<NamedLimit>; 2]>,
     /// How it was made without the service that should have.
     pub(crate) fallback: Option<Reason>,
+    /// Random, to recognise a repeated refund.
+    id: u64,
 }
 
 impl Decision {
     /// Gives a decision the limits that its answers are of.
     #[inline]
     pub fn of(decision: pacegate_core::Decision, limits: SmallVec<[Arc<NamedLimit>; 2]>) -> Self {
-        Self { decision, limits, fallback: None }
+        Self { decision, limits, fallback: None, id: fastrand::u64(..) | 1 }
+    }
+
+    /// The same decision under the id that the service which made it gave it.
+    #[must_use]
+    pub fn with_id(self, id: u64) -> Self {
+        Self { id, ..self }
+    }
+
+    /// A random number other than 0 that tells this decision from all others, so that a refund of
+    /// it can be recognised when it is repeated. Clones have the same one.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// What there is to say without the service that should have decided.

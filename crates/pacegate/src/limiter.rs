@@ -300,7 +300,12 @@ impl Limiter {
         decided(self.stores.apply(&command, &[]).await?).map(drop)
     }
 
-    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is not given back.
+    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is
+    /// not given back.
+    ///
+    /// A decision is refunded at most once: a repeat within five minutes, by any process that shares
+    /// the store, gives back nothing. The store records the refund before it gives anything back, so
+    /// a failure in between leaves the charge in place, and a retry does not give it back either.
     ///
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
@@ -329,18 +334,25 @@ impl Limiter {
         let mut distinct = times.clone();
         distinct.sort_unstable();
         distinct.dedup();
-        let outcome = if let [at] = distinct.as_slice() {
-            self.stores.apply(&command(check, Act::Refund(*at), &charges), &places).await?
-        } else {
-            // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
-            let steps = distinct.iter().map(|at| {
-                let indices = (0..times.len()).filter(|index| times[*index] == *at);
-                let of_that_time = indices.map(|index| (OwnedCharge::from(&charges[index]), places[index]));
-                (*at, of_that_time.unzip())
-            });
-            refund_in_steps(self.stores.clone(), steps.collect(), check.cost).await?;
-            let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-            self.stores.apply(&look, &places).await?
+        // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
+        let steps = distinct.iter().map(|at| {
+            let indices = (0..times.len()).filter(|index| times[*index] == *at);
+            let of_that_time = indices.map(|index| (OwnedCharge::from(&charges[index]), places[index]));
+            (*at, of_that_time.unzip())
+        });
+        let refunded = match places.first() {
+            Some(place) => {
+                let claim = RefundClaim::new(check, decision, *place);
+                refund_once(self.stores.clone(), claim, steps.collect(), check.cost).await?
+            }
+            None => None,
+        };
+        let outcome = match refunded {
+            Some(outcome) => outcome,
+            None => {
+                let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+                self.stores.apply(&look, &places).await?
+            }
         };
         drop(charges);
         resolved.decision(outcome)
@@ -481,17 +493,50 @@ impl Limiter {
 /// Charges that were made at one time, and where each is kept.
 type RefundStep = (Timestamp, (Vec<OwnedCharge>, Vec<usize>));
 
-/// Gives back step by step. It ends even if the caller stops waiting, and one step that fails does not keep the others from being tried.
-async fn refund_in_steps(stores: Stores, steps: Vec<RefundStep>, cost: Cost) -> Result<(), StoreError> {
+/// What tells a refund from all others, and the store that records it.
+struct RefundClaim {
+    key: String,
+    place: usize,
+}
+
+impl RefundClaim {
+    fn new(check: &Check<'_>, decision: &Decision, place: usize) -> Self {
+        // A decision on a chain is refunded check by check.
+        let check = u128::from_be_bytes(check.fingerprint());
+        Self { key: format!("{:016x}{check:032x}", decision.id()), place }
+    }
+
+    /// Records the refund; says whether it is the first one.
+    async fn record(&self, stores: &Stores) -> Result<bool, CheckError> {
+        let record = Idempotency { caller: "pacegate refund", key: &self.key, fingerprint: [0; 16] };
+        let action = Action::Take { idempotency: Some(record) };
+        let command = Command { action, charges: &[], cost: Cost::ONE };
+        let outcome = stores.keeper(self.place).apply_or_fail(&command).await?;
+        decided(outcome).map(|recorded| !recorded.replayed)
+    }
+}
+
+/// Gives back step by step, unless that was done before. It ends even if the caller stops waiting, and one step that fails does not keep the
+/// others from being tried. What is left after it is known where there was one step.
+async fn refund_once(
+    stores: Stores,
+    claim: RefundClaim,
+    steps: Vec<RefundStep>,
+    cost: Cost,
+) -> Result<Option<Outcome>, CheckError> {
     let work = detachable(|_| async move {
-        let mut result = Ok(());
+        if !claim.record(&stores).await? {
+            return Ok(None);
+        }
+        let mut result = Ok(None);
         for (at, (charges, places)) in &steps {
             let charges: SmallVec<[Charge<'_>; 2]> = charges.iter().map(OwnedCharge::as_charge).collect();
             let action = Action::Refund { taken_at: Some(*at) };
             let refund = Command { action, charges: &charges, cost };
-            result = result.and(stores.apply(&refund, places).await.map(drop));
+            let outcome = stores.apply(&refund, places).await;
+            result = result.and(outcome.map(Some).map_err(CheckError::from));
         }
-        result
+        result.map(|outcome| outcome.filter(|_| steps.len() == 1))
     });
     work.await
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use pacegate_core::{Key, Timestamp};
+use pacegate_core::Key;
 use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome};
 use smallvec::SmallVec;
@@ -19,7 +19,6 @@ pub(crate) enum Act {
     Take,
     Peek,
     Reset,
-    Refund(Timestamp),
 }
 
 pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'a>]) -> Command<'a> {
@@ -33,7 +32,6 @@ pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'
         },
         Act::Peek => Action::peek(),
         Act::Reset => Action::ResetVariants,
-        Act::Refund(at) => Action::Refund { taken_at: Some(at) },
     };
     Command { action, charges, cost: check.cost }
 }

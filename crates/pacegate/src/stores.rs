@@ -217,6 +217,14 @@ impl Keeper {
         }
     }
 
+    /// Applies a command that the failure mode cannot answer.
+    pub(crate) async fn apply_or_fail(&self, command: &Command<'_>) -> Result<Outcome, StoreError> {
+        match self {
+            Self::Memory(store) => store.apply_now(command, None),
+            Self::Elsewhere(store) => store.apply_or_fail(command).await,
+        }
+    }
+
     /// Applies commands that have nothing to do with each other.
     pub(crate) async fn apply_each(&self, commands: &[Command<'_>]) -> Vec<Result<Outcome, StoreError>> {
         match self {

@@ -86,6 +86,29 @@ async fn peek_reset_and_refund_do_what_they_say() {
 }
 
 #[tokio::test]
+async fn decision_is_refunded_once() {
+    let (clock, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(10, 3_600)]));
+    let check = Check::key("k").plan("p").cost(Cost::try_new(3).unwrap());
+    let taken = [(); 3].map(|()| limiter.check_now(&check).unwrap());
+    for _ in 0..3 {
+        assert_eq!(limiter.refund(&check, &taken[0].clone()).await.unwrap().remaining(), Some(4));
+        clock.advance(Duration::from_secs(60));
+    }
+    // Equal in everything else, it is another decision.
+    assert_eq!(limiter.refund(&check, &taken[1]).await.unwrap().remaining(), Some(7));
+
+    let chain = [Check::key("a").plan("p"), Check::key("b").plan("p")];
+    let together = limiter.check_all(&chain).await.unwrap();
+    for check in chain.iter().chain(&chain) {
+        assert_eq!(limiter.refund(check, &together).await.unwrap().remaining(), Some(10));
+    }
+    for check in &chain {
+        limiter.check(check).await.unwrap();
+        assert_eq!(limiter.refund(check, &together).await.unwrap().remaining(), Some(9));
+    }
+}
+
+#[tokio::test]
 async fn many_checks_go_in_one_call_and_fail_one_by_one() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(1, 60)]));
     let good = Check::key("k").plan("p");

@@ -379,6 +379,22 @@ async fn a_shadow_rule_in_a_failing_store_denies_nobody() {
 }
 
 #[tokio::test]
+async fn refund_fails_with_the_store_and_is_not_given_back_twice() {
+    let remote = Arc::new(Remote::default());
+    let limiter = limiter(Stores::remote(remote.clone(), Duration::from_millis(50)), [rule("r", 5)]);
+    let taken = limiter.check(&check("u")).await.unwrap();
+    limiter.check(&check("u")).await.unwrap();
+    remote.fails.store(true, Ordering::SeqCst);
+    let failed = limiter.refund(&check("u"), &taken).await;
+    assert!(matches!(&failed, Err(CheckError::Store(error)) if error.is_outage()), "{failed:?}");
+    remote.fails.store(false, Ordering::SeqCst);
+    // The store did not record the first attempt, so the second is the first.
+    for _ in 0..2 {
+        assert_eq!(limiter.refund(&check("u"), &taken).await.unwrap().remaining(), Some(4));
+    }
+}
+
+#[tokio::test]
 async fn what_passed_without_being_counted_is_not_given_back() {
     let remote = Arc::new(Remote::default());
     let stores = Stores::remote(remote.clone(), Duration::from_millis(50));
@@ -493,7 +509,11 @@ async fn refund_of_several_stores_ends_without_its_caller() {
     let taken = slow.check(&check("a")).await.unwrap();
     assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(9), Some(9)]);
     assert_ne!(taken.answers[0].at, taken.answers[1].at, "each store has a clock of its own");
+    // A caller stops waiting while the refund is recorded, and one sends it again.
     assert!(timeout(Duration::from_millis(10), slow.refund(&check("a"), &taken)).await.is_err());
+    direct.check(&check("a")).await.unwrap();
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(10), Some(10)]);
+    assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(9), Some(9)]);
+    let again = slow.refund(&check("a"), &taken).await.unwrap();
+    assert_eq!(remaining(&again), [Some(9), Some(9)]);
 }

@@ -198,6 +198,7 @@ fn written(decision: &Decision, with_limits: bool, sliding_window: bool) -> Chec
         delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
         queue_position: binding.and_then(Answer::queue_position),
         decided_at_us: decision.at.as_micros(),
+        decision_id: if with_limits { decision.id() } else { 0 },
         limits: if with_limits {
             decision
                 .limits()
@@ -309,6 +310,9 @@ pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
     if response.allowed && response.limits.is_empty() {
         return Err(ApiError::input("taken.limits", "is missing; make the check with_limits"));
     }
+    if response.allowed && response.decision_id == 0 {
+        return Err(ApiError::input("taken.decision_id", "is missing; make the check with_limits"));
+    }
     let mut answers = Vec::with_capacity(response.limits.len());
     let mut limits = smallvec::SmallVec::new();
     for own in &response.limits {
@@ -325,5 +329,5 @@ pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
     let at = Timestamp::from_micros(response.decided_at_us);
     let mut decision = pacegate::CoreDecision::new(response.allowed, at, answers.into_iter().collect());
     decision.replayed = response.replayed;
-    Ok(Decision::of(decision, limits))
+    Ok(Decision::of(decision, limits).with_id(response.decision_id))
 }

@@ -57,9 +57,11 @@ async fn every_limit_answers_for_itself_if_it_is_asked_to() {
     let request = CheckRequest { with_limits: true, cost: 3, ..check("u1", "/queue") };
     let answer = service.limiter().check_rate_limit(request).await.unwrap().into_inner();
     let limit = Limit { algorithm: "leaky_bucket".into(), quota: 1, window_us: 1_000_000, burst: 3 };
+    assert_ne!(answer.decision_id, 0);
     assert_eq!(
         answer,
         CheckResponse {
+            decision_id: answer.decision_id,
             allowed: true,
             current_count: Some(3),
             limit: Some(3),
