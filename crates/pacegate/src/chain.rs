@@ -54,7 +54,7 @@ impl Limiter {
             let resolved = self.resolve_by(&rules, check)?;
             let endpoint = resolved.endpoint.as_deref().unwrap_or_default();
             for (limit, identifier) in resolved.applied {
-                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost));
+                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost), false);
             }
         }
         let allowed = tally.apply(self.stores(), false).await?;

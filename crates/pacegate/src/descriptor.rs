@@ -51,6 +51,9 @@ pub struct DescriptorRule {
     pub on_store_error: Option<FailureMode>,
     /// The names of rules that do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
+    /// Whether a request for more than is left passes while at least 1 is left, and takes that: for
+    /// costs that are known only afterwards.
+    pub overdraw: bool,
 }
 
 /// Which descriptors a rule applies to.
@@ -162,6 +165,7 @@ impl DescriptorRule {
             store: None,
             on_store_error: None,
             replaces: Vec::new(),
+            overdraw: false,
         }
     }
 
@@ -210,6 +214,9 @@ impl DescriptorRule {
         }
         if self.name.as_ref().is_some_and(|name| self.replaces.contains(name)) {
             return invalid("replaces", "has the rule's own name");
+        }
+        if self.overdraw && !matches!(self.allowance, Allowance::Limit(_)) {
+            return invalid("overdraw", "has no effect without a limit");
         }
         match &self.selects {
             Selector::Path(entries) if !(1..=ENTRIES_MAX).contains(&entries.len()) => {

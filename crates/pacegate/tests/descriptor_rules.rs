@@ -38,6 +38,8 @@ fn mistakes_are_reported_with_their_lines() {
             "mode: `shade` is not one of enforce, shadow",
         ),
         ("{entries: [{key: a}], unlimited: true, store: s}", "store: there is no store `s` under stores"),
+        ("{entries: [{key: a}], unlimited: true, overdraw: true}", "overdraw: has no effect without a limit"),
+        ("{entries: [{key: a}], unlimited: true, overdraw: 1}", "overdraw: must be true or false, not"),
         ("{entries: [{key: a}], unlimited: true, replaces: [b]}", "replaces: no rule is called `b`"),
         (
             "{entries: [{key: a}], unlimited: true, name: n, replaces: [n]}",

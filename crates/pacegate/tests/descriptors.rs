@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pacegate::{
@@ -10,10 +11,20 @@ use pacegate::{
     DescriptorOutcome, DescriptorRule, FailureMode, Hits, Limit, Limiter, MemoryOptions, MemoryStore, Mode,
     PathEntry, Profile, Store, StoreError, Stores, Timestamp,
 };
+use pacegate_store::Action;
 use pacegate_testkit::SimulatedClock;
 
 /// A whole number of days, so that no test runs into the end of a minute.
 const START: Timestamp = Timestamp::from_micros(2_900 * 7 * 86_400 * 1_000_000);
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+    Algorithm::Gcra,
+];
 
 fn limiter(yaml: &str) -> (Arc<SimulatedClock>, Limiter) {
     let clock = Arc::new(SimulatedClock::at(START));
@@ -267,7 +278,7 @@ const PATHS: &[Case] = &[
         &[("edge: a=1", "a 0"), ("edge: a=1; b=1 @5", "!a 0; b 10"), ("edge: b=1 @10", "b 0")]),
     ("different hits, denied by the larger: nothing was taken",
         rules!(per_minute!(9, "name: a, entries: [{key: a}]"), per_minute!(10, "name: b, entries: [{key: b}]")),
-        &[("edge: a=1; b=1 @11", "a 9; !b 10"), ("edge: a=1", "a 8")]),
+        &[("edge: b=1", "b 9"), ("edge: a=1; b=1 @10", "a 9; !b 9"), ("edge: a=1", "a 8")]),
     ("a look that denies keeps the others from taking",
         rules!(per_minute!(1, "name: a, entries: [{key: a}]"), per_minute!(10, "name: b, entries: [{key: b}]")),
         &[("edge: a=1", "a 0"), ("edge: a=1 @0; b=1", "!a 0; b 10"), ("edge: b=1", "b 9")]),
@@ -511,6 +522,102 @@ async fn limits_in_several_stores_are_charged_all_or_nothing() {
         assert!(!denied.allowed, "{request}");
     }
     assert_eq!(describe(&ask(&limiter, "d: b=1 @0").await.outcomes[0]), "b 7");
+}
+
+/// Each request and its answer, in turn.
+async fn expect(limiter: &Limiter, asked: &[(&str, &str)]) {
+    for (place, (request, expected)) in asked.iter().enumerate() {
+        let decision = ask(limiter, request).await;
+        let outcomes: Vec<String> = decision.outcomes.iter().map(describe).collect();
+        assert_eq!(outcomes.join("; "), *expected, "{place}: {request}");
+    }
+}
+
+#[tokio::test]
+async fn hits_above_the_capacity_take_what_is_left() {
+    for algorithm in ALGORITHMS {
+        let yaml = |mode| {
+            format!(
+                "descriptors:
+  - {{entries: [{{key: a}}], algorithm: {algorithm}, limit: 100, window: 1h, mode: {mode}}}
+  - {{entries: [{{key: b}}], algorithm: {algorithm}, limit: 200, window: 1h}}"
+            )
+        };
+        let (clock, enforced) = limiter(&yaml("enforce"));
+        // Hits that could fit at another time take nothing, nor does another limit of the request.
+        let before = [("d: a=1 @0", "a 100"), ("d: a=1 @30", "a 70"), ("d: a=1 @100", "!a 70")];
+        expect(&enforced, &before).await;
+        expect(&enforced, &[("d: a=1 @101; b=1 @101", "!a 0; b 200")]).await;
+        expect(&enforced, &[("d: a=1 @0", "!a 0"), ("d: a=1", "!a 0"), ("d: a=2 @0", "a 100")]).await;
+        // Two descriptors of one request that only exceed the capacity together take nothing.
+        expect(&enforced, &[("d: a=2 @60; a=2 @60", "!a 100; !a 100")]).await;
+        clock.advance(Duration::from_secs(7_200));
+        expect(&enforced, &[("d: a=1 @0", "a 100")]).await;
+        let (_, watched) = limiter(&yaml("shadow"));
+        expect(&watched, &[("d: a=1 @30", "~a 70"), ("d: a=1 @101; b=1", "~a 0; b 199")]).await;
+    }
+}
+
+#[tokio::test]
+async fn overdraw_takes_what_is_left_and_passes() {
+    for algorithm in ALGORITHMS {
+        let rules = |mode| {
+            format!(
+                "descriptors:
+  - {{entries: [{{key: a}}], algorithm: {algorithm}, limit: 100, window: 1h, overdraw: true, mode: {mode}}}
+  - {{entries: [{{key: b}}], algorithm: {algorithm}, limit: 200, window: 1h}}"
+            )
+        };
+        let (_, enforced) = limiter(&rules("enforce"));
+        expect(&enforced, &[("d: a=1 @60", "a 40"), ("d: a=1 @60", "a 0"), ("d: a=1 @60", "!a 0")]).await;
+        expect(&enforced, &[("d: a=2 @101", "a 0"), ("d: a=2 @0", "!a 0")]).await;
+        // The other limits of the request take all or nothing, and when they deny, this one takes nothing.
+        expect(&enforced, &[("d: a=3 @60; b=1 @150", "a 40; b 50")]).await;
+        expect(&enforced, &[("d: a=3 @60; b=1 @51", "!a 40; !b 50"), ("d: a=3 @60; b=1 @50", "a 0; b 0")])
+            .await;
+        expect(&enforced, &[("d: a=3 @60; b=2 @50", "!a 0; b 200")]).await;
+        let (_, watched) = limiter(&rules("shadow"));
+        expect(&watched, &[("d: a=1 @60", "~a 40"), ("d: a=1 @60", "~a 0"), ("d: a=1 @60", "~a 0")]).await;
+    }
+}
+
+/// A store outside the process in which another request takes 1 before each of the first takes.
+#[derive(Debug)]
+struct Contended {
+    memory: MemoryStore,
+    rivals: AtomicU32,
+}
+
+impl Store for Contended {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        for command in commands.iter().filter(|command| matches!(command.action, Action::Take { .. })) {
+            let left = self.rivals.load(Ordering::SeqCst);
+            if left > 0 {
+                self.rivals.store(left - 1, Ordering::SeqCst);
+                let rival = Command { cost: Cost::ONE, ..*command };
+                self.memory.apply_now(&rival, now).unwrap();
+            }
+        }
+        self.memory.apply(commands, now)
+    }
+}
+
+#[tokio::test]
+async fn overdraw_and_late_charges_never_exceed_the_limit_under_contention() {
+    for (overdraw, rivals, allowed, left) in
+        [(true, 3, true, 0), (true, 50, false, 83), (false, 3, false, 0), (false, 50, false, 91)]
+    {
+        let memory = MemoryStore::default();
+        let store = Arc::new(Contended { memory, rivals: AtomicU32::new(rivals) });
+        let limit = Limit::try_new(Algorithm::FixedWindow, 100, Duration::from_secs(86_400)).unwrap();
+        let rule = DescriptorRule { overdraw, ..DescriptorRule::path([PathEntry::any("a")], limit) };
+        let stores = Stores::remote(store.clone(), Duration::from_secs(5));
+        let limiter = Limiter::builder().stores(stores).descriptor(rule).build().unwrap();
+        assert_eq!(ask(&limiter, "d: a=1 @150").await.allowed, allowed, "{overdraw} {rivals}");
+        store.rivals.store(0, Ordering::SeqCst);
+        let after = ask(&limiter, "d: a=1 @0").await;
+        assert_eq!(after.outcomes[0].decision.remaining(), Some(left), "{overdraw} {rivals}");
+    }
 }
 
 #[test]

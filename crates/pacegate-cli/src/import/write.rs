@@ -59,6 +59,9 @@ fn fields(rule: &DescriptorRule) -> Vec<String> {
     if !rule.replaces.is_empty() {
         fields.push(list("replaces", &rule.replaces, |name| scalar(name)));
     }
+    if rule.overdraw {
+        fields.push("overdraw: true".into());
+    }
     fields
 }
 
@@ -165,6 +168,7 @@ mod tests {
         }
         let named = DescriptorRule {
             name: Some("n".into()),
+            overdraw: true,
             ..DescriptorRule::path(
                 [PathEntry::any("n")],
                 Limit::try_new(Algorithm::FixedWindow, 5, Duration::from_secs(60)).unwrap(),

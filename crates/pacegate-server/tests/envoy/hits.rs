@@ -21,6 +21,7 @@ descriptors:
   - {domain: edge, name: a, entries: [{key: a}], algorithm: fixed_window, limit: 100, window: 1d}
   - {domain: edge, name: b, entries: [{key: b}], algorithm: fixed_window, limit: 50, window: 1d}
   - {domain: edge, name: c, entries: [{key: c}], algorithm: sliding_log, limit: 10, window: 1h}
+  - {domain: edge, name: tokens, entries: [{key: tokens}], algorithm: fixed_window, limit: 100, window: 1d, overdraw: true}
 "#;
 
 fn taking(key: &str, hits: Option<u64>) -> RateLimitDescriptor {
@@ -51,12 +52,38 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
     assert_eq!(with_general(&service, both, 10).await, ok(&[70, 40]));
     let beyond = vec![taking("a", Some(71))];
     assert_eq!(with_general(&service, beyond, 0).await, (Code::OverLimit, vec![70]), "and takes nothing");
+    assert_eq!(with_general(&service, vec![taking("a", Some(70))], 0).await, ok(&[0]));
     for huge in [2_000_000_000, u64::MAX] {
         let refused = with_general(&service, vec![taking("a", Some(huge))], 0).await;
-        assert_eq!(refused, (Code::OverLimit, vec![70]));
+        assert_eq!(refused, (Code::OverLimit, vec![0]));
     }
     assert_eq!(with_general(&service, vec![taking("a", None)], u32::MAX).await.0, Code::OverLimit);
-    assert_eq!(with_general(&service, vec![taking("a", Some(70))], 0).await, ok(&[0]));
+}
+
+/// What `apply_on_stream_done` does: a look before the request, the cost after the response.
+#[tokio::test]
+async fn late_charge_above_the_capacity_denies_the_next_request() {
+    let service = Service::start(RULES).await;
+    assert_eq!(with_general(&service, vec![taking("a", Some(0))], 0).await, (Code::Ok, vec![100]));
+    let late = with_general(&service, vec![taking("a", Some(101))], 0).await;
+    assert_eq!(late, (Code::OverLimit, vec![0]));
+    for hits in [0, 1, 101] {
+        let next = with_general(&service, vec![taking("a", Some(hits))], 0).await;
+        assert_eq!(next, (Code::OverLimit, vec![0]), "{hits} hits");
+    }
+    service.rest.clock.advance(Duration::from_secs(86_400));
+    assert_eq!(with_general(&service, vec![taking("a", Some(0))], 0).await, (Code::Ok, vec![100]));
+}
+
+#[tokio::test]
+async fn overdrawn_limit_takes_what_is_left_and_denies_the_next_request() {
+    let service = Service::start(RULES).await;
+    let spend = async |hits| with_general(&service, vec![taking("tokens", Some(hits))], 0).await;
+    assert_eq!(spend(60).await, (Code::Ok, vec![40]));
+    assert_eq!(spend(60).await, (Code::Ok, vec![0]));
+    assert_eq!(spend(0).await, (Code::OverLimit, vec![0]));
+    assert_eq!(spend(60).await, (Code::OverLimit, vec![0]));
+    assert_eq!(spend(600).await, (Code::OverLimit, vec![0]));
 }
 
 #[tokio::test]

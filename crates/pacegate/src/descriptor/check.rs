@@ -21,7 +21,8 @@ use crate::ruleset::RuleSet;
 /// What a descriptor does with the limits that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// Takes this much.
+    /// Takes this much. More than a limit can ever hold can only be the report of something that
+    /// happened already: it is denied, and takes what is left of that limit.
     Take(Cost),
     /// Takes nothing; asks whether 1 could be taken.
     Look,
@@ -103,7 +104,8 @@ impl<'a> Descriptor<'a> {
 /// Whether a request may pass, and what each of its descriptors has to do with it.
 #[derive(Clone, Debug)]
 pub struct DescriptorDecision {
-    /// Whether the request may pass. If not, nothing was taken.
+    /// Whether the request may pass. If not, nothing was taken, except from limits that can never
+    /// hold what was asked for.
     pub allowed: bool,
     /// When it was decided, by the store's clock; the epoch when no store was asked.
     pub at: Timestamp,
@@ -169,7 +171,7 @@ impl Limiter {
         descriptors: &[Descriptor<'_>],
     ) -> Result<DescriptorDecision, CheckError> {
         let rules = self.rules();
-        let mut tally = Tally::default();
+        let mut tally = Tally::of_descriptors();
         let found = find(&rules, domain, descriptors, &mut tally);
         let banned = found.iter().any(|found| found.banned_by.is_some());
         let allowed = tally.apply(self.stores(), banned).await?;
@@ -220,7 +222,7 @@ fn find(rules: &RuleSet, domain: &str, descriptors: &[Descriptor<'_>], tally: &m
                 Allows::Nothing if rule.mode == Mode::Shadow => {}
                 Allows::Nothing => found.ban(descriptor, &rule.display_name),
                 Allows::Limit(limit) => {
-                    let place = tally.add(limit.clone(), identifier, "", descriptor.hits);
+                    let place = tally.add(limit.clone(), identifier, "", descriptor.hits, rule.overdraw);
                     found.limits.push(place);
                 }
             }
@@ -258,7 +260,7 @@ impl Found {
             Allowance::Limit(limit) => {
                 let named = limit_of_path(*limit, &descriptor.entries, rules.on_store_error());
                 let identifier = path_identifier(domain, &descriptor.entries);
-                self.limits.push(tally.add(named, identifier, "", descriptor.hits));
+                self.limits.push(tally.add(named, identifier, "", descriptor.hits, false));
             }
         }
     }
@@ -288,7 +290,7 @@ impl Found {
         for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_deref()) {
             self.matched = true;
             let endpoint = endpoint.as_deref().unwrap_or("/");
-            self.limits.push(tally.add(limit, identifier.to_owned(), endpoint, descriptor.hits));
+            self.limits.push(tally.add(limit, identifier.to_owned(), endpoint, descriptor.hits, false));
         }
     }
 }

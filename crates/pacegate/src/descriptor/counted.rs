@@ -3,6 +3,10 @@
 //! A command has one cost for all its charges. Where parts of one request take different amounts, each amount is a step of its own; when a
 //! later step denies, or the caller stops waiting, the earlier ones are given back exactly. A crash in between can only leave too little, never
 //! admit too much.
+//!
+//! A charge that is larger than what is left takes what is left where the rule says so (`overdraw`), and where a descriptor asks for more than
+//! the limit can ever hold. A command charges its cost or nothing, so what is left is read first and then taken. Other requests may come in
+//! between: then less is read and taken, never more than there is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +14,16 @@ use std::time::Duration;
 use pacegate_core::{Answer, Cost, Decision, Timestamp};
 use pacegate_store::{Action, Caller, Charge, Command, Outcome, StoreError, detachable};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::check::Hits;
 use crate::error::CheckError;
 use crate::resolved::charge;
 use crate::rule::NamedLimit;
 use crate::stores::Stores;
+
+/// How often what is left is read and taken, while other requests take it at the same time.
+const LOWERED_MAX: u32 = 8;
 
 /// A limit that descriptors of a request count in, and what they do with it together.
 #[derive(Debug)]
@@ -24,6 +32,10 @@ pub(crate) struct Counted {
     identifier: String,
     endpoint: String,
     hits: Hits,
+    /// The most that one of the descriptors takes.
+    largest: Cost,
+    /// Whether a request for more than is left takes what is left, and passes.
+    overdraw: bool,
     pub(crate) answer: Option<Answer>,
 }
 
@@ -31,6 +43,8 @@ pub(crate) struct Counted {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counted: Vec<Counted>,
+    /// Whether more than a limit can ever hold takes what is left of it.
+    drains: bool,
     /// How long each step may take, where all of them together have only so long.
     step_timeout: Option<Duration>,
 }
@@ -54,10 +68,21 @@ impl Counted {
         self.same_counter(other)
             && (own.limit, own.mode, own.store) == (theirs.limit, theirs.mode, theirs.store)
             && std::mem::discriminant(&self.hits) == std::mem::discriminant(&other.hits)
+            && self.overdraw == other.overdraw
+    }
+
+    /// The answer to a take that has no room.
+    fn denied(&self) -> Option<Answer> {
+        self.answer.filter(|answer| matches!(self.hits, Hits::Take(_)) && !answer.allowed)
     }
 }
 
 impl Tally {
+    /// The limits of a request's descriptors: costs may come after what they are for.
+    pub(crate) fn of_descriptors() -> Self {
+        Self { drains: true, ..Self::default() }
+    }
+
     /// Counts `hits` in a limit, together with those of other descriptors that share its counter; says where the answer will be.
     pub(crate) fn add(
         &mut self,
@@ -65,11 +90,15 @@ impl Tally {
         identifier: String,
         endpoint: &str,
         hits: Hits,
+        overdraw: bool,
     ) -> usize {
-        let new = Counted { limit, identifier, endpoint: endpoint.to_owned(), hits, answer: None };
+        let (endpoint, largest) = (endpoint.to_owned(), hits.cost());
+        let new = Counted { limit, identifier, endpoint, hits, largest, overdraw, answer: None };
         match self.counted.iter().position(|counted| counted.joins(&new)) {
             Some(place) => {
-                self.counted[place].hits = self.counted[place].hits.and(hits);
+                let counted = &mut self.counted[place];
+                counted.hits = counted.hits.and(hits);
+                counted.largest = counted.largest.max(largest);
                 place
             }
             None => {
@@ -79,19 +108,30 @@ impl Tally {
         }
     }
 
-    /// Takes, looks and gives back. Nothing is taken or given back when something denies, or when the request is `banned` already.
+    /// Takes, looks and gives back. Nothing is given back when something denies, or when the request is `banned` already, and nothing is taken
+    /// except from limits that can never hold what was asked for.
     pub(crate) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
         let looks = self.steps(|hits| matches!(hits, Hits::Look));
         let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
         let refunds = self.steps(|hits| matches!(hits, Hits::GiveBack(_)));
-        let steps = looks.len() + takes.len() + refunds.len();
-        self.step_timeout =
-            stores.budget.map(|budget| budget / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
+        let until = stores.budget.map(|budget| Instant::now() + budget);
+        self.divide_time(until, looks.len() + takes.len() + refunds.len());
         let mut allowed = self.look(stores, &looks).await? && !banned;
         if allowed {
             allowed = self.take(stores, takes).await?;
+            for _ in 0..LOWERED_MAX {
+                if allowed || !has_time(stores, until) || !self.lower_overdrawn() {
+                    break;
+                }
+                let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
+                self.divide_time(until, takes.len() + refunds.len());
+                allowed = self.take(stores, takes).await?;
+            }
         } else {
             self.look(stores, &takes).await?;
+        }
+        if !banned {
+            self.drain(stores, allowed, until).await;
         }
         for step in &refunds {
             let action = if allowed { Action::Refund { taken_at: None } } else { Action::peek() };
@@ -124,6 +164,59 @@ impl Tally {
         }
         steps.sort_by_key(|step| std::cmp::Reverse(step.cost));
         steps
+    }
+
+    /// Divides the time that is left among steps to come.
+    fn divide_time(&mut self, until: Option<Instant>, steps: usize) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        self.step_timeout = left.map(|left| left / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
+    }
+
+    /// Has every limit that denies and may be overdrawn take what is left of it. False when another one denies, or nothing is left: then
+    /// the request is denied.
+    fn lower_overdrawn(&mut self) -> bool {
+        let mut lowered = false;
+        for counted in &mut self.counted {
+            let Some(denied) = counted.denied().filter(|denied| !denied.shadow) else { continue };
+            let left = denied.remaining.map(|left| Cost::try_new(left.into()));
+            match left {
+                Some(Ok(left)) if counted.overdraw && left < counted.hits.cost() => {
+                    (counted.hits, lowered) = (Hits::Take(left), true);
+                }
+                _ => return false,
+            }
+        }
+        lowered
+    }
+
+    /// Takes what is left of limits that can never hold what was asked for, and of those that may be overdrawn and only watch. Their answers
+    /// stay what they were, with the numbers of now.
+    async fn drain(&mut self, stores: &Stores, allowed: bool, until: Option<Instant>) {
+        for member in 0..self.counted.len() {
+            let counted = &self.counted[member];
+            let Some(denied) = counted.denied() else { continue };
+            let never_fits = self.drains && counted.largest.get() > counted.limit.limit.capacity();
+            if !never_fits && !(counted.overdraw && allowed) {
+                continue;
+            }
+            for _ in 0..LOWERED_MAX {
+                let left = self.counted[member].answer.and_then(|answer| answer.remaining);
+                let Some(Ok(cost)) = left.map(|left| Cost::try_new(left.into())) else { break };
+                if !has_time(stores, until) {
+                    break;
+                }
+                self.divide_time(until, 1);
+                let step = Step { cost, members: SmallVec::from_elem(member, 1) };
+                // What cannot be taken is not: the request is answered all the same.
+                let Ok(_) = self.ask(stores, &step, Action::take()).await else { break };
+                if self.counted[member].answer.is_some_and(|answer| answer.allowed) {
+                    break;
+                }
+            }
+            if let Some(answer) = &mut self.counted[member].answer {
+                (answer.allowed, answer.reason, answer.retry_at) = (false, denied.reason, denied.retry_at);
+            }
+        }
     }
 
     async fn take(&mut self, stores: &Stores, mut steps: Vec<Step>) -> Result<bool, CheckError> {
@@ -227,4 +320,10 @@ impl Tally {
         }
         Ok(decision)
     }
+}
+
+/// Whether another attempt can be answered in time: one that is cut short would look like a store that fails.
+fn has_time(stores: &Stores, until: Option<Instant>) -> bool {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    left.zip(stores.budget).is_none_or(|(left, budget)| left >= budget / 2)
 }

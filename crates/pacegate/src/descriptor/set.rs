@@ -43,6 +43,8 @@ pub(super) struct CompiledDescriptor {
     pub(super) allows: Allows,
     pub(super) mode: Mode,
     pub(super) replaces: Vec<String>,
+    /// Whether a request for more than is left takes what is left.
+    pub(super) overdraw: bool,
 }
 
 #[derive(Debug)]
@@ -164,6 +166,7 @@ impl CompiledDescriptor {
             allows,
             mode: rule.mode,
             replaces: rule.replaces.clone(),
+            overdraw: rule.overdraw,
         })
     }
 }
