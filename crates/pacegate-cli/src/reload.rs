@@ -83,6 +83,7 @@ fn need_a_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("traces", started.traces != now.traces),
         ("metrics", started.metrics != now.metrics),
         ("headers", started.headers != now.headers),
+        ("envoy", started.envoy_headers != now.envoy_headers),
         ("management", started.management != now.management),
         ("decision_log", started.decision_log != now.decision_log),
         ("retention", started.retention != now.retention),

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) live: Option<Arc<Live>>,
     pub(crate) gate: Gate,
     pub(crate) families: Families,
+    /// The same for answers to Envoy.
+    pub(crate) envoy_families: Families,
     pub(crate) transitions: Transitions,
     pub(crate) lines: Lines,
     pub(crate) telemetry: Telemetry,
@@ -133,6 +135,7 @@ impl App {
             gate: Gate::new(config, live.clone(), key),
             live,
             families: Families::new(&config.headers),
+            envoy_families: Families::new(config.envoy_headers.as_ref().unwrap_or(&config.headers)),
             transitions: Transitions::default(),
             lines: Lines::new(&config.log),
             skew: Skew::default(),

@@ -74,6 +74,9 @@ pub struct Config {
     pub metrics: bool,
     /// Which families of headers go with an answer.
     pub headers: Vec<HeaderFamily>,
+    /// The same for answers to Envoy, which can write `X-RateLimit` headers of its own; as `headers`
+    /// unless it is set.
+    pub envoy_headers: Option<Vec<HeaderFamily>>,
     /// Named lists of limits.
     pub plans: Vec<(String, Vec<Limit>)>,
     /// Who is limited where.
@@ -344,6 +347,7 @@ impl Default for Config {
             traces: None,
             metrics: true,
             headers: vec![HeaderFamily::XRateLimit, HeaderFamily::Ietf],
+            envoy_headers: None,
             plans: Vec::new(),
             rules: Vec::new(),
             descriptors: Vec::new(),

@@ -21,6 +21,7 @@ stores:
 default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}
 log: {format: json, level: debug}
 headers: [ietf]
+envoy: {headers: []}
 plans:
   gold: [{algorithm: gcra, limit: 1, window: 1s, burst: 10}, {algorithm: fixed_window, limit: 1000, window: 1d}]
 rules:
@@ -46,6 +47,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(config.stores[0].memory.max_keys, 5_000);
     assert_eq!((config.log.format, config.log.level), (LogFormat::Json, "debug"));
     assert_eq!(config.headers, [HeaderFamily::Ietf]);
+    assert_eq!(config.envoy_headers, Some(Vec::new()));
     assert_eq!(config.plans[0].1.len(), 2);
     let second = &config.rules[1];
     assert_eq!(second.identifier.as_deref(), Some("12345"));

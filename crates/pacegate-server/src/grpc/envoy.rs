@@ -115,7 +115,7 @@ impl Envoy {
     }
 
     fn response(&self, decision: &DescriptorDecision) -> RateLimitResponse {
-        let (whole, families) = (decision.whole(), self.shared.families);
+        let (whole, families) = (decision.whole(), self.shared.envoy_families);
         // Both families, and what a denial and a failing store add.
         let mut added: Vec<HeaderValue> = Vec::with_capacity(9);
         families.for_each(&whole, |name, value| {

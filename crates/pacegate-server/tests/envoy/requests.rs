@@ -56,6 +56,14 @@ async fn a_limit_is_counted_down_denied_and_there_again() {
 
 #[tokio::test]
 async fn both_families_of_headers_go_with_every_answer() {
+    let names_of_all = [
+        "ratelimit",
+        "ratelimit-policy",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "x-ratelimit-strategy",
+    ];
     let service = Service::start(RULES).await;
     let one = || vec![descriptor(&[("ip", "10.0.0.1")])];
     assert_eq!(
@@ -104,6 +112,21 @@ async fn both_families_of_headers_go_with_every_answer() {
     let names: Vec<String> =
         headers(&ask(&ietf, one()).await).iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(names, ["ratelimit", "ratelimit-policy"]);
+    // Which families are sent is a setting of each protocol.
+    for (families, expected) in [
+        ("[ietf]", &["ratelimit", "ratelimit-policy"][..]),
+        ("[]", &[]),
+        ("[ietf, x-ratelimit]", &names_of_all),
+    ] {
+        let yaml = format!("{RULES}headers: [x-ratelimit]\nenvoy: {{headers: {families}}}\n");
+        let apart = Service::start(&yaml).await;
+        let answer = ask(&apart, one()).await;
+        assert_eq!(headers(&answer).iter().map(|(name, _)| *name).collect::<Vec<_>>(), expected);
+        let check = serde_json::json!({"user_id": "u", "endpoint": "/", "limit": 5, "window_seconds": 60});
+        let over_rest = apart.rest.check(&check).await;
+        assert!(!over_rest.header("x-ratelimit-limit").is_empty());
+        assert!(over_rest.header("ratelimit").is_empty(), "{families}");
+    }
     let older = Service::start(&format!("{RULES}headers: [x-ratelimit]\n")).await;
     assert!(headers(&ask(&older, one()).await).iter().all(|(name, _)| name.starts_with("x-ratelimit-")));
 }

@@ -90,8 +90,13 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
         config.metrics = metrics;
     }
     if let Some(field) = fields.take("headers") {
-        let words = [("x-ratelimit", HeaderFamily::XRateLimit), ("ietf", HeaderFamily::Ietf)];
-        config.headers = field.list(mistakes).iter().filter_map(|item| item.word(&words, mistakes)).collect();
+        config.headers = read_headers(field, mistakes);
+    }
+    if let Some(field) = fields.take("envoy")
+        && let Some(mut fields) = Fields::new(field, mistakes)
+    {
+        config.envoy_headers = fields.take("headers").map(|field| read_headers(field, mistakes));
+        fields.finish(mistakes);
     }
     if let Some(field) = fields.take("plans") {
         for (name, field) in field.entries(mistakes) {
@@ -119,6 +124,11 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     }
     fields.finish(mistakes);
     config
+}
+
+fn read_headers(field: Field, mistakes: &mut Mistakes) -> Vec<HeaderFamily> {
+    let words = [("x-ratelimit", HeaderFamily::XRateLimit), ("ietf", HeaderFamily::Ietf)];
+    field.list(mistakes).iter().filter_map(|item| item.word(&words, mistakes)).collect()
 }
 
 fn read_service(field: Field, mistakes: &mut Mistakes) -> Option<ServiceConfig> {
