@@ -67,7 +67,7 @@ pub(crate) async fn decide<'a>(
             if matches!(error, CheckError::Store(_)) {
                 shared.telemetry.observe_error(took);
             }
-            explain(index, error)
+            explain(index, error).logged(request_id(headers))
         })?;
         trace::part(&span, &decision);
         shared.observe(check, request_id(headers), &decision, took);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use http_body_util::{BodyStream, StreamBody};
+use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, Response};
 use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME as ENVOY,
@@ -31,7 +32,7 @@ use crate::BODY_BYTES_MAX;
 use crate::activity::Received;
 use crate::app::{Shared, panic_message};
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, is_usable};
+use crate::request_id::{REQUEST_ID, as_text};
 
 /// The services that clients can ask about the health of; the empty name stands for all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];
@@ -82,10 +83,8 @@ impl Services {
         mut request: Request<Received>,
         peer: Peer,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
-        // What cannot stand in a log line is not a name for the request.
-        if request.headers().get(&REQUEST_ID).is_some_and(|id| !is_usable(id)) {
-            request.headers_mut().remove(&REQUEST_ID);
-        }
+        let id = shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
+        request.headers_mut().insert(REQUEST_ID, id.clone());
         request.extensions_mut().insert(peer);
         let timeout = timeout_of(request.headers()).map(|timeout| {
             let own = timeout.unwrap_or(shared.request_timeout);
@@ -93,25 +92,12 @@ impl Services {
         });
         let answer = timeout.map(|timeout| (timeout, self.dispatch(shared, request)));
         async move {
-            let (timeout, answer) = match answer {
-                Ok(answer) => answer,
-                Err(status) => return status.into_http(),
+            let mut response = match answer {
+                Ok((timeout, answer)) => answered(answer, timeout, &id).await,
+                Err(status) => status.into_http(),
             };
-            let answer = AssertUnwindSafe(answer).catch_unwind();
-            let answer = match timeout {
-                None => answer.await,
-                Some(timeout) => match tokio::time::timeout(timeout, answer).await {
-                    Ok(answer) => answer,
-                    Err(_) => return Status::deadline_exceeded("the request took too long").into_http(),
-                },
-            };
-            match answer {
-                Ok(Ok(response)) => response,
-                Err(panic) => {
-                    tracing::error!(panic = panic_message(&*panic), "a request panicked");
-                    Status::internal("an internal error occurred").into_http()
-                }
-            }
+            response.headers_mut().insert(REQUEST_ID, id);
+            response
         }
     }
 
@@ -127,6 +113,26 @@ impl Services {
                 }
                 None => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
             },
+        }
+    }
+}
+
+/// The answer of a service, or what became of the request without one.
+async fn answered(answer: Answering, timeout: Option<Duration>, id: &HeaderValue) -> Response<Body> {
+    let answer = AssertUnwindSafe(answer).catch_unwind();
+    let answer = match timeout {
+        None => answer.await,
+        Some(timeout) => match tokio::time::timeout(timeout, answer).await {
+            Ok(answer) => answer,
+            Err(_) => return Status::deadline_exceeded("the request took too long").into_http(),
+        },
+    };
+    match answer {
+        Ok(Ok(response)) => response,
+        Err(panic) => {
+            let (request_id, panic) = (as_text(id), panic_message(&*panic));
+            tracing::error!(request_id, panic, "a request panicked");
+            Status::internal("an internal error occurred").into_http()
         }
     }
 }

@@ -43,7 +43,7 @@ impl RequestIds {
 }
 
 /// Whether it can stand in a log line: 1 to 128 visible ASCII characters.
-pub(crate) fn is_usable(value: &HeaderValue) -> bool {
+fn is_usable(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
     (1..=LENGTH_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }

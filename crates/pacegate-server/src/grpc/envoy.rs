@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
-use super::limiter::peer;
+use super::limiter::{peer, respond};
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::request_id::request_id;
@@ -145,7 +145,7 @@ impl rate_limit_service_server::RateLimitService for Envoy {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        Ok(Response::new(self.decide(request).await?))
+        respond(request, |request| self.decide(request)).await
     }
 }
 

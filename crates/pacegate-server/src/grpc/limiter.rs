@@ -24,7 +24,7 @@ use crate::app::Shared;
 use crate::auth::{Need, actor};
 use crate::batch::{CHECKS_MAX, Item, decide};
 use crate::peer::Peer;
-use crate::request_id::request_id;
+use crate::request_id::{REQUEST_ID, as_text, request_id};
 use crate::respond::ApiError;
 use crate::rest::idempotency_key;
 use crate::trace;
@@ -194,7 +194,7 @@ pub(super) async fn decide_one(
     let profile = profile(shared, &asked).await;
     let asked = asked.profile(profile.as_deref());
     let decided = shared.decide(&asked, headers).await;
-    let decision = decided.map_err(|error| explain(&message, error).logged(request_id(headers)))?;
+    let decision = decided.map_err(|error| explain(&message, error))?;
     shared.skew.observe(timestamp(&message));
     Ok(response(&decision, &message))
 }
@@ -217,35 +217,45 @@ pub(super) fn peer(extensions: &Extensions) -> Option<&Peer> {
     extensions.get::<Peer>()
 }
 
+/// The answer to `request`, or the status of its error, whose cause is logged under the request's id.
+pub(super) async fn respond<T, A, F: Future<Output = Result<A, ApiError>>>(
+    request: Request<T>,
+    answer: impl FnOnce(Request<T>) -> F,
+) -> Result<Response<A>, Status> {
+    let id = request.metadata().as_ref().get(&REQUEST_ID).cloned();
+    let answered = answer(request).await;
+    answered.map(Response::new).map_err(|error| error.logged(id.as_ref().map_or("", as_text)).into())
+}
+
 #[tonic::async_trait]
 impl rate_limiter_server::RateLimiter for Limiter {
     async fn check_rate_limit(
         &self,
         request: Request<CheckRequest>,
     ) -> Result<Response<CheckResponse>, Status> {
-        Ok(Response::new(self.check(request).await?))
+        respond(request, |request| self.check(request)).await
     }
 
     async fn get_remaining_quota(
         &self,
         request: Request<QuotaRequest>,
     ) -> Result<Response<QuotaResponse>, Status> {
-        Ok(Response::new(self.quota(request).await?))
+        respond(request, |request| self.quota(request)).await
     }
 
     async fn reset_limit(&self, request: Request<ResetRequest>) -> Result<Response<ResetResponse>, Status> {
-        Ok(Response::new(self.reset(request).await?))
+        respond(request, |request| self.reset(request)).await
     }
 
     async fn batch_check(
         &self,
         request: Request<BatchCheckRequest>,
     ) -> Result<Response<BatchCheckResponse>, Status> {
-        Ok(Response::new(self.batch(request).await?))
+        respond(request, |request| self.batch(request)).await
     }
 
     async fn refund(&self, request: Request<RefundRequest>) -> Result<Response<CheckResponse>, Status> {
-        Ok(Response::new(self.give_back(request).await?))
+        respond(request, |request| self.give_back(request)).await
     }
 
     type CheckStreamStream = Answers;
@@ -255,7 +265,10 @@ impl rate_limiter_server::RateLimiter for Limiter {
         request: Request<Streaming<CheckRequest>>,
     ) -> Result<Response<Self::CheckStreamStream>, Status> {
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
-        let (headers, messages) = self.admit(request, Need::Check).await?;
-        Ok(Response::new(stream::answer(self.shared.clone(), headers, messages, connection)))
+        respond(request, |request| async move {
+            let (headers, messages) = self.admit(request, Need::Check).await?;
+            Ok(stream::answer(self.shared.clone(), headers, messages, connection))
+        })
+        .await
     }
 }

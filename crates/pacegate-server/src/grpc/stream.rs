@@ -16,6 +16,7 @@ use super::limiter::decide_one;
 use super::stopped;
 use crate::activity::Activity;
 use crate::app::Shared;
+use crate::request_id::request_id;
 use crate::rest::IDEMPOTENCY_HEADERS;
 
 /// How many checks of one stream are under way at once, and how many answers wait to be taken. Beyond that the client is not read from.
@@ -44,7 +45,7 @@ pub(super) fn answer(
                 async move {
                     let result = match decide_one(shared, headers, message?).await {
                         Ok(response) => Outcome::Response(response),
-                        Err(wrong) => Outcome::Error(error(wrong)),
+                        Err(wrong) => Outcome::Error(error(wrong.logged(request_id(headers)))),
                     };
                     Ok(CheckResult { result: Some(result) })
                 }
