@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
-use pacegate_store::{Action, Charge, Clock, Command, Outcome};
+use pacegate_store::{Action, Charge, Clock, Command, Outcome, StoreError};
 use pacegate_testkit::{SimulatedClock, admission};
 
 fn limit(algorithm: Algorithm, quota: u64, seconds: u64) -> Limit {
@@ -203,6 +203,64 @@ fn rules_that_callers_make_up_are_bounded_too() {
     }
     assert_eq!(store.keys(), 100);
     assert_eq!(refused, 20_000 - 100 - 4_096);
+}
+
+/// A take for a rule of its own, in a store without room for another key.
+fn take_made_up(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) -> Result<bool, StoreError> {
+    let counter = Counter::new("ad-hoc", &format!("dimension-{number}"), "");
+    let charge = Charge::new(Key::new(&counter, "u", "/"), limit);
+    store.take(&charge, Cost::try_new(cost).unwrap(), None).map(|decision| decision.allowed)
+}
+
+#[test]
+fn expired_overflow_counters_make_room_for_others() {
+    let (clock, store) = store(1);
+    let counter = Counter::new("lasting", "user", "");
+    assert!(allowed(&store, &counter, &limit(Algorithm::FixedWindow, 1, 86_400), "me"));
+    let short = limit(Algorithm::TokenBucket, 1, 1);
+    for number in 0..4_096 {
+        assert!(take_made_up(&store, number, &short, 1).unwrap());
+    }
+    assert!(take_made_up(&store, 4_096, &short, 1).is_err(), "all counters are live");
+    clock.advance(Duration::from_secs(60));
+    let accepted = (5_000..9_000).filter(|number| take_made_up(&store, *number, &short, 1).is_ok()).count();
+    assert!(accepted > 3_000, "{accepted} of 4,000 new counters found room");
+    assert_eq!(store.keys(), 1);
+}
+
+#[test]
+fn denied_newcomers_take_no_room() {
+    let limit = limit(Algorithm::FixedWindow, 1, 3_600);
+    let (_clock, roomy) = store(10);
+    for number in 0..1_000 {
+        assert!(!take_made_up(&roomy, number, &limit, 2).unwrap());
+    }
+    assert_eq!(roomy.keys(), 0);
+    let (_clock, full) = store(1);
+    assert!(take_made_up(&full, 0, &limit, 1).unwrap());
+    for number in 1..10_000 {
+        assert!(!take_made_up(&full, number, &limit, 2).unwrap(), "a denial used up an overflow counter");
+    }
+    assert!(take_made_up(&full, 10_000, &limit, 1).unwrap());
+    assert_eq!(full.keys(), 1);
+}
+
+#[test]
+fn a_reset_makes_room_for_another_key() {
+    let (_clock, store) = store(2);
+    let counter = Counter::new("reset", "user", "");
+    let limit = limit(Algorithm::FixedWindow, 1, 3_600);
+    for round in 0..5 {
+        for identifier in ["a", "b"] {
+            let identifier = format!("{identifier}-{round}");
+            assert!(allowed(&store, &counter, &limit, &identifier), "{identifier} has a counter of its own");
+        }
+        assert_eq!(store.keys(), 2);
+        for identifier in ["a", "b", "c"] {
+            apply(&store, Action::Reset, &counter, &limit, &format!("{identifier}-{round}"));
+        }
+        assert_eq!(store.keys(), 0, "what was not there is not counted");
+    }
 }
 
 #[test]

@@ -169,6 +169,15 @@ fn forwarded_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
 }
 
 #[test]
+fn sixty_four_hops_are_followed() {
+    for (proxies, expected) in [(1, "6.6.6.6"), (63, "6.6.6.6"), (64, "10.0.0.7")] {
+        let said = format!("6.6.6.6{}", ", 10.0.0.7".repeat(proxies));
+        let found = counted(&behind_proxies(), "10.0.0.1", "x-forwarded-for", &[&said]);
+        assert_eq!(found, expected, "behind {proxies} proxies");
+    }
+}
+
+#[test]
 fn odd_bytes_and_endless_headers_end_the_walk() {
     let mut request = Request::new(());
     request.extensions_mut().insert(SocketAddr::from(([10, 0, 0, 1], 443)));

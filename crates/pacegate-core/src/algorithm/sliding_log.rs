@@ -198,3 +198,31 @@ impl Counting for SlidingLog {
         self.empty_at
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Algorithm;
+
+    #[test]
+    fn gives_the_memory_of_a_busy_window_back() {
+        let limit = Limit::try_new(Algorithm::SlidingLog, 100_000, Duration::from_secs(1)).unwrap();
+        let mut log = Log::default();
+        let mut append = |log: &mut Log, now: u64| {
+            let reading = log.read(&limit, Timestamp::from_micros(now));
+            log.append(&reading, Cost::ONE);
+        };
+        for request in 0..10_000 {
+            append(&mut log, request);
+        }
+        assert_eq!(log.iter().len(), 10_000);
+        // What expired is not kept, and its memory goes once it is three quarters of it.
+        for request in 0..10 {
+            append(&mut log, 5_000_000 + request);
+        }
+        assert_eq!(log.iter().len(), 10);
+        assert!(log.entries.capacity() <= 64, "room for {} entries", log.entries.capacity());
+    }
+}
