@@ -174,6 +174,14 @@ local function logging(now, cost, extra, injected)
     return string.format('%.0f:%.0f:%.0f:%d', total, own, window, standing)
   end
 
+  local function expire(key, fresh_at)
+    if injected then
+      call('PEXPIRE', key, KEPT_IN_TESTS)
+    else
+      call('PEXPIREAT', key, floor(fresh_at / 1000) + 1)
+    end
+  end
+
   function logs.parse(text)
     local total, own, window, standing = string.match(text, '^(%d+):(%d+):(%d+):([012])$')
     return tonumber(total), tonumber(own), tonumber(window), tonumber(standing)
@@ -220,9 +228,7 @@ local function logging(now, cost, extra, injected)
   function logs.correct(log)
     call('UNLINK', log.key)
     call('ZADD', log.key, score(now), log.newest)
-    local milliseconds = floor(log.window / 1000) + 2
-    if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end
-    call('PEXPIRE', log.key, milliseconds)
+    expire(log.key, now + log.window)
   end
 
   -- When enough has expired: with the first entry whose running total reaches it, found by its rank.
@@ -237,13 +243,19 @@ local function logging(now, cost, extra, injected)
     return tonumber(call('ZRANGE', log.key, low, low, 'WITHSCORES')[2]) + log.window
   end
 
+  -- Adds before it removes: a sorted set without members is deleted, and its time to live with it.
+  local function replace(key, time, before, after)
+    if before == after then return end
+    call('ZADD', key, time, after)
+    call('ZREM', key, before)
+  end
+
   -- Takes 'amount' off the running totals of all entries after 'time'.
   local function shift(key, time, amount)
     local entries = call('ZRANGEBYSCORE', key, '(' .. score(time), '+inf', 'WITHSCORES')
     for i = 1, #entries, 2 do
       local total, own, window, standing = logs.parse(entries[i])
-      call('ZREM', key, entries[i])
-      call('ZADD', key, entries[i + 1], member(total - amount, own, window, standing))
+      replace(key, entries[i + 1], entries[i], member(total - amount, own, window, standing))
     end
   end
 
@@ -265,9 +277,7 @@ local function logging(now, cost, extra, injected)
       end
     end
     call('ZADD', log.key, score(log.time), member(total, own, log.window, standing))
-    local milliseconds = floor((log.time + log.window - now) / 1000) + 2
-    if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end
-    call('PEXPIRE', log.key, milliseconds)
+    expire(log.key, log.time + log.window)
   end
 
   -- Takes up to the cost back from the entry made when 'extra' says, or from the newest entries; says whether that was anything.
@@ -288,8 +298,11 @@ local function logging(now, cost, extra, injected)
       if not entry[1] or tonumber(entry[2]) <= log.live_from then break end
       local total, own, window, standing = logs.parse(entry[1])
       local taken = math.min(own, left)
-      call('ZREM', log.key, entry[1])
-      if taken < own then call('ZADD', log.key, entry[2], member(total - taken, own - taken, window, standing)) end
+      if taken < own then
+        replace(log.key, entry[2], entry[1], member(total - taken, own - taken, window, standing))
+      else
+        call('ZREM', log.key, entry[1])
+      end
       if taken_at then shift(log.key, taken_at, taken) end
       left = left - taken
       if taken_at or left == 0 then break end
@@ -301,8 +314,7 @@ local function logging(now, cost, extra, injected)
 
   function logs.set_log_standing(log, standing)
     if not log.newest then return end
-    call('ZREM', log.key, log.newest)
-    call('ZADD', log.key, score(log.newest_time), member(log.total, log.newest_own, log.window, standing))
+    replace(log.key, score(log.newest_time), log.newest, member(log.total, log.newest_own, log.window, standing))
   end
 
   return logs
@@ -531,10 +543,12 @@ for round = first_round, 2 do
         elseif algorithm == COUNTER then level, at = number, current
         else previous = 0 end
         local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, level, at, previous)
-        -- It equals a fresh one after this many milliseconds, or a little earlier.
-        local milliseconds = floor((fresh_at - now) / 1000) + 2
-        if injected and milliseconds < KEPT_IN_TESTS then milliseconds = KEPT_IN_TESTS end
-        call('SET', key, text, 'PX', milliseconds)
+        -- In the millisecond of its expiry it equals a fresh one.
+        if injected then
+          call('SET', key, text, 'PX', KEPT_IN_TESTS)
+        else
+          call('SET', key, text, 'PXAT', floor(fresh_at / 1000) + 1)
+        end
       elseif charged then
         logs.append(log, standing)
       end
@@ -549,8 +563,10 @@ end
 
 if count ~= 1 then reply = pack('<BdB', 0, now, admitted) .. reply end
 if record and admitted == 1 and action == 't' then
-  local kept = KEPT_FOR / 1000
-  if injected then kept = KEPT_IN_TESTS end
-  call('SET', record, extra .. reply, 'PX', kept)
+  if injected then
+    call('SET', record, extra .. reply, 'PX', KEPT_IN_TESTS)
+  else
+    call('SET', record, extra .. reply, 'PXAT', floor((now + KEPT_FOR) / 1000) + 1)
+  end
 end
 return reply
