@@ -48,6 +48,16 @@ fn serve_says_in_one_line_what_is_wrong_with_its_store() {
 }
 
 #[test]
+fn serve_does_not_start_on_a_redis_that_it_cannot_use() {
+    let renamed = RedisServer::start_with(&["--rename-command", "EVALSHA", ""]);
+    refused(&["--store", &renamed.url()], "EVALSHA");
+    let primary = RedisServer::start();
+    let port = primary.port().to_string();
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+    refused(&["--store", &replica.url()], "is a replica");
+}
+
+#[test]
 fn serve_says_in_one_line_what_is_wrong_with_its_database() {
     let database = Postgres::start();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -49,6 +49,11 @@ impl Cluster {
         })
     }
 
+    /// How many nodes have slots.
+    pub(crate) fn primaries(&self) -> usize {
+        primaries(&self.map.load().owners).len()
+    }
+
     /// The node at `address`, with its connections.
     pub(crate) fn node(&self, address: Address) -> Arc<Node> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,4 +183,34 @@ fn range_of(range: &Value, asked: &Address) -> Option<(u16, u16, Address)> {
         last,
         Address { host, port: u16::try_from(*port).ok()? },
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connector::RedisOptions;
+
+    fn address(port: u16) -> Address {
+        Address { host: "127.0.0.1".to_owned(), port }
+    }
+
+    #[test]
+    fn nodes_that_left_are_forgotten_with_their_connections() {
+        let options = RedisOptions::new("redis+cluster://127.0.0.1:1".parse().unwrap());
+        let connector = Arc::new(Connector::new(&options).unwrap());
+        let cluster = Cluster::new(vec![address(1)], connector);
+        let owners = |ports: [u16; 2]| ports.map(|port| Some(cluster.node(address(port)))).to_vec();
+        cluster.adopt(owners([2, 3]));
+        let [left, stays] = [3, 2].map(|port| Arc::downgrade(&cluster.node(address(port))));
+        // A redirect may name a node that never has a slot.
+        let asked = Arc::downgrade(&cluster.node(address(5)));
+        let seed = Arc::downgrade(&cluster.node(address(1)));
+        cluster.adopt(owners([2, 4]));
+        assert!(left.upgrade().is_none() && asked.upgrade().is_none(), "their connections are closed");
+        assert!(
+            stays.upgrade().is_some() && seed.upgrade().is_some(),
+            "connections are kept through changes"
+        );
+        assert_eq!(cluster.owner(1).unwrap().address, address(4));
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pacegate_store::StoreError;
 use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -20,6 +21,9 @@ const REST_MIN: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_secs(1);
 /// After so many callers in a row that left without an answer, the server is asked whether it still answers.
 const ABANDONED_MAX: u32 = 5;
+
+/// How long a server may take to name its role.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A server, by its address, and the connections to it.
 #[derive(Debug)]
@@ -39,6 +43,20 @@ impl Node {
     pub(crate) async fn connection(&self, slot: u16) -> Result<Live, StoreError> {
         self.links[usize::from(slot) % self.links.len()].live().await
     }
+
+    /// The connections that are there now.
+    pub(crate) fn present(&self) -> Vec<Live> {
+        self.links.iter().filter_map(Link::present).collect()
+    }
+
+    /// Leaves the server for a moment: its connections are discarded, and callers get `error` until it
+    /// may be connected to again.
+    pub(crate) fn leave(&self, error: &StoreError) {
+        for link in &self.links {
+            link.leave(error.again());
+        }
+        tracing::debug!(address = %self.address, %error, "left the server");
+    }
 }
 
 /// One connection, as it comes and goes.
@@ -52,6 +70,16 @@ struct State {
     stage: Stage,
     /// Attempts that failed one after the other.
     failures: u32,
+}
+
+impl State {
+    /// Leaves the server alone for a while.
+    fn rest(&mut self, error: StoreError) {
+        let rest = (REST_MIN * 2u32.saturating_pow(self.failures)).min(REST_MAX);
+        let until = Instant::now() + rest.mul_f64(0.5 + fastrand::f64() / 2.0);
+        self.failures = (self.failures + 1).min(16);
+        self.stage = Stage::Resting { until, error };
+    }
 }
 
 enum Stage {
@@ -102,6 +130,18 @@ impl Live {
     /// Watches one request: if it is dropped before [`Watch::answered`], its caller left without an answer.
     pub(crate) fn watch(&self) -> Watch<'_> {
         Watch { live: self, answered: false }
+    }
+
+    /// Whether the server is the primary; `None` when it does not say, as to a user who may not ask.
+    pub(crate) async fn is_primary(&self) -> Option<bool> {
+        let mut connection = self.connection.clone();
+        match timeout(ANSWER_TIMEOUT, role(&mut connection)).await {
+            Ok(answer) => answer.ok().flatten(),
+            Err(_) => {
+                self.verify();
+                None
+            }
+        }
     }
 
     /// Sends a PING and discards the connection if nothing comes back. Callers that leave say how long
@@ -157,9 +197,38 @@ impl Drop for Watch<'_> {
     }
 }
 
+/// Whether a server says that it is the primary; `None` when it may not say.
+///
+/// # Errors
+/// When there is no reply.
+pub(crate) async fn role(connection: &mut MultiplexedConnection) -> Result<Option<bool>, RedisError> {
+    match connection.send_packed_command(&redis::cmd("ROLE")).await? {
+        Value::Array(parts) => Ok(match parts.first() {
+            Some(Value::BulkString(name)) => Some(name == b"master"),
+            _ => None,
+        }),
+        _ => Ok(None),
+    }
+}
+
 impl Link {
     fn new(address: Address, connector: Arc<Connector>) -> Self {
         Self { address, connector, state: Arc::new(Mutex::new(State { stage: Stage::Absent, failures: 0 })) }
+    }
+
+    fn present(&self) -> Option<Live> {
+        match &lock(&self.state).stage {
+            Stage::Live(live) if !live.is_gone() => Some(live.clone()),
+            _ => None,
+        }
+    }
+
+    fn leave(&self, error: StoreError) {
+        let mut state = lock(&self.state);
+        if let Stage::Live(live) = &state.stage {
+            live.discard();
+            state.rest(error);
+        }
     }
 
     /// The connection, made anew if need be. All who wait for it share one attempt.
@@ -211,10 +280,7 @@ impl Link {
                     state.stage = Stage::Live(Live { connection: connected.connection, health });
                 }
                 Err(error) => {
-                    let rest = (REST_MIN * 2u32.saturating_pow(state.failures)).min(REST_MAX);
-                    let until = Instant::now() + rest.mul_f64(0.5 + fastrand::f64() / 2.0);
-                    state.failures = (state.failures + 1).min(16);
-                    state.stage = Stage::Resting { until, error };
+                    state.rest(error);
                     connector.trouble.notify_one();
                 }
             }

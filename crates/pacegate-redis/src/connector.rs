@@ -17,9 +17,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::error::not_connected;
+use crate::connection::role;
+use crate::error::{is_replica, not_connected};
 use crate::script::SCRIPT;
-use crate::url::{Address, Credentials, RedisUrl};
+use crate::url::{Address, Credentials, RedisUrl, Topology};
 
 /// How long it may take to connect, authenticate and load the script.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -71,6 +72,9 @@ pub(crate) struct Connector {
     database: i64,
     pub(crate) connections: usize,
     patience: Duration,
+    /// Whether replicas are refused. A Cluster's replicas describe it as well as its primaries do, and
+    /// never decide.
+    primaries_only: bool,
     /// The script's hash, as the first server that loaded it named it.
     hash: OnceLock<String>,
     pub(crate) figures: Figures,
@@ -117,6 +121,7 @@ impl Connector {
             database: options.url.database,
             connections: options.connections.clamp(1, RedisOptions::CONNECTIONS_MAX),
             patience: options.patience,
+            primaries_only: !matches!(options.url.topology, Topology::Cluster { .. }),
             hash: OnceLock::new(),
             figures: Figures::default(),
             trouble: Notify::new(),
@@ -128,9 +133,14 @@ impl Connector {
         let connecting = async {
             let mut connected = self.open(address, &self.credentials, self.database).await?;
             self.load_script(&mut connected.connection).await?;
-            Ok(connected)
+            let replica = self.primaries_only && role(&mut connected.connection).await? == Some(false);
+            Ok((connected, replica))
         };
-        let connected = in_time(address, connecting).await?;
+        let (connected, replica) = in_time(address, connecting).await?;
+        if replica {
+            connected.driver.abort();
+            return Err(is_replica(address));
+        }
         self.figures.connects.fetch_add(1, Ordering::Relaxed);
         Ok(connected)
     }
@@ -207,10 +217,10 @@ impl std::fmt::Debug for Connector {
     }
 }
 
-async fn in_time(
+async fn in_time<T>(
     address: &Address,
-    connecting: impl Future<Output = Result<Connected, RedisError>>,
-) -> Result<Connected, StoreError> {
+    connecting: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, StoreError> {
     match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(connected) => connected.map_err(|error| not_connected(address, &error)),
         Err(_) => {

@@ -12,8 +12,10 @@ pub(crate) enum Trouble {
     NoScript,
     /// Another node has the slot, from now on or just for this once.
     Elsewhere { address: Address, ask: bool },
-    /// The server cannot work now, or is not the primary any more; nothing ran.
+    /// The server cannot work now; nothing ran.
     NotNow { message: &'static str, primary_changed: bool },
+    /// The server is a replica; nothing ran.
+    Replica,
     /// It does not help to send it again.
     Final(StoreError),
 }
@@ -32,7 +34,7 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
         "CLUSTERDOWN" => not_now("the Cluster is down", true),
         "MASTERDOWN" => not_now("the replica has lost its primary", true),
         "LOADING" => not_now("Redis is loading its data", false),
-        "READONLY" => not_now("the server is a replica now", true),
+        "READONLY" => Trouble::Replica,
         "BUSY" => Trouble::Final(StoreError::unavailable("Redis is busy with a script of somebody else")),
         "OOM" => Trouble::Final(StoreError::unavailable("Redis has no memory left (maxmemory)")),
         "MISCONF" => {
@@ -70,6 +72,11 @@ fn redirect(details: &str) -> Option<Address> {
     let (_, address) = details.split_once(' ')?;
     let (host, port) = address.rsplit_once(':')?;
     (!host.is_empty()).then_some(Address { host: host.to_owned(), port: port.parse().ok()? })
+}
+
+/// A server whose answers do not count, because another one is the primary; nothing ran.
+pub(crate) fn is_replica(address: &Address) -> StoreError {
+    StoreError::unavailable(format!("{address} is a replica, not the primary"))
 }
 
 /// A connection that could not be made; nothing ran.

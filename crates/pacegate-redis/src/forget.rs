@@ -7,7 +7,7 @@ use pacegate_store::{Command, StoreError};
 use redis::{Cmd, Value};
 
 use crate::connection::Node;
-use crate::error::{Trouble, trouble};
+use crate::error::{Trouble, is_replica, trouble};
 use crate::keys::{identity_prefix, slot};
 use crate::store::RedisStore;
 
@@ -75,7 +75,13 @@ impl RedisStore {
     }
 }
 
-async fn run(node: &Arc<Node>, slot: u16, call: &Cmd, command: &Command<'_>) -> Result<Value, StoreError> {
+/// Runs one command that may run twice.
+pub(crate) async fn run(
+    node: &Arc<Node>,
+    slot: u16,
+    call: &Cmd,
+    command: &Command<'_>,
+) -> Result<Value, StoreError> {
     let mut live = node.connection(slot).await?;
     let watched = live.clone();
     let watch = watched.watch();
@@ -85,6 +91,11 @@ async fn run(node: &Arc<Node>, slot: u16, call: &Cmd, command: &Command<'_>) -> 
         Ok(Value::ServerError(error)) => Err(match trouble(&error, command) {
             Trouble::Final(error) => error,
             Trouble::NotNow { message, .. } => StoreError::unavailable(message),
+            Trouble::Replica => {
+                let error = is_replica(&node.address);
+                node.leave(&error);
+                error
+            }
             Trouble::NoScript | Trouble::Elsewhere { .. } => {
                 StoreError::unavailable("a slot of the Cluster is being moved")
             }

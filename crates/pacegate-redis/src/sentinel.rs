@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pacegate_store::StoreError;
-use redis::Value;
+use redis::{Pipeline, Value};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::connection::Node;
 use crate::connector::Connector;
+use crate::error::not_connected;
 use crate::url::Address;
 
-/// How long a sentinel may take before the next one is asked.
+/// How long a sentinel may take to answer; others do not wait for it longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The primary of a service, as the sentinels last named it.
@@ -21,7 +23,13 @@ pub(crate) struct Sentinel {
     sentinels: Vec<Address>,
     service: String,
     connector: Arc<Connector>,
-    current: Mutex<Option<Arc<Node>>>,
+    current: Mutex<Option<Current>>,
+}
+
+#[derive(Debug)]
+struct Current {
+    node: Arc<Node>,
+    epoch: u64,
 }
 
 impl Sentinel {
@@ -30,65 +38,116 @@ impl Sentinel {
     }
 
     pub(crate) fn primary(&self) -> Result<Arc<Node>, StoreError> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        current.ok_or_else(|| StoreError::unavailable("no sentinel has named the primary yet"))
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current
+            .as_ref()
+            .map(|current| current.node.clone())
+            .ok_or_else(|| StoreError::unavailable("no sentinel has named the primary yet"))
     }
 
-    /// Asks the sentinels, one after the other, who the primary is.
+    /// Asks all sentinels who the primary is, and believes the one with the latest configuration: a sentinel
+    /// that is cut off from the others, as the primary may be with it, names the old one for as long as that lasts.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
-        let mut last = None;
-        for sentinel in &self.sentinels {
-            let answer = timeout(ANSWER_TIMEOUT, self.ask_one(sentinel)).await;
-            match answer
-                .unwrap_or_else(|_| Err(StoreError::unavailable(format!("{sentinel} does not answer"))))
-            {
-                Ok(address) => {
-                    self.adopt(address);
-                    return Ok(());
+        let mut asked: JoinSet<(usize, Result<Named, StoreError>)> = JoinSet::new();
+        for (index, sentinel) in self.sentinels.iter().enumerate() {
+            let (sentinel, connector) = (sentinel.clone(), self.connector.clone());
+            let service = self.service.clone();
+            asked.spawn(async move {
+                let answer = timeout(ANSWER_TIMEOUT, ask(&connector, &sentinel, &service)).await;
+                let silent = |_| Err(StoreError::unavailable(format!("{sentinel} does not answer")));
+                (index, answer.unwrap_or_else(silent))
+            });
+        }
+        let mut answers = Vec::with_capacity(self.sentinels.len());
+        while let Some(answer) = asked.join_next().await {
+            answers.extend(answer.ok());
+        }
+        answers.sort_by_key(|(index, _)| *index);
+        let (mut latest, mut answered, mut failure) = (None::<Named>, 0, None);
+        for (_, answer) in answers {
+            match answer {
+                Ok(named) => {
+                    answered += 1;
+                    if latest.as_ref().is_none_or(|latest| latest.epoch < named.epoch) {
+                        latest = Some(named);
+                    }
                 }
-                Err(error) => last = Some(error),
+                Err(error) => failure = Some(error),
             }
         }
-        Err(last.unwrap_or_else(|| StoreError::rejected("no sentinel is configured")))
-    }
-
-    async fn ask_one(&self, sentinel: &Address) -> Result<Address, StoreError> {
-        let mut connected = self.connector.connect_to_sentinel(sentinel).await?;
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("get-master-addr-by-name").arg(&self.service);
-        let answer = question.query_async::<Value>(&mut connected.connection).await;
-        connected.driver.abort();
-        match answer {
-            Ok(Value::Array(parts)) => match parts.as_slice() {
-                [Value::BulkString(host), Value::BulkString(port)] => {
-                    let port = String::from_utf8_lossy(port).parse().ok();
-                    let host = String::from_utf8_lossy(host).into_owned();
-                    port.map(|port| Address { host, port })
-                        .ok_or_else(|| StoreError::rejected(format!("sentinel {sentinel} names no port")))
-                }
-                _ => Err(StoreError::rejected(format!("sentinel {sentinel} gives no address"))),
-            },
-            Ok(_) => {
-                Err(StoreError::rejected(format!("sentinel {sentinel} knows no service `{}`", self.service)))
+        match latest {
+            Some(named) => {
+                self.adopt(named, answered * 2 > self.sentinels.len());
+                Ok(())
             }
-            Err(error) => Err(crate::error::not_connected(sentinel, &error)),
+            None => Err(failure.unwrap_or_else(|| StoreError::rejected("no sentinel is configured"))),
         }
     }
 
-    fn adopt(&self, address: Address) {
+    /// Most sentinels are always right; fewer may be cut off, and then an older configuration than the present
+    /// one does not count.
+    fn adopt(&self, named: Named, by_most: bool) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|node| node.address == address) {
-            return;
-        }
-        let node = Node::new(address, &self.connector);
-        if let Some(before) = current.replace(node.clone()) {
+        let before = match &mut *current {
+            Some(present) if !by_most && named.epoch < present.epoch => return,
+            Some(present) if present.node.address == named.address => {
+                present.epoch = named.epoch;
+                return;
+            }
+            Some(present) => Some(present.node.address.clone()),
+            None => None,
+        };
+        if let Some(before) = before {
             self.connector.figures.primary_changes.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
                 service = self.service,
-                before = %before.address,
-                now = %node.address,
+                %before,
+                now = %named.address,
                 "the primary changed; what it had not replicated is lost"
             );
         }
+        let node = Node::new(named.address, &self.connector);
+        *current = Some(Current { node, epoch: named.epoch });
+    }
+}
+
+/// The primary, as one sentinel knows it.
+struct Named {
+    address: Address,
+    /// The configuration's age: a failover that most sentinels agreed on raises it. 0 when it is not said.
+    epoch: u64,
+}
+
+async fn ask(connector: &Connector, sentinel: &Address, service: &str) -> Result<Named, StoreError> {
+    let mut connected = connector.connect_to_sentinel(sentinel).await?;
+    let mut questions = Pipeline::with_capacity(2);
+    questions.cmd("SENTINEL").arg("get-master-addr-by-name").arg(service);
+    questions.cmd("SENTINEL").arg("master").arg(service);
+    let answers = connected.connection.send_packed_commands(&questions, 0, 2).await;
+    connected.driver.abort();
+    let mut answers = answers.map_err(|error| not_connected(sentinel, &error))?.into_iter();
+    let address = match answers.next() {
+        Some(Value::Array(parts)) => match parts.as_slice() {
+            [Value::BulkString(host), Value::BulkString(port)] => {
+                let port = String::from_utf8_lossy(port).parse().ok();
+                let host = String::from_utf8_lossy(host).into_owned();
+                port.map(|port| Address { host, port })
+                    .ok_or_else(|| StoreError::rejected(format!("sentinel {sentinel} names no port")))
+            }
+            _ => Err(StoreError::rejected(format!("sentinel {sentinel} gives no address"))),
+        },
+        Some(Value::ServerError(error)) => Err(not_connected(sentinel, &error.into())),
+        _ => Err(StoreError::rejected(format!("sentinel {sentinel} knows no service `{service}`"))),
+    }?;
+    Ok(Named { address, epoch: answers.next().and_then(|master| epoch(&master)).unwrap_or_default() })
+}
+
+/// `config-epoch` among the names and values that describe a primary.
+fn epoch(master: &Value) -> Option<u64> {
+    let Value::Array(fields) = master else { return None };
+    let named = |pair: &&[Value]| matches!(&pair[0], Value::BulkString(name) if name == b"config-epoch");
+    match fields.chunks_exact(2).find(named)? {
+        [_, Value::BulkString(number)] => String::from_utf8_lossy(number).parse().ok(),
+        _ => None,
     }
 }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pacegate_core::Timestamp;
+use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
     Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, Store, StoreError, apply_in_parts,
 };
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::cluster::Cluster;
 use crate::connection::{Live, Node};
 use crate::connector::{Connector, RedisOptions};
-use crate::error::{ReplyError, Trouble, answered, trouble};
-use crate::keys::{Keys, slot};
+use crate::error::{ReplyError, Trouble, answered, is_replica, trouble};
+use crate::keys::{Keys, counter_key, slot};
 use crate::script;
 use crate::sentinel::Sentinel;
 use crate::url::Topology;
@@ -28,6 +28,11 @@ const RESENDS_MAX: u32 = 3;
 const RESEND_PAUSE: Duration = Duration::from_millis(6);
 /// The servers are not asked more often than this who the primaries are.
 const LOOK_OUT_PAUSE: Duration = Duration::from_millis(25);
+/// How often sentinels and servers are asked although nothing is wrong: a primary that was replaced may
+/// go on answering.
+const LOOK_OUT_EVERY: Duration = Duration::from_secs(1);
+/// Among so many identifiers there is one for every primary of a Cluster, even if it has a single slot.
+const REHEARSALS_MAX: u64 = 200_000;
 /// So many commands go to Redis at once; others get their turn in between.
 const PIPELINE_MAX: usize = 128;
 
@@ -51,7 +56,7 @@ enum Router {
 }
 
 impl RedisStore {
-    /// Connects to `options.url` and loads the script.
+    /// Connects to `options.url`, loads the script and tries on a counter of its own what checks will need.
     ///
     /// # Errors
     /// [`StoreError`] when Redis cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
@@ -69,7 +74,56 @@ impl RedisStore {
         warn_of_eviction(live).await;
         let router = Arc::new(router);
         let lookout = tokio::spawn(look_out(router.clone(), connector.clone())).abort_handle();
-        Ok(Self { router, connector, _lookout: Arc::new(Lookout(lookout)) })
+        let store = Self { router, connector, _lookout: Arc::new(Lookout(lookout)) };
+        store.rehearse().await?;
+        Ok(store)
+    }
+
+    /// Runs everything that checks will need once on every primary, so that a missing permission, a renamed
+    /// command or a server that takes no writes stops the start and not the first request.
+    async fn rehearse(&self) -> Result<(), StoreError> {
+        let limit = |algorithm| {
+            let limit = Limit::try_new(algorithm, 2, Duration::from_secs(60));
+            limit.map_err(|error| StoreError::rejected(error.to_string()))
+        };
+        let (log, window) = (limit(Algorithm::SlidingLog)?, limit(Algorithm::FixedWindow)?);
+        let counters = ["log", "window"].map(|rule| Counter::new(rule, "pacegate", "start"));
+        let mut rehearsed: Vec<Arc<Node>> = Vec::new();
+        // Numbers are tried as identifiers until each primary has had one of its own. They differ from start to
+        // start, so that nodes that start together do not count each other's requests.
+        let first = fastrand::u64(..u64::from(u32::MAX));
+        for identifier in (first..first + REHEARSALS_MAX).map(|number| number.to_string()) {
+            let charges = [(&counters[0], &log), (&counters[1], &window)]
+                .map(|(counter, limit)| Charge::new(Key::new(counter, &identifier, ""), limit));
+            let Ok(node) = self.router.node(slot(&counter_key(&charges[0].key))) else { continue };
+            if rehearsed.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                continue;
+            }
+            // Two are admitted, the third is denied, one is given back, and then everything is deleted.
+            let two = Cost::try_new(2).unwrap_or(Cost::ONE);
+            let steps = [
+                (Action::take(), Cost::ONE),
+                (Action::take(), Cost::ONE),
+                (Action::take(), two),
+                (Action::Refund { taken_at: None }, Cost::ONE),
+                (Action::Reset, Cost::ONE),
+            ];
+            for (action, cost) in steps {
+                let command = Command { action, charges: &charges, cost };
+                let step = self.send(&Request::new(&command, self.is_cluster(), None), None).await;
+                if let Err(error) = step {
+                    // A command that is missing may have left a key without a time to live.
+                    let reset = Command { action: Action::Reset, charges: &charges, cost };
+                    let _ = self.send(&Request::new(&reset, self.is_cluster(), None), None).await;
+                    return Err(error);
+                }
+            }
+            rehearsed.push(node);
+            if rehearsed.len() >= self.router.primaries() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the keys of one command have to be in one slot.
@@ -220,6 +274,13 @@ impl RedisStore {
                         }
                         StoreError::unavailable(message)
                     }
+                    Trouble::Replica => {
+                        pause = true;
+                        let error = is_replica(&node.address);
+                        // The address may lead to the primary by now, as names of managed services do.
+                        node.leave(&error);
+                        error
+                    }
                 },
                 Attempt::NotSent(error) => {
                     if error.is_rejection() {
@@ -304,7 +365,7 @@ impl RedisStore {
         let alone = Arc::new(OneSlot(self.clone()));
         let mut parts: Vec<(u16, Part)> = Vec::new();
         for (place, charge) in command.charges.iter().enumerate() {
-            let slot = slot(&crate::keys::counter_key(&charge.key));
+            let slot = slot(&counter_key(&charge.key));
             match parts.iter_mut().find(|(other, _)| *other == slot) {
                 Some((_, part)) => part.places.push(place),
                 None => {
@@ -386,6 +447,32 @@ impl Router {
             Self::Cluster(cluster) => cluster.refresh().await,
         }
     }
+
+    /// Leaves a server that has become a replica: it still answers what needs no write, from what it had.
+    async fn leave_replicas(&self) {
+        let node = match self {
+            Self::Single(node) => node.clone(),
+            Self::Sentinel(sentinel) => match sentinel.primary() {
+                Ok(node) => node,
+                Err(_) => return,
+            },
+            Self::Cluster(_) => return,
+        };
+        for live in node.present() {
+            if live.is_primary().await == Some(false) {
+                node.leave(&is_replica(&node.address));
+                return;
+            }
+        }
+    }
+
+    /// How many servers decide.
+    fn primaries(&self) -> usize {
+        match self {
+            Self::Single(_) | Self::Sentinel(_) => 1,
+            Self::Cluster(cluster) => cluster.primaries(),
+        }
+    }
 }
 
 impl Drop for Lookout {
@@ -394,12 +481,18 @@ impl Drop for Lookout {
     }
 }
 
-/// Finds the primaries again whenever something is wrong with a server. In a task of its own, because callers give up too soon to ask everybody.
+/// Finds the primaries again whenever something is wrong with a server, and once a second in any case. A task
+/// of its own, because callers give up before every server has been asked.
 async fn look_out(router: Arc<Router>, connector: Arc<Connector>) {
     loop {
-        connector.trouble.notified().await;
-        if let Err(error) = router.refresh().await {
-            tracing::debug!(%error, "could not find out who the primaries are");
+        let pause = LOOK_OUT_EVERY.mul_f64(0.75 + fastrand::f64() / 4.0);
+        let trouble = timeout(pause, connector.trouble.notified()).await.is_ok();
+        // A node of a Cluster redirects, or refuses, as soon as it knows that another one has its slots.
+        if trouble || !matches!(*router, Router::Cluster(_)) {
+            if let Err(error) = router.refresh().await {
+                tracing::debug!(%error, "could not find out who the primaries are");
+            }
+            router.leave_replicas().await;
         }
         sleep(LOOK_OUT_PAUSE).await;
     }

@@ -370,6 +370,46 @@ async fn fail_over(name: &str, strike: impl Fn(&mut RedisServer)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_primary_that_still_answers_is_left() {
+    let _turn = turn().await;
+    let mut sentinels = RedisSentinels::start(2, 3);
+    for server in sentinels.servers() {
+        server.command(&["ACL", "SETUSER", "gate", "on", ">secret", "~*", "+@all"]);
+    }
+    let url = sentinels.url().replacen("://", "://gate:secret@", 1);
+    let store = RedisStore::connect(RedisOptions::new(url.parse().unwrap())).await.unwrap();
+    take(&store, "before", FailureMode::Closed).await;
+    // Sentinels and replicas are other users than we are: they lose the primary, we do not.
+    let before = sentinels.primary_port();
+    let old = sentinels.servers().iter().find(|server| server.port() == before).unwrap();
+    let as_gate =
+        |arguments: &[&str]| old.command(&[&["--user", "gate", "--pass", "secret"], arguments].concat());
+    as_gate(&["ACL", "SETUSER", "default", "off"]);
+    as_gate(&["CLIENT", "KILL", "USER", "default"]);
+    let replaced = async {
+        while sentinels.primary_port() == before {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), replaced).await.expect("the sentinels agree on another primary");
+    let since = Instant::now();
+    let left = async {
+        // The old primary answers all the time.
+        while figure(&store, "primary_changes") == 0 {
+            take(&store, "meanwhile", FailureMode::Closed).await;
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), left).await.expect("the old primary is left");
+    let left_after = since.elapsed();
+    take(&store, "after", FailureMode::Closed).await;
+    let port = sentinels.primary_port();
+    let new = sentinels.servers().iter().find(|server| server.port() == port).unwrap();
+    assert_eq!(new.command(&["EXISTS", "rl:{user:after}:load:"]), "1", "the new primary decides");
+    println!("PASS redis-sentinel-cut-off seed={SEED} left_ms={}", left_after.as_millis());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_of_the_cluster_is_killed_or_freezes() {
     let _turn = turn().await;
     for _ in 0..effort(1, 5) {

@@ -122,11 +122,103 @@ async fn every_key_has_a_time_to_live_after_every_action() {
 }
 
 #[tokio::test]
+async fn start_fails_on_a_server_that_cannot_decide() {
+    let connect = |url: String| async move {
+        RedisStore::connect(RedisOptions::new(url.parse().unwrap())).await.unwrap_err()
+    };
+    for command in ["EVALSHA", "SCRIPT"] {
+        let server = RedisServer::start_with(&["--rename-command", command, ""]);
+        let error = connect(server.url()).await;
+        assert!(error.is_permanent() && error.to_string().contains(command), "{error}");
+    }
+    let server = RedisServer::start();
+    let without = |permission: &str| {
+        let permissions = PERMISSIONS.split(' ').filter(|granted| *granted != permission);
+        let user = ["ACL", "SETUSER", "gate", "reset", "on", ">secret"];
+        server.command(&user.into_iter().chain(permissions).collect::<Vec<_>>());
+        format!("redis://gate:secret@{}", server.address())
+    };
+    let needed = [
+        "~rl:*",
+        "+evalsha",
+        "+script|load",
+        "+scan",
+        "+time",
+        "+get",
+        "+set",
+        "+unlink",
+        "+pexpireat",
+        "+zadd",
+        "+zrem",
+        "+zrevrange",
+        "+zrangebyscore",
+        "+zremrangebyscore",
+        "+zcard",
+        "+zcount",
+        "+zrange",
+    ];
+    for permission in needed {
+        let error = connect(without(permission)).await;
+        assert!(error.is_permanent(), "without {permission}: {error}");
+    }
+    for key in server.command(&["KEYS", "*"]).lines() {
+        let expires_at: i64 = server.command(&["PEXPIRETIME", key]).parse().unwrap_or(-2);
+        assert_ne!(expires_at, -1, "{key} stays for ever");
+    }
+    server.command(&["FLUSHALL"]);
+    // What the documentation lists is enough; without the right to ask for its role or memory it works as well.
+    for permission in ["", "+role", "+info", "+ping"] {
+        let url = without(permission).parse().unwrap();
+        RedisStore::connect(RedisOptions::new(url)).await.unwrap();
+    }
+    assert_eq!(server.command(&["DBSIZE"]), "0", "nothing is left behind");
+}
+
+/// Those of the user in the configuration to start from.
+const PERMISSIONS: &str = "~rl:* +evalsha +script|load +scan +time +info +role +ping +get +set +unlink +pexpireat +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyscore +zrevrange";
+
+#[test]
+fn documented_permissions_are_those_that_are_tested() {
+    for text in [include_str!("../../../deploy/redis.conf"), include_str!("../../../docs/operating.md")] {
+        assert!(text.contains(&format!("user pacegate on >PASSWORD {PERMISSIONS}\n")));
+    }
+}
+
+#[tokio::test]
+async fn server_that_becomes_a_replica_is_left() {
+    let (server, primary) = (RedisServer::start(), RedisServer::start());
+    let store = connect(&server).await;
+    decide(&store, Action::take(), &all()).await;
+    server.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    // It goes on answering what needs no write.
+    let charges: [Charge<'_>; 0] = [];
+    let peek = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+    let left = async {
+        loop {
+            match store.apply(&[peek], None).await.remove(0) {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(error) => return error,
+            }
+        }
+    };
+    let error = timeout(Duration::from_secs(30), left).await.expect("the replica is not asked any more");
+    assert!(error.is_retryable() && error.to_string().contains("is a replica"), "{error}");
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    let back = async {
+        while store.apply(&[peek], None).await.remove(0).is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), back).await.expect("a primary is asked again");
+}
+
+#[tokio::test]
 async fn one_command_is_one_evalsha_and_a_batch_one_round_trip() {
     let server = RedisServer::start();
     let store = connect(&server).await;
+    let before = calls(&server, "evalsha");
     decide(&store, Action::take(), &all()).await;
-    assert_eq!((calls(&server, "evalsha"), calls(&server, "eval")), (1, 0));
+    assert_eq!((calls(&server, "evalsha"), calls(&server, "eval")), (before + 1, 0));
     let (counter, limit) = (Counter::new("batch", "user", ""), Limit::per_hour(1_000).unwrap());
     let charges = [Charge::new(Key::new(&counter, "u", ""), &limit)];
     let commands = vec![Command { action: Action::take(), charges: &charges, cost: Cost::ONE }; 1_000];
@@ -136,7 +228,7 @@ async fn one_command_is_one_evalsha_and_a_batch_one_round_trip() {
         other => panic!("{other:?}"),
     });
     assert!(remaining.eq((0..1_000).rev()), "a batch is answered in order");
-    assert_eq!(calls(&server, "evalsha"), 1_001);
+    assert_eq!(calls(&server, "evalsha"), before + 1_001);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
