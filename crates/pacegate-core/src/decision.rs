@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::cost::Cost;
 use crate::limit::{Algorithm, Limit};
 use crate::standing::Standing;
 use crate::time::Timestamp;
@@ -118,6 +119,22 @@ impl Answer {
         answer
     }
 
+    /// The time to give for a refund of what this answer took under `limit`, decided at `decided_at`.
+    ///
+    /// It is when a window or a log was charged. What a bucket took comes back by itself only after everything
+    /// that was in it before: until then all of it can be given back, and this is that time.
+    pub fn refund_at(&self, limit: &Limit, cost: Cost, decided_at: Timestamp) -> Timestamp {
+        let at = self.at.unwrap_or(decided_at);
+        let Some(reset_at) = self.reset_at.filter(|_| limit.algorithm().takes_burst()) else { return at };
+        let scale = limit.scale();
+        let ticks = (u128::from(cost.get()) * u128::from(scale.unit)).div_ceil(u128::from(scale.rate));
+        // A tick earlier, because the reset is rounded up: never more may be given back than was taken.
+        let own = (ticks + 1).saturating_mul(u128::from(scale.tick));
+        let before_it = u128::from(reset_at.as_micros()).saturating_sub(own);
+        // Not more than it was.
+        at.max(Timestamp::from_micros(before_it as u64))
+    }
+
     /// Puts the request in a leaky bucket's queue.
     pub fn set_queue(&mut self, delay: Duration, position: u32) {
         self.delay_micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
@@ -228,4 +245,53 @@ fn binding(allowed: bool, answers: &[Answer]) -> u32 {
         candidates.filter(|(_, answer)| !answer.allowed).min_by(|(_, a), (_, b)| wait(b).cmp(&wait(a)))
     };
     chosen.map_or(0, |(index, _)| index as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluation::{Evaluation, refund};
+
+    const START: Timestamp = Timestamp::from_micros(1_000_000_000);
+
+    #[test]
+    fn a_refund_of_a_busy_bucket_is_whole() {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+            let limit = Limit::try_new(algorithm, 1_000, Duration::from_secs(1)).unwrap();
+            let (_, without) =
+                Evaluation::new(&limit, None, START, Cost::try_new(500).unwrap()).charge_fresh();
+            let mut state = without.clone();
+            let answer = Evaluation::new(&limit, Some(&without), START, Cost::ONE).charge(&mut state);
+            // A hundred tokens came back since, none of them the one that is given back.
+            let later = START.saturating_add(Duration::from_millis(100));
+            let taken_at = answer.refund_at(&limit, Cost::ONE, START);
+            let (left, _) = refund(&limit, Some(&mut state), later, Cost::ONE, Some(taken_at));
+            let expected = Evaluation::new(&limit, Some(&without), later, Cost::ONE).answer(Some(&without));
+            assert_eq!(
+                (left.remaining, left.reset_at),
+                (expected.remaining, expected.reset_at),
+                "{algorithm}"
+            );
+            // Without it, nothing seems to be out any more.
+            let mut state = without.clone();
+            Evaluation::new(&limit, Some(&without), START, Cost::ONE).charge(&mut state);
+            let (left, _) = refund(&limit, Some(&mut state), later, Cost::ONE, Some(START));
+            assert!(left.remaining < expected.remaining, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_refund_of_an_idle_bucket_gives_nothing_that_came_back_already() {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+            let limit = Limit::try_new(algorithm, 10, Duration::from_secs(10)).unwrap();
+            let (answer, mut state) = Evaluation::new(&limit, None, START, Cost::ONE).charge_fresh();
+            // The token is back, and another one is taken.
+            let later = START.saturating_add(Duration::from_secs(5));
+            let other = Evaluation::new(&limit, Some(&state.clone()), later, Cost::ONE).charge(&mut state);
+            let taken_at = answer.refund_at(&limit, Cost::ONE, START);
+            let (left, changed) = refund(&limit, Some(&mut state), later, Cost::ONE, Some(taken_at));
+            assert!(!changed, "{algorithm}");
+            assert_eq!(left.remaining, other.remaining, "{algorithm}");
+        }
+    }
 }

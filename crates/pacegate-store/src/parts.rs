@@ -201,11 +201,18 @@ impl Run<'_> {
     /// Undoes the parts that were charged. What cannot be given back stays charged: too little is left, never too much.
     async fn give_back(&self, taken: &[Decision]) {
         for (part, decision) in self.parts.iter().zip(taken) {
-            let charged = decision.answers.iter().map(|answer| answer.allowed && !answer.degraded);
-            let places = part.places.iter().zip(charged).filter(|(_, charged)| *charged);
-            let part = Part { store: part.store.clone(), places: places.map(|(place, _)| *place).collect() };
-            if !part.places.is_empty() {
-                let _ = self.apply(&part, Action::Refund { taken_at: Some(decision.at) }).await;
+            let charges = part.places.iter().filter_map(|place| self.charges.get(*place));
+            let mut refunds: SmallVec<[(Timestamp, Charge<'_>); 4]> = charges
+                .zip(&decision.answers)
+                .filter(|(_, answer)| answer.allowed && !answer.degraded)
+                .map(|(charge, answer)| (answer.refund_at(charge.limit, self.cost, decision.at), *charge))
+                .collect();
+            refunds.sort_by_key(|(at, _)| *at);
+            for refund in refunds.chunk_by(|a, b| a.0 == b.0) {
+                let charges: SmallVec<[Charge<'_>; 4]> = refund.iter().map(|(_, charge)| *charge).collect();
+                let action = Action::Refund { taken_at: Some(refund[0].0) };
+                let command = Command { action, charges: &charges, cost: self.cost };
+                let _ = part.store.apply(&[command], self.now).await;
             }
         }
     }

@@ -325,7 +325,7 @@ impl Limiter {
             let mut answers = decision.limits.iter().zip(&decision.answers);
             let charged =
                 answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded);
-            charged.map(|(_, answer)| answer.at.unwrap_or(decision.at))
+            charged.map(|(named, answer)| answer.refund_at(&named.limit, check.cost, decision.at))
         };
         resolved.applied.retain(|(limit, _)| taken_at(limit).is_some());
         let times: SmallVec<[Timestamp; 2]> =

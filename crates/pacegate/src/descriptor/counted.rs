@@ -285,7 +285,8 @@ impl Tally {
                 && answer.allowed
                 && !answer.degraded
             {
-                charged.extend(answer.at.map(|at| (at, *member)));
+                let limit = &self.counted[*member].limit.limit;
+                charged.extend(answer.at.map(|at| (answer.refund_at(limit, step.cost, at), *member)));
             }
         }
         charged.sort_unstable();
