@@ -197,6 +197,17 @@ impl Decision {
         Self { allowed: true, replayed: false, at, answers, binding: 0 }
     }
 
+    /// A look at the limits in force as the answer to a repeated request that was admitted under others: it stays
+    /// admitted whatever is left now, and takes nothing.
+    #[must_use]
+    pub fn into_replay(self) -> Self {
+        let mut answers = self.answers;
+        for answer in &mut answers {
+            (answer.allowed, answer.reason, answer.retry_at) = (true, None, None);
+        }
+        Self { replayed: true, ..Self::new(true, self.at, answers) }
+    }
+
     /// The limit that binds: denied, the one to wait longest for; allowed, the one with the least left in proportion.
     /// `None` only when no limit applied.
     #[inline]

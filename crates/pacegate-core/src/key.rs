@@ -145,6 +145,15 @@ pub struct Key<'a> {
     endpoint: Option<&'a str>,
 }
 
+/// Who is counted: a dimension and an identifier in it. Stores keep all counters of one identity together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity<'a> {
+    /// `user`, `ip`, `apikey` or a word of one's own.
+    pub dimension: &'a str,
+    /// Which one.
+    pub identifier: &'a str,
+}
+
 impl<'a> Key<'a> {
     /// Keys whose identifier and endpoint together are longer than this are replaced by a hash of them.
     pub const LENGTH_MAX: usize = 512;
@@ -166,6 +175,11 @@ impl<'a> Key<'a> {
     #[inline]
     pub fn identifier(&self) -> &'a str {
         self.identifier
+    }
+
+    /// Whom it counts, with the dimension.
+    pub fn identity(&self) -> Identity<'a> {
+        Identity { dimension: &self.counter.dimension, identifier: self.identifier }
     }
 
     /// Where it counts, when each endpoint has a counter of its own.

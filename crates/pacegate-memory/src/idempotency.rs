@@ -17,6 +17,8 @@ pub(crate) struct Admissions {
 #[derive(Debug)]
 struct Admission {
     fingerprint: [u8; 16],
+    /// Under which limits.
+    limits: [u8; 8],
     at: Timestamp,
     decision: Decision,
 }
@@ -27,16 +29,25 @@ pub(crate) enum Earlier {
     None,
     /// The same request was admitted.
     Admitted(Decision),
+    /// The same request was admitted under other limits.
+    AdmittedOtherwise,
     /// Another request was.
     Mismatch,
 }
 
 impl Admissions {
-    pub(crate) fn look_up(&mut self, key: &[u8; 16], fingerprint: &[u8; 16], now: Timestamp) -> Earlier {
+    pub(crate) fn look_up(
+        &mut self,
+        key: &[u8; 16],
+        fingerprint: &[u8; 16],
+        limits: [u8; 8],
+        now: Timestamp,
+    ) -> Earlier {
         self.drop_expired(now);
         match self.by_key.get(key) {
             None => Earlier::None,
             Some(admission) if admission.fingerprint != *fingerprint => Earlier::Mismatch,
+            Some(admission) if admission.limits != limits => Earlier::AdmittedOtherwise,
             Some(admission) => {
                 let mut decision = admission.decision.clone();
                 decision.replayed = true;
@@ -54,11 +65,12 @@ impl Admissions {
         &mut self,
         key: [u8; 16],
         fingerprint: [u8; 16],
-        now: Timestamp,
+        limits: [u8; 8],
         decision: &Decision,
     ) {
-        self.by_key.insert(key, Admission { fingerprint, at: now, decision: decision.clone() });
-        self.order.push_back((now, key));
+        let admission = Admission { fingerprint, limits, at: decision.at, decision: decision.clone() };
+        self.by_key.insert(key, admission);
+        self.order.push_back((decision.at, key));
     }
 
     fn drop_expired(&mut self, now: Timestamp) {

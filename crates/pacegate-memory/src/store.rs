@@ -283,19 +283,22 @@ impl MemoryStore {
         now: Option<Timestamp>,
         take: bool,
     ) -> Result<Outcome, StoreError> {
-        let key = digest(idempotency);
+        let (key, limits) = (digest(idempotency), command.limits_digest());
         let shard = usize::from(key[0]) % ADMISSION_SHARDS;
         // Always taken before the counters' locks, which are never held here.
         let mut admissions = self.admissions[shard].lock();
-        match admissions.look_up(&key, &idempotency.fingerprint, self.moment(now).now) {
+        match admissions.look_up(&key, &idempotency.fingerprint, limits, self.moment(now).now) {
             Earlier::Admitted(decision) => Ok(Outcome::Decided(decision)),
+            Earlier::AdmittedOtherwise => {
+                self.decide(command, now, false).map(|looked| Outcome::Decided(looked.into_replay()))
+            }
             Earlier::Mismatch => Ok(Outcome::Mismatch),
             Earlier::None if !take => self.decide(command, now, false).map(Outcome::Decided),
             Earlier::None => {
                 admissions.reserve(self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS))?;
                 let decision = self.decide(command, now, true)?;
                 if decision.allowed {
-                    admissions.record(key, idempotency.fingerprint, decision.at, &decision);
+                    admissions.record(key, idempotency.fingerprint, limits, &decision);
                 }
                 Ok(Outcome::Decided(decision))
             }

@@ -170,7 +170,7 @@ fn too_many_idempotency_keys_are_refused_and_charge_nothing() {
     let (counter, limit) =
         (Counter::new("bounded", "user", ""), limit(Algorithm::FixedWindow, 100_000, 3_600));
     let take = |key: &str| {
-        let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [0; 16] });
+        let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [0; 16], home: None });
         let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
         let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
         store.apply_now(&command, None)

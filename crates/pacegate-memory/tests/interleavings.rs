@@ -119,7 +119,8 @@ fn a_duplicate_that_arrives_at_the_same_moment_is_charged_once() {
                 .map(|_| {
                     let store = store.clone();
                     thread::spawn(move || {
-                        let idempotency = Idempotency { caller: "c", key: "k", fingerprint: [7; 16] };
+                        let idempotency =
+                            Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None };
                         assert!(take(&store, &["u", "v"], &limit(5), Some(idempotency)));
                     })
                 })

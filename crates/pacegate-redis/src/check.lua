@@ -11,12 +11,12 @@
 -- ARGV[1]      't' take, 'p' peek, 'f' refund, 'x' reset
 -- ARGV[2]      the cost
 -- ARGV[3..n+2] the limit of each charge, packed as LIMIT
--- ARGV[n+3]    if there is more to say: for a take or a peek, the fingerprint of the request under an idempotency key; for a refund, when it
---              was taken; or empty
+-- ARGV[n+3]    if there is more to say: for a take or a peek under an idempotency key, the fingerprint of the request (16 bytes) and of its
+--              limits (8 bytes); for a refund, when it was taken; or empty
 -- ARGV[n+4]    in tests only, the time in microseconds instead of the server's
 --
--- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset) and time as HEAD, then, if it was decided, whether it
---              is admitted (one byte), and an ANSWER for each charge
+-- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset, 4 replayed under other limits) and time as HEAD, then,
+--              if it was decided, whether it is admitted (one byte), and an ANSWER for each charge
 --
 -- State        a string packed as STATE; a sliding log is a sorted set: the score is the time, the member 'total:cost:window:standing',
 --              where total is the running sum of all costs. It makes members unique, and spares a check to walk the log.
@@ -64,12 +64,16 @@ if action == 'x' then
   return pack(HEAD, 3, now)
 end
 
-local record = KEYS[count + 1]
+local record, status = KEYS[count + 1], 0
 if record then
+  -- The version, the fingerprints of the request and of its limits, and the reply to its admission.
   local earlier = call('GET', record)
-  if earlier and now < unpack_struct('<d', earlier, 18) + KEPT_FOR then
-    if string.sub(earlier, 1, 16) ~= extra then return pack(HEAD, 2, now) end
-    return '\1' .. string.sub(earlier, 18)
+  if earlier and (#earlier < 35 or string.byte(earlier) ~= VERSION) then return {err = FOREIGN .. 'record'} end
+  if earlier and now < unpack_struct('<d', earlier, 27) + KEPT_FOR then
+    if string.sub(earlier, 2, 17) ~= string.sub(extra, 1, 16) then return pack(HEAD, 2, now) end
+    if string.sub(earlier, 18, 25) == string.sub(extra, 17) then return '\1' .. string.sub(earlier, 27) end
+    -- It was admitted under other limits: those in force now tell what is left, and nothing is taken.
+    status, action = 4, 'p'
   end
 end
 
@@ -553,7 +557,7 @@ for round = first_round, 2 do
         logs.append(log, standing)
       end
       if count == 1 then
-        reply = pack(HEAD_AND_ANSWER, 0, now, admitted, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
+        reply = pack(HEAD_AND_ANSWER, status, now, admitted, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
       else
         reply = reply .. pack(ANSWER, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
       end
@@ -561,12 +565,12 @@ for round = first_round, 2 do
   end
 end
 
-if count ~= 1 then reply = pack('<BdB', 0, now, admitted) .. reply end
+if count ~= 1 then reply = pack('<BdB', status, now, admitted) .. reply end
 if record and admitted == 1 and action == 't' then
   if injected then
-    call('SET', record, extra .. reply, 'PX', KEPT_IN_TESTS)
+    call('SET', record, string.char(VERSION) .. extra .. reply, 'PX', KEPT_IN_TESTS)
   else
-    call('SET', record, extra .. reply, 'PXAT', floor((now + KEPT_FOR) / 1000) + 1)
+    call('SET', record, string.char(VERSION) .. extra .. reply, 'PXAT', floor((now + KEPT_FOR) / 1000) + 1)
   end
 end
 return reply

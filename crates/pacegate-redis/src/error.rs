@@ -44,9 +44,7 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
             Trouble::Final(StoreError::unavailable("too few replicas for Redis to accept writes"))
         }
         "FOREIGN" => Trouble::Final(foreign(details, command)),
-        "WRONGTYPE" => Trouble::Final(StoreError::foreign(
-            "an idempotency key's record holds a value that Pacegate did not write",
-        )),
+        "WRONGTYPE" => Trouble::Final(foreign_record()),
         "NOAUTH" | "WRONGPASS" => {
             Trouble::Final(StoreError::rejected("Redis refuses the user or the password"))
         }
@@ -60,7 +58,14 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
     }
 }
 
+fn foreign_record() -> StoreError {
+    StoreError::foreign("an idempotency key's record holds a value that Pacegate did not write")
+}
+
 fn foreign(details: &str, command: &Command<'_>) -> StoreError {
+    if details.starts_with("record") {
+        return foreign_record();
+    }
     // The rule and not the key, which has an identifier in it.
     let place = details.split(' ').next().and_then(|place| place.parse::<usize>().ok()).unwrap_or(1);
     let rule = command.charges.get(place.saturating_sub(1)).map_or("", |charge| charge.key.counter().rule());

@@ -1,7 +1,7 @@
 //! How keys are called in Redis: `rl:{dimension:identifier}:rule:scope`, so that all limits of one identity are in one slot.
 
 use pacegate_core::Key;
-use pacegate_store::{Action, Command, Idempotency};
+use pacegate_store::{Command, Idempotency};
 use smallvec::SmallVec;
 
 /// How many slots a Cluster has.
@@ -23,14 +23,15 @@ pub(crate) fn identity_prefix(key: &Key<'_>) -> String {
     text
 }
 
-/// The name of an idempotency key's record. With `beside` it is in the slot of that identity, where a script can reach both.
-pub(crate) fn record_key(idempotency: &Idempotency<'_>, beside: Option<&Key<'_>>) -> String {
+/// The name of an idempotency key's record. `at_home` it is in the slot of its home's counters, where a script can reach both;
+/// otherwise one key is one record, whoever uses it.
+pub(crate) fn record_key(idempotency: &Idempotency<'_>, at_home: bool) -> String {
     let mut text = String::from("rl:{");
     // The length keeps caller and key apart whatever they consist of.
     let own = format!("idempotency:{}:{}:{}", idempotency.caller.len(), idempotency.caller, idempotency.key);
-    match beside {
-        Some(key) => {
-            key.write_identity(&mut text);
+    match idempotency.home.filter(|_| at_home) {
+        Some(home) => {
+            home.write(&mut text);
             text.push_str("}:");
             text.push_str(&own);
         }
@@ -59,18 +60,12 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// `together` puts the record of an idempotency key into the slot of the first charge; otherwise one key is one record, whoever uses it.
-    pub(crate) fn of(command: &Command<'_>, together: bool) -> Self {
+    /// `cluster` puts the record of an idempotency key into the slot of its home.
+    pub(crate) fn of(command: &Command<'_>, cluster: bool) -> Self {
         let mut names: SmallVec<[String; 2]> =
             command.charges.iter().map(|charge| counter_key(&charge.key)).collect();
-        let idempotency = match &command.action {
-            Action::Take { idempotency } | Action::Peek { idempotency } => idempotency.as_ref(),
-            _ => None,
-        };
-        if let Some(idempotency) = idempotency {
-            let beside = command.charges.first().map(|charge| &charge.key).filter(|_| together);
-            names.push(record_key(idempotency, beside));
-        }
+        let idempotency = command.idempotency();
+        names.extend(idempotency.map(|idempotency| record_key(&idempotency, cluster)));
         Self { names, has_record: idempotency.is_some() }
     }
 

@@ -1,7 +1,7 @@
 //! The script, its arguments and its replies.
 
 use pacegate_core::{Answer, Answers, Decision, Reason, Standing, Timestamp};
-use pacegate_store::{Action, Charge, Command, Outcome, StoreError};
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use redis::Cmd;
 
 use crate::keys::Keys;
@@ -19,8 +19,8 @@ pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Op
         call.arg(name.as_str());
     }
     let (action, extra) = match &command.action {
-        Action::Take { idempotency } => ("t", idempotency.as_ref().map(|own| own.fingerprint.to_vec())),
-        Action::Peek { idempotency } => ("p", idempotency.as_ref().map(|own| own.fingerprint.to_vec())),
+        Action::Take { idempotency } => ("t", idempotency.map(|own| request(&own, command))),
+        Action::Peek { idempotency } => ("p", idempotency.map(|own| request(&own, command))),
         Action::Refund { taken_at } => ("f", taken_at.map(|at| at.as_micros().to_string().into_bytes())),
         // Resets, and whatever has no reply of its own.
         _ => ("x", None),
@@ -36,6 +36,11 @@ pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Op
         call.arg(now.as_micros());
     }
     call
+}
+
+/// What is asked under an idempotency key, and under which limits.
+fn request(idempotency: &Idempotency<'_>, command: &Command<'_>) -> Vec<u8> {
+    [&idempotency.fingerprint[..], &command.limits_digest()[..]].concat()
 }
 
 /// A limit's numbers as the script unpacks them: `<BBBI4I4dddddd`.
@@ -76,7 +81,7 @@ fn parse(command: &Command<'_>, reply: &mut Reply<'_>) -> Option<Outcome> {
     let answers: Option<Answers> = command.charges.iter().map(|charge| answer(charge, reply)).collect();
     let mut decision = Decision::new(allowed, at, answers?);
     decision.replayed = status == 1;
-    Some(Outcome::Decided(decision))
+    Some(Outcome::Decided(if status == 4 { decision.into_replay() } else { decision }))
 }
 
 fn answer(charge: &Charge<'_>, reply: &mut Reply<'_>) -> Option<Answer> {

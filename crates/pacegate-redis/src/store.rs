@@ -17,7 +17,8 @@ use crate::cluster::Cluster;
 use crate::connection::{Live, Node};
 use crate::connector::{Connector, RedisOptions};
 use crate::error::{ReplyError, Trouble, answered, is_replica, trouble};
-use crate::keys::{Keys, counter_key, slot};
+use crate::forget::run;
+use crate::keys::{Keys, counter_key, record_key, slot};
 use crate::script;
 use crate::sentinel::Sentinel;
 use crate::url::Topology;
@@ -108,16 +109,20 @@ impl RedisStore {
                 (Action::Refund { taken_at: None }, Cost::ONE),
                 (Action::Reset, Cost::ONE),
             ];
+            let mut tried = Ok(());
             for (action, cost) in steps {
                 let command = Command { action, charges: &charges, cost };
-                let step = self.send(&Request::new(&command, self.is_cluster(), None), None).await;
-                if let Err(error) = step {
-                    // A command that is missing may have left a key without a time to live.
-                    let reset = Command { action: Action::Reset, charges: &charges, cost };
-                    let _ = self.send(&Request::new(&reset, self.is_cluster(), None), None).await;
-                    return Err(error);
+                if tried.is_ok() || matches!(action, Action::Reset) {
+                    // A command that is missing may have left a key without a time to live: the last step always runs.
+                    let sent = self.send(&Request::new(&command, self.is_cluster(), None), None).await;
+                    tried = tried.and(sent.map(drop));
                 }
             }
+            tried?;
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(0).arg("COUNT").arg(1);
+            let command = Command { action: Action::ResetVariants, charges: &charges, cost: Cost::ONE };
+            run(&node, 0, &scan, &command).await?;
             rehearsed.push(node);
             if rehearsed.len() >= self.router.primaries() {
                 break;
@@ -360,21 +365,26 @@ impl RedisStore {
         Ok(outcome)
     }
 
-    /// The parts of a command whose keys are in several slots, in the order of the slots; fewer than two mean that one step does it.
+    /// The parts of a command whose keys are in several slots, in the order of the slots, and last the one with the record of its
+    /// idempotency key; fewer than two mean that one step does it.
     fn parts(&self, command: &Command<'_>) -> Vec<Part> {
         let alone = Arc::new(OneSlot(self.clone()));
         let mut parts: Vec<(u16, Part)> = Vec::new();
         for (place, charge) in command.charges.iter().enumerate() {
-            let slot = slot(&counter_key(&charge.key));
-            match parts.iter_mut().find(|(other, _)| *other == slot) {
+            let own = slot(&counter_key(&charge.key));
+            match parts.iter_mut().find(|(other, _)| *other == own) {
                 Some((_, part)) => part.places.push(place),
                 None => {
                     let part = Part { store: alone.clone(), places: SmallVec::from_elem(place, 1) };
-                    parts.push((slot, part));
+                    parts.push((own, part));
                 }
             }
         }
         parts.sort_by_key(|(slot, _)| *slot);
+        let record = command.idempotency().map(|idempotency| slot(&record_key(&idempotency, true)));
+        if let Some(record) = record.filter(|record| parts.last().is_none_or(|(slot, _)| slot != record)) {
+            parts.push((record, Part { store: alone, places: SmallVec::new() }));
+        }
         parts.into_iter().map(|(_, part)| part).collect()
     }
 }
@@ -383,7 +393,10 @@ impl Store for RedisStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
-            let spread = |command: &Command<'_>| command.charges.len() > 1 && self.is_cluster();
+            let spread = |command: &Command<'_>| {
+                let keys = command.charges.len() + usize::from(command.idempotency().is_some());
+                keys > 1 && self.is_cluster()
+            };
             if !commands.iter().any(searches) && !commands.iter().any(spread) {
                 return self.apply_together(commands, now).await;
             }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, Cost, Counter, Decision, Identity, Key, Limit, Timestamp};
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{RedisCluster, Served};
@@ -19,6 +19,8 @@ async fn cluster() -> Arc<dyn Store> {
 pacegate_testkit::store_suite!(cluster(), histories = pacegate_testkit::effort(100, 1_000));
 
 const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+const HOME: Option<Identity<'static>> = Some(Identity { dimension: "user", identifier: "u" });
 
 /// A chain over a user, an address and a key, which are in different slots.
 struct Chain {
@@ -95,7 +97,7 @@ async fn a_spread_chain_is_idempotent() {
     let chain = Chain::new([1, 5, 5]);
     let identifiers = ["u", "10.0.0.1", "k"];
     let take = |body| Action::Take {
-        idempotency: Some(Idempotency { caller: "caller", key: "once", fingerprint: [body; 16] }),
+        idempotency: Some(Idempotency { caller: "caller", key: "once", fingerprint: [body; 16], home: HOME }),
     };
     let first = chain.decide(&*store, take(1), identifiers).await;
     assert!(first.allowed && !first.replayed);
@@ -129,4 +131,87 @@ async fn concurrent_spread_chains_admit_exactly_the_tightest_limit() {
     assert_eq!(admitted, 50);
     let peek = chain.decide(&*store, Action::peek(), ["u", "10.0.0.1", "k"]).await;
     assert_eq!(remaining(&peek), [950, 0, 950], "nothing leaked from the denied ones");
+}
+
+#[tokio::test]
+async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
+    let store = cluster().await;
+    let chain = Chain::new([5, 5, 5]);
+    let identifiers = ["u", "10.0.0.1", "k"];
+    let keys: Vec<Key<'_>> = chain
+        .counters
+        .iter()
+        .zip(identifiers)
+        .map(|(counter, identifier)| Key::new(counter, identifier, ""))
+        .collect();
+    let charges: Vec<Charge<'_>> =
+        keys.iter().zip(&chain.limits).map(|(key, limit)| Charge::new(*key, limit)).collect();
+    let take = async |key: &str, charges: &[Charge<'_>]| {
+        let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [1; 16], home: HOME });
+        let command = Command { action: Action::Take { idempotency }, charges, cost: Cost::ONE };
+        match store.apply(&[command], Some(START)).await.remove(0).unwrap() {
+            Outcome::Decided(decision) => decision,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Whichever limits are in force at first and whichever afterwards, also none.
+    for before in 0..8_usize {
+        let some = |mask: usize| -> Vec<Charge<'_>> {
+            (0..3).filter(|place| mask & (1 << place) != 0).map(|place| charges[place]).collect()
+        };
+        let key = before.to_string();
+        chain.apply(&*store, Action::Reset, identifiers).await;
+        assert!(!take(&key, &some(before)).await.replayed);
+        for after in 0..8 {
+            let again = take(&key, &some(after)).await;
+            assert!(again.allowed && again.replayed, "{before} {after}");
+            assert_eq!(again.answers.len(), some(after).len());
+        }
+        let left = remaining(&chain.decide(&*store, Action::peek(), identifiers).await);
+        let expected: Vec<u32> = (0..3).map(|place| if before & (1 << place) != 0 { 4 } else { 5 }).collect();
+        assert_eq!(left, expected, "{before}: it is charged once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn raced_duplicates_of_spread_chains_are_charged_once() {
+    let store = cluster().await;
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::try_new(algorithm, 1_000, Duration::from_secs(366 * 86_400)).unwrap();
+        let counters =
+            Arc::new(["user", "ip"].map(|dimension| Counter::new(algorithm.name(), dimension, "")));
+        let mut callers = Vec::new();
+        for number in 0..400 {
+            let (store, counters) = (store.clone(), counters.clone());
+            callers.push(tokio::spawn(async move {
+                let charges =
+                    counters.each_ref().map(|counter| Charge::new(Key::new(counter, "u", ""), &limit));
+                // Four callers of each key.
+                let key = (number / 4).to_string();
+                let idempotency = Some(Idempotency {
+                    caller: algorithm.name(),
+                    key: &key,
+                    fingerprint: [1; 16],
+                    home: HOME,
+                });
+                let command =
+                    Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+                match store.apply(&[command], None).await.remove(0).unwrap() {
+                    Outcome::Decided(decision) => u32::from(decision.allowed && !decision.replayed),
+                    other => panic!("{other:?}"),
+                }
+            }));
+        }
+        let mut admitted = 0;
+        for caller in callers {
+            admitted += caller.await.unwrap();
+        }
+        assert_eq!(admitted, 100, "{algorithm}");
+        let charges = counters.each_ref().map(|counter| Charge::new(Key::new(counter, "u", ""), &limit));
+        let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+        let Outcome::Decided(peek) = store.apply(&[command], None).await.remove(0).unwrap() else {
+            panic!("a peek is decided");
+        };
+        assert_eq!(remaining(&peek), [900, 900], "{algorithm}: 100 are charged");
+    }
 }

@@ -54,8 +54,9 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
 async fn a_denial_a_peek_and_a_replay_write_nothing() {
     let server = RedisServer::start();
     let store = connect(&server).await;
-    let once =
-        Action::Take { idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16] }) };
+    let once = Action::Take {
+        idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None }),
+    };
     assert!(decide(&store, once, &all()).await.allowed);
     assert!(decide(&store, Action::take(), &all()).await.allowed);
     let changes = info(&server, "persistence", "rdb_changes_since_last_save");
@@ -74,8 +75,9 @@ async fn a_denial_a_peek_and_a_replay_write_nothing() {
 async fn every_key_lives_until_its_state_is_fresh() {
     let server = RedisServer::start();
     let store = connect(&server).await;
-    let once =
-        Action::Take { idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16] }) };
+    let once = Action::Take {
+        idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None }),
+    };
     let decision = decide(&store, once, &all()).await;
     let keys = server.command(&["KEYS", "*"]);
     assert_eq!(keys.lines().count(), 7, "{keys}");

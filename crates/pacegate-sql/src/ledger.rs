@@ -83,6 +83,10 @@ impl Ledger {
             if earlier.fingerprint != record.fingerprint {
                 return Ok(Outcome::Mismatch);
             }
+            if earlier.limits != record.limits {
+                let looked = self.decide(request, now, false);
+                return Ok(Outcome::Decided(looked.into_replay()));
+            }
             let mut decision = earlier.decision.clone();
             decision.replayed = true;
             return Ok(Outcome::Decided(decision));
@@ -119,7 +123,8 @@ impl Ledger {
     fn take(&mut self, request: &Request, now: Timestamp) -> Decision {
         let decision = self.decide(request, now, true);
         if let Some(record) = request.record.as_ref().filter(|_| decision.allowed) {
-            let kept = Record { fingerprint: record.fingerprint, decision: decision.clone() };
+            let kept =
+                Record { fingerprint: record.fingerprint, limits: record.limits, decision: decision.clone() };
             let until = now.saturating_add(Idempotency::KEPT_FOR);
             self.put(&record.key, Content::Record(kept), until);
         }

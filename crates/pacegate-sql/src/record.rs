@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pacegate_core::{Algorithm, Answer, Answers, Decision, Limit, Reason, Standing, Timestamp};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Stands for no time.
 const NEVER: u64 = u64::MAX;
 
@@ -12,6 +12,8 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) fingerprint: [u8; 16],
+    /// Under which limits: its answers hold only for those.
+    pub(crate) limits: [u8; 8],
     pub(crate) decision: Decision,
 }
 
@@ -19,6 +21,7 @@ impl Record {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         bytes.extend(self.fingerprint);
+        bytes.extend(self.limits);
         bytes.extend(self.decision.at.as_micros().to_le_bytes());
         for answer in &self.decision.answers {
             bytes.extend([
@@ -51,14 +54,14 @@ impl Record {
         if reader.byte()? != VERSION {
             return None;
         }
-        let fingerprint = reader.take()?;
+        let (fingerprint, limits) = (reader.take()?, reader.take()?);
         let at = Timestamp::from_micros(reader.time()?);
         let mut answers = Answers::new();
         while !reader.0.is_empty() {
             answers.push(reader.answer()?);
         }
         // Only admissions are recorded.
-        Some(Self { fingerprint, decision: Decision::new(true, at, answers) })
+        Some(Self { fingerprint, limits, decision: Decision::new(true, at, answers) })
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct OwnedCharge {
 pub(crate) struct OwnedRecord {
     pub(crate) key: String,
     pub(crate) fingerprint: [u8; 16],
+    /// The limits it comes with.
+    pub(crate) limits: [u8; 8],
 }
 
 /// See the module.
@@ -65,8 +67,11 @@ impl Request {
             limit: *charge.limit,
             shadow: charge.shadow,
         });
-        let record =
-            idempotency.map(|own| OwnedRecord { key: record_key(own), fingerprint: own.fingerprint });
+        let record = idempotency.map(|own| OwnedRecord {
+            key: record_key(own),
+            fingerprint: own.fingerprint,
+            limits: command.limits_digest(),
+        });
         Self { act, cost: command.cost, charges: charges.collect(), record }
     }
 

@@ -1,6 +1,6 @@
 //! Charges that own their data, for work that may outlive its caller.
 
-use pacegate_core::{Counter, Key, Limit};
+use pacegate_core::{Counter, Identity, Key, Limit};
 
 use crate::failure::FailureMode;
 use crate::store::{Charge, Idempotency};
@@ -47,11 +47,13 @@ pub(crate) struct OwnedIdempotency {
     caller: Box<str>,
     key: Box<str>,
     fingerprint: [u8; 16],
+    home: Option<(Box<str>, Box<str>)>,
 }
 
 impl OwnedIdempotency {
     pub(crate) fn as_idempotency(&self) -> Idempotency<'_> {
-        Idempotency { caller: &self.caller, key: &self.key, fingerprint: self.fingerprint }
+        let home = self.home.as_ref().map(|(dimension, identifier)| Identity { dimension, identifier });
+        Idempotency { caller: &self.caller, key: &self.key, fingerprint: self.fingerprint, home }
     }
 }
 
@@ -61,6 +63,7 @@ impl From<Idempotency<'_>> for OwnedIdempotency {
             caller: idempotency.caller.into(),
             key: idempotency.key.into(),
             fingerprint: idempotency.fingerprint,
+            home: idempotency.home.map(|home| (home.dimension.into(), home.identifier.into())),
         }
     }
 }

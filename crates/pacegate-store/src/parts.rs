@@ -24,6 +24,9 @@ pub struct Part {
 
 /// Applies `command` part by part. Every charge is in exactly one part, and all callers name the parts in the same order.
 ///
+/// The record of an idempotency key is kept with the last part, which may have no charges: the last part must be the
+/// same whatever limits are in force, or a repetition does not find the record once they changed.
+///
 /// A take or a refund whose caller stops waiting goes on without it: a refund to its end, a take until everything it took is given back. Only an
 /// admission that is recorded under an idempotency key stands: a repetition is admitted for it.
 ///
@@ -140,25 +143,19 @@ impl Run<'_> {
 
     /// Completes the decision of one part with a look at the others.
     async fn with_others(&self, index: usize, decision: Decision) -> Result<Outcome, StoreError> {
-        let (allowed, replayed, at) = (decision.allowed, decision.replayed, decision.at);
+        let (allowed, replayed) = (decision.allowed, decision.replayed);
         let mut decisions = Vec::with_capacity(self.parts.len());
         let mut own = Some(decision);
         for (other, part) in self.parts.iter().enumerate() {
             if other == index {
                 decisions.extend(own.take());
             } else {
-                let mut other = decided(self.apply(part, Action::peek()).await?)?;
-                if replayed {
-                    // It was admitted then; that nothing is left now does not deny it.
-                    for answer in &mut other.answers {
-                        (answer.allowed, answer.reason, answer.retry_at) = (true, None, None);
-                    }
-                }
-                decisions.push(other);
+                let other = decided(self.apply(part, Action::peek()).await?)?;
+                decisions.push(if replayed { other.into_replay() } else { other });
             }
         }
         let merged = self.merge(decisions);
-        let mut decision = Decision::new(allowed && (replayed || merged.allowed), at, merged.answers);
+        let mut decision = Decision::new(allowed && (replayed || merged.allowed), merged.at, merged.answers);
         decision.replayed = replayed;
         Ok(Outcome::Decided(decision))
     }
@@ -218,6 +215,10 @@ impl Run<'_> {
     }
 
     async fn apply(&self, part: &Part, action: Action<'_>) -> Result<Outcome, StoreError> {
+        if part.places.is_empty() && matches!(action, Action::Peek { idempotency: None }) {
+            // It only keeps a record.
+            return Ok(Outcome::Decided(Decision::new(true, Timestamp::default(), Answers::new())));
+        }
         let charges: SmallVec<[Charge<'_>; 4]> =
             part.places.iter().filter_map(|place| self.charges.get(*place).copied()).collect();
         let command = Command { action, charges: &charges, cost: self.cost };

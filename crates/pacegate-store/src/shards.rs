@@ -36,10 +36,16 @@ impl ShardedStore {
         command.charges.iter().map(|charge| self.shard_of(&charge.key)).collect()
     }
 
+    /// The shard of the record of the command's idempotency key.
+    fn record_place(&self, command: &Command<'_>) -> Option<usize> {
+        let home = command.idempotency()?.home;
+        Some(home.map_or(0, |home| jump(home.hash(), self.shards.len())))
+    }
+
     async fn apply_one(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
-        let places = self.places(command);
-        let first = places.first().copied().unwrap_or_default();
-        if places.iter().all(|place| *place == first) {
+        let (places, record) = (self.places(command), self.record_place(command));
+        let first = places.iter().copied().chain(record).next().unwrap_or_default();
+        if places.iter().copied().chain(record).all(|place| place == first) {
             let outcome = self.shards[first].apply(std::slice::from_ref(command), now).await.pop();
             return outcome.unwrap_or_else(|| Err(StoreError::unanswered()));
         }
@@ -51,6 +57,10 @@ impl ShardedStore {
                 parts.push(Part { store: store.clone(), places: own });
             }
         }
+        let last = places.iter().max().copied();
+        if let Some(record) = record.filter(|record| last != Some(*record)) {
+            parts.push(Part { store: self.shards[record].clone(), places: SmallVec::new() });
+        }
         apply_in_parts(parts, command, now).await
     }
 }
@@ -59,8 +69,10 @@ impl Store for ShardedStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             // All of one shard, as single checks are: one call.
-            let shards: Vec<SmallVec<[usize; 4]>> =
-                commands.iter().map(|command| self.places(command)).collect();
+            let shards: Vec<SmallVec<[usize; 4]>> = commands
+                .iter()
+                .map(|command| self.places(command).into_iter().chain(self.record_place(command)).collect())
+                .collect();
             let first = shards.iter().flatten().next().copied().unwrap_or_default();
             if shards.iter().flatten().all(|shard| *shard == first) {
                 return self.shards[first].apply(commands, now).await;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use pacegate_core::{Cost, Decision, Key, Limit, Timestamp};
+use pacegate_core::{Cost, Decision, Identity, Key, Limit, Timestamp};
+use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
 use crate::failure::FailureMode;
@@ -39,6 +40,9 @@ pub struct Idempotency<'a> {
     pub key: &'a str,
     /// A strong hash of the request, to notice the same key on another one.
     pub fingerprint: [u8; 16],
+    /// With whose counters the record is kept. It is the same whatever limits are in force, so that a repetition
+    /// finds the record after they changed. `None` is a place of its own, for a key that goes with no identity.
+    pub home: Option<Identity<'a>>,
 }
 
 impl Idempotency<'_> {
@@ -96,6 +100,33 @@ pub struct Command<'a> {
     pub cost: Cost,
 }
 
+impl<'a> Command<'a> {
+    /// What makes it repeatable.
+    pub fn idempotency(&self) -> Option<Idempotency<'a>> {
+        match self.action {
+            Action::Take { idempotency } | Action::Peek { idempotency } => idempotency,
+            _ => None,
+        }
+    }
+
+    /// A hash of the limits and what they count: the answers of an admission hold only under the same ones.
+    pub fn limits_digest(&self) -> [u8; 8] {
+        let mut hasher = Sha256::new();
+        for charge in self.charges {
+            let ((high, low), limit) = (charge.key.counter().digest(), charge.limit);
+            hasher.update(high.to_le_bytes());
+            hasher.update(low.to_le_bytes());
+            hasher.update([limit.algorithm().code(), u8::from(charge.shadow)]);
+            hasher.update(limit.quota().to_le_bytes());
+            hasher.update(limit.capacity().to_le_bytes());
+            hasher.update(limit.window().as_micros().to_le_bytes());
+        }
+        let mut digest = [0; 8];
+        digest.copy_from_slice(&hasher.finalize()[..8]);
+        digest
+    }
+}
+
 /// What a store answers to a command.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -122,7 +153,9 @@ pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, Store
 ///   present ([`Evaluation::correct_time`](pacegate_core::Evaluation::correct_time));
 /// - an absent key is a fresh one, and a key is forgotten only once its state equals a fresh one;
 /// - time never goes back for a key by up to one window, and no decision depends on an expiry of the backend;
-/// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`].
+/// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`];
+/// - a repetition under other limits than it was admitted under ([`Command::limits_digest`]) is answered by a look at those
+///   in force now ([`Decision::into_replay`]).
 pub trait Store: Send + Sync + fmt::Debug {
     /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
     /// only if they share no key.

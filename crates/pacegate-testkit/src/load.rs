@@ -244,8 +244,13 @@ async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<A
             })
             .collect();
         let key = format!("{caller}-{number}");
-        let idempotency =
-            load.idempotent.then_some(Idempotency { caller: identifier, key: &key, fingerprint: [1; 16] });
+        let home = charges.first().map(|charge| charge.key.identity());
+        let idempotency = load.idempotent.then_some(Idempotency {
+            caller: identifier,
+            key: &key,
+            fingerprint: [1; 16],
+            home,
+        });
         let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
         let sent = Instant::now();
         let outcome = store.apply(&[command], None).await.pop();

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, Cost, Counter, Decision, Identity, Key, Limit, Timestamp};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use proptest::strategy::{Strategy, ValueTree};
 
@@ -35,6 +35,7 @@ macro_rules! store_suite {
             refuses_an_idempotency_key_on_another_request,
             records_a_take_without_limits,
             looks_an_admission_up_without_recording_one,
+            replays_an_admission_under_other_limits,
             keeps_adversarial_identifiers_apart,
             applies_a_batch_in_order);
 
@@ -161,11 +162,11 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
                 tokio::spawn(async move {
                     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &limit)];
                     let key = key.to_string();
-                    let command = Command {
-                        action: idempotency("caller", &key, 1),
-                        charges: &charges,
-                        cost: Cost::ONE,
-                    };
+                    let home = Some(Identity { dimension: "user", identifier: "everyone" });
+                    let idempotency =
+                        Some(Idempotency { caller: "caller", key: &key, fingerprint: [1; 16], home });
+                    let command =
+                        Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
                     decided(store.apply(&[command], Some(START)).await.remove(0).expect("the store answers"))
                 })
             })
@@ -223,8 +224,11 @@ fn three_a_minute() -> Limit {
 }
 
 fn idempotency<'a>(caller: &'a str, key: &'a str, body: u8) -> Action<'a> {
-    Action::Take { idempotency: Some(Idempotency { caller, key, fingerprint: [body; 16] }) }
+    Action::Take { idempotency: Some(Idempotency { caller, key, fingerprint: [body; 16], home: HOME }) }
 }
+
+/// Records are kept with the counters of this identity, as a limiter keeps them.
+const HOME: Option<Identity<'static>> = Some(Identity { dimension: "user", identifier: "u" });
 
 async fn apply(
     store: &dyn Store,
@@ -313,7 +317,12 @@ pub async fn records_a_take_without_limits(store: &dyn Store) {
 pub async fn looks_an_admission_up_without_recording_one(store: &dyn Store) {
     let take = idempotency("caller", "looked-up", 1);
     let peek = |body| Action::Peek {
-        idempotency: Some(Idempotency { caller: "caller", key: "looked-up", fingerprint: [body; 16] }),
+        idempotency: Some(Idempotency {
+            caller: "caller",
+            key: "looked-up",
+            fingerprint: [body; 16],
+            home: HOME,
+        }),
     };
     let before = decided(apply(store, peek(1), "looked-up", "u", START).await);
     assert!(before.allowed && !before.replayed);
@@ -323,6 +332,51 @@ pub async fn looks_an_admission_up_without_recording_one(store: &dyn Store) {
     assert!(found.replayed);
     assert_eq!(found.answers, taken.answers);
     assert!(matches!(apply(store, peek(2), "looked-up", "u", START).await, Outcome::Mismatch));
+}
+
+/// A request that was admitted is admitted again after its limits changed, charges nothing, and is answered with the
+/// numbers of the limits in force.
+pub async fn replays_an_admission_under_other_limits(store: &dyn Store) {
+    let limit = |quota| {
+        Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(60)).expect("a valid limit")
+    };
+    let counter = |rule| Counter::new(rule, "user", "");
+    let (first, other) = (counter("replay-first"), counter("replay-other"));
+    let (three, one) = (limit(3), limit(1));
+    let apply = async |action: Action<'_>, limits: &[(&Counter, &Limit)]| {
+        let charges: Vec<Charge<'_>> =
+            limits.iter().map(|(counter, limit)| Charge::new(Key::new(counter, "u", "/"), limit)).collect();
+        let command = Command { action, charges: &charges, cost: Cost::ONE };
+        decided(store.apply(&[command], Some(START)).await.remove(0).expect("the store answers"))
+    };
+    let take = idempotency("caller", "replay", 1);
+    assert!(!apply(take, &[(&first, &three)]).await.replayed);
+    assert!(apply(Action::take(), &[(&other, &one)]).await.allowed);
+    // More, others, none, other numbers: nothing is left of the second one.
+    let in_force: [(&[(&Counter, &Limit)], &[u32]); 6] = [
+        (&[(&first, &three), (&other, &one)], &[2, 0]),
+        (&[(&other, &one), (&first, &three)], &[0, 2]),
+        (&[(&other, &one)], &[0]),
+        (&[(&other, &three)], &[2]),
+        (&[], &[]),
+        (&[(&first, &three)], &[2]),
+    ];
+    for (limits, left) in in_force {
+        for action in [take, peek_of(take)] {
+            let decision = apply(action, limits).await;
+            assert!(decision.allowed && decision.replayed, "{limits:?}");
+            assert!(decision.answers.iter().all(|answer| answer.allowed && answer.reason.is_none()));
+            let remaining: Vec<u32> = decision.answers.iter().filter_map(|answer| answer.remaining).collect();
+            assert_eq!(remaining, left, "{limits:?}");
+        }
+    }
+}
+
+fn peek_of(take: Action<'_>) -> Action<'_> {
+    match take {
+        Action::Take { idempotency } => Action::Peek { idempotency },
+        other => other,
+    }
 }
 
 /// Identifiers that try to look like another key, a separator, a hash tag or an escape have counters of their own.

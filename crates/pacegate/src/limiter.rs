@@ -226,7 +226,7 @@ impl Limiter {
             return Ok(decision);
         }
         let resolved = self.resolve(check)?;
-        let place = resolved.only_place().ok_or(CheckError::NotInProcess)?;
+        let place = self.only_place(&resolved, check).ok_or(CheckError::NotInProcess)?;
         let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
         resolved.run_in(store, check, Act::Take)
     }
@@ -295,7 +295,7 @@ impl Limiter {
         if !is_idempotency_key(key) {
             return Err(CheckError::InvalidIdempotencyKey);
         }
-        let idempotency = Some(Idempotency { caller, key, fingerprint: fingerprint(body) });
+        let idempotency = Some(Idempotency { caller, key, fingerprint: fingerprint(body), home: None });
         let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
         decided(self.stores.apply(&command, &[]).await?).map(drop)
     }
@@ -382,7 +382,7 @@ impl Limiter {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, resolved) in resolved.iter().enumerate() {
             let Ok(resolved) = resolved else { continue };
-            match resolved.only_place() {
+            match self.only_place(resolved, &checks[index]) {
                 None => {
                     self.apply_together(std::mem::take(&mut together), &commands, &mut outcomes).await;
                     outcomes[index] = Some(self.stores.apply(&commands[index], &resolved.places()).await);
@@ -446,6 +446,13 @@ impl Limiter {
 
     pub(crate) fn rules(&self) -> Arc<RuleSet> {
         self.rules.load_full()
+    }
+
+    /// The store that keeps everything a check touches, the record of its idempotency key too.
+    fn only_place(&self, resolved: &Resolved<'_>, check: &Check<'_>) -> Option<usize> {
+        let recorded_there =
+            |place: &usize| check.idempotency.is_none() || *place == self.stores.record_place();
+        resolved.only_place().filter(recorded_there)
     }
 
     pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use pacegate_core::Key;
+use pacegate_core::{Identity, Key};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome};
 use smallvec::SmallVec;
@@ -28,6 +28,12 @@ pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'
                 caller,
                 key,
                 fingerprint: check.fingerprint(),
+                // The same whatever order they are given in, and whichever of them have limits.
+                home: check
+                    .identities
+                    .iter()
+                    .min()
+                    .map(|(dimension, identifier)| Identity { dimension, identifier }),
             }),
         },
         Act::Peek => Action::peek(),

@@ -139,6 +139,13 @@ impl Stores {
         self.stores.iter().position(|(other, _)| **other == *name)
     }
 
+    /// Where the records of idempotency keys are, whatever limits a check has: in the first store that other nodes
+    /// share, so that a repetition is recognised wherever it arrives.
+    pub(crate) fn record_place(&self) -> usize {
+        let shared = |(_, keeper): &(Box<str>, Keeper)| matches!(keeper, Keeper::Elsewhere(_));
+        self.stores.iter().position(shared).unwrap_or_default()
+    }
+
     /// The store at `place`, which came from [`place`](Self::place).
     #[inline]
     pub(crate) fn keeper(&self, place: usize) -> &Keeper {
@@ -159,8 +166,9 @@ impl Stores {
         places: &[usize],
         at_most: Duration,
     ) -> Result<Outcome, StoreError> {
-        let first = places.first().copied().unwrap_or_default();
-        if places.iter().all(|place| *place == first) {
+        let record = command.idempotency().map(|_| self.record_place());
+        let first = places.iter().copied().chain(record).next().unwrap_or_default();
+        if places.iter().copied().chain(record).all(|place| place == first) {
             return match self.keeper(first) {
                 Keeper::Memory(store) => {
                     let _span = in_memory(1).entered();
@@ -169,27 +177,31 @@ impl Stores {
                 Keeper::Elsewhere(store) => Box::pin(apply_elsewhere(store, command, at_most)).await,
             };
         }
-        Box::pin(self.apply_apart(command, places, at_most)).await
+        Box::pin(self.apply_apart(command, places, record, at_most)).await
     }
 
-    /// Applies a command whose charges are kept in several stores.
+    /// Applies a command whose charges and record are kept in several stores.
     async fn apply_apart(
         &self,
         command: &Command<'_>,
         places: &[usize],
+        record: Option<usize>,
         at_most: Duration,
     ) -> Result<Outcome, StoreError> {
         // By the place of the store, so that all callers charge in the same order.
         let mut used: SmallVec<[usize; 4]> = places.into();
         used.sort_unstable();
         used.dedup();
-        let at_most = at_most / u32::try_from(used.len()).unwrap_or(u32::MAX);
+        let record = record.filter(|record| used.last() != Some(record));
+        let at_most = at_most / u32::try_from(used.len() + usize::from(record.is_some())).unwrap_or(u32::MAX);
+        let store = |place: usize| Arc::new(Hurried { keeper: self.keeper(place).clone(), at_most });
         let part = |place: usize| {
             let own = places.iter().enumerate().filter(|(_, other)| **other == place);
-            let store = Arc::new(Hurried { keeper: self.keeper(place).clone(), at_most });
-            Part { store, places: own.map(|(charge, _)| charge).collect() }
+            Part { store: store(place), places: own.map(|(charge, _)| charge).collect() }
         };
-        apply_in_parts(used.into_iter().map(part).collect(), command, None).await
+        let mut parts: Vec<Part> = used.into_iter().map(part).collect();
+        parts.extend(record.map(|place| Part { store: store(place), places: SmallVec::new() }));
+        apply_in_parts(parts, command, None).await
     }
 }
 

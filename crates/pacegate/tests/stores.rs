@@ -517,3 +517,20 @@ async fn refund_of_several_stores_ends_without_its_caller() {
     let again = slow.refund(&check("a"), &taken).await.unwrap();
     assert_eq!(remaining(&again), [Some(9), Some(9)]);
 }
+
+#[tokio::test]
+async fn repetition_is_replayed_after_its_rule_moved_to_another_store() {
+    let setup = Setup::new();
+    let before = setup.limiter([rule("a", 5)]);
+    let after = setup.limiter([hot_rule("a", 5), hot_rule("b", 1)]);
+    for (key, first, second) in [("one", &before, &after), ("two", &after, &before)] {
+        let check = Check::new("user", "alice").idempotency("caller", key);
+        assert!(!first.check(&check).await.unwrap().replayed);
+        let keys = setup.keys();
+        let again = second.check(&check).await.unwrap();
+        assert!(again.allowed && again.replayed, "{key}");
+        assert_eq!(setup.keys(), keys, "{key}: nothing is charged");
+        let each = second.check_each(&[check]).await.remove(0).unwrap();
+        assert!(each.replayed && each.answers.len() == again.answers.len());
+    }
+}

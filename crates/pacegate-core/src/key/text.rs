@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::{Counter, Key};
+use super::{Counter, Identity, Key};
 
 /// Longer identifiers are replaced by a hash of them.
 const IDENTIFIER_LENGTH_MAX: usize = 256;
@@ -30,18 +30,12 @@ impl Key<'_> {
     /// assert_eq!(counted, "daily:/api/%7b*rest%7d:/api/orders");
     /// ```
     pub fn write_identity(&self, text: &mut String) {
-        write_escaped(self.counter.dimension(), text);
-        text.push(':');
-        write_bounded(text, IDENTIFIER_LENGTH_MAX, |text| write_escaped(self.identifier, text));
+        self.identity().write(text);
     }
 
-    /// A hash of the identity that is the same on every node and in every version, to spread identities by.
+    /// See [`Identity::hash`].
     pub fn identity_hash(&self) -> u64 {
-        let mut text = String::new();
-        self.write_identity(&mut text);
-        let mut first = [0; 8];
-        first.copy_from_slice(&Sha256::digest(text.as_bytes())[..8]);
-        u64::from_le_bytes(first)
+        self.identity().hash()
     }
 
     /// Appends `rule:scope`, and `:endpoint` where each endpoint has a counter of its own.
@@ -107,6 +101,24 @@ impl Variants {
         let plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'%');
         variant.is_some_and(|variant| !variant.is_empty() && variant.bytes().all(plain))
+    }
+}
+
+impl Identity<'_> {
+    /// Appends `dimension:identifier`.
+    pub fn write(&self, text: &mut String) {
+        write_escaped(self.dimension, text);
+        text.push(':');
+        write_bounded(text, IDENTIFIER_LENGTH_MAX, |text| write_escaped(self.identifier, text));
+    }
+
+    /// A hash that is the same on every node and in every version, to spread identities by.
+    pub fn hash(&self) -> u64 {
+        let mut text = String::new();
+        self.write(&mut text);
+        let mut first = [0; 8];
+        first.copy_from_slice(&Sha256::digest(text.as_bytes())[..8]);
+        u64::from_le_bytes(first)
     }
 }
 

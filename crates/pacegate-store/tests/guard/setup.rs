@@ -228,5 +228,5 @@ pub(crate) fn assert_nothing_invented(answer: &Answer) {
 }
 
 pub(crate) fn key(key: &str, fingerprint: u8) -> Option<Idempotency<'_>> {
-    Some(Idempotency { caller: "caller", key, fingerprint: [fingerprint; 16] })
+    Some(Idempotency { caller: "caller", key, fingerprint: [fingerprint; 16], home: None })
 }
