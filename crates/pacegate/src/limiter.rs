@@ -515,7 +515,8 @@ impl RefundClaim {
 
     /// Records the refund; says whether it is the first one.
     async fn record(&self, stores: &Stores) -> Result<bool, CheckError> {
-        let record = Idempotency { caller: "pacegate refund", key: &self.key, fingerprint: [0; 16] };
+        let record =
+            Idempotency { caller: "pacegate refund", key: &self.key, fingerprint: [0; 16], home: None };
         let action = Action::Take { idempotency: Some(record) };
         let command = Command { action, charges: &[], cost: Cost::ONE };
         let outcome = stores.keeper(self.place).apply_or_fail(&command).await?;
