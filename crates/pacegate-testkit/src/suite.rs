@@ -343,7 +343,8 @@ pub async fn replays_an_admission_under_other_limits(store: &dyn Store) {
     let counter = |rule| Counter::new(rule, "user", "");
     let (first, other) = (counter("replay-first"), counter("replay-other"));
     let (three, one) = (limit(3), limit(1));
-    let apply = async |action: Action<'_>, limits: &[(&Counter, &Limit)]| {
+    type Limits<'a> = &'a [(&'a Counter, &'a Limit)];
+    let apply = async |action: Action<'_>, limits: Limits<'_>| {
         let charges: Vec<Charge<'_>> =
             limits.iter().map(|(counter, limit)| Charge::new(Key::new(counter, "u", "/"), limit)).collect();
         let command = Command { action, charges: &charges, cost: Cost::ONE };
@@ -353,7 +354,7 @@ pub async fn replays_an_admission_under_other_limits(store: &dyn Store) {
     assert!(!apply(take, &[(&first, &three)]).await.replayed);
     assert!(apply(Action::take(), &[(&other, &one)]).await.allowed);
     // More, others, none, other numbers: nothing is left of the second one.
-    let in_force: [(&[(&Counter, &Limit)], &[u32]); 6] = [
+    let in_force: [(Limits<'_>, &[u32]); 6] = [
         (&[(&first, &three), (&other, &one)], &[2, 0]),
         (&[(&other, &one), (&first, &three)], &[0, 2]),
         (&[(&other, &one)], &[0]),

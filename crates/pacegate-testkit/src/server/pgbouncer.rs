@@ -49,7 +49,8 @@ impl PgBouncer {
     ///
     /// When it does not start.
     pub fn start_with(server: &Postgres, pool_mode: &str, connections: u16, settings: &str) -> Self {
-        for _ in 0..20 {
+        let mut attempts = 0;
+        loop {
             let directory = TempDir::new().expect("a temporary directory");
             let port = ports::free();
             let mut process = spawn(directory.path(), server.port(), port, pool_mode, connections, settings);
@@ -61,8 +62,9 @@ impl PgBouncer {
             }
             let log = process.log_tail();
             assert!(log.contains("Address already in use"), "pgbouncer on port {port}:\n{log}");
+            attempts += 1;
+            assert!(attempts < 20, "no free port found");
         }
-        panic!("every port is taken");
     }
 
     /// The port it listens on.

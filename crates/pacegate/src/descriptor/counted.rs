@@ -196,7 +196,8 @@ impl Tally {
             let counted = &self.counted[member];
             let Some(denied) = counted.denied() else { continue };
             let never_fits = self.drains && counted.largest.get() > counted.limit.limit.capacity();
-            if !never_fits && !(counted.overdraw && allowed) {
+            let overdrawn = counted.overdraw && allowed;
+            if !never_fits && !overdrawn {
                 continue;
             }
             for _ in 0..LOWERED_MAX {
