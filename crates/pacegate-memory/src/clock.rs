@@ -322,12 +322,12 @@ mod tests {
 
     #[test]
     fn counters_near_a_wall_clock_that_drifts() {
-        for drift in [2_000, -2_000] {
+        for drift in [2_000, -2_000, 200, -200] {
             let clock = Moved::clock();
             clock.source.set_wall(drift);
             for slews in 1..=6 {
                 clock.source.pass(SECOND);
-                let neared = (slews * SLEW_MICROS_MAX as i64).min(2_000) * drift.signum();
+                let neared = (slews * SLEW_MICROS_MAX as i64).min(drift.abs()) * drift.signum();
                 let passed = START + slews as u64 * SECOND;
                 let time = counters(&clock);
                 let expected = passed.saturating_add_signed(neared);
@@ -349,6 +349,22 @@ mod tests {
     }
 
     #[test]
+    fn the_processors_counter_keeps_pace_with_the_monotonic_clock() {
+        let clock = SystemClock::new().0;
+        let source = &clock.source;
+        let before = (source.monotonic_micros(), source.count(), source.monotonic_micros());
+        while source.monotonic_micros() < before.2 + 20_000 {
+            std::hint::spin_loop();
+        }
+        let after = (source.monotonic_micros(), source.count(), source.monotonic_micros());
+        let counted = clock.micros(after.1 - before.1);
+        let (least, most) = (after.0 - before.2, after.2 - before.0);
+        // Each count was read between the two times around it; the calibration may be off by a hundredth.
+        let allowed = least - least / 100..=most + most / 100;
+        assert!(allowed.contains(&counted), "{counted} µs were counted in {least} to {most}");
+    }
+
+    #[test]
     fn the_machines_clocks_tell_the_time_of_day() {
         let (counters, wall) = (SystemClock::new(), WallClock::new());
         let before = counters.0.source.wall_micros();
@@ -358,5 +374,7 @@ mod tests {
             assert!((before - SECOND..=after + SECOND).contains(&time), "{time}, not {before} to {after}");
         }
         assert!(counters.now().as_micros() >= times[0]);
+        counters.0.ahead.store(7, Ordering::Relaxed);
+        assert_eq!(counters.ahead(), 7);
     }
 }

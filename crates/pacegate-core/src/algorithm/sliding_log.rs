@@ -210,7 +210,7 @@ mod tests {
     fn gives_the_memory_of_a_busy_window_back() {
         let limit = Limit::try_new(Algorithm::SlidingLog, 100_000, Duration::from_secs(1)).unwrap();
         let mut log = Log::default();
-        let mut append = |log: &mut Log, now: u64| {
+        let append = |log: &mut Log, now: u64| {
             let reading = log.read(&limit, Timestamp::from_micros(now));
             log.append(&reading, Cost::ONE);
         };
