@@ -63,7 +63,7 @@ fn serve_says_in_one_line_what_is_wrong_with_its_database() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     refused(&["--store", &format!("mysql://u:p@{closed}/d")], "Connection refused");
     refused(&["--store", &format!("postgres://u:p@{closed}/d")], "Connection refused");
-    refused(&["--store", "postgres://u:p@localhost:99999/d"], "is not a URL like");
+    refused(&["--store", "postgres://u:p@localhost:99999/d"], "expected a URL such as");
     refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "refuses the user");
     refused(&["--store", &database.url().replacen("/pacegate", "/nowhere", 1)], "nowhere");
     database.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO postgres; ALTER DATABASE pacegate OWNER TO postgres");
