@@ -8,16 +8,18 @@
 )]
 
 mod process;
+mod scrape;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use pacegate_testkit::effort;
 use pacegate_testkit::server::{MariaDb, Postgres, RedisCluster, RedisServer};
-use process::{Service, file, pacegate, run};
+use process::{Service, file, pacegate, run, started};
 
 /// One line on stderr, exit 1, and nothing on stdout.
 fn refused(arguments: &[&str], reason: &str) {
@@ -257,4 +259,38 @@ fn four_services_admit_exactly_the_limit_on_two_shards() {
 fn four_services_admit_exactly_the_limit_on_a_cluster() {
     let cluster = RedisCluster::start(3, 0);
     admits_exactly("cluster", &["--store", &cluster.url()]);
+}
+
+#[test]
+fn dead_store_is_noticed_without_traffic() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let mut redis = RedisServer::start();
+    let url = format!("redis://{}", redis.address());
+    let mut command = pacegate();
+    command.args(["serve", "--http", "127.0.0.1:0", "--store", &url]);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let (process, output, line) = started(&mut command);
+    let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
+    let url = start.rsplit(' ').next().unwrap().to_owned();
+    let service = Service { process, output, url, grpc: grpc.to_owned() };
+    assert_eq!(service.ask("GET", "/readyz", "").unwrap().0, 200);
+    redis.kill();
+    // 3 s are promised; the paused-time tests of the guard hold that. A busy machine gets more here.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while service.ask("GET", "/readyz", "").unwrap().0 != 503 {
+        assert!(Instant::now() < deadline, "not noticed");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let metrics = scrape::scrape(&service.url);
+    assert_eq!(metrics.get("pacegate_store_up", &[("store", "default")]), Some(0.0));
+    assert!(metrics.get("pacegate_breaker_state", &[("caller", "any")]).unwrap() > 0.0);
+    let log = std::fs::read_to_string(&log).unwrap();
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert!(matches!(errors.as_slice(), [line] if line.contains("store unavailable")), "{log}");
+    redis.restart();
+    while service.ask("GET", "/readyz", "").unwrap().0 != 200 {
+        assert!(Instant::now() < deadline + Duration::from_secs(30), "not back");
+        thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -54,6 +54,20 @@ impl Cluster {
         primaries(&self.map.load().owners).len()
     }
 
+    /// One slot of each primary.
+    pub(crate) fn slot_of_each_primary(&self) -> Vec<u16> {
+        let map = self.map.load();
+        let mut found: Vec<(&Arc<Node>, u16)> = Vec::new();
+        for (slot, owner) in (0..).zip(&map.owners) {
+            if let Some(owner) = owner
+                && !found.iter().any(|(other, _)| Arc::ptr_eq(other, owner))
+            {
+                found.push((owner, slot));
+            }
+        }
+        found.into_iter().map(|(_, slot)| slot).collect()
+    }
+
     /// The node at `address`, with its connections.
     pub(crate) fn node(&self, address: Address) -> Arc<Node> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

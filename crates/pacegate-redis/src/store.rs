@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, Store, StoreError, apply_in_parts,
+    Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, ProbeFuture, Store, StoreError,
+    apply_in_parts, first_success,
 };
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
@@ -345,6 +346,15 @@ impl RedisStore {
         loaded.map_err(|error| crate::error::not_connected(&node.address, &error))
     }
 
+    /// Runs the script at the primary of `slot`, without a key.
+    fn probe_slot(&self, slot: u16) -> ProbeFuture<'_> {
+        Box::pin(async move {
+            let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
+            let request = Request { slot, ..Request::new(&look, self.is_cluster(), None) };
+            self.send(&request, None).await.map(drop)
+        })
+    }
+
     /// The server that has a slot's keys.
     pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         self.router.node(slot)
@@ -416,6 +426,15 @@ impl Store for RedisStore {
             }
             results
         })
+    }
+
+    /// In a Cluster, succeeds as soon as one primary does: one that fails takes its own slots with it, not those of the others.
+    fn probe(&self) -> ProbeFuture<'_> {
+        let slots = match &*self.router {
+            Router::Cluster(cluster) => cluster.slot_of_each_primary(),
+            _ => vec![0],
+        };
+        Box::pin(first_success(slots.into_iter().map(|slot| self.probe_slot(slot)).collect()))
     }
 
     fn figures(&self) -> Figures {

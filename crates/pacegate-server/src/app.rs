@@ -290,14 +290,12 @@ impl Shared {
             return Err("the service is stopping".to_owned());
         }
         let mut failing: Vec<String> = Vec::new();
-        for (name, health) in self.limiter.stores().health().chain(self.envoy.stores().health()) {
-            let reason = match health {
-                StoreHealth::Up => continue,
-                StoreHealth::Rejected => format!("store `{name}` refuses to work for this service"),
-                _ => format!("store `{name}` does not answer"),
-            };
-            if !failing.contains(&reason) {
-                failing.push(reason);
+        // Of the callers that can wait: a store that is too slow for Envoy serves all others.
+        for (name, health) in self.limiter.stores().health() {
+            match health {
+                StoreHealth::Up => {}
+                StoreHealth::Rejected => failing.push(format!("store `{name}` rejects this service")),
+                _ => failing.push(format!("store `{name}` does not answer")),
             }
         }
         if let Some(live) = &self.live

@@ -262,7 +262,7 @@ async fn the_service_is_not_ready_while_a_store_fails_and_ready_when_it_is_back(
     for (behaviour, message) in [
         (Behaviour::Unavailable, "store `default` does not answer"),
         (Behaviour::Hang, "store `default` does not answer"),
-        (Behaviour::Rejected, "store `default` refuses to work for this service"),
+        (Behaviour::Rejected, "store `default` rejects this service"),
     ] {
         let (client, store) = service(behaviour);
         assert_eq!(client.get("/readyz").await.body, json!({"status": "ready"}));

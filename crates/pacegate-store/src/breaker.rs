@@ -170,6 +170,18 @@ impl Breaker {
         }
     }
 
+    /// The store was found to fail without a caller: callers stop waiting for it.
+    pub(crate) fn trip(&mut self, now: Instant, chance: f64) -> Change {
+        if self.is_closed() { self.open(now, chance) } else { Change::None }
+    }
+
+    /// Whether the store is back is being found out without callers: none of them probes before `at_least`.
+    pub(crate) fn stay_open(&mut self, at_least: Instant) {
+        if let State::Open { until } = &mut self.state {
+            *until = at_least.max(*until);
+        }
+    }
+
     /// The store answers again, as somebody found out who is not a caller: callers may probe at once.
     pub(crate) fn half_open(&mut self) {
         if let State::Open { .. } = self.state {

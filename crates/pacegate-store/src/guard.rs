@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use pacegate_core::{Cost, Timestamp};
+use pacegate_core::Timestamp;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
@@ -14,7 +15,13 @@ use crate::failure::decide_without_store;
 use crate::figure::{Figure, Figures};
 use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
 
-/// How often an unreachable store is looked at. Callers wait for the breaker; this finds a store that is back sooner, with one harmless command.
+/// How often a store that answers is probed, so that an outage is noticed without traffic.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How soon a failed probe is repeated.
+const PROBE_AGAIN: Duration = Duration::from_millis(250);
+/// This many failed probes in a row open the breaker.
+const PROBES_FAILED: u32 = 2;
+/// How often a store that fails is probed. Callers wait for the breaker; this finds a store that is back sooner.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a store may search for counters to forget: an operator waits for it, and no request does.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(10);
@@ -36,7 +43,10 @@ pub struct GuardedStore {
     breaker: SharedBreaker,
     /// The store refuses to work for us: until it answers again, somebody has to act.
     rejected: AtomicBool,
-    looking: AtomicBool,
+    /// Whether the task that probes the store runs.
+    probing: AtomicBool,
+    /// The guard whose callers can wait longer. It probes the store for both, and while its breaker is not closed this one asks nothing either.
+    patient: Option<Arc<Self>>,
     errors: AtomicU64,
     degraded: AtomicU64,
     breaker_openings: AtomicU64,
@@ -61,7 +71,21 @@ impl GuardedStore {
     pub const DEADLINE: Duration = Duration::from_millis(50);
 
     /// Guards `store`, which is called `name` in logs. `local` stands in for limits that fall back to this process.
+    ///
+    /// While the guard exists, the store is probed every second. That needs a Tokio runtime: the current one, or that of the first call.
     pub fn new(name: &str, store: Arc<dyn Store>, local: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
+        let guard = Self::build(name, store, local, deadline, None);
+        guard.start_probing();
+        guard
+    }
+
+    fn build(
+        name: &str,
+        store: Arc<dyn Store>,
+        local: Arc<dyn Store>,
+        deadline: Duration,
+        patient: Option<Arc<Self>>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             name: name.into(),
             store,
@@ -69,7 +93,8 @@ impl GuardedStore {
             deadline,
             breaker: SharedBreaker::new(),
             rejected: AtomicBool::new(false),
-            looking: AtomicBool::new(false),
+            probing: AtomicBool::new(false),
+            patient,
             errors: AtomicU64::new(0),
             degraded: AtomicU64::new(0),
             breaker_openings: AtomicU64::new(0),
@@ -78,9 +103,11 @@ impl GuardedStore {
         })
     }
 
-    /// The same store for callers who wait for at most `deadline`. It has a breaker of its own: what is too slow for them may be fast enough for others.
+    /// The same store for callers who wait for at most `deadline`. It has a breaker of its own: what is too slow for them may be fast enough for
+    /// others. Whether the store is up is for the guard with the full deadline to say.
     pub fn within(&self, deadline: Duration) -> Arc<Self> {
-        Self::new(&self.name, self.store.clone(), self.local.clone(), deadline.min(self.deadline))
+        let deadline = deadline.min(self.deadline);
+        Self::build(&self.name, self.store.clone(), self.local.clone(), deadline, self.own.upgrade())
     }
 
     /// What the configuration calls it.
@@ -110,7 +137,9 @@ impl GuardedStore {
         now: Option<Timestamp>,
         deadline: Duration,
     ) -> Vec<Result<Outcome, StoreError>> {
-        let Some(turn) = self.breaker.turn() else {
+        self.start_probing();
+        let down = self.patient.as_ref().is_some_and(|patient| !patient.breaker.lock().is_closed());
+        let Some(turn) = (if down { None } else { self.breaker.turn() }) else {
             let refused =
                 || Err(StoreError::unavailable("the store failed too often; it is left alone for a while"));
             return commands.iter().map(|_| refused()).collect();
@@ -130,7 +159,7 @@ impl GuardedStore {
         results
     }
 
-    fn record(&self, turn: Turn<'_>, results: &[Result<Outcome, StoreError>]) {
+    fn record<T>(&self, turn: Turn<'_>, results: &[Result<T, StoreError>]) {
         let errors = || results.iter().filter_map(|result| result.as_ref().err());
         let verdict = match errors().find(|error| error.is_outage() || error.is_rejection()) {
             None => Verdict::Succeeded,
@@ -148,21 +177,29 @@ impl GuardedStore {
         if let Some(error) = errors().find(|error| error.is_permanent()) {
             self.log_lasting(error);
         }
+        self.note(change, errors().next());
+        if self.patient.is_some() && self.health() != StoreHealth::Up {
+            self.probe_in_background();
+        }
+    }
+
+    fn note(&self, change: Change, error: Option<&StoreError>) {
         match change {
             Change::None => {}
             Change::Opened => {
                 self.breaker_openings.fetch_add(1, Ordering::Relaxed);
-                let error = errors().next().map(ToString::to_string).unwrap_or_default();
+                let error = error.map(ToString::to_string).unwrap_or_default();
+                let (store, deadline) = (&*self.name, self.deadline);
                 tracing::error!(
-                    store = &*self.name,
+                    store,
+                    ?deadline,
                     error,
-                    "the store fails; requests are answered by the failure mode"
+                    "store unavailable; requests are answered by the failure mode"
                 );
             }
-            Change::Closed => tracing::info!(store = &*self.name, "the store answers again"),
-        }
-        if self.health() != StoreHealth::Up {
-            self.look_until_back();
+            Change::Closed => {
+                tracing::info!(store = &*self.name, deadline = ?self.deadline, "store available again");
+            }
         }
     }
 
@@ -177,34 +214,83 @@ impl GuardedStore {
         }
     }
 
-    fn look_until_back(&self) {
-        if self.looking.swap(true, Ordering::AcqRel) {
+    /// Starts the probes of a guard that decides whether the store is up, unless they run or there is no runtime yet.
+    fn start_probing(&self) {
+        if self.patient.is_none() && !self.probing.load(Ordering::Relaxed) {
+            self.probe_in_background();
+        }
+    }
+
+    /// Probes the store as long as the guard exists; for callers in a hurry, as long as their breaker is not closed.
+    fn probe_in_background(&self) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.probing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (own, deadline) = (self.own.clone(), self.deadline);
-        tokio::spawn(async move {
+        let own = self.own.clone();
+        let mut failed = 0;
+        let mut pause = if self.patient.is_none() { PROBE_EVERY } else { LOOK_EVERY };
+        runtime.spawn(async move {
             loop {
-                sleep(LOOK_EVERY.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+                sleep(pause.mul_f64(0.75 + fastrand::f64() / 4.0)).await;
                 let Some(guard) = own.upgrade() else { return };
-                if guard.health() == StoreHealth::Up {
-                    guard.looking.swap(false, Ordering::AcqRel);
-                    // It may have failed again in between, when nobody else could start to look.
-                    if guard.health() == StoreHealth::Up || guard.looking.swap(true, Ordering::AcqRel) {
+                if guard.patient.is_some() && guard.health() == StoreHealth::Up {
+                    guard.probing.swap(false, Ordering::AcqRel);
+                    // It may have failed again in between, when no other task could start to look.
+                    if guard.health() == StoreHealth::Up || guard.probing.swap(true, Ordering::AcqRel) {
                         return;
                     }
                 }
-                let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
-                if !guard.breaker.lock().is_open() {
-                    // A node that is not ready gets no requests, so nobody else may come to find out.
-                    guard.call(&[look], None, deadline).await;
-                    continue;
-                }
-                let looked = timeout(deadline.max(LOOK_EVERY), guard.store.apply(&[look], None)).await;
-                if looked.is_ok_and(|results| results.iter().all(Result::is_ok)) {
-                    guard.breaker.lock().half_open();
-                }
+                pause = guard.probe(&mut failed).await;
             }
         });
+    }
+
+    /// Probes the store once, and says when to do so again. `failed` counts the probes that failed in a row while the breaker was closed.
+    async fn probe(&self, failed: &mut u32) -> Duration {
+        if self.health() == StoreHealth::Up {
+            let probed = self.probe_within(self.deadline).await;
+            let Err(error) = probed else {
+                *failed = 0;
+                return PROBE_EVERY;
+            };
+            self.errors.fetch_add(1, Ordering::Relaxed);
+            if error.is_rejection() {
+                self.rejected.store(true, Ordering::Relaxed);
+                self.log_lasting(&error);
+                return LOOK_EVERY;
+            }
+            if !error.is_outage() {
+                *failed = 0;
+                return PROBE_EVERY;
+            }
+            *failed += 1;
+            if *failed < PROBES_FAILED {
+                return PROBE_AGAIN;
+            }
+            let change = self.breaker.lock().trip(Instant::now(), fastrand::f64());
+            self.note(change, Some(&error));
+            return LOOK_EVERY;
+        }
+        *failed = 0;
+        if self.breaker.lock().is_open() {
+            let patience = self.deadline.max(LOOK_EVERY);
+            // Until the next probe has ended, so that no caller has to wait to find out what this one will.
+            self.breaker.lock().stay_open(Instant::now() + patience + 2 * LOOK_EVERY);
+            if self.probe_within(patience).await.is_ok() {
+                self.breaker.lock().half_open();
+            }
+        } else if let Some(turn) = self.breaker.turn() {
+            // A node that is not ready gets no requests, so no caller may come to find out.
+            let probed = self.probe_within(self.deadline).await;
+            self.record(turn, &[probed]);
+        }
+        LOOK_EVERY
+    }
+
+    async fn probe_within(&self, deadline: Duration) -> Result<(), StoreError> {
+        let late = |_| Err(StoreError::timed_out(format!("no answer within {deadline:?}")));
+        timeout(deadline, self.store.probe()).await.unwrap_or_else(late)
     }
 
     async fn answer(

@@ -46,5 +46,5 @@ pub use figure::{Figure, Figures, Gauge, Present};
 pub use guard::{GuardedStore, StoreHealth, TRACES};
 pub use owned::OwnedCharge;
 pub use parts::{Part, apply_in_parts};
-pub use shards::ShardedStore;
-pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, Store};
+pub use shards::{ShardedStore, first_success};
+pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, ProbeFuture, Store};

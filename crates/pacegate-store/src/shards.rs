@@ -1,6 +1,8 @@
 //! Several stores of one kind as one: each identity lives in one of them, so that what one cannot carry is spread.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use pacegate_core::{Key, Timestamp};
 use smallvec::SmallVec;
@@ -8,7 +10,7 @@ use smallvec::SmallVec;
 use crate::error::StoreError;
 use crate::figure::Figures;
 use crate::parts::{Part, apply_in_parts};
-use crate::store::{ApplyFuture, Command, Outcome, Store};
+use crate::store::{ApplyFuture, Command, Outcome, ProbeFuture, Store};
 
 /// Stores that share the identities among them by a consistent hash. Their number and order must be the same on every node. A store that is
 /// added at the end takes its share of the identities from all others, which keep the rest; those that move start anew.
@@ -85,6 +87,11 @@ impl Store for ShardedStore {
         })
     }
 
+    /// Succeeds as soon as one shard does: one that fails takes its own identities with it, not those of the others.
+    fn probe(&self) -> ProbeFuture<'_> {
+        Box::pin(first_success(self.shards.iter().map(|shard| shard.probe()).collect()))
+    }
+
     fn figures(&self) -> Figures {
         let mut sums = Figures::new();
         for (name, figure) in self.shards.iter().flat_map(|shard| shard.figures()) {
@@ -95,6 +102,33 @@ impl Store for ShardedStore {
         }
         sums
     }
+}
+
+/// Runs all probes at once and succeeds as soon as one of them does; fails when all of them have.
+pub async fn first_success(mut probes: Vec<ProbeFuture<'_>>) -> Result<(), StoreError> {
+    let mut failure = StoreError::unavailable("there is no server to ask");
+    poll_fn(|context| {
+        let mut succeeded = false;
+        probes.retain_mut(|probe| match probe.as_mut().poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(Ok(())) => {
+                succeeded = true;
+                false
+            }
+            Poll::Ready(Err(error)) => {
+                failure = error;
+                false
+            }
+        });
+        if succeeded {
+            Poll::Ready(Ok(()))
+        } else if probes.is_empty() {
+            Poll::Ready(Err(failure.again()))
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 /// The bucket of a key among `buckets`, by jump consistent hashing (Lamping and Veach, 2014): a bucket that is added takes its share of the keys

@@ -145,6 +145,9 @@ pub enum Outcome {
 /// What [`Store::apply`] returns: an outcome for each command, in order.
 pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, StoreError>>> + Send + 'a>>;
 
+/// What [`Store::probe`] returns.
+pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
+
 /// Keeps counters. Implementers owe:
 ///
 /// - every command is atomic: no other command sees or changes its keys half-way, whatever the process or node;
@@ -160,6 +163,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
     /// only if they share no key.
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
+
+    /// Asks for a sign of life with one harmless command. It takes the way of a check, so that whatever would keep a check from being decided
+    /// fails it too, and it changes nothing.
+    fn probe(&self) -> ProbeFuture<'_> {
+        Box::pin(async {
+            let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
+            let outcome = self.apply(&[look], None).await.pop();
+            outcome.unwrap_or_else(|| Err(StoreError::unanswered())).map(drop)
+        })
+    }
 
     /// What the store has counted about itself since it was made, for operators.
     fn figures(&self) -> Figures {

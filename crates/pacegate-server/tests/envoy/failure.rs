@@ -166,3 +166,22 @@ async fn the_deadline_of_a_request_is_kept_even_if_it_is_shorter() {
     assert_eq!(refused.code(), Grpc::DeadlineExceeded);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn store_that_is_too_slow_for_envoy_alone_leaves_the_service_ready() {
+    let (service, store) = service(Behaviour::Slow, "").await;
+    let client = patient(&service).await;
+    for number in 0..20 {
+        assert_answered(&client, number).await;
+    }
+    let metrics = service.rest.get("/metrics").await.body;
+    let metrics = metrics.as_str().unwrap();
+    let breaker = |caller| format!("pacegate_breaker_state{{store=\"default\",caller=\"{caller}\"}}");
+    assert!(metrics.contains(&format!("{} 2", breaker("envoy"))), "{metrics}");
+    assert!(metrics.contains(&format!("{} 0", breaker("any"))), "{metrics}");
+    assert!(metrics.contains("pacegate_store_up{store=\"default\"} 1"), "{metrics}");
+    assert_eq!(service.rest.get("/readyz").await.status, 200);
+    store.set(Behaviour::Hang);
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert_eq!(service.rest.get("/readyz").await.status, 503);
+}

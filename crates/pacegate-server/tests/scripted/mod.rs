@@ -18,6 +18,8 @@ pub enum Behaviour {
     Overloaded,
     /// Answers after a while, which differs.
     Uneven,
+    /// Answers after 30 ms: too late for Envoy, and soon enough for others.
+    Slow,
 }
 
 /// A store that does as it is told.
@@ -46,6 +48,9 @@ impl Store for Scripted {
             }
             if behaviour == Behaviour::Uneven {
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(..5_000))).await;
+            }
+            if behaviour == Behaviour::Slow {
+                tokio::time::sleep(Duration::from_millis(30)).await;
             }
             let answer = |command: &Command<'_>| match behaviour {
                 Behaviour::Unavailable => Err(StoreError::unavailable("connection refused")),

@@ -19,7 +19,9 @@ async fn a_healthy_store_answers_for_itself() {
     assert_eq!(remaining(&denied), (false, false, Some(0)));
     assert_eq!(reasons(&denied), [Some(Reason::LimitExceeded)]);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!((setup.store.calls(), setup.store.looks()), (3, 0), "nobody looks at a store that answers");
+    assert_eq!(setup.store.calls(), 3);
+    let probes = setup.store.looks();
+    assert!((60..=80).contains(&probes), "one probe a second: {probes}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -144,9 +144,6 @@ async fn a_store_that_is_back_is_up_again_without_any_caller() {
         setup.store.set(Behaviour::Answer);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(setup.guard.health(), StoreHealth::Up, "{failing:?}");
-        let looks = setup.store.looks();
-        sleep(Duration::from_secs(60)).await;
-        assert_eq!(setup.store.looks(), looks, "{failing:?}: nobody looks at a store that answers");
         assert!(!take_alone(&setup.guard).await.degraded());
     }
 }
@@ -165,7 +162,7 @@ async fn a_second_outage_is_noticed_and_looked_after_like_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_looks_at_the_store_of_a_guard_that_is_gone() {
+async fn probes_end_with_the_guard() {
     let setup = Setup::new(Behaviour::Hang);
     setup.open_breaker().await;
     sleep(Duration::from_secs(5)).await;
@@ -295,4 +292,110 @@ async fn a_call_can_have_less_time_than_the_others() {
         assert!(!decided(outcome).allowed);
         assert_eq!(start.elapsed(), taken);
     }
+}
+
+/// The three seconds in which an outage is noticed.
+const NOTICED_WITHIN: Duration = Duration::from_secs(3);
+
+#[tokio::test(start_paused = true)]
+async fn outage_is_noticed_without_traffic_and_logged_once() {
+    for failing in [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Silent] {
+        let setup = Setup::new(Behaviour::Answer);
+        let lines = Lines::default();
+        let _collected = tracing::subscriber::set_default(lines.clone());
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(setup.guard.health(), StoreHealth::Up);
+        assert_eq!(lines.errors(), Vec::<String>::new());
+        setup.store.set(failing);
+        sleep(NOTICED_WITHIN).await;
+        assert_eq!(setup.guard.health(), StoreHealth::Down, "{failing:?}");
+        let start = Instant::now();
+        assert!(take_alone(&setup.guard).await.degraded());
+        assert_eq!(start.elapsed(), Duration::ZERO, "{failing:?}: calls do not wait any more");
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(lines.errors().len(), 1, "{failing:?}: {:?}", lines.errors());
+        assert!(lines.errors()[0].contains("store unavailable"), "{:?}", lines.errors());
+        setup.store.set(Behaviour::Answer);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(setup.guard.health(), StoreHealth::Up, "{failing:?}: and its end as well");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn outage_is_noticed_at_one_check_a_second() {
+    let setup = Setup::new(Behaviour::Answer);
+    let mut outage = Instant::now();
+    for second in 0..10 {
+        if second == 4 {
+            setup.store.set(Behaviour::Hang);
+            outage = Instant::now();
+        }
+        let start = Instant::now();
+        take_alone(&setup.guard).await;
+        if second >= 4 && outage.elapsed() > NOTICED_WITHIN + DEADLINE {
+            assert_eq!((setup.guard.health(), start.elapsed()), (StoreHealth::Down, Duration::ZERO));
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_is_noticed_without_traffic() {
+    let setup = Setup::new(Behaviour::Answer);
+    sleep(Duration::from_secs(5)).await;
+    setup.store.set(Behaviour::Rejected);
+    sleep(NOTICED_WITHIN).await;
+    assert_eq!(setup.guard.health(), StoreHealth::Rejected);
+    setup.store.set(Behaviour::Answer);
+    sleep(NOTICED_WITHIN).await;
+    assert_eq!(setup.guard.health(), StoreHealth::Up);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failed_probe_opens_nothing() {
+    let setup = Setup::new(Behaviour::Answer);
+    for _ in 0..20 {
+        setup.store.set(Behaviour::Hang);
+        let before = setup.store.looks();
+        while setup.store.looks() == before {
+            sleep(Duration::from_millis(10)).await;
+        }
+        setup.store.set(Behaviour::Answer);
+        let before = setup.store.looks();
+        while setup.store.looks() == before {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(setup.guard.health(), StoreHealth::Up);
+    }
+    assert_eq!(setup.figure("breaker_openings"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_in_a_hurry_stop_waiting_with_the_others_and_are_not_probed_for() {
+    let setup = Setup::new(Behaviour::Answer);
+    let hurried = setup.guard.within(Duration::from_millis(10));
+    sleep(Duration::from_secs(10)).await;
+    let probes = setup.store.looks();
+    assert!((10..=14).contains(&probes), "one probe a second for all callers of a store: {probes}");
+    setup.store.set(Behaviour::Hang);
+    sleep(NOTICED_WITHIN).await;
+    let start = Instant::now();
+    assert!(take_alone(&hurried).await.degraded());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    setup.store.set(Behaviour::Answer);
+    sleep(Duration::from_secs(4)).await;
+    assert!(!take_alone(&hurried).await.degraded());
+}
+
+#[test]
+fn guard_made_without_a_runtime_probes_from_its_first_call_on() {
+    let setup = Setup::new(Behaviour::Answer);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        assert!(!take_alone(&setup.guard).await.degraded());
+        setup.store.set(Behaviour::Hang);
+        sleep(NOTICED_WITHIN).await;
+        assert_eq!(setup.guard.health(), StoreHealth::Down);
+    });
 }
