@@ -26,6 +26,7 @@ use crate::deprecation::{self, Deprecation, deprecations};
 use crate::grpc::Services;
 use crate::lines::Lines;
 use crate::live::Live;
+use crate::overload::Overload;
 use crate::peer::Peer;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
 use crate::respond::{ApiError, Code, Rendering};
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) transitions: Transitions,
     pub(crate) lines: Lines,
     pub(crate) telemetry: Telemetry,
+    pub(crate) overload: Overload,
     pub(crate) skew: Skew,
     pub(crate) started: Instant,
     pub(crate) deprecations: Vec<Deprecation>,
@@ -139,6 +141,7 @@ impl App {
             transitions: Transitions::default(),
             lines: Lines::new(&config.log),
             skew: Skew::default(),
+            overload: Overload::new(config),
             telemetry: Telemetry::new(&limiter, config.metrics),
             limiter,
             started: Instant::now(),

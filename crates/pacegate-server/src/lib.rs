@@ -32,6 +32,7 @@ mod keys;
 mod lines;
 mod live;
 mod openapi;
+mod overload;
 mod peer;
 mod per_second;
 mod profiles;

@@ -50,6 +50,7 @@ pub(crate) enum Code {
     RateLimited,
     InternalError,
     ServiceUnavailable,
+    Overloaded,
 }
 
 impl Code {
@@ -81,6 +82,7 @@ impl Code {
             Self::ServiceUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", Grpc::Unavailable)
             }
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", Grpc::Unavailable),
         }
     }
 

@@ -104,6 +104,8 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// How many requests one connection can have under way at once, where it can have several.
     pub max_streams: usize,
+    /// How many checks this node decides a second at most; `None` for any number. Further ones are refused at once.
+    pub max_checks_per_second: Option<u64>,
     /// How long a client may take to send a request's head, or to stay idle.
     pub idle_timeout: Duration,
     /// How long a client may take to send a body, and the service to answer.
@@ -324,6 +326,7 @@ impl Default for Config {
                 require_key: false,
                 max_connections: 10_000,
                 max_streams: 256,
+                max_checks_per_second: None,
                 idle_timeout: Duration::from_secs(30),
                 request_timeout: Duration::from_secs(10),
                 drain_delay: Duration::from_secs(1),

@@ -63,6 +63,10 @@ impl Envoy {
     async fn decide(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, ApiError> {
         let (metadata, extensions, message) = request.into_parts();
         let headers = metadata.into_headers();
+        // Not an error: Envoy lets those pass.
+        let Ok(_unanswered) = self.shared.overload.take_on(1) else {
+            return Ok(undecided(&message, self.shared.failure_mode));
+        };
         self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;
         let profile = self.profile(&message).await;
         let descriptors = descriptors(&message, profile.as_deref())?;

@@ -89,6 +89,7 @@ impl Limiter {
         if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
             return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
         }
+        let _unanswered = self.shared.overload.take_on(batch.checks.len())?;
         batch.checks.iter_mut().for_each(normalise);
         if batch.all_or_nothing {
             return self.batch_together(&batch, &headers).await;
@@ -185,6 +186,7 @@ pub(super) async fn decide_one(
     headers: &HeaderMap,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
+    let _unanswered = shared.overload.take_on(1)?;
     normalise(&mut message);
     let mut asked = check(&message, &shared.limiter)?;
     if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {

@@ -92,6 +92,7 @@ pub(super) async fn batch_check(
     if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
         return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
     }
+    let _unanswered = shared.overload.take_on(batch.checks.len())?;
     let key = idempotency_key(batch.idempotency_key.as_deref(), &headers)?;
     let requests: Vec<Result<CheckRequest<'_>, ApiError>> =
         batch.checks.iter().map(|item| CheckRequest::parse(item.get().as_bytes())).collect();

@@ -44,7 +44,7 @@ const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
         (status = 200, description = "Allowed, and charged.", body = CheckResponse),
         (status = 422, description = "The idempotency key came with another request."),
         (status = 429, description = "Denied, and nothing charged.", body = CheckResponse),
-        (status = 503, description = "Denied, because the store of a limit fails and that limit denies then.", body = CheckResponse),
+        (status = 503, description = "Denied, because the store of a limit fails and that limit denies then; or not decided, because the node is overloaded (`OVERLOADED`).", body = CheckResponse),
     )
 )]
 pub(crate) async fn check(
@@ -65,6 +65,7 @@ where
     B: hyper::body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    let _unanswered = shared.overload.take_on(1)?;
     shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
     let (headers, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;

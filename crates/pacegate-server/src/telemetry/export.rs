@@ -174,6 +174,9 @@ impl Scrape {
             .chain(grpc.map(|(code, responses)| (labels("grpc", &**code), count(responses))))
             .collect();
         page.counters("pacegate_responses", "Answers, by class of status or code", &responses)?;
+        let overloaded = shared.overload.refused().map(|(reason, count)| ([("reason", reason)], count));
+        let help = "Requests that were refused at once because the node was overloaded";
+        page.counters("pacegate_overloaded", help, &overloaded)?;
         let connections = [
             ([("protocol", "http")], telemetry.http_connections.level().value()),
             ([("protocol", "grpc")], telemetry.grpc_connections.level().value()),
@@ -184,7 +187,11 @@ impl Scrape {
             page.gauge("pacegate_rules", "Rules in force", live.sources().rules().count() as u64)?;
         }
         if let Some(up) = self.catalog_up {
-            page.gauge("pacegate_catalog_up", "1 when the catalog answers", u64::from(up))?;
+            page.gauge(
+                "pacegate_catalog_up",
+                "1 when the catalog answers",
+                u64::from(up),
+            )?;
         }
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
         page.gauges("pacegate_build_info", "1, with the version as a label", &version)

@@ -11,6 +11,7 @@ use crate::check::is_identifier;
 const ROLES: [(&str, Role); 3] =
     [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
 const IDENTITIES_MAX: usize = 10_000;
+const CHECKS_PER_SECOND_MAX: u64 = 1_000_000_000;
 
 pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
@@ -41,6 +42,12 @@ pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mu
         if let Some(number) = fields.take(name).and_then(|field| bounded(&field, 1, max, mistakes)) {
             *target = number;
         }
+    }
+    if let Some(field) = fields.take("max_checks_per_second") {
+        server.max_checks_per_second = match &field.node.value {
+            Value::Text(text) if text == "none" => None,
+            _ => bounded(&field, 1, CHECKS_PER_SECOND_MAX, mistakes).map(|number| number as u64),
+        };
     }
     let tenth = Duration::from_millis(100);
     for (name, least, target) in [
