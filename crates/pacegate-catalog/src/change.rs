@@ -126,6 +126,23 @@ impl Change<'_> {
 }
 
 impl Catalog {
+    /// Whether the database takes writes: writes the state as it is, in a transaction that is committed. While a change of this node is under way,
+    /// that one will tell.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when it does not, for want of space or of permission.
+    pub async fn probe_write(&self) -> Result<(), CatalogError> {
+        let Ok(_turn) = self.turn.clone().try_lock_owned() else { return Ok(()) };
+        let mut lease = self.lease().await?;
+        let begin = lease.connection().begin_with(self.kind.begin_change());
+        let mut transaction = bounded(STATEMENT_TIMEOUT, begin).await?;
+        let sql = "UPDATE pacegate_catalog_state SET revision = revision";
+        self.statement(sql).run(&mut transaction).await?;
+        commit(transaction).await?;
+        lease.settle();
+        Ok(())
+    }
+
     /// Does `work` in a transaction of its own, again when the database rolled it back. It runs to its end even if the caller goes away.
     pub(crate) async fn change<I, T>(
         &self,

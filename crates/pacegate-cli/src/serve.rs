@@ -94,6 +94,12 @@ async fn serve(
     tls: Option<(Watch, Arc<Tls>)>,
     wait_for_store: bool,
 ) -> anyhow::Result<()> {
+    if config.service.is_some() {
+        tracing::warn!(
+            ignored = "mode, service",
+            "settings ignored: `pacegate serve` decides itself; mode: service and everything under service are for programs that ask a service"
+        );
+    }
     let stores = stores::connect(&config, wait_for_store).await?;
     let catalog = stores::open_catalog(&config.catalog, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
@@ -133,7 +139,10 @@ async fn serve(
     if let Some((path, started)) = followed {
         background.spawn(reload::follow(path, started, live.clone()));
     }
-    tracing::info!(%address, rules = config.rules.len(), plans = config.plans.len(), "ready");
+    // Those in force, wherever they come from.
+    let sources = live.sources();
+    tracing::info!(%address, rules = sources.rules().count(), plans = sources.file.plans.len() + sources.catalog.plans.len(), "ready");
+    drop(sources);
     pacegate_server::run(listeners, app, &config.server, async {
         tokio::select! {
             _ = terminate.recv() => {}

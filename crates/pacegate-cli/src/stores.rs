@@ -27,7 +27,12 @@ pub(crate) async fn connect(config: &Config, wait: bool) -> anyhow::Result<Store
 pub(crate) async fn open_catalog(config: &CatalogConfig, wait: bool) -> anyhow::Result<Catalog> {
     loop {
         let options = CatalogOptions { audit_key: config.audit_key.clone(), ..CatalogOptions::default() };
-        match Catalog::open_with(&config.url, options).await {
+        let opened = match Catalog::open_with(&config.url, options).await {
+            // A catalog that refuses changes would be found out by the first of them.
+            Ok(catalog) => catalog.probe_write().await.map(|()| catalog),
+            Err(error) => Err(error),
+        };
+        match opened {
             Ok(catalog) => return Ok(catalog),
             Err(error) if wait && error.is_unavailable() => {
                 tracing::warn!(%error, "the catalog cannot be reached; trying again in a second");

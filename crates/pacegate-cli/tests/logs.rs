@@ -103,6 +103,23 @@ fn a_denial_has_a_line_with_all_that_matters() {
 }
 
 #[test]
+fn state_change_line_names_key_and_request() {
+    for (keys, expected) in [("hashed", "user:2bd806c97f0e00af"), ("plain", "user:alice")] {
+        let service = Logged::start(&format!("log: {{format: json, keys: {keys}}}"));
+        for id in ["first", "second"] {
+            service.check("alice", &format!("x-request-id: {id}\r\n"));
+        }
+        let log = service.stop();
+        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let line =
+            lines.into_iter().find(|line| line["to"] == "throttled").unwrap_or_else(|| panic!("{log}"));
+        assert_eq!(line["request_id"], "second");
+        assert_eq!(line["key"], expected);
+        assert_eq!(line["rule"], "few");
+    }
+}
+
+#[test]
 fn keys_can_be_plain_and_all_decisions_or_none_logged() {
     let service = Logged::start("log: {format: json, keys: plain, decisions: all}");
     for _ in 0..3 {

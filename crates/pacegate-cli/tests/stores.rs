@@ -75,6 +75,83 @@ fn serve_says_in_one_line_what_is_wrong_with_its_database() {
 }
 
 #[test]
+fn serve_does_not_start_on_a_database_that_it_cannot_write_to() {
+    let database = Postgres::start();
+    // The tables are made by a user that may do everything.
+    drop(Service::start(&["--store", &database.url(), "--catalog", &database.url()], &[]));
+    database.query("CREATE ROLE limited LOGIN PASSWORD 'secret'; GRANT USAGE ON SCHEMA public TO limited");
+    database.query("GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited");
+    let limited = database.url().replacen("pacegate:secret@", "limited:secret@", 1);
+    refused(&["--store", &limited], "permission denied");
+    let (code, output, errors) = run(&["serve", "--http", "127.0.0.1:0", "--catalog", &limited]);
+    assert_eq!((code, output.as_str()), (1, ""), "{errors}");
+    assert!(errors.contains("error: catalog:") && errors.contains("permission denied"), "{errors}");
+    let mut granted = vec!["SELECT"];
+    for right in ["INSERT", "UPDATE"] {
+        granted.push(right);
+        let granted = granted.join(", ");
+        database.query(&format!("GRANT {granted} ON pacegate_state TO limited"));
+        refused(&["--store", &limited], "permission denied");
+    }
+    database.query("GRANT DELETE ON pacegate_state TO limited");
+    drop(Service::start(&["--store", &limited], &[]));
+}
+
+/// A catalog that stops taking writes while the service runs.
+#[test]
+fn catalog_that_cannot_be_written_to_is_noticed() {
+    let database = Postgres::start();
+    let service = Service::start(&["--catalog", &database.url()], &[]);
+    assert_eq!(service.ask("GET", "/readyz", "").unwrap().0, 200);
+    database.query("ALTER DATABASE pacegate SET default_transaction_read_only = on");
+    database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'pacegate'");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let answer = loop {
+        let (status, answer) = service.ask("GET", "/readyz", "").unwrap();
+        if status == 503 && answer["error"]["message"] == "the catalog cannot be written to" {
+            break answer;
+        }
+        assert!(Instant::now() < deadline, "not noticed: {answer}");
+        thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(answer["error"]["code"], "SERVICE_UNAVAILABLE");
+    assert_eq!(scrape::scrape(&service.url).get("pacegate_catalog_up", &[]), Some(0.0));
+}
+
+#[test]
+fn serve_in_mode_service_says_what_it_ignores_and_the_ready_line_counts_all_rules() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "mode: service\nservice: {url: \"http://127.0.0.1:1\"}\nrules: [{name: r, dimension: user, algorithm: fixed_window, limit: 1, window: 1m}]\n",
+    );
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let log = directory.path().join("log");
+    for rules in [1, 2] {
+        let mut command = pacegate();
+        command.args(["serve", "--http", "127.0.0.1:0", "--config", &config, "--catalog", &catalog]);
+        command.env("PACEGATE_ADMIN_KEY", "secret").stderr(std::fs::File::create(&log).unwrap());
+        let (process, output, line) = started(&mut command);
+        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
+        let url = start.rsplit(' ').next().unwrap().to_owned();
+        let service = Service { process, output, url, grpc: grpc.to_owned() };
+        let rule = r#"{"name": "other", "dimension": "user", "algorithm": "fixed_window", "limit": 5, "window_seconds": 60}"#;
+        if rules == 1 {
+            assert_eq!(service.ask("POST", "/api/v1/rules", rule).unwrap().0, 201);
+        }
+        // What answers has said that it is ready.
+        assert_eq!(service.ask("GET", "/healthz", "").unwrap().0, 200);
+        drop(service);
+        let log = std::fs::read_to_string(&log).unwrap();
+        assert!(log.lines().any(|line| line.contains("WARN") && line.contains("mode: service")), "{log}");
+        assert!(
+            log.lines().any(|line| line.contains("ready") && line.contains(&format!("rules={rules}"))),
+            "{log}"
+        );
+    }
+}
+
+#[test]
 fn serve_says_that_a_server_is_not_redis() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

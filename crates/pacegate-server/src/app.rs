@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
-use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, Profile, StoreHealth};
+use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, NamedLimit, Profile, StoreHealth};
 use pacegate_catalog::Actor;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -253,7 +253,8 @@ impl Shared {
     pub(crate) fn observe(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
         self.telemetry.observe(decision, took);
         self.lines.note(check, request_id, decision, took);
-        self.transitions.observe(decision);
+        let key = |limit: &NamedLimit| self.lines.key(std::slice::from_ref(check), Some(limit));
+        self.transitions.observe(decision, request_id, key);
         if let Some(live) = &self.live {
             live.journal.note(check, request_id, decision);
         }
@@ -268,7 +269,7 @@ impl Shared {
         took: Duration,
     ) {
         self.telemetry.observe(decision, took);
-        self.transitions.observe(decision);
+        self.transitions.observe(decision, request_id, |limit| self.lines.key(checks, Some(limit)));
         for check in checks {
             self.lines.note(check, request_id, decision, took);
             if let Some(live) = &self.live {
@@ -302,9 +303,9 @@ impl Shared {
             }
         }
         if let Some(live) = &self.live
-            && live.catalog.ping().await.is_err()
+            && let Err(reason) = live.catalog_health.found().await
         {
-            failing.push("the catalog does not answer".to_owned());
+            failing.push(reason.to_owned());
         }
         if failing.is_empty() { Ok(()) } else { Err(failing.join("; ")) }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use pacegate::{Check, Decision, LogConfig, LoggedDecisions, LoggedKeys};
+use pacegate::{Check, Decision, LogConfig, LoggedDecisions, LoggedKeys, NamedLimit};
 use sha2::{Digest, Sha256};
 
 use crate::per_second::PerSecond;
@@ -54,7 +54,7 @@ impl Lines {
         tracing::info!(
             target: "pacegate::decision",
             request_id = Some(request_id).filter(|id| !id.is_empty()),
-            key = &*self.key(check, decision),
+            key = &*self.key(std::slice::from_ref(check), decision.binding_limit()),
             endpoint = check.endpoint,
             rule = decision.binding_limit().map(|limit| &*limit.name),
             reason,
@@ -66,14 +66,15 @@ impl Lines {
         );
     }
 
-    /// The identity that the binding limit counts, or all of them.
-    fn key(&self, check: &Check<'_>, decision: &Decision) -> String {
+    /// The identities of `checks` that `limit` counts, or all of them, as the log may show them.
+    pub(crate) fn key(&self, checks: &[Check<'_>], limit: Option<&NamedLimit>) -> String {
         let counts = |(dimension, identifier): &(&str, &str)| {
-            decision.binding_limit().is_some_and(|limit| limit.counts(dimension, identifier))
+            limit.is_some_and(|limit| limit.counts(dimension, identifier))
         };
-        let any = check.identities().iter().any(counts);
+        let identities = || checks.iter().flat_map(|check| check.identities());
+        let any = identities().any(counts);
         let mut text = String::new();
-        for (dimension, identifier) in check.identities().iter().filter(|identity| !any || counts(identity)) {
+        for (dimension, identifier) in identities().filter(|identity| !any || counts(identity)) {
             let separator = if text.is_empty() { "" } else { "|" };
             let _ = match self.keys {
                 LoggedKeys::Plain => write!(text, "{separator}{dimension}:{identifier}"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pacegate::{Config, Limiter, Stores};
 use pacegate_catalog::{Catalog, Registry, RegistryError, Rounds};
 
+use crate::catalog_health::CatalogHealth;
 use crate::journal::Journal;
 use crate::keys::Keys;
 use crate::profiles::Profiles;
@@ -19,6 +20,7 @@ pub struct Live {
     pub(crate) profiles: Profiles,
     pub(crate) keys: Keys,
     pub(crate) journal: Journal,
+    pub(crate) catalog_health: CatalogHealth,
 }
 
 impl Live {
@@ -35,6 +37,7 @@ impl Live {
             profiles: Profiles::new(catalog.clone(), revision),
             keys: Keys::new(catalog.clone(), revision),
             journal,
+            catalog_health: CatalogHealth::new(catalog.clone()),
             catalog,
             registry,
         }))

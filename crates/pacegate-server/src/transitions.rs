@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pacegate::{Decision, Standing};
+use pacegate::{Decision, NamedLimit, Standing};
 
 use crate::per_second::PerSecond;
 
@@ -31,8 +31,8 @@ impl Default for Transitions {
 }
 
 impl Transitions {
-    /// Takes note of what a charge changed. Identifiers stay out of the log.
-    pub(crate) fn observe(&self, decision: &Decision) {
+    /// Takes note of what a charge changed. `key` writes whose it was, as the log may show it.
+    pub(crate) fn observe(&self, decision: &Decision, request_id: &str, key: impl Fn(&NamedLimit) -> String) {
         if !decision.allowed || decision.replayed {
             return;
         }
@@ -48,7 +48,15 @@ impl Transitions {
             count.fetch_add(1, Ordering::Relaxed);
             if self.lines.admit() {
                 let (from, to) = (answer.previous_standing.name(), answer.standing.name());
-                tracing::info!(rule = &*limit.name, from, to, "a key changed its state");
+                let request_id = Some(request_id).filter(|id| !id.is_empty());
+                tracing::info!(
+                    request_id,
+                    key = key(limit),
+                    rule = &*limit.name,
+                    from,
+                    to,
+                    "a key changed its state"
+                );
             }
         }
     }

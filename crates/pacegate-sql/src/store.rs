@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate_core::Timestamp;
+use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
-    Action, ApplyFuture, Asked, Batcher, Command, Figure, Figures, Gauge, Lane, Outcome, Present, Store,
-    StoreError,
+    Action, ApplyFuture, Asked, Batcher, Charge, Command, Figure, Figures, Gauge, Lane, Outcome, Present,
+    Store, StoreError,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::postgres::PgSslMode;
@@ -165,14 +165,33 @@ impl SqlStore {
         let lanes: Vec<Worker> = sessions.into_iter().map(lane).collect();
         let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
         let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
-        Ok(Self {
+        let store = Self {
             batcher,
             hasher: RandomState::new(),
             options: options.options,
             connections,
             connects,
             sweeper,
-        })
+        };
+        store.rehearse().await?;
+        Ok(store)
+    }
+
+    /// Takes twice, gives back and resets a counter of its own, so that a missing right to insert, lock, update or delete rows is known at the
+    /// start. Identifiers differ from start to start: nodes that start together do not wait for each other.
+    async fn rehearse(&self) -> Result<(), StoreError> {
+        let limit = Limit::try_new(Algorithm::FixedWindow, 2, Duration::from_secs(60));
+        let limit = limit.map_err(|error| StoreError::rejected(error.to_string()))?;
+        let counter = Counter::new("window", "pacegate", "start");
+        let identifier = fastrand::u64(..).to_string();
+        let charges = [Charge::new(Key::new(&counter, &identifier, ""), &limit)];
+        let refund = Action::Refund { taken_at: None };
+        for action in [Action::take(), Action::take(), refund, Action::Reset] {
+            let command = Command { action, charges: &charges, cost: Cost::ONE };
+            let outcome = self.apply(&[command], None).await.pop();
+            outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?;
+        }
+        Ok(())
     }
 
     /// Removes the rows that are not needed any more; says how many. It also happens by itself, now and then.

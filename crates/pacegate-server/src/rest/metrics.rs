@@ -1,19 +1,15 @@
 //! `GET /metrics`: what was measured, for Prometheus and whatever else reads OpenMetrics.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::header::CONTENT_TYPE;
-use tokio::time::timeout;
 
 use crate::app::Shared;
 use crate::respond::{ApiError, Code};
 use crate::telemetry::scrape;
 
-/// Whoever scrapes does not wait for long, and wants the other figures all the more when the catalog hangs.
-const CATALOG_TIMEOUT: Duration = Duration::from_secs(1);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What was measured, for Prometheus
@@ -33,9 +29,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Respons
         return Err(ApiError::new(Code::NotFound, "metrics are switched off in the configuration"));
     }
     let catalog_up = match &shared.live {
-        Some(live) => {
-            Some(timeout(CATALOG_TIMEOUT, live.catalog.ping()).await.is_ok_and(|ping| ping.is_ok()))
-        }
+        Some(live) => Some(live.catalog_health.found().await.is_ok()),
         None => None,
     };
     let text = scrape(&shared, catalog_up)

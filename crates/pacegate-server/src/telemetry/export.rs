@@ -189,7 +189,7 @@ impl Scrape {
         if let Some(up) = self.catalog_up {
             page.gauge(
                 "pacegate_catalog_up",
-                "1 when the catalog answers",
+                "1 when the catalog answers and can be written to",
                 u64::from(up),
             )?;
         }

@@ -79,7 +79,8 @@ pub(crate) async fn status(
         .health()
         .map(|(name, health)| PartStatus { name, status: up(health == StoreHealth::Up) })
         .collect();
-    let catalog = PartStatus { name: "catalog", status: up(managed.live.catalog.ping().await.is_ok()) };
+    let catalog =
+        PartStatus { name: "catalog", status: up(managed.live.catalog_health.found().await.is_ok()) };
     let current = managed.live.sources();
     let all_up = stores.iter().chain([&catalog]).all(|part| part.status == "UP");
     let [normal, warning, throttled] = shared.transitions.counts();
