@@ -16,7 +16,7 @@ use crate::audit_key::{AuditKey, AuditKeySource};
 use crate::database::{Kind, Location};
 use crate::digest::random_hexadecimal;
 use crate::error::CatalogError;
-use crate::record::Revision;
+use crate::record::{AuditHead, Revision};
 use crate::schema;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 
@@ -62,6 +62,8 @@ pub struct Catalog {
     pub(crate) pepper: Arc<str>,
     /// What the audit trail is keyed with.
     pub(crate) audit_key: Arc<AuditKeySource>,
+    /// The history that this node has seen. Its lock orders the looks at it.
+    lineage: Arc<Mutex<Lineage>>,
     /// Changes of this node wait here, and not each with a connection for the row that all of them lock first.
     pub(crate) turn: Arc<Mutex<()>>,
 }
@@ -114,6 +116,7 @@ impl Catalog {
             clock,
             pepper: Arc::default(),
             audit_key: Arc::new(AuditKeySource::Known(given.clone().unwrap_or(unknown))),
+            lineage: Arc::default(),
             turn: Arc::default(),
         };
         if is_memory {
@@ -157,10 +160,53 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the database does not answer.
     pub async fn revision(&self) -> Result<Revision, CatalogError> {
+        let mut lineage = self.lineage.lock().await;
         let mut lease = self.begin().await?;
-        let revision = revision(lease.connection(), self.kind).await?;
+        let (revision, head, removed) = state(lease.connection(), self.kind).await?;
+        if !self.continues(lease.connection(), &lineage.seen, &head, removed).await? {
+            tracing::warn!("the catalog was restored from another state; everything is read again");
+            lineage.epoch += 1;
+        }
         lease.commit().await?;
-        Ok(revision)
+        lineage.seen = head;
+        Ok(Revision { epoch: lineage.epoch, ..revision })
+    }
+
+    /// Whether the history that ends with `head` has the record `seen`, which was the newest one before.
+    async fn continues(
+        &self,
+        connection: &mut AnyConnection,
+        seen: &AuditHead,
+        head: &AuditHead,
+        removed: i64,
+    ) -> Result<bool, CatalogError> {
+        if seen == head || seen.sequence == 0 {
+            return Ok(true);
+        }
+        if head.sequence <= seen.sequence {
+            return Ok(false);
+        }
+        // Retention removed it; nothing can be said.
+        if seen.sequence <= removed {
+            return Ok(true);
+        }
+        let sql = "SELECT hash FROM pacegate_audit_log WHERE sequence = ?";
+        let row = self.statement(sql).bind(seen.sequence).row(connection).await?;
+        Ok(row.map(|row| column::<String>(&row, 0)).transpose()?.as_ref() == Some(&seen.hash))
+    }
+
+    /// The revision within a snapshot, in the history that was seen last.
+    pub(crate) async fn revision_in(
+        &self,
+        snapshot: &mut AnyConnection,
+        epoch: u64,
+    ) -> Result<Revision, CatalogError> {
+        let (revision, ..) = state(snapshot, self.kind).await?;
+        Ok(Revision { epoch, ..revision })
+    }
+
+    pub(crate) async fn epoch(&self) -> u64 {
+        self.lineage.lock().await.epoch
     }
 
     /// Whether the database answers.
@@ -168,7 +214,9 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when it does not.
     pub async fn ping(&self) -> Result<(), CatalogError> {
-        self.revision().await.map(drop)
+        let mut lease = self.begin().await?;
+        state(lease.connection(), self.kind).await?;
+        lease.commit().await
     }
 
     pub(crate) fn statement<'q>(&self, sql: &str) -> Statement<'q> {
@@ -222,11 +270,24 @@ async fn bring_up_to_date(location: &Location) -> Result<(), CatalogError> {
     bounded(STATEMENT_TIMEOUT, connection.close()).await
 }
 
-pub(crate) async fn revision(connection: &mut AnyConnection, kind: Kind) -> Result<Revision, CatalogError> {
-    let sql = "SELECT revision, rules_revision, users_revision FROM pacegate_catalog_state";
+/// The history that a node has seen.
+#[derive(Debug, Default)]
+struct Lineage {
+    seen: AuditHead,
+    epoch: u64,
+}
+
+/// The revision, the newest audit record, and the last one that was removed.
+async fn state(
+    connection: &mut AnyConnection,
+    kind: Kind,
+) -> Result<(Revision, AuditHead, i64), CatalogError> {
+    let sql = "SELECT revision, rules_revision, users_revision, audit_sequence, audit_hash, audit_removed_sequence FROM pacegate_catalog_state";
     let row = Statement::new(kind, sql).row(connection).await?;
     let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
-    Ok(Revision { all: column(&row, 0)?, rules: column(&row, 1)?, users: column(&row, 2)? })
+    let revision =
+        Revision { epoch: 0, all: column(&row, 0)?, rules: column(&row, 1)?, users: column(&row, 2)? };
+    Ok((revision, AuditHead { sequence: column(&row, 3)?, hash: column(&row, 4)? }, column(&row, 5)?))
 }
 
 /// A connection that is closed, and not used by others, when somebody goes away or gives up in the middle of something. SQLite ends a transaction by

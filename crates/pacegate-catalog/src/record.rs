@@ -135,9 +135,11 @@ pub struct AuditRecord {
     pub hash: String,
 }
 
-/// How far the catalog has been changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// How far the catalog has been changed. Revisions are compared for equality only: a restored catalog has lower numbers again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Revision {
+    /// How often this node found another history than before, because the catalog was restored from a backup.
+    pub epoch: u64,
     /// Grows with every change of anything.
     pub all: i64,
     /// What `all` was when rules or plans were changed last.

@@ -89,7 +89,8 @@ impl Registry {
     pub async fn refresh(&self) -> Result<(Revision, bool), RegistryError> {
         let mut current = self.current.lock().await;
         let revision = self.catalog.revision().await?;
-        if revision.rules == current.catalog.revision.rules {
+        let known = current.catalog.revision;
+        if (revision.epoch, revision.rules) == (known.epoch, known.rules) {
             return Ok((revision, false));
         }
         let list = self.catalog.rules().await?;

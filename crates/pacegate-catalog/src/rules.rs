@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::audit::Entry;
 use crate::bounds::{check_page, check_rule, is_id};
-use crate::catalog::{Catalog, revision};
+use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::error::CatalogError;
 use crate::precondition::{Expected, RuleRef};
@@ -28,10 +28,12 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the database does not answer. Rows that cannot be read are left out and named.
     pub async fn rules(&self) -> Result<RuleList, CatalogError> {
+        // Before the snapshot: a restore in between is found by the next look at the revision.
+        let epoch = self.epoch().await;
         let mut lease = self.lease().await?;
         let begin = lease.connection().begin_with(self.kind.begin_snapshot());
         let mut snapshot = bounded(STATEMENT_TIMEOUT, begin).await?;
-        let revision = revision(&mut snapshot, self.kind).await?;
+        let revision = self.revision_in(&mut snapshot, epoch).await?;
         let mut list = RuleList { revision, ..RuleList::default() };
         // Page by page, because rows take far more room than the rules in them; one page is read while the next one comes.
         let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pacegate::{Role, Timestamp};
 use pacegate_catalog::{Catalog, Revision, StoredKey};
+use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
@@ -27,8 +28,10 @@ pub(crate) struct Keys {
     catalog: Catalog,
     /// By the hash of the secret.
     entries: Cache<[u8; 32], Entry>,
-    /// How far the catalog has been changed, as far as this node knows.
-    revision: AtomicI64,
+    /// Grows when the catalog was changed or restored. Revisions cannot be compared: a restored catalog has lower ones.
+    generation: AtomicU64,
+    /// The epoch and the revision of that generation.
+    seen: Mutex<(u64, i64)>,
 }
 
 /// What is known about a key.
@@ -43,18 +46,23 @@ pub(crate) struct KnownKey {
 #[derive(Clone)]
 struct Entry {
     key: KnownKey,
-    revision: i64,
+    /// The generation before the key was read.
+    generation: u64,
     loaded: Instant,
 }
 
 impl Keys {
     pub(crate) fn new(catalog: Catalog, revision: Revision) -> Self {
-        Self { catalog, entries: Cache::new(KEYS_MAX), revision: AtomicI64::new(revision.all) }
+        let seen = Mutex::new((revision.epoch, revision.all));
+        Self { catalog, entries: Cache::new(KEYS_MAX), generation: AtomicU64::new(0), seen }
     }
 
     /// Takes note of changes.
     pub(crate) fn advance(&self, revision: Revision) {
-        self.revision.fetch_max(revision.all, Ordering::Relaxed);
+        let now = (revision.epoch, revision.all);
+        if std::mem::replace(&mut *self.seen.lock(), now) != now {
+            self.generation.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Every key is looked up again.
@@ -65,7 +73,7 @@ impl Keys {
     /// The key with the secret of this hash, if the node has seen it a moment ago.
     pub(crate) fn known(&self, digest: &[u8; 32]) -> Option<KnownKey> {
         let entry = self.entries.get(digest)?;
-        let unchanged = entry.revision >= self.revision.load(Ordering::Relaxed);
+        let unchanged = entry.generation == self.generation.load(Ordering::Relaxed);
         let fresh_for = if unchanged { NOTED_EVERY } else { FRESH_FOR };
         (entry.loaded.elapsed() < fresh_for).then_some(entry.key)
     }
@@ -81,7 +89,7 @@ impl Keys {
         secret: &[u8],
         digest: &[u8; 32],
     ) -> Result<Option<KnownKey>, ApiError> {
-        let (revision, loaded) = (self.revision.load(Ordering::Relaxed), Instant::now());
+        let (generation, loaded) = (self.generation.load(Ordering::Relaxed), Instant::now());
         let Ok(secret) = std::str::from_utf8(secret) else { return Ok(None) };
         match self.catalog.key_by_secret(secret).await {
             Ok(Some(stored)) => {
@@ -90,7 +98,7 @@ impl Keys {
                     self.note_use(key);
                 }
                 if let Some(key) = &key {
-                    self.entries.insert(*digest, Entry { key: key.clone(), revision, loaded });
+                    self.entries.insert(*digest, Entry { key: key.clone(), generation, loaded });
                 }
                 Ok(key)
             }
@@ -129,5 +137,62 @@ impl KnownKey {
 impl fmt::Debug for Keys {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Keys").field("known", &self.entries.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use pacegate_catalog::Actor;
+
+    use super::*;
+
+    const DIGEST: [u8; 32] = [1; 32];
+
+    async fn keys() -> (Keys, String) {
+        let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+        let (_, secret) = catalog.create_key(&Actor::default(), "reader", "k", None).await.unwrap();
+        (Keys::new(catalog, Revision { all: 50, ..Revision::default() }), secret)
+    }
+
+    /// Lets so much time pass that only the generation makes an entry believed.
+    async fn later() {
+        tokio::time::pause();
+        tokio::time::advance(FRESH_FOR * 2).await;
+        tokio::time::resume();
+    }
+
+    #[tokio::test]
+    async fn key_changed_during_its_lookup_is_looked_up_again() {
+        let (keys, secret) = keys().await;
+        let mut lookup = pin!(keys.look_up(secret.as_bytes(), &DIGEST));
+        poll_fn(|context| {
+            assert!(lookup.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        keys.advance(Revision { all: 51, ..Revision::default() });
+        assert!(lookup.await.unwrap().is_some());
+        later().await;
+        assert!(keys.known(&DIGEST).is_none());
+    }
+
+    #[tokio::test]
+    async fn restored_catalog_with_a_lower_revision_is_asked_again() {
+        let (keys, secret) = keys().await;
+        keys.look_up(secret.as_bytes(), &DIGEST).await.unwrap().unwrap();
+        later().await;
+        assert!(keys.known(&DIGEST).is_some());
+        keys.advance(Revision { all: 40, ..Revision::default() });
+        assert!(keys.known(&DIGEST).is_none());
+        keys.look_up(secret.as_bytes(), &DIGEST).await.unwrap().unwrap();
+        later().await;
+        keys.advance(Revision { epoch: 1, all: 40, ..Revision::default() });
+        assert!(keys.known(&DIGEST).is_none(), "the same number in another history");
     }
 }

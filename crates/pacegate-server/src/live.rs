@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pacegate::{Config, Limiter, Stores};
 use pacegate_catalog::{Catalog, Registry, RegistryError, Rounds};
+use tokio::sync::Mutex;
 
 use crate::catalog_health::CatalogHealth;
 use crate::journal::Journal;
@@ -15,6 +16,8 @@ use crate::profiles::Profiles;
 #[derive(Debug)]
 pub struct Live {
     registry: Registry,
+    /// Held while something is brought up to date, so that an older revision never follows a newer one.
+    refreshing: Mutex<()>,
     pub(crate) limiter: Limiter,
     pub(crate) catalog: Catalog,
     pub(crate) profiles: Profiles,
@@ -40,6 +43,7 @@ impl Live {
             catalog_health: CatalogHealth::new(catalog.clone()),
             catalog,
             registry,
+            refreshing: Mutex::default(),
         }))
     }
 
@@ -48,6 +52,7 @@ impl Live {
     /// # Errors
     /// [`RegistryError`] when the catalog does not answer; the rules stay as they were.
     pub async fn refresh(&self) -> Result<bool, RegistryError> {
+        let _alone = self.refreshing.lock().await;
         let (revision, changed) = self.registry.refresh().await?;
         self.profiles.advance(revision);
         self.keys.advance(revision);

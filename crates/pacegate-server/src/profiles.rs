@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -30,8 +30,12 @@ pub(crate) struct Profiles {
     /// One lookup per user at a time: the others wait for its result.
     lanes: Vec<Mutex<()>>,
     hasher: std::hash::RandomState,
-    /// When users were changed last, as far as this node knows; 0 while there has never been one.
-    revision: AtomicI64,
+    /// Whether the catalog has ever had a user, as far as this node knows.
+    has_users: AtomicBool,
+    /// Grows when users were changed, or the catalog was restored. Revisions cannot be compared: a restored catalog has lower ones.
+    generation: AtomicU64,
+    /// The epoch and the users' revision of that generation.
+    seen: parking_lot::Mutex<(u64, i64)>,
     /// When a lookup failed last, while they fail.
     failed: parking_lot::Mutex<Option<Instant>>,
 }
@@ -39,8 +43,8 @@ pub(crate) struct Profiles {
 #[derive(Clone)]
 struct Entry {
     profile: Arc<Profile>,
-    /// What was known of the catalog's revision before the profile was read.
-    revision: i64,
+    /// The generation before the profile was read.
+    generation: u64,
     loaded: Instant,
     /// When the first override in it ends.
     until: Option<Timestamp>,
@@ -53,14 +57,20 @@ impl Profiles {
             entries: Cache::new(USERS_MAX),
             lanes: std::iter::repeat_with(Mutex::default).take(LANES).collect(),
             hasher: std::hash::RandomState::new(),
-            revision: AtomicI64::new(revision.users),
+            has_users: AtomicBool::new(revision.users != 0),
+            generation: AtomicU64::new(0),
+            seen: parking_lot::Mutex::new((revision.epoch, revision.users)),
             failed: parking_lot::Mutex::new(None),
         }
     }
 
     /// Takes note of changes.
     pub(crate) fn advance(&self, revision: Revision) {
-        self.revision.fetch_max(revision.users, Ordering::Relaxed);
+        let now = (revision.epoch, revision.users);
+        if std::mem::replace(&mut *self.seen.lock(), now) != now {
+            self.has_users.store(revision.users != 0, Ordering::Relaxed);
+            self.generation.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The next check of this user asks the catalog.
@@ -77,7 +87,7 @@ impl Profiles {
     /// What is known about a user, if that can be said at once.
     pub(crate) fn known(&self, user_id: &str) -> Option<Option<Arc<Profile>>> {
         // Nobody has a tier, a limit of their own or an override.
-        if self.revision.load(Ordering::Relaxed) == 0 {
+        if !self.has_users.load(Ordering::Relaxed) {
             return Some(None);
         }
         let fresh = self.entries.get(user_id).filter(|entry| self.is_fresh(entry));
@@ -101,14 +111,14 @@ impl Profiles {
         if failed.is_some_and(|failed| failed.elapsed() < PAUSE) {
             return known;
         }
-        let revision = self.revision.load(Ordering::Relaxed);
+        let generation = self.generation.load(Ordering::Relaxed);
         let loaded = Instant::now();
         let error = match timeout(LOOKUP_TIMEOUT, self.catalog.profile(user_id, now())).await {
             Ok(Ok((profile, until))) => {
                 *self.failed.lock() = None;
                 let profile = Arc::new(profile);
                 self.entries
-                    .insert(user_id.into(), Entry { profile: profile.clone(), revision, loaded, until });
+                    .insert(user_id.into(), Entry { profile: profile.clone(), generation, loaded, until });
                 return Some(profile);
             }
             Ok(Err(error)) => error.to_string(),
@@ -122,7 +132,7 @@ impl Profiles {
     }
 
     fn is_fresh(&self, entry: &Entry) -> bool {
-        let unchanged = entry.revision >= self.revision.load(Ordering::Relaxed);
+        let unchanged = entry.generation == self.generation.load(Ordering::Relaxed);
         (unchanged || entry.loaded.elapsed() < FRESH_FOR) && entry.until.is_none_or(|until| now() < until)
     }
 }
@@ -137,4 +147,97 @@ impl fmt::Debug for Profiles {
 pub(crate) fn now() -> Timestamp {
     static CLOCK: LazyLock<WallClock> = LazyLock::new(WallClock::new);
     CLOCK.now()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use pacegate_catalog::{Actor, UserChange};
+
+    use super::*;
+
+    const USER: &str = "u1";
+
+    async fn catalog() -> Catalog {
+        let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+        set_tier(&catalog, "gold").await;
+        catalog
+    }
+
+    async fn set_tier(catalog: &Catalog, tier: &str) {
+        let change = UserChange::all(Some(tier), &[]);
+        catalog.put_user(&Actor::default(), USER, change, None).await.unwrap();
+    }
+
+    /// Polls a future once: it must wait for something.
+    async fn begin<F: Future>(mut future: std::pin::Pin<&mut F>) {
+        poll_fn(|context| {
+            assert!(future.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Lets so much time pass that only the generation makes an entry believed.
+    async fn later() {
+        tokio::time::pause();
+        tokio::time::advance(FRESH_FOR * 2).await;
+        tokio::time::resume();
+    }
+
+    fn tier(profile: Option<Arc<Profile>>) -> Option<String> {
+        profile.and_then(|profile| profile.tier.clone())
+    }
+
+    #[tokio::test]
+    async fn restored_catalog_with_a_lower_revision_is_read_again() {
+        let catalog = catalog().await;
+        let revision = catalog.revision().await.unwrap();
+        let profiles = Profiles::new(catalog.clone(), Revision { users: 50, ..revision });
+        assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("gold"));
+        set_tier(&catalog, "free").await;
+        later().await;
+        assert!(profiles.known(USER).is_some(), "nothing was changed, as far as this node knows");
+        profiles.advance(Revision { users: 40, ..revision });
+        assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
+        // The same number in another history.
+        set_tier(&catalog, "silver").await;
+        later().await;
+        profiles.advance(Revision { epoch: revision.epoch + 1, users: 40, ..revision });
+        assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("silver"));
+        // A catalog without users needs no lookups.
+        profiles.advance(Revision { users: 0, ..revision });
+        assert!(matches!(profiles.known(USER), Some(None)));
+    }
+
+    #[tokio::test]
+    async fn forget_waits_for_a_lookup_under_way() {
+        let profiles = Profiles::new(catalog().await, Revision { users: 1, ..Revision::default() });
+        let lookup = profiles.lane(USER).lock().await;
+        let mut forgetting = pin!(profiles.forget(USER));
+        begin(forgetting.as_mut()).await;
+        // The lookup ends with what was there before the change.
+        let stale = Entry { profile: Arc::default(), generation: 0, loaded: Instant::now(), until: None };
+        profiles.entries.insert(USER.into(), stale);
+        drop(lookup);
+        forgetting.await;
+        assert!(profiles.entries.get(USER).is_none());
+    }
+
+    #[tokio::test]
+    async fn profile_changed_during_its_lookup_is_read_again() {
+        let catalog = catalog().await;
+        let profiles = Profiles::new(catalog, Revision { users: 1, ..Revision::default() });
+        let mut lookup = pin!(profiles.get(USER));
+        begin(lookup.as_mut()).await;
+        profiles.advance(Revision { users: 2, ..Revision::default() });
+        lookup.await.unwrap();
+        later().await;
+        assert!(profiles.known(USER).is_none());
+    }
 }

@@ -170,8 +170,11 @@ pub(crate) async fn tampering_is_found(place: &Place) {
 }
 
 /// Cuts the newest record off and sets the state back to the one before.
-async fn cut_off(place: &Place, last: i64) {
-    let hash = place.text(&format!("SELECT hash FROM pacegate_audit_log WHERE sequence = {last}")).await;
+pub(super) async fn cut_off(place: &Place, last: i64) {
+    let hash = match last {
+        0 => String::new(),
+        _ => place.text(&format!("SELECT hash FROM pacegate_audit_log WHERE sequence = {last}")).await,
+    };
     place.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence > {last}")).await;
     let state = format!("UPDATE pacegate_catalog_state SET audit_sequence = {last}, audit_hash = '{hash}'");
     place.tamper(&state).await;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use pacegate::{Limit, Timestamp};
-use pacegate_catalog::{AuditFilter, Expected, Retention, UserChange};
+use pacegate::{Config, Limit, Stores, Timestamp};
+use pacegate_catalog::{AuditFilter, Expected, Registry, Retention, UserChange};
 use tokio::task::JoinSet;
 
 use super::{Place, actor, rule};
@@ -79,6 +79,29 @@ pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
     done.store(true, Ordering::SeqCst);
     let seen = readers.join_all().await;
     assert!(seen.iter().sum::<usize>() > 10, "readers saw changes being made: {seen:?}");
+}
+
+/// A backup is restored while nodes run, and changed until its numbers are the same as before.
+pub(crate) async fn a_restored_catalog_is_read_again(place: &Place) {
+    let (node, other) = (place.open().await, place.open().await);
+    let registry = Registry::start(Config::default(), Stores::default(), node.clone()).await.unwrap();
+    let made = other.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
+    other.replace_rule(&actor(), &made.rule_id, None, &rule("a", 2), None).await.unwrap();
+    let (before, changed) = registry.refresh().await.unwrap();
+    assert!(changed && registry.refresh().await.unwrap() == (before, false));
+
+    super::audit::cut_off(place, 1).await;
+    place.tamper("UPDATE pacegate_catalog_state SET revision = 1, rules_revision = 1").await;
+    let (lower, changed) = registry.refresh().await.unwrap();
+    assert!(changed && lower.rules == 1 && lower.epoch != before.epoch, "{before:?} {lower:?}");
+
+    super::audit::cut_off(place, 0).await;
+    place.tamper("UPDATE pacegate_catalog_state SET revision = 0, rules_revision = 0").await;
+    other.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap()], None).await.unwrap();
+    let (same, changed) = registry.refresh().await.unwrap();
+    assert_eq!((same.all, same.rules), (lower.all, lower.rules));
+    assert!(changed && same.epoch != lower.epoch, "the same numbers in another history");
+    assert_eq!(registry.sources().catalog.plans.len(), 1);
 }
 
 pub(crate) async fn a_change_outlives_its_caller(place: &Place) {

@@ -111,6 +111,7 @@ macro_rules! catalog_suite {
             one_of_32_writers_with_the_same_version_wins,
             a_hundred_writers_leave_a_trail_without_gaps,
             lists_belong_to_their_revision,
+            a_restored_catalog_is_read_again,
             a_change_outlives_its_caller,
             keys_with_one_secret_are_made_once,
             the_trail_is_whole_while_old_records_go,
