@@ -1,9 +1,9 @@
 //! The decision log: what was decided, as far as it was sampled.
 
-use pacegate::Timestamp;
+use pacegate::{ENDPOINT_LENGTH_MAX, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::bounds::check_page;
+use crate::bounds::{NAME_LENGTH_MAX, USER_ID_LENGTH_MAX, check_page};
 use crate::catalog::Catalog;
 use crate::digest::key_of;
 use crate::error::CatalogError;
@@ -43,6 +43,44 @@ pub struct DecisionRecord {
     pub remaining: Option<u64>,
 }
 
+/// The most bytes of each text: those of a check that is valid, and what the table's columns hold.
+const REQUEST_ID_MAX: usize = 256;
+pub(crate) const DIMENSION_MAX: usize = 64;
+const METHOD_MAX: usize = 64;
+const REASON_MAX: usize = 64;
+
+impl DecisionRecord {
+    /// The record with texts that every database keeps: shortened to their bounds, and without NUL, which PostgreSQL has no place for.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let texts = [
+            (&mut self.dimension, DIMENSION_MAX),
+            (&mut self.identifier, USER_ID_LENGTH_MAX),
+            (&mut self.endpoint, ENDPOINT_LENGTH_MAX),
+        ];
+        let optional = [
+            (&mut self.request_id, REQUEST_ID_MAX),
+            (&mut self.user_id, USER_ID_LENGTH_MAX),
+            (&mut self.method, METHOD_MAX),
+            (&mut self.rule, NAME_LENGTH_MAX),
+            (&mut self.reason, REASON_MAX),
+        ];
+        let optional = optional.into_iter().filter_map(|(text, max)| text.as_mut().map(|text| (text, max)));
+        for (text, max) in texts.into_iter().chain(optional) {
+            fit(text, max);
+        }
+        self
+    }
+}
+
+/// Shortens a text at a character's end and replaces NUL.
+pub(crate) fn fit(text: &mut String, max: usize) {
+    text.truncate(text.floor_char_boundary(max));
+    if text.contains('\0') {
+        *text = text.replace('\0', " ");
+    }
+}
+
 /// Which decisions are wanted; all of them unless something is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecisionFilter {
@@ -59,38 +97,56 @@ pub struct DecisionFilter {
 const COLUMNS: &str = "number, at, request_id, user_id, dimension, identifier, endpoint, method, allowed, rule, reason, cost, quota, remaining_quota";
 
 impl Catalog {
-    /// Adds decisions to the log, up to [`DECISIONS_MAX`] at once.
+    /// Adds decisions to the log, up to [`DECISIONS_MAX`] at once. Says how many the database refused: one that it cannot keep does not
+    /// cost the others.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer; then none of them is there, or nobody knows.
-    pub async fn append_decisions(&self, decisions: &[DecisionRecord]) -> Result<(), CatalogError> {
-        for decisions in decisions.chunks(DECISIONS_MAX) {
-            let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"; decisions.len()].join(", ");
-            let sql = format!(
-                "INSERT INTO pacegate_decision_log (at, request_id, user_key, user_id, dimension, identifier, endpoint, method, allowed, rule, reason, cost, \
-                 quota, remaining_quota) VALUES {rows}"
-            );
-            let mut statement = self.statement(&sql);
-            for decision in decisions {
-                statement = statement
-                    .time(decision.at)
-                    .bind(decision.request_id.clone())
-                    .bind(decision.user_id.as_deref().map(key_of))
-                    .bind(decision.user_id.clone())
-                    .bind(decision.dimension.clone())
-                    .bind(decision.identifier.clone())
-                    .bind(decision.endpoint.clone())
-                    .bind(decision.method.clone())
-                    .bind(i64::from(decision.allowed))
-                    .bind(decision.rule.clone())
-                    .bind(decision.reason.clone())
-                    .bind(signed(decision.cost))
-                    .bind(decision.capacity.map(signed))
-                    .bind(decision.remaining.map(signed));
+    /// [`CatalogError`] when the database does not answer; then some of them may be missing.
+    pub async fn append_decisions(&self, decisions: &[DecisionRecord]) -> Result<u64, CatalogError> {
+        let mut refused = 0;
+        let mut batches: Vec<&[DecisionRecord]> = decisions.chunks(DECISIONS_MAX).rev().collect();
+        while let Some(batch) = batches.pop() {
+            match self.insert_decisions(batch).await {
+                Ok(()) => {}
+                Err(error) if error.is_value() && batch.len() == 1 => {
+                    tracing::warn!(%error, "a decision could not be logged");
+                    refused += 1;
+                }
+                Err(error) if error.is_value() => {
+                    let (first, second) = batch.split_at(batch.len() / 2);
+                    batches.extend([second, first]);
+                }
+                Err(error) => return Err(error),
             }
-            self.run(statement).await?;
         }
-        Ok(())
+        Ok(refused)
+    }
+
+    async fn insert_decisions(&self, decisions: &[DecisionRecord]) -> Result<(), CatalogError> {
+        let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"; decisions.len()].join(", ");
+        let sql = format!(
+            "INSERT INTO pacegate_decision_log (at, request_id, user_key, user_id, dimension, identifier, endpoint, method, allowed, rule, reason, cost, \
+             quota, remaining_quota) VALUES {rows}"
+        );
+        let mut statement = self.statement(&sql);
+        for decision in decisions {
+            statement = statement
+                .time(decision.at)
+                .bind(decision.request_id.clone())
+                .bind(decision.user_id.as_deref().map(key_of))
+                .bind(decision.user_id.clone())
+                .bind(decision.dimension.clone())
+                .bind(decision.identifier.clone())
+                .bind(decision.endpoint.clone())
+                .bind(decision.method.clone())
+                .bind(i64::from(decision.allowed))
+                .bind(decision.rule.clone())
+                .bind(decision.reason.clone())
+                .bind(signed(decision.cost))
+                .bind(decision.capacity.map(signed))
+                .bind(decision.remaining.map(signed));
+        }
+        self.run(statement).await.map(drop)
     }
 
     /// The newest decisions that the filter lets through, newest first, each with its number: those before the number `after`, if it is given. No more than
@@ -154,4 +210,41 @@ fn read(row: &AnyRow) -> Result<(i64, DecisionRecord), CatalogError> {
 
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_record_fits_every_database() {
+        let long = "ä\0".repeat(3_000);
+        let record = DecisionRecord {
+            request_id: Some(long.clone()),
+            user_id: Some(long.clone()),
+            dimension: long.clone(),
+            identifier: long.clone(),
+            endpoint: long.clone(),
+            method: Some(long.clone()),
+            rule: Some(long.clone()),
+            reason: Some(long),
+            ..DecisionRecord::default()
+        };
+        let bounded = record.bounded();
+        let texts = [
+            (bounded.request_id.as_deref().unwrap_or_default(), 256),
+            (bounded.user_id.as_deref().unwrap_or_default(), 1_024),
+            (&bounded.dimension, 64),
+            (&bounded.identifier, 1_024),
+            (&bounded.endpoint, 2_048),
+            (bounded.method.as_deref().unwrap_or_default(), 64),
+            (bounded.rule.as_deref().unwrap_or_default(), 128),
+            (bounded.reason.as_deref().unwrap_or_default(), 64),
+        ];
+        for (text, max) in texts {
+            assert!((max - 3..=max).contains(&text.len()) && !text.contains('\0'), "{} bytes", text.len());
+        }
+        let short = DecisionRecord { endpoint: "/a".into(), ..DecisionRecord::default() };
+        assert_eq!(short.clone().bounded(), short);
+    }
 }

@@ -26,6 +26,8 @@ enum Kind {
     RolledBack,
     Unavailable,
     Permanent,
+    /// The database cannot keep a value; the same statement without it may succeed.
+    Value,
     Uncertain,
 }
 
@@ -89,7 +91,12 @@ impl CatalogError {
 
     /// Trying again does not help: a wrong password, missing rights, an unknown schema, a file that is no database.
     pub fn is_permanent(&self) -> bool {
-        self.kind == Kind::Permanent
+        matches!(self.kind, Kind::Permanent | Kind::Value)
+    }
+
+    /// The database refused a value that a statement brought.
+    pub(crate) fn is_value(&self) -> bool {
+        self.kind == Kind::Value
     }
 
     /// The connection was lost while the change was committed; it may have been carried out or not.
@@ -189,11 +196,19 @@ fn of_database(error: &dyn DatabaseError) -> CatalogError {
         ("08P01", _) if error.message().contains("extra_float_digits") => CatalogError::permanent(
             "PgBouncer refuses a start-up parameter: add ignore_startup_parameters = extra_float_digits to its configuration",
         ),
+        // Too long, not in the character set, out of range, missing, or there already.
+        (_, 1048 | 1062 | 1264 | 1366 | 1406 | 3988) => value(error),
+        (code, _) if code.starts_with("22") || code.starts_with("23") => value(error),
         (_, 1146) | ("42P01", _) => {
             CatalogError::permanent("a table of the catalog is missing; restart to create it")
         }
         _ => CatalogError::permanent(format!("the catalog's database refuses: {}", error.message())),
     }
+}
+
+fn value(error: &dyn DatabaseError) -> CatalogError {
+    let message = format!("the catalog's database refuses a value: {}", error.message());
+    CatalogError::new(Kind::Value, message)
 }
 
 fn of_sqlite(error: &dyn DatabaseError) -> CatalogError {
@@ -203,6 +218,8 @@ fn of_sqlite(error: &dyn DatabaseError) -> CatalogError {
         5 | 6 => CatalogError::new(Kind::RolledBack, "the catalog's file stayed locked for too long"),
         8 => CatalogError::unavailable(READ_ONLY),
         13 => CatalogError::unavailable(FULL),
+        // Too big, a constraint, or of another type.
+        18..=20 => value(error),
         10 => CatalogError::unavailable(format!(
             "the catalog's file cannot be read or written: {}",
             error.message()

@@ -29,7 +29,9 @@ pub(crate) struct Journal {
     usage: Usage,
     log: DecisionLogConfig,
     retention: RetentionConfig,
-    rows: PerSecond,
+    /// How many rows a second: denials have a budget of their own, so that allowed requests cannot use it up.
+    allowed_rows: PerSecond,
+    denied_rows: PerSecond,
     dropped: AtomicU64,
 }
 
@@ -43,7 +45,8 @@ impl Journal {
             usage: Usage::default(),
             log: config.decision_log,
             retention: config.retention,
-            rows: PerSecond::new(config.decision_log.rows_per_second),
+            allowed_rows: PerSecond::new(config.decision_log.rows_per_second),
+            denied_rows: PerSecond::new(config.decision_log.rows_per_second),
             dropped: AtomicU64::new(0),
         }
     }
@@ -56,11 +59,17 @@ impl Journal {
         for (dimension, identifier) in check.identities() {
             self.usage.count(dimension, identifier, decision.allowed);
         }
-        let share = if decision.allowed { self.log.allowed } else { self.log.denied };
+        let (share, rows) = if decision.allowed {
+            (self.log.allowed, &self.allowed_rows)
+        } else {
+            (self.log.denied, &self.denied_rows)
+        };
         if share <= 0.0 || (share < 1.0 && fastrand::f64() >= share) {
             return;
         }
-        if !self.rows.admit() {
+        // The second half of the queue is for denials.
+        let has_room = !decision.allowed || self.queue.capacity() > self.queue.max_capacity() / 2;
+        if !has_room || !rows.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -121,10 +130,11 @@ impl Journal {
             if batch.is_empty() {
                 return;
             }
-            if let Err(error) = self.catalog.append_decisions(&batch).await {
+            let refused = self.catalog.append_decisions(&batch).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, decisions = batch.len(), "decisions could not be logged");
-                self.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            }
+                batch.len() as u64
+            });
+            self.dropped.fetch_add(refused, Ordering::Relaxed);
         }
     }
 
@@ -184,6 +194,7 @@ fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionR
         capacity: answer.map(|answer| answer.capacity.into()),
         remaining: answer.and_then(|answer| answer.remaining).map(Into::into),
     }
+    .bounded()
 }
 
 impl fmt::Debug for Journal {

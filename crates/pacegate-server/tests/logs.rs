@@ -131,3 +131,22 @@ async fn the_audit_trail_says_who_did_what() {
     let rest = get(&client, &format!("/api/v1/audit?cursor={}", page["next_cursor"].as_str().unwrap())).await;
     assert_eq!(rest["records"].as_array().unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn allowed_requests_do_not_use_up_the_rows_of_denials() {
+    let client = Client::managed(
+        "rules: [{name: few, dimension: user, algorithm: fixed_window, limit: 200, window: 1h}]",
+    )
+    .await;
+    for _ in 0..200 {
+        assert_eq!(check(&client, "u1", "/orders").await, 200);
+    }
+    for _ in 0..5 {
+        assert_eq!(check(&client, "u1", "/orders").await, 429);
+    }
+    client.live().finish_logs().await;
+    let denied = get(&client, "/api/v1/logs?allowed=false").await;
+    assert_eq!(denied["decisions"].as_array().unwrap().len(), 5);
+    let allowed = get(&client, "/api/v1/logs?allowed=true").await;
+    assert!(allowed["decisions"].as_array().unwrap().len() < 200, "they have a budget too");
+}

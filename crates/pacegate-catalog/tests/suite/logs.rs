@@ -55,6 +55,30 @@ pub(crate) async fn decisions_are_kept_and_filtered(place: &Place) {
     assert!(catalog.decision_page(DecisionFilter::default(), None, 1_001).await.is_err());
 }
 
+/// What is not bounded before it comes here: only its own row may be lost.
+pub(crate) async fn refused_decision_costs_no_other_row(place: &Place) {
+    let catalog = place.open().await;
+    let mut all: Vec<DecisionRecord> = (0..700).map(|number| decision(place, number)).collect();
+    all[123].method = Some("M".repeat(65));
+    all[456].identifier = "a\0b".into();
+    let refused = catalog.append_decisions(&all).await.unwrap();
+    let mut kept = Vec::new();
+    let mut after = None;
+    while let Some(page) = Some(catalog.decision_page(DecisionFilter::default(), after, 1_000).await.unwrap())
+        .filter(|page| !page.is_empty())
+    {
+        after = page.last().map(|(number, _)| *number);
+        kept.extend(page.into_iter().map(|(_, record)| record));
+    }
+    assert!(refused <= 2, "{refused} rows were refused");
+    assert_eq!(kept.len() as u64 + refused, 700);
+    // As they come from the service, all are kept, and so is usage by such an identifier.
+    let bounded: Vec<DecisionRecord> = all.into_iter().map(DecisionRecord::bounded).collect();
+    assert_eq!(catalog.append_decisions(&bounded).await.unwrap(), 0);
+    let usage = [used(place.now(), "a\0b", 1, 0), used(place.now(), &"u".repeat(5_000), 1, 0)];
+    catalog.add_usage(Period::Minute, &usage).await.unwrap();
+}
+
 fn used(start: Timestamp, identifier: &str, allowed: u64, blocked: u64) -> UsageRecord {
     UsageRecord { start, dimension: "user".into(), identifier: identifier.into(), allowed, blocked }
 }

@@ -124,6 +124,7 @@ macro_rules! catalog_suite {
         ]);
         $crate::catalog_suite!($place, logs: [
             decisions_are_kept_and_filtered,
+            refused_decision_costs_no_other_row,
             usage_adds_up,
             usage_pages_have_every_identifier_once,
             what_is_too_old_is_removed_and_the_trail_stays_verifiable,
