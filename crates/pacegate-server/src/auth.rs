@@ -3,11 +3,12 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use ipnet::IpNet;
-use pacegate::{Check, Config, Decision, Limit, Limiter, Role};
+use pacegate::{Algorithm, Check, Config, Decision, Limit, Limiter, Role, Stores};
 use pacegate_catalog::Actor;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -27,6 +28,7 @@ pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) ->
     }
 }
 
+const MINUTE: Duration = Duration::from_secs(60);
 /// How many wrong keys an address may try a minute.
 const ATTEMPTS_PER_MINUTE: u64 = 20;
 
@@ -128,21 +130,12 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(config: &Config, live: Option<Arc<Live>>, admin_key: Option<AdminKey>) -> Self {
-        let plans = [
-            ("reads", config.management.reads_per_minute),
-            ("writes", config.management.writes_per_minute),
-            ("attempts", ATTEMPTS_PER_MINUTE),
-        ];
-        let builder = plans.into_iter().fold(Limiter::builder(), |builder, (name, quota)| {
-            // Bounded by the configuration, so that each is a limit.
-            builder.plan(name, Limit::per_minute(quota).ok())
-        });
         Self {
             admin_key,
             live,
             admin_allow: config.server.admin_allow.clone(),
             require_key: config.server.require_key,
-            own_limits: builder.build().unwrap_or_default(),
+            own_limits: own_limits(config, Stores::default()),
         }
     }
 
@@ -271,6 +264,20 @@ impl Gate {
     }
 }
 
+/// The limits of the service's own operations. A log counts exactly: in any minute, not only in those that begin with a full bucket.
+fn own_limits(config: &Config, stores: Stores) -> Limiter {
+    let plans = [
+        ("reads", config.management.reads_per_minute),
+        ("writes", config.management.writes_per_minute),
+        ("attempts", ATTEMPTS_PER_MINUTE),
+    ];
+    let builder = plans.into_iter().fold(Limiter::builder().stores(stores), |builder, (name, quota)| {
+        // Bounded by the configuration, so that each is a limit.
+        builder.plan(name, Limit::try_new(Algorithm::SlidingLog, quota, MINUTE).ok())
+    });
+    builder.build().unwrap_or_default()
+}
+
 fn too_many(decision: &Decision, message: &str) -> ApiError {
     let seconds = decision.retry_after().map_or(1, pacegate_tower::headers::seconds_ceil);
     ApiError::new(Code::RateLimited, message).retry_after(seconds)
@@ -294,4 +301,41 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     let authorization = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = authorization.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::collections::VecDeque;
+
+    use pacegate::{Clock, MemoryStore};
+    use pacegate_testkit::SimulatedClock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn management_limits_hold_in_any_minute() {
+        let config = Config::default();
+        let clock = Arc::new(SimulatedClock::default());
+        let store = MemoryStore::with_clock(config.stores[0].memory, clock.clone());
+        let limits = own_limits(&config, Stores::memory(Arc::new(store)));
+        for (plan, quota) in [("writes", 100), ("reads", 1_000), ("attempts", 20)] {
+            let mut passed = VecDeque::new();
+            // Ten a second, then as fast as possible, then slowly, over five minutes.
+            for step in [100, 1, 250].into_iter().cycle().take(3_000) {
+                clock.advance(Duration::from_millis(step));
+                let now = clock.now();
+                while passed.front().is_some_and(|first| now.saturating_since(*first) >= MINUTE) {
+                    passed.pop_front();
+                }
+                let has_room = passed.len() < quota;
+                let decision = limits.check_now(&Check::key("k").plan(plan)).unwrap();
+                assert_eq!(decision.allowed, has_room, "{plan}: {} in the last minute", passed.len());
+                if has_room {
+                    passed.push_back(now);
+                }
+            }
+        }
+    }
 }

@@ -146,6 +146,9 @@ fn read_service(field: Field, mistakes: &mut Mistakes) -> Option<ServiceConfig> 
     Some(ServiceConfig { url: url?, key, tls })
 }
 
+/// The most that a sliding log counts.
+const MANAGEMENT_MAX: u64 = Limit::SLIDING_LOG_QUOTA_MAX;
+
 fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
     for (name, target) in [
@@ -153,7 +156,7 @@ fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &m
         ("writes_per_minute", &mut management.writes_per_minute),
     ] {
         if let Some(field) = fields.take(name)
-            && let Some(number) = bounded(&field, 1, 1_000_000_000, mistakes)
+            && let Some(number) = bounded(&field, 1, MANAGEMENT_MAX, mistakes)
         {
             *target = number as u64;
         }
