@@ -123,9 +123,9 @@ impl Catalog {
     }
 
     async fn insert_decisions(&self, decisions: &[DecisionRecord]) -> Result<(), CatalogError> {
-        let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"; decisions.len()].join(", ");
+        let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"; decisions.len()].join(", ");
         let sql = format!(
-            "INSERT INTO pacegate_decision_log (at, request_id, user_key, user_id, dimension, identifier, endpoint, method, allowed, rule, reason, cost, \
+            "INSERT INTO pacegate_decision_log (at, request_id, user_key, user_id, dimension, identifier, endpoint_key, endpoint, method, allowed, rule, reason, cost, \
              quota, remaining_quota) VALUES {rows}"
         );
         let mut statement = self.statement(&sql);
@@ -137,6 +137,7 @@ impl Catalog {
                 .bind(decision.user_id.clone())
                 .bind(decision.dimension.clone())
                 .bind(decision.identifier.clone())
+                .bind(key_of(&decision.endpoint))
                 .bind(decision.endpoint.clone())
                 .bind(decision.method.clone())
                 .bind(i64::from(decision.allowed))
@@ -164,7 +165,7 @@ impl Catalog {
         let mut sql = format!("SELECT {COLUMNS} FROM pacegate_decision_log WHERE number < ?");
         let conditions = [
             (filter.user_id.is_some(), " AND user_key = ?"),
-            (filter.endpoint.is_some(), " AND endpoint = ?"),
+            (filter.endpoint.is_some(), " AND endpoint_key = ?"),
             (filter.since.is_some(), " AND at >= ?"),
             (filter.allowed.is_some(), " AND allowed = ?"),
         ];
@@ -175,7 +176,7 @@ impl Catalog {
             statement = statement.bind(key_of(user_id));
         }
         if let Some(endpoint) = filter.endpoint {
-            statement = statement.bind(endpoint);
+            statement = statement.bind(key_of(&endpoint));
         }
         if let Some(since) = filter.since {
             statement = statement.time(since);

@@ -1,13 +1,15 @@
 //! The schema, by numbered steps that run at start under a lock, one node at a time.
 
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, raw_sql};
+use tokio::time::timeout;
 
 use crate::database::Kind;
 use crate::error::CatalogError;
 use crate::statement::{PATIENT_TIMEOUT, STATEMENT_TIMEOUT, Statement, bounded, column};
 
 /// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
-const STEPS: [&str; 2] = [include_str!("migrations/1.sql"), include_str!("migrations/2.sql")];
+const STEPS: [&str; 3] =
+    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
 
 const VERSIONS: &str =
     "CREATE TABLE IF NOT EXISTS pacegate_catalog_schema (version BIGINT NOT NULL PRIMARY KEY)";
@@ -53,8 +55,23 @@ async fn steps(connection: &mut AnyConnection, kind: Kind) -> Result<(), Catalog
             Kind::MySql => "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
         };
         let text = if kind == Kind::MySql { "LONGTEXT" } else { "TEXT" };
-        let step = step.replace("{serial}", serial).replace("{text}", text).replace("{table}", table(kind));
-        run(connection, step).await?;
+        let if_missing = if matches!(kind, Kind::Postgres { .. }) { "IF NOT EXISTS" } else { "" };
+        let index_if_missing = if kind == Kind::MySql { "" } else { "IF NOT EXISTS" };
+        let step = step
+            .replace("{serial}", serial)
+            .replace("{text}", text)
+            .replace("{table}", table(kind))
+            .replace("{if_missing}", if_missing)
+            .replace("{index_if_missing}", index_if_missing);
+        // One by one: a step that was interrupted in MySQL goes on after what is there already.
+        for statement in step.split_inclusive(";\n").filter(|statement| !statement.trim().is_empty()) {
+            let done = raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut *connection);
+            match timeout(PATIENT_TIMEOUT, done).await {
+                Ok(Err(error)) if is_there_already(&error) => {}
+                Ok(done) => done.map(drop).map_err(|error| CatalogError::before_commit(&error))?,
+                Err(_) => return Err(CatalogError::unavailable("the catalog's database does not answer")),
+            }
+        }
         let record = "INSERT INTO pacegate_catalog_schema (version) VALUES (?)";
         Statement::new(kind, record).bind(number).run(connection).await?;
         tracing::info!(version = number, "the catalog's schema is brought up to date");
@@ -69,6 +86,15 @@ async fn version_now(connection: &mut AnyConnection, kind: Kind) -> Result<i64, 
     let version = version(&mut transaction, kind).await;
     bounded(STATEMENT_TIMEOUT, transaction.rollback()).await?;
     version
+}
+
+/// Whether a column or an index is there already, in databases that cannot be told to make it only if it is missing.
+fn is_there_already(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else { return false };
+    match error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
+        Some(error) => matches!(error.number(), 1060 | 1061),
+        None => error.message().starts_with("duplicate column name"),
+    }
 }
 
 async fn version(connection: &mut AnyConnection, kind: Kind) -> Result<i64, CatalogError> {

@@ -7,9 +7,9 @@ mod suite;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use pacegate_catalog::Catalog;
+use pacegate_catalog::{Catalog, DecisionRecord};
 use pacegate_testkit::server::Postgres;
-use sqlx::{Connection, PgConnection, raw_sql};
+use sqlx::{Connection, PgConnection, Row, raw_sql};
 use suite::Place;
 use tokio::task::JoinSet;
 
@@ -56,4 +56,24 @@ async fn nodes_that_meet_while_they_make_tables_wait_for_each_other() {
     for start in starts.join_all().await {
         start.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decisions_at_an_endpoint_are_found_by_their_index() {
+    let place = database();
+    let catalog = place.open().await;
+    let decision =
+        |number: usize| DecisionRecord { endpoint: format!("/{number}"), ..DecisionRecord::default() };
+    let decisions: Vec<DecisionRecord> = (0..5_000).map(decision).collect();
+    catalog.append_decisions(&decisions).await.unwrap();
+    place.tamper("ANALYZE pacegate_decision_log").await;
+    let plan = "SELECT number FROM pacegate_decision_log WHERE number < 9000 AND endpoint_key = 'a' ORDER BY number DESC LIMIT 5";
+    let mut lines = String::new();
+    let mut connection = PgConnection::connect(&place.url).await.unwrap();
+    for row in
+        sqlx::query(sqlx::AssertSqlSafe(format!("EXPLAIN {plan}"))).fetch_all(&mut connection).await.unwrap()
+    {
+        lines.push_str(row.get(0));
+    }
+    assert!(lines.contains("pacegate_decision_log_by_endpoint"), "{lines}");
 }

@@ -170,3 +170,16 @@ async fn a_database_that_was_emptied_beside_its_key_is_found() {
     let catalog = Catalog::open(&url).await.unwrap();
     assert_eq!(catalog.audit_verify(None).await.unwrap().problems, [AuditProblem::Emptied]);
 }
+
+#[tokio::test]
+async fn decisions_at_an_endpoint_are_found_by_their_index() {
+    let place = file();
+    drop(place.open().await);
+    let plan = "EXPLAIN QUERY PLAN SELECT number FROM pacegate_decision_log WHERE number < 9 AND endpoint_key = 'a' ORDER BY number DESC LIMIT 5";
+    let detail = place.column(plan, 3).await;
+    assert!(
+        detail.contains("USING")
+            && detail.contains("pacegate_decision_log_by_endpoint (endpoint_key=? AND number<?)"),
+        "{detail}"
+    );
+}

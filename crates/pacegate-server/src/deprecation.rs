@@ -21,12 +21,14 @@ use thiserror::Error;
 pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
 /// When it may stop answering.
 pub(crate) const SUNSET: HeaderName = HeaderName::from_static("sunset");
-/// Users have at least this long to move.
+/// An endpoint answers for at least this long after it was deprecated.
 const NOTICE_MONTHS: i64 = 6;
+/// And for at least this long after its successor was released: an old version of the API lives a year beside the new one.
+const OVERLAP_MONTHS: i64 = 12;
 
-/// What is deprecated today: method, path as the OpenAPI document has it, since, sunset, successor. Checks are not looked up in the
+/// What is deprecated today: method, path as the OpenAPI document has it, when its successor was released, since, sunset, successor. Checks are not looked up in the
 /// router, so that deprecating them means taking the short way out of `App::dispatch` first.
-const TABLE: [(Method, &str, Date, Date, &str); 0] = [];
+const TABLE: [(Method, &str, Date, Date, Date, &str); 0] = [];
 
 /// One endpoint on its way out.
 #[derive(Clone, Debug)]
@@ -43,14 +45,16 @@ pub(crate) struct Deprecation {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum InvalidDeprecation {
     /// Too little time to move.
-    #[error("{path} would end on {sunset}, which is less than 6 months after {since}")]
+    #[error(
+        "{path} would end on {sunset}; it answers until {earliest} at least: 6 months of notice, and 12 months beside its successor"
+    )]
     TooSoon {
         /// The endpoint.
         path: String,
-        /// When it would be deprecated.
-        since: Date,
         /// When it would end.
         sunset: Date,
+        /// When it may end.
+        earliest: Date,
     },
     /// Dates or a successor that no header can carry.
     #[error("the dates or the successor of {path} cannot stand in a header")]
@@ -62,17 +66,21 @@ pub(crate) enum InvalidDeprecation {
 
 impl Deprecation {
     /// The endpoint at `path` is deprecated from the beginning of `since` (UTC), may stop answering at the beginning of `sunset`, and has
-    /// `successor` in its place.
+    /// `successor`, which was `released` then, in its place.
     pub(crate) fn new(
         method: Method,
         path: &str,
+        released: Date,
         since: Date,
         sunset: Date,
         successor: &str,
     ) -> Result<Self, InvalidDeprecation> {
         let unwritable = || InvalidDeprecation::Unwritable { path: path.to_owned() };
-        if since.checked_add(NOTICE_MONTHS.months()).map_err(|_| unwritable())? > sunset {
-            return Err(InvalidDeprecation::TooSoon { path: path.to_owned(), since, sunset });
+        let notice = since.checked_add(NOTICE_MONTHS.months()).map_err(|_| unwritable())?;
+        let overlap = released.checked_add(OVERLAP_MONTHS.months()).map_err(|_| unwritable())?;
+        let earliest = notice.max(overlap);
+        if earliest > sunset {
+            return Err(InvalidDeprecation::TooSoon { path: path.to_owned(), sunset, earliest });
         }
         let begin = |date: Date| date.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp());
         let since: Timestamp = begin(since).map_err(|_| unwritable())?;
@@ -97,8 +105,8 @@ impl Deprecation {
 
 /// What is deprecated today. An entry that is wrong is left out and logged; a test sees to it that there is none.
 pub(crate) fn deprecations() -> Vec<Deprecation> {
-    let entries = TABLE.into_iter().filter_map(|(method, path, since, sunset, successor)| {
-        Deprecation::new(method, path, since, sunset, successor)
+    let entries = TABLE.into_iter().filter_map(|(method, path, released, since, sunset, successor)| {
+        Deprecation::new(method, path, released, since, sunset, successor)
             .inspect_err(|error| tracing::error!(%error, "an endpoint is not marked as deprecated"))
             .ok()
     });
@@ -160,7 +168,8 @@ mod tests {
     use crate::rest::{is_check, routes};
 
     fn deprecated(method: Method, path: &str) -> Deprecation {
-        Deprecation::new(method, path, date(2026, 11, 16), date(2027, 6, 1), "/api/v2/health").unwrap()
+        let (released, since, sunset) = (date(2026, 5, 1), date(2026, 11, 16), date(2027, 6, 1));
+        Deprecation::new(method, path, released, since, sunset, "/api/v2/health").unwrap()
     }
 
     fn app(deprecations: Vec<Deprecation>) -> App {
@@ -212,12 +221,30 @@ mod tests {
     }
 
     #[test]
+    fn old_version_answers_for_twelve_months_beside_its_successor() {
+        let new =
+            |released, since, sunset| Deprecation::new(Method::GET, "/x", released, since, sunset, "/y");
+        // Released and deprecated at once: notice alone is not enough.
+        let released = date(2026, 1, 31);
+        assert!(matches!(
+            new(released, released, date(2027, 1, 30)),
+            Err(InvalidDeprecation::TooSoon { earliest, .. }) if earliest == date(2027, 1, 31)
+        ));
+        assert!(new(released, released, date(2027, 1, 31)).is_ok());
+        // Deprecated late: notice counts as well.
+        assert!(new(released, date(2026, 12, 1), date(2027, 5, 31)).is_err());
+        assert!(new(released, date(2026, 12, 1), date(2027, 6, 1)).is_ok());
+    }
+
+    #[test]
     fn users_have_six_months() {
-        let new = |sunset| Deprecation::new(Method::GET, "/x", date(2026, 8, 31), sunset, "/y");
+        let new =
+            |sunset| Deprecation::new(Method::GET, "/x", date(2025, 8, 31), date(2026, 8, 31), sunset, "/y");
         assert!(matches!(new(date(2027, 2, 27)), Err(InvalidDeprecation::TooSoon { .. })));
         assert!(new(date(2027, 2, 28)).is_ok(), "the last day of the sixth month");
         assert!(matches!(new(date(2026, 8, 30)), Err(InvalidDeprecation::TooSoon { .. })));
-        let successor = Deprecation::new(Method::GET, "/x", date(2026, 1, 1), date(2027, 1, 1), "/y\n");
+        let (released, sunset) = (date(2026, 1, 1), date(2027, 1, 1));
+        let successor = Deprecation::new(Method::GET, "/x", released, released, sunset, "/y\n");
         assert!(matches!(successor, Err(InvalidDeprecation::Unwritable { .. })));
     }
 

@@ -65,9 +65,13 @@ impl Place {
     }
 
     pub(crate) async fn text(&self, sql: &str) -> String {
+        self.column(sql, 0).await
+    }
+
+    pub(crate) async fn column(&self, sql: &str, index: usize) -> String {
         let mut connection = self.connect().await;
         let row = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await.unwrap();
-        row.get(0)
+        row.get(index)
     }
 
     async fn connect(&self) -> AnyConnection {
