@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use pacegate::{Clock, WallClock};
@@ -62,6 +63,8 @@ pub struct Catalog {
     pub(crate) pepper: Arc<str>,
     /// What the audit trail is keyed with.
     pub(crate) audit_key: Arc<AuditKeySource>,
+    /// How many rules come from elsewhere and leave less room here.
+    pub(crate) rules_elsewhere: Arc<AtomicUsize>,
     /// The history that this node has seen. Its lock orders the looks at it.
     lineage: Arc<Mutex<Lineage>>,
     /// Changes of this node wait here, and not each with a connection for the row that all of them lock first.
@@ -116,6 +119,7 @@ impl Catalog {
             clock,
             pepper: Arc::default(),
             audit_key: Arc::new(AuditKeySource::Known(given.clone().unwrap_or(unknown))),
+            rules_elsewhere: Arc::default(),
             lineage: Arc::default(),
             turn: Arc::default(),
         };

@@ -1,6 +1,7 @@
 //! One change: a transaction that first of all takes the catalog's turn, and ends with its audit record.
 
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pacegate::Timestamp;
@@ -40,6 +41,8 @@ pub(crate) struct Change<'c> {
     /// The revision it makes: greater than that of everything before.
     pub(crate) revision: i64,
     pub(crate) now: Timestamp,
+    /// How many rules the configuration file has.
+    pub(crate) rules_elsewhere: usize,
     actor: &'c Actor,
     key_source: &'c AuditKeySource,
     /// Known once something was sealed or recorded.
@@ -213,6 +216,7 @@ impl Catalog {
             kind: self.kind,
             revision,
             now: self.clock.now(),
+            rules_elsewhere: self.rules_elsewhere.load(Ordering::Relaxed),
             actor,
             key_source: &self.audit_key,
             key: None,

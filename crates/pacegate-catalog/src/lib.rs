@@ -62,6 +62,7 @@ pub use catalog::{Catalog, CatalogOptions};
 pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord};
 pub use error::CatalogError;
 pub use overrides::OVERRIDES_MAX;
+pub use pacegate::RULES_MAX;
 pub use plans::PLANS_MAX;
 pub use precondition::{Expected, RuleRef};
 pub use record::{
@@ -70,5 +71,4 @@ pub use record::{
 };
 pub use registry::{Registry, RegistryError, Rounds, Sources};
 pub use retention::{Removed, Retention};
-pub use rules::RULES_MAX;
 pub use usage::{Period, UsageFilter, UsageRecord};

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate::{Config, InvalidRules, Limiter, LimiterBuilder, Rule, Stores};
+use pacegate::{Config, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
 use tokio::sync::Mutex;
 
 use crate::catalog::Catalog;
@@ -63,6 +64,7 @@ impl Registry {
     pub async fn start(config: Config, stores: Stores, catalog: Catalog) -> Result<Self, RegistryError> {
         let current = Sources { catalog: Arc::new(catalog.rules().await?), file: Arc::new(config) };
         let limiter = current.builder(&stores).stores(stores).build()?;
+        catalog.rules_elsewhere.store(current.of_file(), Ordering::Relaxed);
         let shown = ArcSwap::from_pointee(current.clone());
         Ok(Self { limiter, catalog, shown, current: Mutex::new(current) })
     }
@@ -120,6 +122,7 @@ impl Registry {
 
     fn put(&self, current: &mut Sources, next: Sources) -> Result<(), RegistryError> {
         self.limiter.replace(next.builder(self.limiter.stores()))?;
+        self.catalog.rules_elsewhere.store(next.of_file(), Ordering::Relaxed);
         self.shown.store(Arc::new(next.clone()));
         *current = next;
         Ok(())
@@ -166,6 +169,8 @@ impl Sources {
             tracing::error!(message, "a rule of the catalog is not in force");
         }
         let in_file: HashSet<_> = self.file.rules.iter().map(Rule::variant).collect();
+        let mut room = RULES_MAX.saturating_sub(self.of_file());
+        let mut left_out = 0_usize;
         for stored in &self.catalog.rules {
             let rule_id = stored.rule_id.as_str();
             if in_file.contains(&stored.rule.variant()) {
@@ -180,7 +185,20 @@ impl Sources {
                     "this node has no such store; the default one counts the rule"
                 );
             }
+            // Another node's file may leave room for more. Too many would keep all others from coming into force.
+            if room == 0 {
+                left_out += 1;
+                continue;
+            }
+            room -= 1;
             builder = builder.rule(rule);
+        }
+        if left_out > 0 {
+            tracing::error!(
+                rules = left_out,
+                max = RULES_MAX,
+                "the newest rules of the catalog are not in force: there are too many with those of the file"
+            );
         }
         for plan in &self.catalog.plans {
             if self.file.plans.iter().any(|(name, _)| *name == plan.name) {
@@ -193,6 +211,11 @@ impl Sources {
             builder = builder.plan(&plan.name, plan.limits.iter().copied());
         }
         builder
+    }
+
+    /// How many rules the file has, with those for descriptors.
+    fn of_file(&self) -> usize {
+        self.file.rules.len() + self.file.descriptors.len()
     }
 
     /// The id of a rule of the file, which stays the same as long as its variant does.

@@ -1,6 +1,6 @@
 //! Rules in the catalog.
 
-use pacegate::Rule;
+use pacegate::{RULES_MAX, Rule};
 use sqlx::Connection;
 use sqlx::any::AnyRow;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -17,8 +17,6 @@ use crate::seal::Sealed;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 use crate::{json, plans, rule_row};
 
-/// How many rules there may be.
-pub const RULES_MAX: usize = 100_000;
 /// How many are read at a time when all are.
 const LOAD_PAGE: i64 = 5_000;
 
@@ -293,11 +291,15 @@ async fn create(
 ) -> Result<StoredRule, CatalogError> {
     let count = change.statement("SELECT COUNT(*) FROM pacegate_rules").row(change.connection).await?;
     let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
-    if usize::try_from(count).unwrap_or(usize::MAX) >= RULES_MAX {
-        return Err(CatalogError::invalid(
-            "rules",
-            format!("there are {count} rules already, the most there may be"),
-        ));
+    let total = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(change.rules_elsewhere);
+    if total >= RULES_MAX {
+        let message = match change.rules_elsewhere {
+            0 => format!("there are {count} rules already, the most there may be"),
+            of_file => format!(
+                "there are {total} rules already, {of_file} of the configuration file and {count} of the catalog; at most {RULES_MAX} can be in force"
+            ),
+        };
+        return Err(CatalogError::invalid("rules", message));
     }
     let stored = StoredRule {
         // No other rule is made by this revision.

@@ -7,7 +7,8 @@ mod suite;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use pacegate_catalog::{AuditProblem, Catalog, RULES_MAX};
+use pacegate::{Check, Config, Rule, Stores};
+use pacegate_catalog::{AuditProblem, Catalog, RULES_MAX, Registry};
 use suite::{Place, actor, rule};
 use tokio::task::JoinSet;
 
@@ -182,4 +183,38 @@ async fn decisions_at_an_endpoint_are_found_by_their_index() {
             && detail.contains("pacegate_decision_log_by_endpoint (endpoint_key=? AND number<?)"),
         "{detail}"
     );
+}
+
+#[tokio::test]
+async fn rules_of_the_file_leave_less_room_for_those_of_the_catalog() {
+    let place = file();
+    let catalog = place.open().await;
+    let config = |count: usize| {
+        let rules = (0..count)
+            .map(|number| Rule { identifier: Some(format!("x{number}")), ..rule("of the file", 1) })
+            .collect();
+        Config { rules, ..Config::default() }
+    };
+    let registry = Registry::start(config(RULES_MAX - 2), Stores::default(), catalog.clone()).await.unwrap();
+    catalog.create_rule(&actor(), &rule("first", 1), None).await.unwrap();
+    catalog.create_rule(&actor(), &rule("second", 1), None).await.unwrap();
+    for error in [
+        catalog.create_rule(&actor(), &rule("third", 1), None).await.unwrap_err(),
+        catalog.put_rule(&actor(), &rule("third", 1), None, None).await.unwrap_err(),
+    ] {
+        assert!(error.is_invalid() && error.field() == Some("rules"), "{error}");
+        assert!(
+            error.to_string().contains("99998 of the configuration file and 2 of the catalog"),
+            "{error}"
+        );
+    }
+    registry.refresh().await.unwrap();
+    // A file that grows pushes out the newest rules of the catalog, and nothing else.
+    registry.reload(config(RULES_MAX - 1)).await.unwrap();
+    let decision = registry.limiter().check(&Check::new("user", "u1").endpoint("/")).await.unwrap();
+    let names: Vec<&str> = decision.limits().iter().map(|limit| &*limit.name).collect();
+    assert_eq!(names, ["first"]);
+    assert!(registry.reload(config(RULES_MAX + 1)).await.is_err());
+    registry.reload(config(1)).await.unwrap();
+    catalog.create_rule(&actor(), &rule("third", 1), None).await.unwrap();
 }

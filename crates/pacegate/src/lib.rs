@@ -98,6 +98,7 @@ pub use plan::Plan;
 pub use profile::{Numbers, Profile};
 pub use remote::{Remote, RemoteAnswers, RemoteFuture};
 pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, POLICY_NAME, Rule, Scope, Why};
+pub use ruleset::RULES_MAX;
 pub use stores::Stores;
 
 #[cfg(feature = "macros")]

@@ -101,10 +101,10 @@ fn limit_for(limit: &Arc<NamedLimit>, profile: Option<&Profile>, can_be_custom: 
     replaced.map_or_else(|| limit.clone(), Arc::new)
 }
 
-impl RuleSet {
-    /// The most rules a set can have.
-    pub(crate) const RULES_MAX: usize = 100_000;
+/// The most rules that can be in force: those of the file, of its descriptors and of the catalog together.
+pub const RULES_MAX: usize = 100_000;
 
+impl RuleSet {
     pub(crate) fn compile(
         rules: &[Rule],
         descriptors: &[DescriptorRule],
@@ -115,8 +115,8 @@ impl RuleSet {
         stores: &Stores,
     ) -> Result<Self, InvalidRules> {
         let count = rules.len() + descriptors.len();
-        if count > Self::RULES_MAX {
-            return Err(InvalidRules::TooMany { rules: count, max: Self::RULES_MAX });
+        if count > RULES_MAX {
+            return Err(InvalidRules::TooMany { rules: count, max: RULES_MAX });
         }
         let descriptors = DescriptorSet::compile(descriptors, on_store_error, stores)?;
         let mut variants = HashSet::new();

@@ -407,3 +407,19 @@ fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reporte
         assert!(error.starts_with(expected) && error.lines().count() == 1, "{text}: {error}");
     }
 }
+
+#[test]
+fn file_may_have_as_many_rules_as_can_be_in_force() {
+    let rule = |number: usize| {
+        format!(
+            "  - {{name: r{number}, dimension: user, endpoint: \"/e{number}\", algorithm: gcra, limit: 5, window: 1s, burst: 7, method: GET, tier: t}}\n"
+        )
+    };
+    let text: String =
+        std::iter::once("rules:\n".to_owned()).chain((0..pacegate::RULES_MAX).map(rule)).collect();
+    let config = Config::parse(&text).unwrap();
+    assert_eq!(config.rules.len(), pacegate::RULES_MAX);
+    let error = Config { rules: [config.rules.clone(), vec![config.rules[0].clone()]].concat(), ..config };
+    let error = error.limiter().unwrap_err().to_string();
+    assert_eq!(error, "100001 rules are more than the 100000 that are allowed");
+}

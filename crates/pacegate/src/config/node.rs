@@ -60,6 +60,11 @@ impl fmt::Display for Place {
     }
 }
 
+/// The most values of a document: 40 for each of the rules that there may be.
+const NODES_MAX: usize = 40 * crate::ruleset::RULES_MAX;
+/// The most bytes of text in them.
+const SCALAR_BYTES_MAX: usize = 256 * 1024 * 1024;
+
 impl Node {
     pub(crate) fn new(place: Place, value: Value) -> Self {
         Self { place, value, written: None, span: 0..0 }
@@ -67,7 +72,15 @@ impl Node {
 
     /// Reads a document; an empty one is an empty map.
     pub(crate) fn parse(text: &str) -> Result<Self, (u64, String)> {
-        let parsed: Result<Option<Self>, _> = serde_saphyr::from_str(text);
+        // Room for as many rules as there may be, each with all of its fields.
+        let options = serde_saphyr::options! {
+            budget: serde_saphyr::budget! {
+                max_nodes: NODES_MAX,
+                max_events: 2 * NODES_MAX,
+                max_total_scalar_bytes: SCALAR_BYTES_MAX,
+            },
+        };
+        let parsed: Result<Option<Self>, _> = serde_saphyr::from_str_with_options(text, options);
         match parsed {
             Ok(Some(mut node)) => {
                 node.remember_text(text);
