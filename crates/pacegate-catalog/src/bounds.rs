@@ -1,45 +1,41 @@
 //! What values the catalog takes.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use pacegate::{Algorithm, Limit, Numbers, Rule};
+use pacegate::identity::{self, InvalidIdentity, NAME_LENGTH_MAX};
+use pacegate::{Algorithm, InvalidRule, Limit, Numbers, PLAN_LIMITS_MAX, Rule};
 
 use crate::error::CatalogError;
 
-/// The longest name of a rule, plan, tier, store or key, in bytes.
-pub const NAME_LENGTH_MAX: usize = 128;
-/// The longest identifier of a user, in bytes.
-pub const USER_ID_LENGTH_MAX: usize = 1_024;
 /// The longest reason for an override, in bytes.
 pub const REASON_LENGTH_MAX: usize = 1_024;
 /// The most records of a page.
 pub const PAGE_MAX: usize = 1_000;
-/// How many limits a plan, and a user of their own, may have.
-pub const LIMITS_MAX: usize = 100;
+/// How many limits of their own a user may have.
+pub const CUSTOM_LIMITS_MAX: usize = 100;
 
 /// Names of rules and plans stand in headers, metrics and logs.
 pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), CatalogError> {
-    let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
-    if printable && (1..=NAME_LENGTH_MAX).contains(&name.len()) {
-        return Ok(());
-    }
-    let message = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
-    Err(CatalogError::invalid(field, format!("{field} {message}")))
+    identity::check_name(name).map_err(invalid(field))
 }
 
 pub(crate) fn check_user_id(user_id: &str) -> Result<(), CatalogError> {
-    check_text("user_id", user_id, USER_ID_LENGTH_MAX)
+    identity::check_identifier(user_id).map_err(invalid("user_id"))
 }
 
-/// A text of 1 to `length_max` bytes that can be counted by and shown.
+pub(crate) fn check_tier(tier: Option<&str>) -> Result<(), CatalogError> {
+    tier.map_or(Ok(()), identity::check_tier).map_err(invalid("tier"))
+}
+
+/// A text of 1 to `length_max` bytes that can be shown.
 pub(crate) fn check_text(field: &'static str, text: &str, length_max: usize) -> Result<(), CatalogError> {
-    let clean = text.bytes().all(|byte| byte >= b' ' && byte != 0x7f);
-    if clean && (1..=length_max).contains(&text.len()) {
-        return Ok(());
-    }
-    let message = format!("{field} must be 1 to {length_max} bytes long and have no control characters");
-    Err(CatalogError::invalid(field, message))
+    identity::check_text(text, length_max).map_err(invalid(field))
+}
+
+fn invalid(field: &'static str) -> impl Fn(InvalidIdentity) -> CatalogError {
+    move |invalid| CatalogError::invalid(field, format!("{field} {invalid}"))
 }
 
 pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), CatalogError> {
@@ -49,32 +45,18 @@ pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), CatalogError> {
     if kept { Ok(()) } else { Err(CatalogError::invalid("reason", message)) }
 }
 
-pub(crate) fn check_rule(rule: &Rule) -> Result<(), CatalogError> {
-    check_name("name", &rule.name)?;
-    let word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    if !(1..=64).contains(&rule.dimension.len()) || !rule.dimension.bytes().all(word) {
-        let message = "dimension must be 1 to 64 letters, digits, `_`, `-` or `.`";
-        return Err(CatalogError::invalid("dimension", message));
-    }
-    if let Some(identifier) = &rule.identifier {
-        check_text("identifier", identifier, USER_ID_LENGTH_MAX)?;
-    }
-    if let Some(tier) = &rule.tier {
-        check_text("tier", tier, NAME_LENGTH_MAX)?;
-    }
-    if let Some(method) = &rule.method
-        && !((1..=32).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase()))
-    {
-        return Err(CatalogError::invalid("method", "method must be a method like GET or POST"));
-    }
+/// The rule in the one spelling that is kept. Addresses keep all their bits: the limiter knows by how many they are counted.
+pub(crate) fn check_rule(rule: &Rule) -> Result<Cow<'_, Rule>, CatalogError> {
+    let invalid = |invalid: InvalidRule| CatalogError::invalid(invalid.field, invalid.to_string());
+    let rule = rule.canonical(128).map_err(invalid)?;
     if rule.endpoint.as_str().len() > pacegate::ENDPOINT_LENGTH_MAX {
         let message = "endpoint_pattern must be at most 2048 bytes long";
         return Err(CatalogError::invalid("endpoint_pattern", message));
     }
-    match &rule.store {
-        Some(store) => check_text("store", store, NAME_LENGTH_MAX),
-        None => Ok(()),
+    if let Some(store) = &rule.store {
+        check_text("store", store, NAME_LENGTH_MAX)?;
     }
+    Ok(rule)
 }
 
 /// Whatever the algorithm is that the numbers will be used with.
@@ -95,7 +77,7 @@ pub(crate) fn check_custom_limits(limits: &[(String, Numbers)]) -> Result<(), Ca
             return Err(CatalogError::invalid("custom_limits", message));
         }
     }
-    if limits.len() > LIMITS_MAX {
+    if limits.len() > CUSTOM_LIMITS_MAX {
         return Err(CatalogError::invalid("custom_limits", "custom_limits has more than 100 entries"));
     }
     Ok(())
@@ -103,8 +85,9 @@ pub(crate) fn check_custom_limits(limits: &[(String, Numbers)]) -> Result<(), Ca
 
 /// Limits of one algorithm and window would share a counter.
 pub(crate) fn check_plan(limits: &[Limit]) -> Result<(), CatalogError> {
-    if !(1..=LIMITS_MAX).contains(&limits.len()) {
-        return Err(CatalogError::invalid("limits", "limits must have 1 to 100 entries"));
+    if !(1..=PLAN_LIMITS_MAX).contains(&limits.len()) {
+        let message = format!("limits must have 1 to {PLAN_LIMITS_MAX} entries");
+        return Err(CatalogError::invalid("limits", message));
     }
     let mut shapes = HashSet::new();
     for limit in limits {

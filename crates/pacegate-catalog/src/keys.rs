@@ -1,11 +1,11 @@
 //! API keys in the catalog: only the hashes of their secrets are kept.
 
-use pacegate::Timestamp;
+use pacegate::{Timestamp, identity};
 use sqlx::any::AnyRow;
 use subtle::ConstantTimeEq;
 
 use crate::audit::Entry;
-use crate::bounds::{NAME_LENGTH_MAX, check_text, is_id};
+use crate::bounds::{check_text, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::digest::{keyed, random_hexadecimal};
@@ -79,7 +79,7 @@ impl Catalog {
         if !ROLES.contains(&role) {
             return Err(CatalogError::invalid("role", "role must be admin, reader or checker"));
         }
-        check_text("name", name, NAME_LENGTH_MAX)?;
+        check_text("name", name, identity::NAME_LENGTH_MAX)?;
         let new = NewKey {
             key_id,
             role: role.to_owned(),

@@ -57,7 +57,7 @@ mod usage;
 mod users;
 mod verify;
 
-pub use bounds::{LIMITS_MAX, NAME_LENGTH_MAX, PAGE_MAX, REASON_LENGTH_MAX, USER_ID_LENGTH_MAX};
+pub use bounds::{CUSTOM_LIMITS_MAX, PAGE_MAX, REASON_LENGTH_MAX};
 pub use catalog::{Catalog, CatalogOptions};
 pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord};
 pub use error::CatalogError;

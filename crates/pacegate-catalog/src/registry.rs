@@ -1,12 +1,13 @@
 //! The plans and rules of a limiter behind one registry: those of the configuration and those of the catalog, compiled together and swapped in whole.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate::{Config, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
+use pacegate::{Config, InvalidRule, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
 use tokio::sync::Mutex;
 
 use crate::catalog::Catalog;
@@ -168,16 +169,30 @@ impl Sources {
         for message in &self.catalog.unreadable {
             tracing::error!(message, "a rule of the catalog is not in force");
         }
-        let in_file: HashSet<_> = self.file.rules.iter().map(Rule::variant).collect();
         let mut room = RULES_MAX.saturating_sub(self.of_file());
         let mut left_out = 0_usize;
-        for stored in &self.catalog.rules {
+        // Rows may have been written before a dimension or an address had one spelling.
+        let prefix = self.file.server.ipv6_prefix;
+        let rules: Vec<Result<Cow<'_, Rule>, InvalidRule>> =
+            self.catalog.rules.iter().map(|stored| stored.rule.canonical(prefix)).collect();
+        let mut variants: HashSet<_> = self.file.rules.iter().map(Rule::variant).collect();
+        for (stored, rule) in self.catalog.rules.iter().zip(&rules) {
             let rule_id = stored.rule_id.as_str();
-            if in_file.contains(&stored.rule.variant()) {
-                tracing::warn!(rule_id, "a rule of the catalog is not in force: the file has the same one");
+            let rule = match rule {
+                Ok(rule) => rule,
+                Err(error) => {
+                    tracing::error!(rule_id, %error, "a rule of the catalog is not in force");
+                    continue;
+                }
+            };
+            if !variants.insert(rule.variant()) {
+                tracing::warn!(
+                    rule_id,
+                    "a rule of the catalog is not in force: there is one of the same variant"
+                );
                 continue;
             }
-            let mut rule = stored.rule.clone();
+            let mut rule = Rule::clone(rule);
             if let Some(store) = rule.store.take_if(|store| !stores.has(store)) {
                 tracing::error!(
                     rule_id,

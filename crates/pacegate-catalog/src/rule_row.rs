@@ -6,7 +6,6 @@ use pacegate::{FailureMode, Mode, Pattern, Rule, Scope, Timestamp};
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 
-use crate::bounds::check_rule;
 use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::json::{self, unreadable, whole_micros};
@@ -140,7 +139,6 @@ fn defined(text: &str) -> Result<(Rule, Option<PolicyDetail>), CatalogError> {
         store: definition.store,
         on_store_error,
     };
-    check_rule(&rule)?;
     let detail = |Policy { refill_rate, window_seconds }| PolicyDetail { refill_rate, window_seconds };
     Ok((rule, definition.policy.map(detail)))
 }

@@ -116,7 +116,7 @@ impl Catalog {
         rule: &Rule,
         policy: Option<PolicyDetail>,
     ) -> Result<StoredRule, CatalogError> {
-        check_rule(rule)?;
+        let rule = &*check_rule(rule)?;
         self.change(actor, Part::Rules, (rule.clone(), policy), |change, (rule, policy)| {
             Box::pin(async move {
                 refuse_variant(change, rule, None).await?;
@@ -139,7 +139,7 @@ impl Catalog {
         rule: &Rule,
         policy: Option<PolicyDetail>,
     ) -> Result<StoredRule, CatalogError> {
-        check_rule(rule)?;
+        let rule = &*check_rule(rule)?;
         let input = (Lookup::of(which.into()), expected, rule.clone(), policy);
         self.change(actor, Part::Rules, input, |change, (lookup, expected, rule, policy)| {
             Box::pin(async move {
@@ -164,7 +164,7 @@ impl Catalog {
         policy: Option<PolicyDetail>,
         expected: Option<Expected>,
     ) -> Result<(StoredRule, bool), CatalogError> {
-        check_rule(rule)?;
+        let rule = &*check_rule(rule)?;
         let input = (rule.clone(), policy, expected);
         self.change(actor, Part::Rules, input, |change, (rule, policy, expected)| {
             Box::pin(async move {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 
 use crate::audit::Entry;
-use crate::bounds::{NAME_LENGTH_MAX, check_custom_limits, check_page, check_text, check_user_id, is_id};
+use crate::bounds::{check_custom_limits, check_page, check_tier, check_user_id, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::digest::key_of;
@@ -138,10 +138,6 @@ impl Catalog {
             imported += given;
         }
     }
-}
-
-fn check_tier(tier: Option<&str>) -> Result<(), CatalogError> {
-    tier.map_or(Ok(()), |tier| check_text("tier", tier, NAME_LENGTH_MAX))
 }
 
 async fn put(

@@ -94,7 +94,7 @@ pub(crate) struct Bench {
     /// Which keys come in which order.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What the keys are called, before their numbers.
+    /// What the keys are called, before their numbers; those of the dimension ip are addresses.
     #[arg(long, value_name = "TEXT", default_value = "bench-")]
     user_prefix: String,
     /// What is counted.

@@ -12,7 +12,7 @@ use pacegate_proto::v1::{self, CheckRequest, CheckResponse, Identity, LimitAnswe
 /// A check as a message that asks for every limit's own answer.
 pub(crate) fn request(check: &Check<'_>) -> CheckRequest {
     let mut identities = check.identities().iter().map(|(dimension, identifier)| Identity {
-        identifier: (*identifier).to_owned(),
+        identifier: identifier.clone().into_owned(),
         dimension: 0,
         custom_dimension: (*dimension).to_owned(),
     });

@@ -225,7 +225,9 @@ impl Shared {
             tracing::info!(key_id = actor.key_id, "counters reset");
             return Ok(());
         };
-        Ok(live.catalog.record_reset(actor, check.identities(), check.endpoint).await?)
+        let identities = check.identities().iter().map(|(dimension, identifier)| (*dimension, &**identifier));
+        let identities: Vec<(&str, &str)> = identities.collect();
+        Ok(live.catalog.record_reset(actor, &identities, check.endpoint).await?)
     }
 
     /// Decides on a check that came with `headers`, and takes note of it.

@@ -174,15 +174,15 @@ impl Journal {
 
 fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionRecord {
     let answer = decision.binding();
-    let of = |wanted: &str| check.identities().iter().find(|(own, _)| *own == wanted);
     let counted = decision.binding_limit().and_then(|limit| {
         check.identities().iter().find(|(dimension, identifier)| limit.counts(dimension, identifier))
     });
-    let (dimension, identifier) = counted.or(check.identities().first()).copied().unwrap_or_default();
+    let named = counted.or(check.identities().first());
+    let (dimension, identifier) = named.map_or(("", ""), |(dimension, identifier)| (dimension, identifier));
     DecisionRecord {
         at: now(),
         request_id: Some(request_id).filter(|id| !id.is_empty()).map(str::to_owned),
-        user_id: of("user").map(|(_, identifier)| (*identifier).to_owned()),
+        user_id: check.user().map(str::to_owned),
         dimension: dimension.to_owned(),
         identifier: identifier.to_owned(),
         endpoint: check.endpoint.unwrap_or_default().to_owned(),

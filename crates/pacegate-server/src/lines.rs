@@ -1,5 +1,6 @@
 //! A line in the log for decisions: whose request it was, which rule decided, and how long that took.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl Lines {
 
     /// The identities of `checks` that `limit` counts, or all of them, as the log may show them.
     pub(crate) fn key(&self, checks: &[Check<'_>], limit: Option<&NamedLimit>) -> String {
-        let counts = |(dimension, identifier): &(&str, &str)| {
+        let counts = |(dimension, identifier): &(&str, Cow<'_, str>)| {
             limit.is_some_and(|limit| limit.counts(dimension, identifier))
         };
         let identities = || checks.iter().flat_map(|check| check.identities());

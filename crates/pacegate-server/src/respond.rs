@@ -257,15 +257,11 @@ impl From<CheckError> for ApiError {
     fn from(error: CheckError) -> Self {
         let message = error.to_string();
         match error {
-            CheckError::InvalidIdentifier { .. } => {
-                Self::input("user_id", message.trim_start_matches("identifier "))
-            }
-            CheckError::InvalidDimension { .. } => {
-                Self::input("dimension", message.trim_start_matches("dimension "))
-            }
+            CheckError::InvalidIdentifier { reason, .. } => Self::input("user_id", reason.reason()),
+            CheckError::InvalidDimension { reason, .. } => Self::input("dimension", reason.reason()),
             CheckError::DuplicateDimension { .. } => Self::input("keys", message),
             CheckError::NoIdentity => Self::input("user_id", message),
-            CheckError::InvalidTier => Self::input("tier", message.trim_start_matches("tier ")),
+            CheckError::InvalidTier(reason) => Self::input("tier", reason.reason()),
             CheckError::InvalidEndpoint(reason) => Self::input("endpoint", reason.to_string()),
             CheckError::InvalidIdempotencyKey => {
                 Self::input("idempotency_key", message.trim_start_matches("idempotency key "))

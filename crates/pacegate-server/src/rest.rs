@@ -32,7 +32,7 @@ pub(crate) use check::check_from;
 pub(crate) use live::WATCHERS_MAX;
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{operations, router, routes};
-pub(crate) use wire::{IDEMPOTENCY_HEADERS, idempotency_key, is_method, parse_strategy};
+pub(crate) use wire::{IDEMPOTENCY_HEADERS, idempotency_key, parse_strategy};
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 

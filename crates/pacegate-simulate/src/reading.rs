@@ -27,8 +27,6 @@ pub(crate) struct Read {
     pub(crate) late: Late,
     /// Left out, because the log never came to their times.
     pub(crate) odd: Odd,
-    /// How many have an `ip` that is no address.
-    pub(crate) no_address: u64,
     /// Whether any time was just a second.
     pub(crate) whole_seconds: bool,
 }
@@ -90,7 +88,6 @@ impl Reading {
                     self.read.requests += 1;
                     self.read.already_denied += u64::from(record.status == Some(TOO_MANY_REQUESTS));
                     self.read.whole_seconds |= record.time.whole_second;
-                    self.read.no_address += u64::from(!record.is_address);
                     order.push(record, |record| self.send(record));
                 }
             }

@@ -250,18 +250,25 @@ impl Replay {
             check = check.method(&record.method);
         }
         if !profiles.is_empty() {
-            let user = check.identities().iter().find(|(dimension, _)| *dimension == "user");
-            let listed = || user.and_then(|(_, user)| tiers.of(user)).unwrap_or_default();
+            let listed = || check.user().and_then(|user| tiers.of(user)).unwrap_or_default();
             let tier = if record.tier.is_empty() { listed() } else { &record.tier };
-            check = check.profile(profiles.iter().find(|profile| profile.tier.as_deref() == Some(tier)));
+            let profile = profiles.iter().find(|profile| profile.tier.as_deref() == Some(tier));
+            check = check.profile(profile);
         }
-        let decisions: SmallVec<[Decision; SETS_MAX]> =
-            sets.iter().map(|set| set.limiter.check_now(&check)).collect::<Result<_, _>>()?;
+        // Each set counts IPv6 addresses by its own prefix.
+        let decide = |set: &ReplaySet| {
+            let mut counted = check.clone();
+            set.limiter.canonicalise(&mut counted)?;
+            let decision = set.limiter.check_now(&counted)?;
+            Ok((counted, decision))
+        };
+        let decisions: SmallVec<[(Check<'_>, Decision); SETS_MAX]> =
+            sets.iter().map(decide).collect::<Result<_, CheckError>>()?;
         span.get_or_insert((at, at)).1 = at;
         steps.at(at).requests += 1;
         let mut blocked = [None; SETS_MAX];
-        for (place, (set, decision)) in sets.iter_mut().zip(decisions).enumerate() {
-            blocked[place] = set.tally.count(&check, at, &decision);
+        for (place, (set, (counted, decision))) in sets.iter_mut().zip(&decisions).enumerate() {
+            blocked[place] = set.tally.count(counted, at, decision);
             if !set.tally.without_room.is_empty() {
                 steps.count(at, place, blocked[place].is_some(), &set.tally.without_room);
             }
@@ -272,9 +279,11 @@ impl Replay {
         for (place, _) in &record.identities {
             seen[usize::from(*place)] += 1;
         }
-        let who = record.identities.iter().min_by_key(|(place, _)| ranks[usize::from(*place)]);
-        if let Some((place, identifier)) = who {
-            customers.count(*place, identifier, at, &blocked);
+        let places = record.identities.iter().map(|(place, _)| *place);
+        let identities = decisions.first().map_or(&[][..], |(counted, _)| counted.identities());
+        let who = places.zip(identities).min_by_key(|(place, _)| ranks[usize::from(*place)]);
+        if let Some((place, (_, identifier))) = who {
+            customers.count(place, identifier, at, &blocked);
         }
         endpoints.count(&record.endpoint, blocked.map(|culprit| culprit.is_some()));
         Ok(())

@@ -180,7 +180,7 @@ fn who_is_nobody_is_not_counted_as_somebody() {
     let report = run(&[&log], &options(None, "")).unwrap();
     assert_eq!((report.log.requests, report.log.broken_lines), (4, 1));
     let broken = &report.log.broken_examples[0];
-    assert!(broken.line == 4 && broken.reason.starts_with("the ip is empty"), "{broken:?}");
+    assert!(broken.line == 4 && broken.reason.contains("is not an address"), "{broken:?}");
     let customers: Vec<u64> =
         report.rule_sets[0].blocked_customers.iter().map(|each| each.customers).collect();
     assert_eq!(customers, [1, 1]);
@@ -188,19 +188,16 @@ fn who_is_nobody_is_not_counted_as_somebody() {
 }
 
 #[test]
-fn a_field_that_is_no_address_is_not_taken_for_one_in_silence() {
+fn line_whose_ip_is_not_an_address_is_broken() {
     let log = COMBINED.replace("192.0.2.1 - -", "www.example.com:443 192.0.2.7 - alice");
     let report = run(&[&log.repeat(2)], &options(None, "")).unwrap();
     assert_eq!(report.rule_sets[0].most_blocked[0].key.as_deref(), Some("ip 192.0.2.7"));
     assert!(report.log.warnings.is_empty(), "{:?}", report.log.warnings);
     let log = COMBINED.replace("192.0.2.1 - -", "www.example.com - alice");
     let report = run(&[&(log.repeat(2) + COMBINED)], &options(None, "")).unwrap();
-    assert_eq!(
-        report.log.warnings,
-        [
-            "most values of the field `address`, read as the ip, are no addresses; say which field is with --map ip=FIELD"
-        ]
-    );
+    assert_eq!(report.log.broken_lines, 2);
+    let reason = "`www.example.com` is not an address; say which field is the ip with --map ip=FIELD";
+    assert_eq!(report.log.broken_examples[0].reason, reason);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What can be wrong with a layer when it is built, and with a request when it comes.
 
+use pacegate::identity::InvalidIdentity;
 use thiserror::Error;
 
 /// A layer that cannot be what it is. It is found out when the layer is built, before the first request.
@@ -21,11 +22,13 @@ pub enum InvalidLayer {
         /// The name.
         name: Box<str>,
     },
-    /// The dimension is not a word.
-    #[error("dimension `{dimension}` must be 1 to 64 letters, digits, `_`, `-` or `.`")]
+    /// The dimension is not a word in lower case.
+    #[error("dimension `{dimension}` {reason}")]
     InvalidDimension {
         /// The dimension.
         dimension: Box<str>,
+        /// What it must be.
+        reason: InvalidIdentity,
     },
     /// Two resolvers count in the same dimension.
     #[error("two resolvers count in dimension `{dimension}`; name another one with `in_dimension`")]
@@ -39,19 +42,17 @@ pub enum InvalidLayer {
         /// The name.
         name: Box<str>,
     },
-    /// IPv6 addresses cannot be counted by that many bits.
-    #[error("an IPv6 prefix has 1 to 128 bits, not {bits}")]
-    InvalidPrefix {
-        /// How many were asked for.
-        bits: u8,
-    },
     /// What requests without a key are counted as cannot be counted by.
     #[error(
-        "`{identifier}` cannot be counted by: it must be 1 to 1024 bytes long and have no control characters"
+        "`{identifier}` for requests without a key cannot be counted in dimension `{dimension}`: it {reason}"
     )]
     InvalidIdentifier {
         /// The identifier.
         identifier: Box<str>,
+        /// The dimension of the resolver.
+        dimension: Box<str>,
+        /// What it must be.
+        reason: InvalidIdentity,
     },
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use pacegate::{CheckError, Cost, HeaderFamily, IDENTIFIER_LENGTH_MAX, Limit, Limiter};
+use pacegate::{CheckError, Cost, HeaderFamily, Limit, Limiter, identity};
 use tower_layer::Layer;
 
 use crate::error::InvalidLayer;
 use crate::gate::{Gate, MissingKey, Observed, OnError};
 use crate::headers::Families;
 use crate::noise::Noise;
-use crate::resolve::{RequestHead, Resolve, is_dimension};
+use crate::resolve::{RequestHead, Resolve, check_dimensions};
 use crate::response::{Denial, Format, Responder};
 use crate::service::Pacegate;
 use crate::shape::{Shaping, WAITERS_MAX};
@@ -242,16 +242,7 @@ impl LayerBuilder {
         if resolvers.is_empty() {
             return Err(InvalidLayer::NoResolver);
         }
-        for (place, resolver) in resolvers.iter().enumerate() {
-            resolver.validate()?;
-            let dimension = resolver.dimension();
-            if !is_dimension(dimension) {
-                return Err(InvalidLayer::InvalidDimension { dimension: dimension.into() });
-            }
-            if resolvers[..place].iter().any(|other| other.dimension() == dimension) {
-                return Err(InvalidLayer::DuplicateDimension { dimension: dimension.into() });
-            }
-        }
+        check_dimensions(resolvers.iter().map(|resolver| &**resolver))?;
         for (place, name) in gate.plans.iter().enumerate() {
             if let Err(CheckError::UnknownPlan { name }) = gate.limiter.plan(name) {
                 return Err(InvalidLayer::UnknownPlan { name });
@@ -260,10 +251,16 @@ impl LayerBuilder {
                 return Err(InvalidLayer::DuplicatePlan { name: name.clone() });
             }
         }
-        if let MissingKey::Use(identifier) = gate.on_missing_key
-            && !is_identifier(identifier)
-        {
-            return Err(InvalidLayer::InvalidIdentifier { identifier: identifier.into() });
+        if let MissingKey::Use(identifier) = gate.on_missing_key {
+            for resolver in &resolvers {
+                let dimension = identity::dimension(resolver.dimension()).unwrap_or_default();
+                identity::identifier(dimension, identifier, gate.limiter.ipv6_prefix()).map_err(
+                    |reason| {
+                        let (identifier, dimension) = (identifier.into(), dimension.into());
+                        InvalidLayer::InvalidIdentifier { identifier, dimension, reason }
+                    },
+                )?;
+            }
         }
         gate.resolvers = resolvers;
         gate.rules =
@@ -271,11 +268,6 @@ impl LayerBuilder {
         gate.shaping = wait_max.map(|wait_max| Shaping::new(wait_max, waiters));
         Ok(PacegateLayer { gate: Arc::new(gate) })
     }
-}
-
-/// Whether `text` can be counted by.
-fn is_identifier(text: &str) -> bool {
-    (1..=IDENTIFIER_LENGTH_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 impl fmt::Debug for LayerBuilder {

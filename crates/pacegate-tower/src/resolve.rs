@@ -11,6 +11,7 @@ pub(crate) mod principal;
 pub(crate) mod route;
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
+use pacegate::identity;
 
 use crate::error::{InvalidLayer, Unresolved};
 
@@ -34,10 +35,12 @@ pub struct RequestHead<'a> {
     pub headers: &'a HeaderMap,
     /// What servers, routers and middleware before this one know about it.
     pub extensions: &'a Extensions,
+    /// By how many bits the limiter counts IPv6 addresses.
+    pub ipv6_prefix: u8,
 }
 
 impl<'a> RequestHead<'a> {
-    /// The head of a request.
+    /// The head of a request, for a limiter that counts IPv6 addresses by 64 bits.
     #[inline]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
@@ -45,6 +48,7 @@ impl<'a> RequestHead<'a> {
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
+            ipv6_prefix: identity::IPV6_PREFIX,
         }
     }
 
@@ -103,12 +107,29 @@ pub trait Resolve: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        InDimension { resolver: self, dimension: dimension.into() }
+        InDimension { resolver: self, dimension: spelled(dimension) }
     }
 }
 
-/// Whether `word` can name a dimension.
-pub(crate) fn is_dimension(word: &str) -> bool {
-    (1..=64).contains(&word.len())
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+/// The one spelling of a dimension. What is not one is refused when the layer is built.
+fn spelled(dimension: &str) -> Box<str> {
+    identity::dimension(dimension).unwrap_or(dimension).into()
+}
+
+/// Refuses resolvers that count in the same dimension, or in none that there can be.
+pub(crate) fn check_dimensions<'a>(
+    resolvers: impl Iterator<Item = &'a dyn Resolve>,
+) -> Result<(), InvalidLayer> {
+    let mut known: Vec<&str> = Vec::new();
+    for resolver in resolvers {
+        resolver.validate()?;
+        let given = resolver.dimension();
+        let dimension = identity::dimension(given)
+            .map_err(|reason| InvalidLayer::InvalidDimension { dimension: given.into(), reason })?;
+        if known.contains(&dimension) {
+            return Err(InvalidLayer::DuplicateDimension { dimension: dimension.into() });
+        }
+        known.push(dimension);
+    }
+    Ok(())
 }

@@ -167,8 +167,8 @@ impl<'a> Denial<'a> {
             Cause::Unresolved(Unresolved::Missing { what, .. }) => {
                 Some((what.clone(), "is missing".to_owned()))
             }
-            Cause::Failed(CheckError::InvalidIdentifier { dimension }) => {
-                Some((dimension.to_string(), self.message()))
+            Cause::Failed(CheckError::InvalidIdentifier { dimension, reason }) => {
+                Some((dimension.to_string(), reason.to_string()))
             }
             Cause::Failed(CheckError::InvalidEndpoint(reason)) => {
                 Some(("path".to_owned(), reason.to_string()))

@@ -54,9 +54,9 @@ async fn a_header_that_cannot_be_counted_by_is_refused_whatever_happens_to_missi
     let cases: [(&[&[u8]], &str); 7] = [
         (&[b"\xff\xfe"], "must be UTF-8"),
         (&[b"a\xc3"], "must be UTF-8"),
-        (&[b"a\tb"], "must have no control characters"),
-        (&["a\u{85}b".as_bytes()], "must have no control characters"),
-        (&[&long], "must be at most 1024 bytes long"),
+        (&[b"a\tb"], "must be 1 to 1024 bytes long without control characters"),
+        (&["a\u{85}b".as_bytes()], "must be 1 to 1024 bytes long without control characters"),
+        (&[&long], "must be 1 to 1024 bytes long without control characters"),
         (&[b"a", b"b"], "must be there once"),
         (&[b"a", b"a"], "must be there once"),
     ];
@@ -171,7 +171,7 @@ fn a_composition_without_one_of_its_parts_is_no_key() {
     assert_eq!(unresolved, Unresolved::Missing { what: "header `x-api-key`".into(), credential: true });
     let request = request_of("", "/v1/pay", "t");
     let unresolved = by_user().and(route()).resolve(&RequestHead::of(&request)).unwrap_err();
-    assert_eq!(unresolved.to_string(), "user: must not be empty");
+    assert_eq!(unresolved.to_string(), "user: must be 1 to 1024 bytes long without control characters");
 }
 
 /// Users and tenants that differ only in where one ends and the other begins, or in how they would be written.

@@ -6,6 +6,7 @@ mod support;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use pacegate::identity;
 use pacegate_tower::resolve::{Resolve, address, api_key, header, principal, resolver};
 use pacegate_tower::{InvalidLayer, LayerBuilder, MissingKey, PacegateLayer};
 
@@ -33,21 +34,48 @@ fn what_cannot_be_is_refused_when_the_layer_is_built() {
         ),
         (
             builder().by(address().in_dimension("a b")),
-            InvalidLayer::InvalidDimension { dimension: "a b".into() },
+            InvalidLayer::InvalidDimension {
+                dimension: "a b".into(),
+                reason: identity::dimension("a b").unwrap_err(),
+            },
             "dimension `a b` must be",
         ),
         (builder().by(header("x y")), InvalidLayer::InvalidHeader { name: "x y".into() }, "`x y` cannot be"),
-        (builder().by(address().ipv6_prefix(0)), InvalidLayer::InvalidPrefix { bits: 0 }, "not 0"),
-        (builder().by(address().ipv6_prefix(129)), InvalidLayer::InvalidPrefix { bits: 129 }, "not 129"),
+        (
+            builder().by(header("x-user").in_dimension("USER")).and_by(header("x-id").in_dimension("user")),
+            InvalidLayer::DuplicateDimension { dimension: "user".into() },
+            "dimension `user`",
+        ),
+        (
+            builder().by(address().in_dimension("Client")),
+            InvalidLayer::InvalidDimension {
+                dimension: "Client".into(),
+                reason: identity::dimension("Client").unwrap_err(),
+            },
+            "must be in lower case: `client`",
+        ),
         (
             builder().by(address().and(address())),
             InvalidLayer::DuplicateDimension { dimension: "ip".into() },
             "dimension `ip`",
         ),
         (
-            builder().by(address()).on_missing_key(MissingKey::Use("")),
-            InvalidLayer::InvalidIdentifier { identifier: "".into() },
-            "cannot be counted by",
+            builder().by(header("x-tenant")).on_missing_key(MissingKey::Use("")),
+            InvalidLayer::InvalidIdentifier {
+                identifier: "".into(),
+                dimension: "x-tenant".into(),
+                reason: identity::check_identifier("").unwrap_err(),
+            },
+            "cannot be counted in dimension `x-tenant`",
+        ),
+        (
+            builder().by(address()).on_missing_key(MissingKey::Use("anonymous")),
+            InvalidLayer::InvalidIdentifier {
+                identifier: "anonymous".into(),
+                dimension: "ip".into(),
+                reason: identity::identifier("ip", "anonymous", 64).unwrap_err(),
+            },
+            "must be an IP address",
         ),
     ];
     for (builder, error, text) in cases {
@@ -98,7 +126,9 @@ async fn a_missing_key_is_refused_and_named_unless_the_layer_says_otherwise() {
         assert_eq!(denied.headers.contains_key("www-authenticate"), status == 401);
         let passed = send(&app(layer(MissingKey::Pass).unwrap()), request()).await;
         assert_eq!((passed.status, passed.remaining()), (StatusCode::OK, ""));
-        let shared = app(layer(MissingKey::Use("anonymous")).unwrap());
+        // In the dimension `ip` everything is an address.
+        let identifier = if status == 500 { "0.0.0.0" } else { "anonymous" };
+        let shared = app(layer(MissingKey::Use(identifier)).unwrap());
         assert_eq!(send(&shared, request()).await.remaining(), "9");
         assert_eq!(send(&shared, request()).await.remaining(), "8", "all of them count together");
     }

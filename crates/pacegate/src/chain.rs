@@ -51,7 +51,8 @@ impl Limiter {
         let rules = self.rules();
         let mut tally = Tally::default();
         for check in checks {
-            let resolved = self.resolve_by(&rules, check)?;
+            let check = self.canonical(check)?;
+            let resolved = self.resolve_by(&rules, &check)?;
             let endpoint = resolved.endpoint.as_deref().unwrap_or_default();
             for (limit, identifier) in resolved.applied {
                 tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost), false);

@@ -7,14 +7,9 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::error::CheckError;
+use crate::identity;
 use crate::profile::Profile;
-use crate::rule::KEY_DIMENSION;
 
-/// The longest identifier, in bytes.
-pub const IDENTIFIER_LENGTH_MAX: usize = 1_024;
-const DIMENSION_LENGTH_MAX: usize = 64;
-const METHOD_LENGTH_MAX: usize = 32;
-const NAME_LENGTH_MAX: usize = 128;
 const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
 
 /// What a limiter is asked about: one or more identities, where they go, and how much it costs.
@@ -29,7 +24,9 @@ const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Check<'a> {
-    pub(crate) identities: SmallVec<[(&'a str, &'a str); 1]>,
+    pub(crate) identities: SmallVec<[(&'a str, Cow<'a, str>); 1]>,
+    /// The IPv6 prefix by which the identities are canonical already.
+    canonical_by: Option<u8>,
     /// Where the request goes.
     pub endpoint: Option<&'a str>,
     /// The request's method.
@@ -46,10 +43,14 @@ pub struct Check<'a> {
 impl<'a> Check<'a> {
     /// A check of `identifier` in `dimension`.
     pub fn new(dimension: &'a str, identifier: &'a str) -> Self {
-        let mut identities = SmallVec::new();
-        identities.push((dimension, identifier));
+        Self::of([(dimension, Cow::Borrowed(identifier))])
+    }
+
+    /// A check of several identities by dimension and identifier, of which there must be one at least.
+    pub fn of(identities: impl IntoIterator<Item = (&'a str, Cow<'a, str>)>) -> Self {
         Self {
-            identities,
+            identities: identities.into_iter().collect(),
+            canonical_by: None,
             endpoint: None,
             method: None,
             cost: Cost::ONE,
@@ -63,13 +64,14 @@ impl<'a> Check<'a> {
 
     /// A check of a key that the program made up itself.
     pub fn key(key: &'a str) -> Self {
-        Self::new(KEY_DIMENSION, key)
+        Self::new(identity::KEY, key)
     }
 
     /// Checks another identity in the same step: all limits of all of them are charged, or none is.
     #[must_use]
     pub fn and(mut self, dimension: &'a str, identifier: &'a str) -> Self {
-        self.identities.push((dimension, identifier));
+        self.identities.push((dimension, Cow::Borrowed(identifier)));
+        self.canonical_by = None;
         self
     }
 
@@ -80,7 +82,7 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// The request's method, in upper case.
+    /// The request's method. Rules with a method apply unless it is another one: a check without a method is limited by them too.
     #[must_use]
     pub fn method(mut self, method: &'a str) -> Self {
         self.method = Some(method);
@@ -130,8 +132,19 @@ impl<'a> Check<'a> {
     }
 
     /// Everyone who is checked, by dimension and identifier, in the order given.
-    pub fn identities(&self) -> &[(&'a str, &'a str)] {
+    pub fn identities(&self) -> &[(&'a str, Cow<'a, str>)] {
         &self.identities
+    }
+
+    /// Every dimension with its identifier.
+    #[inline]
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.identities.iter().map(|(dimension, identifier)| (*dimension, &**identifier))
+    }
+
+    /// The identifier in the dimension `user`, whose profile counts.
+    pub fn user(&self) -> Option<&str> {
+        self.pairs().find(|(dimension, _)| *dimension == identity::USER).map(|(_, user)| user)
     }
 
     /// The plans whose limits apply.
@@ -161,7 +174,7 @@ impl<'a> Check<'a> {
 
     /// Who is checked, as one text that no other identities share, in whatever order they were given.
     pub fn identity(&self) -> String {
-        let mut pairs: SmallVec<[(&str, &str); 4]> = self.identities.iter().copied().collect();
+        let mut pairs: SmallVec<[(&str, &str); 4]> = self.pairs().collect();
         pairs.sort_unstable();
         let part = |text: &str| format!("{}:{text};", text.len());
         pairs.into_iter().map(|(dimension, identifier)| part(dimension) + &part(identifier)).collect()
@@ -194,29 +207,71 @@ impl<'a> Check<'a> {
         fingerprint(&text)
     }
 
-    pub(crate) fn validate(&self) -> Result<(), CheckError> {
+    /// Writes the identities in the one spelling that is counted; `ipv6_prefix` is how many bits of an IPv6 address count.
+    pub(crate) fn canonicalise(&mut self, ipv6_prefix: u8) -> Result<(), CheckError> {
+        if !self.is_canonical(ipv6_prefix)? {
+            for (dimension, identifier) in &mut self.identities {
+                let (word, rewritten) = canonical(dimension, identifier, ipv6_prefix)?;
+                if let Cow::Owned(text) = rewritten {
+                    *identifier = Cow::Owned(text);
+                }
+                *dimension = word;
+            }
+            // Different spellings may have been the same dimension.
+            self.is_canonical(ipv6_prefix)?;
+        }
+        self.canonical_by = Some(ipv6_prefix);
+        Ok(())
+    }
+
+    /// The same check with its identities in the one spelling that is counted; copied only if they are in another one.
+    pub(crate) fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Check<'a>>, CheckError> {
+        self.tier.map_or(Ok(()), identity::check_tier).map_err(CheckError::InvalidTier)?;
+        if let Some((_, key)) = &self.idempotency
+            && !is_idempotency_key(key)
+        {
+            return Err(CheckError::InvalidIdempotencyKey);
+        }
+        if self.is_canonical(ipv6_prefix)? {
+            return Ok(Cow::Borrowed(self));
+        }
+        let mut check = self.clone();
+        check.canonicalise(ipv6_prefix)?;
+        Ok(Cow::Owned(check))
+    }
+
+    fn is_canonical(&self, ipv6_prefix: u8) -> Result<bool, CheckError> {
+        if self.canonical_by == Some(ipv6_prefix) {
+            return Ok(true);
+        }
         if self.identities.is_empty() {
             return Err(CheckError::NoIdentity);
         }
         for (place, (dimension, identifier)) in self.identities.iter().enumerate() {
-            if !is_dimension(dimension) {
-                return Err(CheckError::InvalidDimension { dimension: (*dimension).into() });
+            let (word, rewritten) = canonical(dimension, identifier, ipv6_prefix)?;
+            if word != *dimension || matches!(rewritten, Cow::Owned(_)) {
+                return Ok(false);
             }
             if self.identities[..place].iter().any(|(other, _)| other == dimension) {
-                return Err(CheckError::DuplicateDimension { dimension: (*dimension).into() });
-            }
-            if !is_identifier(identifier) {
-                return Err(CheckError::InvalidIdentifier { dimension: (*dimension).into() });
+                return Err(CheckError::DuplicateDimension { dimension: word.into() });
             }
         }
-        if !self.tier.is_none_or(is_identifier) {
-            return Err(CheckError::InvalidTier);
-        }
-        match &self.idempotency {
-            Some((_, key)) if !is_idempotency_key(key) => Err(CheckError::InvalidIdempotencyKey),
-            _ => Ok(()),
-        }
+        Ok(true)
     }
+}
+
+/// One identity in the spelling that is counted.
+#[inline]
+fn canonical<'d, 'i>(
+    dimension: &'d str,
+    identifier: &'i str,
+    ipv6_prefix: u8,
+) -> Result<(&'d str, Cow<'i, str>), CheckError> {
+    let word = identity::dimension(dimension)
+        .map_err(|reason| CheckError::InvalidDimension { dimension: dimension.into(), reason })?;
+    let identifier = identity::identifier(word, identifier, ipv6_prefix)
+        .map_err(|reason| CheckError::InvalidIdentifier { dimension: word.into(), reason })?;
+    Ok((word, identifier))
 }
 
 /// 128 bits of SHA-256.
@@ -227,74 +282,5 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> [u8; 16] {
 }
 
 pub(crate) fn is_idempotency_key(key: &str) -> bool {
-    is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX)
-}
-
-/// Whether `text` can name a rule or a plan: names stand in headers, metrics and logs.
-pub(crate) fn is_name(text: &str) -> bool {
-    let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
-    printable && (1..=NAME_LENGTH_MAX).contains(&text.len())
-}
-
-/// Whether `text` is a method in upper case.
-pub(crate) fn is_method(text: &str) -> bool {
-    (1..=METHOD_LENGTH_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_uppercase())
-}
-
-/// Whether `word` can name a dimension.
-pub(crate) fn is_dimension(word: &str) -> bool {
-    (1..=DIMENSION_LENGTH_MAX).contains(&word.len())
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
-}
-
-/// Whether `text` can be counted by.
-#[inline]
-pub(crate) fn is_identifier(text: &str) -> bool {
-    is_clean(text, IDENTIFIER_LENGTH_MAX)
-}
-
-#[inline(always)]
-fn is_clean(text: &str, length_max: usize) -> bool {
-    let bytes = text.as_bytes();
-    // Eight bytes at a time; the last eight overlap those before, and shorter texts are looked at one by one.
-    let clean = match bytes.last_chunk::<8>() {
-        Some(last) => {
-            !has_control(*last)
-                && bytes.chunks_exact(8).all(|chunk| !has_control(chunk.try_into().unwrap_or(*last)))
-        }
-        None => !bytes.iter().any(u8::is_ascii_control),
-    };
-    clean && (1..=length_max).contains(&bytes.len())
-}
-
-/// Whether one of eight bytes is below space or is DEL: the classic test for a byte less than n, on all of them at once.
-#[inline(always)]
-fn has_control(bytes: [u8; 8]) -> bool {
-    const ONES: u64 = u64::MAX / 255;
-    const TOPS: u64 = ONES * 0x80;
-    let word = u64::from_le_bytes(bytes);
-    let less = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & TOPS;
-    less(word, 0x20) | less(word ^ (ONES * 0x7f), 1) != 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_are_found_wherever_they_stand() {
-        for length in 1..40 {
-            let clean = "é~ x0{".chars().cycle().take(length).collect::<String>();
-            assert!(is_identifier(&clean), "{clean:?}");
-            for (place, _) in clean.char_indices() {
-                for control in ['\0', '\u{1}', '\n', '\u{1f}', '\u{7f}'] {
-                    let mut dirty = clean.clone();
-                    dirty.insert(place, control);
-                    assert!(!is_identifier(&dirty), "{dirty:?}");
-                }
-            }
-        }
-        assert!(!is_identifier(""));
-        assert!(!is_identifier(&"x".repeat(IDENTIFIER_LENGTH_MAX + 1)));
-    }
+    identity::is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX)
 }

@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use crate::descriptor::DescriptorRule;
 use crate::error::InvalidRules;
+use crate::identity::IPV6_PREFIX;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::rule::{POLICY_DIMENSIONS, Rule};
 use crate::stores::{DEFAULT_STORE, Stores};
@@ -98,6 +99,8 @@ pub struct ServerConfig {
     pub admin_allow: Vec<IpNet>,
     /// The proxies whose `X-Forwarded-For` is believed; nobody's is when it is empty.
     pub trusted_proxies: Vec<IpNet>,
+    /// By how many bits IPv6 addresses are counted, in the dimension `ip`.
+    pub ipv6_prefix: u8,
     /// Whether checks need an API key too.
     pub require_key: bool,
     /// How many connections are served at once; more wait in the operating system's queue.
@@ -323,6 +326,7 @@ impl Default for Config {
                 tls: None,
                 admin_allow: Vec::new(),
                 trusted_proxies: Vec::new(),
+                ipv6_prefix: IPV6_PREFIX,
                 require_key: false,
                 max_connections: 10_000,
                 max_streams: 256,
@@ -438,7 +442,10 @@ impl Config {
     /// These plans, rules, default limit and failure mode, to add others to.
     pub fn builder(&self) -> LimiterBuilder {
         let policies = self.policy_dimensions.iter().map(String::as_str);
-        let mut builder = Limiter::builder().on_store_error(self.failure_mode).policy_dimensions(policies);
+        let mut builder = Limiter::builder()
+            .on_store_error(self.failure_mode)
+            .policy_dimensions(policies)
+            .ipv6_prefix(self.server.ipv6_prefix);
         for (name, limits) in &self.plans {
             builder = builder.plan(name, limits.iter().copied());
         }

@@ -10,7 +10,7 @@ mod tree;
 use pacegate_core::Limit;
 use pacegate_store::FailureMode;
 
-use crate::check::{is_identifier, is_name};
+use crate::identity::{IDENTIFIER_REASON, check_name, is_identifier};
 use crate::rule::{InvalidRule, Mode};
 
 /// The most entries or conditions of one rule.
@@ -205,12 +205,12 @@ impl DescriptorRule {
     /// # Errors
     /// [`InvalidRule`] with the name of the field.
     pub fn validate(&self) -> Result<(), InvalidRule> {
-        let invalid = |field, reason| Err(InvalidRule { field, reason });
+        let invalid = |field, reason: &'static str| Err(InvalidRule::new(field, reason));
         if !self.domain.as_deref().is_none_or(is_identifier) {
-            return invalid("domain", CLEAN);
+            return invalid("domain", IDENTIFIER_REASON);
         }
-        if !self.name.as_deref().is_none_or(is_name) {
-            return invalid("name", NAME);
+        if let Some(Err(wrong)) = self.name.as_deref().map(check_name) {
+            return Err(InvalidRule::new("name", wrong));
         }
         if self.name.as_ref().is_some_and(|name| self.replaces.contains(name)) {
             return invalid("replaces", "has the rule's own name");
@@ -226,7 +226,7 @@ impl DescriptorRule {
                 let clean = |entry: &PathEntry| {
                     is_identifier(&entry.key) && entry.value.as_deref().is_none_or(is_identifier)
                 };
-                if entries.iter().all(clean) { Ok(()) } else { invalid("entries", CLEAN) }
+                if entries.iter().all(clean) { Ok(()) } else { invalid("entries", IDENTIFIER_REASON) }
             }
             Selector::Conditions { when, by, .. } => {
                 if when.len() > ENTRIES_MAX || by.len() > ENTRIES_MAX {
@@ -237,10 +237,10 @@ impl DescriptorRule {
                     is_identifier(&condition.key) && (text.is_empty() || is_identifier(text))
                 };
                 if !when.iter().all(clean) {
-                    return invalid("when", CLEAN);
+                    return invalid("when", IDENTIFIER_REASON);
                 }
                 if !by.iter().all(|key| is_identifier(key)) {
-                    return invalid("by", CLEAN);
+                    return invalid("by", IDENTIFIER_REASON);
                 }
                 if self.allowance == Allowance::Unlimited {
                     return invalid("unlimited", "has no effect here: limits with when or by add up");
@@ -250,7 +250,3 @@ impl DescriptorRule {
         }
     }
 }
-
-/// What keys, values and domains must be.
-pub(crate) const CLEAN: &str = "must be 1 to 1024 bytes long without control characters";
-pub(crate) const NAME: &str = "must be 1 to 128 printable ASCII characters without quotes and backslashes";

@@ -41,7 +41,8 @@ impl Limiter {
     ) -> Result<Vec<EffectiveLimit>, CheckError> {
         let mut check = Check::new(dimension, identifier);
         check.profile = profile;
-        check.validate()?;
+        self.canonicalise(&mut check)?;
+        let Some((dimension, identifier)) = check.identities.first() else { return Ok(Vec::new()) };
         let mut found = in_force(&self.rules(), dimension, identifier, profile);
         let counted: Vec<usize> = (0..found.len()).filter(|at| !found[*at].limit.is_per_endpoint()).collect();
         let charges: SmallVec<[Charge<'_>; 2]> =

@@ -7,6 +7,8 @@ use pacegate_store::StoreError;
 use thiserror::Error;
 
 use crate::endpoint::InvalidEndpoint;
+use crate::identity::InvalidIdentity;
+use crate::rule::InvalidRule;
 
 /// No decision could be made. A denial is not among these.
 #[derive(Clone, Debug, Error)]
@@ -21,21 +23,25 @@ pub enum CheckError {
         /// The dimension.
         dimension: Box<str>,
     },
-    /// The dimension is not a word.
-    #[error("dimension must be 1 to 64 letters, digits, `_`, `-` or `.`")]
+    /// The dimension is not a word in lower case.
+    #[error("dimension {reason}")]
     InvalidDimension {
         /// What was given.
         dimension: Box<str>,
+        /// What it must be.
+        reason: InvalidIdentity,
     },
     /// The identifier cannot be counted by.
-    #[error("identifier must be 1 to 1024 bytes long and have no control characters")]
+    #[error("identifier {reason}")]
     InvalidIdentifier {
         /// The dimension it was given for.
         dimension: Box<str>,
+        /// What it must be.
+        reason: InvalidIdentity,
     },
     /// The tier cannot be one.
-    #[error("tier must be 1 to 1024 bytes long and have no control characters")]
-    InvalidTier,
+    #[error("tier {0}")]
+    InvalidTier(InvalidIdentity),
     /// The endpoint cannot be matched.
     #[error("endpoint {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),
@@ -90,6 +96,22 @@ pub enum InvalidRules {
         place: usize,
         /// The name.
         name: String,
+    },
+    /// A rule has a field that cannot be what it is.
+    #[error("rule `{name}`: {invalid}")]
+    InvalidRule {
+        /// The place in the list.
+        place: usize,
+        /// The name.
+        name: String,
+        /// The field and what it must be.
+        invalid: InvalidRule,
+    },
+    /// IPv6 addresses cannot be counted by so many bits.
+    #[error("ipv6_prefix must be between 1 and 128, not {bits}")]
+    InvalidIpv6Prefix {
+        /// What was given.
+        bits: u8,
     },
     /// Two plans share a name.
     #[error("plan `{name}` is there twice")]

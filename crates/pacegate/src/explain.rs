@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::check::Check;
 use crate::endpoint::Pattern;
 use crate::error::CheckError;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, endpoint};
 use crate::rule::NamedLimit;
 use crate::ruleset::{CompiledRule, RuleSet};
 
@@ -24,6 +24,8 @@ pub struct Explained {
     pub tier: Option<Box<str>>,
     /// Whether it applies, or the first thing that stands in the way.
     pub verdict: Verdict,
+    /// Whether the rule has a method and the check none: it applies, because the method is not known to differ.
+    pub assumes_method: bool,
 }
 
 /// Whether a rule applies to a check.
@@ -82,7 +84,8 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when the check is not valid.
     pub fn explain(&self, check: &Check<'_>) -> Result<Vec<Explained>, CheckError> {
-        let endpoint = self.validated_endpoint(check)?;
+        let check = &*self.canonical(check)?;
+        let endpoint = endpoint(check)?;
         let rules = self.rules();
         let identities = check.identities().iter();
         let chosen: Vec<&CompiledRule> = identities
@@ -93,7 +96,12 @@ impl Limiter {
         let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
         // The numbers of the check's user are not those of a rule for somebody else.
         let is_own = |rule: &CompiledRule| {
-            let whom = |identifier| check.identities().contains(&(rule.limit.dimension(), identifier));
+            let whom = |identifier: &str| {
+                let own = |(dimension, counted): &(&str, _)| {
+                    *dimension == rule.limit.dimension() && *counted == identifier
+                };
+                check.identities().iter().any(own)
+            };
             rule.identifier.as_deref().is_none_or(whom)
         };
         let explained = |rule: &Arc<CompiledRule>| Explained {
@@ -104,6 +112,7 @@ impl Limiter {
             tier: rule.tier.clone(),
             verdict: obstacle(&rules, rule, check, endpoint.as_deref())
                 .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Outdone }),
+            assumes_method: rule.method.is_some() && check.method.is_none(),
         };
         let mut all: Vec<Explained> = rules.rules().iter().map(explained).collect();
         all.sort_by_key(|rule| rule.verdict);
@@ -136,7 +145,7 @@ fn obstacle(
         Some(Verdict::OtherIdentifier)
     } else if other(&rule.tier, tier) {
         Some(Verdict::OtherTier)
-    } else if other(&rule.method, check.method) {
+    } else if !rule.takes_method(check.method) {
         Some(Verdict::OtherMethod)
     } else {
         None

@@ -45,6 +45,7 @@ mod effective;
 mod endpoint;
 mod error;
 mod explain;
+pub mod identity;
 mod limiter;
 mod plan;
 mod profile;
@@ -79,7 +80,7 @@ pub mod reading {
 struct Readme;
 
 pub use attribute::RateLimited;
-pub use check::{Check, IDENTIFIER_LENGTH_MAX};
+pub use check::Check;
 pub use config::{
     AUDIT_KEY_LENGTH_MIN, CatalogConfig, Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily,
     LogConfig, LogFormat, LoggedDecisions, LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig,
@@ -97,7 +98,7 @@ pub use limiter::{Limiter, LimiterBuilder};
 pub use plan::Plan;
 pub use profile::{Numbers, Profile};
 pub use remote::{Remote, RemoteAnswers, RemoteFuture};
-pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, POLICY_NAME, Rule, Scope, Why};
+pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, Rule, Scope, Why};
 pub use ruleset::RULES_MAX;
 pub use stores::Stores;
 

@@ -18,11 +18,12 @@ use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::normalise_endpoint;
 use crate::error::{CheckError, InvalidRules};
+use crate::identity::{self, IPV6_PREFIX};
 use crate::plan::Plan;
 use crate::remote::Elsewhere;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::{KEY_DIMENSION, NamedLimit, POLICY_DIMENSIONS, Rule};
-use crate::ruleset::RuleSet;
+use crate::rule::{NamedLimit, POLICY_DIMENSIONS, Rule};
+use crate::ruleset::{CanonicalRules, RuleSet};
 use crate::stores::{Keeper, Stores, in_memory};
 use crate::wait::Waiters;
 
@@ -46,13 +47,15 @@ pub struct Limiter {
     /// Swapped whole, so that every check is judged by one set of rules.
     rules: Arc<ArcSwap<RuleSet>>,
     stores: Stores,
+    /// By how many bits IPv6 addresses are counted.
+    ipv6_prefix: u8,
     pub(crate) waiters: Arc<Waiters>,
     /// A service that decides instead.
     pub(crate) elsewhere: Option<Elsewhere>,
 }
 
 /// Puts a [`Limiter`] together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LimiterBuilder {
     rules: Vec<Rule>,
     descriptors: Vec<DescriptorRule>,
@@ -61,6 +64,22 @@ pub struct LimiterBuilder {
     stores: Stores,
     on_store_error: FailureMode,
     policy_dimensions: Option<Vec<Box<str>>>,
+    ipv6_prefix: u8,
+}
+
+impl Default for LimiterBuilder {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            descriptors: Vec::new(),
+            plans: Vec::new(),
+            default_limit: None,
+            stores: Stores::default(),
+            on_store_error: FailureMode::default(),
+            policy_dimensions: None,
+            ipv6_prefix: IPV6_PREFIX,
+        }
+    }
 }
 
 impl LimiterBuilder {
@@ -138,20 +157,31 @@ impl LimiterBuilder {
         self
     }
 
+    /// By how many bits IPv6 addresses are counted in the dimension `ip`: 64 unless it is set, 1 to 128. It stays with the limiter, as the stores do.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.ipv6_prefix = bits;
+        self
+    }
+
     /// Compiles the rules and plans.
     ///
     /// # Errors
-    /// [`InvalidRules`] when they contradict each other.
+    /// [`InvalidRules`] when they contradict each other or one of them is not valid.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
-        let stores = self.stores.clone();
-        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores)?));
-        Ok(Limiter { rules, stores, waiters: Arc::default(), elsewhere: None })
+        let (stores, ipv6_prefix) = (self.stores.clone(), self.ipv6_prefix);
+        if !(1..=128).contains(&ipv6_prefix) {
+            return Err(InvalidRules::InvalidIpv6Prefix { bits: ipv6_prefix });
+        }
+        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix)?));
+        Ok(Limiter { rules, stores, ipv6_prefix, waiters: Arc::default(), elsewhere: None })
     }
 
-    fn compile(self, stores: &Stores) -> Result<RuleSet, InvalidRules> {
+    fn compile(self, stores: &Stores, ipv6_prefix: u8) -> Result<RuleSet, InvalidRules> {
         let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
         let usual = || POLICY_DIMENSIONS.map(Into::into).to_vec();
         let policies = policy_dimensions.unwrap_or_else(usual);
+        let rules = CanonicalRules::new(&rules, ipv6_prefix)?;
         RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)
     }
 }
@@ -162,6 +192,7 @@ impl Default for Limiter {
         Self {
             rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
             stores: Stores::default(),
+            ipv6_prefix: IPV6_PREFIX,
             waiters: Arc::default(),
             elsewhere: None,
         }
@@ -192,7 +223,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace(&self, builder: LimiterBuilder) -> Result<(), InvalidRules> {
-        self.rules.store(Arc::new(builder.compile(&self.stores)?));
+        self.rules.store(Arc::new(builder.compile(&self.stores, self.ipv6_prefix)?));
         Ok(())
     }
 
@@ -225,10 +256,11 @@ impl Limiter {
         if let Some(decision) = self.check_known(check) {
             return Ok(decision);
         }
-        let resolved = self.resolve(check)?;
-        let place = self.only_place(&resolved, check).ok_or(CheckError::NotInProcess)?;
+        let check = self.canonical(check)?;
+        let resolved = self.resolve(&check)?;
+        let place = self.only_place(&resolved, &check).ok_or(CheckError::NotInProcess)?;
         let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
-        resolved.run_in(store, check, Act::Take)
+        resolved.run_in(store, &check, Act::Take)
     }
 
     /// The short way for the commonest check: one identity that is known already, under one plan of one limit with room. `None` charged nothing.
@@ -262,7 +294,7 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when the check is not valid or names an unknown plan.
     pub fn validate(&self, check: &Check<'_>) -> Result<(), CheckError> {
-        self.validated_endpoint(check)?;
+        endpoint(&*self.canonical(check)?)?;
         let rules = self.rules.load();
         check.plans.iter().try_for_each(|name| rules.plan(name).map(drop))
     }
@@ -277,7 +309,8 @@ impl Limiter {
             return elsewhere.service.reset(check).await;
         }
         self.validate(check)?;
-        let endpoint = self.validated_endpoint(check)?;
+        let check = &*self.canonical(check)?;
+        let endpoint = endpoint(check)?;
         let applied = self.rules.load().resolve_all(check, endpoint.as_deref());
         let resolved = Resolved { applied, endpoint };
         let charges = resolved.charges();
@@ -319,6 +352,7 @@ impl Limiter {
             (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
             _ => {}
         }
+        let check = &*self.canonical(check)?;
         let mut resolved = self.resolve(check)?;
         // A shadow limit without room was not charged, nor one whose store failed, nor one that came into force since.
         let taken_at = |limit: &NamedLimit| {
@@ -368,9 +402,24 @@ impl Limiter {
 
     pub(crate) async fn check_each_here(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
         let rules = self.rules.load_full();
+        let mut invalid: Vec<Option<CheckError>> = Vec::with_capacity(checks.len());
+        let checks: Vec<Cow<'_, Check<'_>>> = checks
+            .iter()
+            .map(|check| {
+                let canonical = self.canonical(check);
+                let (check, error) =
+                    canonical.map_or_else(|error| (Cow::Borrowed(check), Some(error)), |check| (check, None));
+                invalid.push(error);
+                check
+            })
+            .collect();
         // A command borrows its charges, so they are kept aside until the store has answered.
+        let resolve = |(check, invalid): (_, Option<CheckError>)| match invalid {
+            Some(error) => Err(error),
+            None => self.resolve_by(&rules, check),
+        };
         let resolved: Vec<Result<Resolved<'_>, CheckError>> =
-            checks.iter().map(|check| self.resolve_by(&rules, check)).collect();
+            checks.iter().map(|check| &**check).zip(invalid).map(resolve).collect();
         let charges: Vec<SmallVec<[Charge<'_>; 2]>> = resolved
             .iter()
             .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
@@ -424,7 +473,7 @@ impl Limiter {
     /// [`CheckError::UnknownPlan`].
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
         Ok(Plan {
-            limits: self.rules.load().plan(name)?.of(KEY_DIMENSION),
+            limits: self.rules.load().plan(name)?.of(identity::KEY),
             store: self.elsewhere.is_none().then(|| self.stores.keeper(0).clone()),
         })
     }
@@ -458,15 +507,17 @@ impl Limiter {
     pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
         match self.stores.only_memory() {
             Some(store) => {
-                let resolved = self.resolve(check)?;
+                let check = self.canonical(check)?;
+                let resolved = self.resolve(&check)?;
                 let _span = in_memory(1).entered();
-                resolved.run_in(store, check, act)
+                resolved.run_in(store, &check, act)
             }
             None => Box::pin(self.run_and_wait(check, act)).await,
         }
     }
 
     async fn run_and_wait(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
+        let check = &*self.canonical(check)?;
         let resolved = self.resolve(check)?;
         let charges = resolved.charges();
         let outcome = self.stores.apply(&command(check, act, &charges), &resolved.places()).await?;
@@ -474,27 +525,53 @@ impl Limiter {
         resolved.decision(outcome)
     }
 
-    fn resolve<'a>(&self, check: &Check<'a>) -> Result<Resolved<'a>, CheckError> {
+    /// Writes the identities of a check in the one spelling that is counted: for callers who show or record whom a check is for. The limiter does the
+    /// same with every check that it is asked about.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limiter};
+    ///
+    /// let mut check = Check::new("IP", "[2001:DB8::1]:443");
+    /// Limiter::default().canonicalise(&mut check)?;
+    /// assert_eq!(check.identities(), [("ip", "2001:db8::/64".into())]);
+    /// # Ok::<(), pacegate::CheckError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CheckError`] for identities that cannot be counted by.
+    pub fn canonicalise(&self, check: &mut Check<'_>) -> Result<(), CheckError> {
+        check.canonicalise(self.ipv6_prefix)
+    }
+
+    /// By how many bits IPv6 addresses are counted.
+    pub fn ipv6_prefix(&self) -> u8 {
+        self.ipv6_prefix
+    }
+
+    #[inline]
+    pub(crate) fn canonical<'s, 'a>(&self, check: &'s Check<'a>) -> Result<Cow<'s, Check<'a>>, CheckError> {
+        check.canonical(self.ipv6_prefix)
+    }
+
+    fn resolve<'a>(&self, check: &'a Check<'_>) -> Result<Resolved<'a>, CheckError> {
         self.resolve_by(&self.rules.load(), check)
     }
 
+    /// What applies to a check whose identities are canonical.
     pub(crate) fn resolve_by<'a>(
         &self,
         rules: &RuleSet,
-        check: &Check<'a>,
+        check: &'a Check<'_>,
     ) -> Result<Resolved<'a>, CheckError> {
-        let endpoint = self.validated_endpoint(check)?;
+        let endpoint = endpoint(check)?;
         let applied = rules.resolve(check, endpoint.as_deref())?;
         Ok(Resolved { applied, endpoint })
     }
+}
 
-    pub(crate) fn validated_endpoint<'a>(
-        &self,
-        check: &Check<'a>,
-    ) -> Result<Option<Cow<'a, str>>, CheckError> {
-        check.validate()?;
-        Ok(check.endpoint.map(normalise_endpoint).transpose()?)
-    }
+/// Where a check goes, as rules are matched with it.
+pub(crate) fn endpoint<'a>(check: &Check<'a>) -> Result<Option<Cow<'a, str>>, CheckError> {
+    Ok(check.endpoint.map(normalise_endpoint).transpose()?)
 }
 
 /// Charges that were made at one time, and where each is kept.

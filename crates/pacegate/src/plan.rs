@@ -5,10 +5,10 @@ use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Command};
 use smallvec::SmallVec;
 
-use crate::check::is_identifier;
 use crate::error::CheckError;
+use crate::identity::{self, check_identifier};
 use crate::resolved::{charge, decided};
-use crate::rule::{KEY_DIMENSION, NamedLimits};
+use crate::rule::NamedLimits;
 use crate::stores::Keeper;
 
 /// A plan of a [`Limiter`](crate::Limiter), looked up once: the fastest way to check many keys of one's own.
@@ -51,9 +51,8 @@ impl Plan {
         key: &str,
         cost: Cost,
     ) -> Result<pacegate_core::Decision, CheckError> {
-        if !is_identifier(key) {
-            return Err(CheckError::InvalidIdentifier { dimension: KEY_DIMENSION.into() });
-        }
+        check_identifier(key)
+            .map_err(|reason| CheckError::InvalidIdentifier { dimension: identity::KEY.into(), reason })?;
         let charges: SmallVec<[_; 4]> = self.limits.iter().map(|limit| charge(limit, key, "")).collect();
         decided(store.apply_now(&Command { action: Action::take(), charges: &charges, cost }, None)?)
     }

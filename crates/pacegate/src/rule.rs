@@ -1,5 +1,6 @@
 //! Rules and plans: named limits, and whom and where they apply.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pacegate_core::{Counter, Limit};
@@ -7,8 +8,8 @@ use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
+use crate::identity;
 use crate::profile::Numbers;
 
 /// What a rule does when its limit is exceeded.
@@ -90,38 +91,39 @@ impl Rule {
     /// ([`LimiterBuilder::policy_dimensions`](crate::LimiterBuilder::policy_dimensions)).
     pub fn is_policy(&self) -> bool {
         self.name == POLICY_NAME
-            && self.dimension == KEY_DIMENSION
+            && self.dimension == identity::KEY
             && self.identifier.is_some()
             && self.tier.is_none()
             && self.method.is_none()
             && self.endpoint.as_str() == "*"
     }
 
-    /// Says which field cannot be what it is, if there is one.
+    /// The same rule in the one spelling that is compared and counted, copied only if it is in another one: the dimension, the identifier and the
+    /// method. `ipv6_prefix` is how many bits of an IPv6 address count.
     ///
     /// # Errors
-    /// [`InvalidRule`] with the name of the field.
-    pub fn validate(&self) -> Result<(), InvalidRule> {
-        let invalid = |field, reason| Err(InvalidRule { field, reason });
-        if !is_name(&self.name) {
-            return invalid(
-                "name",
-                "must be 1 to 128 printable ASCII characters without quotes and backslashes",
-            );
+    /// [`InvalidRule`] with the first field that cannot be what it is.
+    pub fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Self>, InvalidRule> {
+        let of = |field| move |invalid| InvalidRule::new(field, invalid);
+        identity::check_name(&self.name).map_err(of("name"))?;
+        let dimension = identity::dimension(&self.dimension).map_err(of("dimension"))?;
+        let identifier = self.identifier.as_deref();
+        let identifier = identifier.map(|text| identity::identifier(dimension, text, ipv6_prefix));
+        let identifier = identifier.transpose().map_err(of("identifier"))?;
+        self.tier.as_deref().map(identity::check_tier).transpose().map_err(of("tier"))?;
+        let method = self.method.as_deref().map(identity::method).transpose().map_err(of("method"))?;
+        let is_own = dimension == self.dimension
+            && identifier.as_deref() == self.identifier.as_deref()
+            && method.as_deref() == self.method.as_deref();
+        if is_own {
+            return Ok(Cow::Borrowed(self));
         }
-        if !is_dimension(&self.dimension) {
-            return invalid("dimension", "must be 1 to 64 letters, digits, `_`, `-` or `.`");
-        }
-        if !self.identifier.as_deref().is_none_or(is_identifier) {
-            return invalid("identifier", "must be 1 to 1024 bytes long without control characters");
-        }
-        if !self.tier.as_deref().is_none_or(is_identifier) {
-            return invalid("tier", "must be 1 to 1024 bytes long without control characters");
-        }
-        if !self.method.as_deref().is_none_or(is_method) {
-            return invalid("method", "must be a method like GET or POST");
-        }
-        Ok(())
+        Ok(Cow::Owned(Self {
+            dimension: dimension.to_owned(),
+            identifier: identifier.map(Cow::into_owned),
+            method: method.map(Cow::into_owned),
+            ..self.clone()
+        }))
     }
 
     /// What makes this a variant of its own among the rules of its name.
@@ -152,14 +154,20 @@ impl Rule {
 }
 
 /// A rule with a field that cannot be what it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field} {reason}")]
 #[non_exhaustive]
 pub struct InvalidRule {
     /// The field.
     pub field: &'static str,
     /// What it must be.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
+}
+
+impl InvalidRule {
+    pub(crate) fn new(field: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { field, reason: reason.into() }
+    }
 }
 
 /// Why a limit applies to a request, the most specific reason first.
@@ -404,6 +412,9 @@ pub(crate) fn distinction(limit: &Limit) -> String {
 /// The limits of a plan, with their counters in one dimension.
 pub(crate) type NamedLimits = Arc<[Arc<NamedLimit>]>;
 
+/// How many limits a plan of a file or a catalog can have.
+pub const PLAN_LIMITS_MAX: usize = 16;
+
 /// A named list of limits that an embedding program refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanLimits {
@@ -455,11 +466,5 @@ impl PlanLimits {
     }
 }
 
-/// The dimension whose identifiers have tiers, limits of their own and overrides.
-pub(crate) const USER_DIMENSION: &str = "user";
-
 /// The dimensions whose identifiers are keys of policies, beside `key`, unless others are named.
-pub(crate) const POLICY_DIMENSIONS: [&str; 3] = [USER_DIMENSION, "ip", "apikey"];
-
-/// The dimension of keys that an embedding program makes up itself.
-pub(crate) const KEY_DIMENSION: &str = "key";
+pub(crate) const POLICY_DIMENSIONS: [&str; 3] = [identity::USER, identity::IP, identity::API_KEY];

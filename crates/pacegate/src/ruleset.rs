@@ -1,5 +1,6 @@
 //! The compiled rules: immutable, and as fast to look up with ten thousand rules as with ten.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -13,14 +14,33 @@ use crate::descriptor::DescriptorRule;
 use crate::descriptor::set::DescriptorSet;
 use crate::endpoint::{Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
+use crate::identity;
 use crate::profile::{Numbers, Profile, find};
-use crate::rule::{KEY_DIMENSION, Mode, NamedLimit, PlanLimits, Rule, USER_DIMENSION, Why};
+use crate::rule::{Mode, NamedLimit, PlanLimits, Rule, Why};
 use crate::stores::Stores;
 
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 
 /// The limits that apply to a request, with the identifier each one counts.
 pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
+
+/// Rules in the one spelling that is compared and counted.
+pub(crate) struct CanonicalRules<'a> {
+    rules: Vec<Cow<'a, Rule>>,
+    /// By how many bits IPv6 addresses are counted.
+    ipv6_prefix: u8,
+}
+
+impl<'a> CanonicalRules<'a> {
+    pub(crate) fn new(rules: &'a [Rule], ipv6_prefix: u8) -> Result<Self, InvalidRules> {
+        let mut canonical = Vec::with_capacity(rules.len());
+        for (place, rule) in rules.iter().enumerate() {
+            let invalid = |invalid| InvalidRules::InvalidRule { place, name: rule.name.clone(), invalid };
+            canonical.push(rule.canonical(ipv6_prefix).map_err(invalid)?);
+        }
+        Ok(Self { rules: canonical, ipv6_prefix })
+    }
+}
 
 /// Rules, plans and the default limit, ready to be asked.
 #[derive(Debug, Default)]
@@ -79,6 +99,12 @@ impl CompiledRule {
         self.specificity > other.specificity
     }
 
+    /// Whether it holds for `method`. One that is not known may be the rule's, so the rule holds.
+    pub(crate) fn takes_method(&self, method: Option<&str>) -> bool {
+        let (Some(own), Some(method)) = (self.method.as_deref(), method) else { return true };
+        own.eq_ignore_ascii_case(method)
+    }
+
     /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
     pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
         limit_for(&self.limit, profile, self.identifier.is_none())
@@ -89,7 +115,7 @@ impl CompiledRule {
 fn limit_for(limit: &Arc<NamedLimit>, profile: Option<&Profile>, can_be_custom: bool) -> Arc<NamedLimit> {
     // Most users have neither, which is the cheaper thing to find out.
     let has_numbers = |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
-    let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == USER_DIMENSION) else {
+    let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == identity::USER) else {
         return limit.clone();
     };
     let replaced = |numbers: &[(String, Numbers)], why| {
@@ -106,7 +132,7 @@ pub const RULES_MAX: usize = 100_000;
 
 impl RuleSet {
     pub(crate) fn compile(
-        rules: &[Rule],
+        rules: &CanonicalRules<'_>,
         descriptors: &[DescriptorRule],
         plans: Vec<(String, Vec<Limit>)>,
         default_limit: Option<Limit>,
@@ -114,6 +140,7 @@ impl RuleSet {
         policy_dimensions: Vec<Box<str>>,
         stores: &Stores,
     ) -> Result<Self, InvalidRules> {
+        let CanonicalRules { rules, ipv6_prefix } = rules;
         let count = rules.len() + descriptors.len();
         if count > RULES_MAX {
             return Err(InvalidRules::TooMany { rules: count, max: RULES_MAX });
@@ -123,7 +150,7 @@ impl RuleSet {
         let mut by_endpoint = Trie::<Vec<ByDimension>>::default();
         let mut policies: Map<Box<str>, Arc<CompiledRule>> = Map::default();
         let mut all = Vec::with_capacity(rules.len());
-        let mut dimensions = vec!["user", "ip", "apikey", KEY_DIMENSION];
+        let mut dimensions = vec![identity::USER, identity::IP, identity::API_KEY, identity::KEY];
         let mut shared: Map<&str, Arc<str>> = Map::default();
         for (place, rule) in rules.iter().enumerate() {
             if !variants.insert(rule.variant()) {
@@ -154,6 +181,10 @@ impl RuleSet {
             });
             all.push(compiled.clone());
             if let Some(key) = rule.identifier.as_deref().filter(|_| compiled.is_policy) {
+                // A key that is an address is also found as addresses are counted.
+                if let Ok(Cow::Owned(address)) = identity::identifier(identity::IP, key, *ipv6_prefix) {
+                    policies.entry(address.into()).or_insert_with(|| compiled.clone());
+                }
                 policies.insert(key.into(), compiled);
                 continue;
             }
@@ -205,7 +236,7 @@ impl RuleSet {
     /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
     pub(crate) fn resolve<'a>(
         &self,
-        check: &Check<'a>,
+        check: &'a Check<'_>,
         endpoint: Option<&str>,
     ) -> Result<Applied<'a>, CheckError> {
         let mut applied = match endpoint {
@@ -217,12 +248,12 @@ impl RuleSet {
             if check.plans[..place].contains(name) {
                 return Err(CheckError::DuplicatePlan { name: (*name).into() });
             }
-            for &(dimension, identifier) in &check.identities {
+            for (dimension, identifier) in check.pairs() {
                 applied.extend(plan.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
             }
         }
         if let Some(limit) = check.limit {
-            for &(dimension, identifier) in &check.identities {
+            for (dimension, identifier) in check.pairs() {
                 let limit = NamedLimit::ad_hoc(dimension, limit, self.on_store_error);
                 applied.push((Arc::new(limit), identifier));
             }
@@ -236,9 +267,9 @@ impl RuleSet {
 
     /// The limits of the rules alone. Without an endpoint, rules for some endpoints do not apply, only those for all.
     #[inline]
-    pub(crate) fn resolve_rules<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
+    pub(crate) fn resolve_rules<'a>(&self, check: &'a Check<'_>, endpoint: Option<&str>) -> Applied<'a> {
         let mut applied = Applied::new();
-        for &(dimension, identifier) in &check.identities {
+        for (dimension, identifier) in check.pairs() {
             for rule in self.chosen(check, dimension, identifier, endpoint) {
                 if !rule.is_among(&applied, identifier) {
                     applied.push((rule.limit_for(check.profile), identifier));
@@ -260,8 +291,7 @@ impl RuleSet {
         let tier = check.effective_tier();
         let mut chosen = self.matching(dimension, identifier, Tiers::Only(tier), endpoint.unwrap_or("/"));
         chosen.retain(|rule| {
-            rule.method.as_deref().is_none_or(|wanted| check.method == Some(wanted))
-                && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
+            rule.takes_method(check.method) && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
         });
         keep_most_specific(&mut chosen);
         chosen
@@ -270,10 +300,10 @@ impl RuleSet {
     /// A limit of every kind of counter that the identities of `check` may have at its endpoint: of the rules for any tier and
     /// method that match, of every plan, the default one and an ad-hoc one. Their numbers do not matter, because a reset forgets
     /// every variant.
-    pub(crate) fn resolve_all<'a>(&self, check: &Check<'a>, endpoint: Option<&str>) -> Applied<'a> {
+    pub(crate) fn resolve_all<'a>(&self, check: &'a Check<'_>, endpoint: Option<&str>) -> Applied<'a> {
         let any = self.default_limit.or(Limit::per_second(1).ok());
         let mut applied = Applied::new();
-        for &(dimension, identifier) in &check.identities {
+        for (dimension, identifier) in check.pairs() {
             let rules = self.matching(dimension, identifier, Tiers::All, endpoint.unwrap_or("/"));
             applied.extend(rules.into_iter().map(|rule| (rule.limit.clone(), identifier)));
             let plans = self.plans.values().flat_map(|plan| plan.of(dimension).to_vec());
@@ -291,8 +321,8 @@ impl RuleSet {
         applied
     }
 
-    fn defaults_for<'a>(&self, check: &Check<'a>, applied: &mut Applied<'a>) {
-        for &(dimension, identifier) in &check.identities {
+    fn defaults_for<'a>(&self, check: &'a Check<'_>, applied: &mut Applied<'a>) {
+        for (dimension, identifier) in check.pairs() {
             applied.extend(self.default_for(dimension, check.profile).map(|limit| (limit, identifier)));
         }
     }
@@ -340,7 +370,7 @@ impl RuleSet {
 
     /// Whether identifiers in `dimension` are keys of policies.
     fn has_policies(&self, dimension: &str) -> bool {
-        dimension == KEY_DIMENSION || self.policy_dimensions.iter().any(|own| **own == *dimension)
+        dimension == identity::KEY || self.policy_dimensions.iter().any(|own| **own == *dimension)
     }
 
     /// The rules that match one identity at an endpoint, whatever the method.

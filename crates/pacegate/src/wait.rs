@@ -96,6 +96,7 @@ impl Limiter {
         let start = Instant::now();
         // A time too far to be told is as good as for ever.
         let deadline = start.checked_add(at_most).unwrap_or(start + Duration::from_secs(3_600 * 24 * 366));
+        let check = &*self.canonical(check)?;
         let identity = check.identity();
         if !self.waiters.is_waited_for(&identity) {
             let decision = self.check(check).await?;

@@ -172,7 +172,7 @@ fn at_last_a_method_of_its_own_wins() {
     let everybody = Profile::default();
     assert_eq!(met(&rules, &by(&everybody, "/x").method("POST")), [(2, Why::Anyone)]);
     assert_eq!(met(&rules, &by(&everybody, "/x").method("GET")), [(1, Why::Anyone)]);
-    assert_eq!(met(&rules, &by(&everybody, "/x")), [(1, Why::Anyone)], "no method is not any method");
+    assert_eq!(met(&rules, &by(&everybody, "/x")), [(2, Why::Anyone)], "it may be a POST");
     assert_eq!(
         met(&rules, &by(&everybody, "/a").method("POST")),
         [(3, Why::Anyone)],
@@ -207,10 +207,10 @@ fn rules_for_a_tier_apply_in_every_dimension_by_the_tier_of_the_user() {
 
 #[test]
 fn overrides_and_custom_limits_touch_only_the_dimension_user() {
-    let rules = limiter([rule("hourly", 100), in_dimension("ip", rule("hourly", 200))]);
+    let rules = limiter([rule("hourly", 100), in_dimension("tenant", rule("hourly", 200))]);
     let overridden = with_override("hourly", quota(7), Profile::default());
     let custom = with_custom("hourly", quota(8), Profile::default());
-    let check = Check::new("ip", "u").and("user", "u").endpoint("/x");
+    let check = Check::new("tenant", "u").and("user", "u").endpoint("/x");
     assert_eq!(met(&rules, &check.clone().profile(&overridden)), [(200, Why::Anyone), (7, Why::Override)]);
     assert_eq!(met(&rules, &check.profile(&custom)), [(200, Why::Anyone), (8, Why::Custom)]);
 }
@@ -395,13 +395,13 @@ fn a_new_window_or_algorithm_starts_anew() {
 fn alternating_between_variants_that_count_differently_is_limited_by_each() {
     let daily = limit(Algorithm::FixedWindow, 5, HOUR * 24);
     let posts = Rule { method: Some("POST".into()), limit: daily, ..rule("r", 5) };
-    let gold = in_dimension("ip", for_tier("gold", Rule { limit: daily, ..rule("address", 5) }));
-    let limiter = limiter([rule("r", 5), posts, in_dimension("ip", rule("address", 5)), gold]);
+    let gold = in_dimension("tenant", for_tier("gold", Rule { limit: daily, ..rule("address", 5) }));
+    let limiter = limiter([rule("r", 5), posts, in_dimension("tenant", rule("address", 5)), gold]);
     let count = |checks: [Check<'_>; 2]| {
         let rounds = (0..50).flat_map(|_| checks.iter());
         rounds.filter(|check| limiter.check_now(check).unwrap().allowed).count()
     };
-    let (user, address) = (Check::new("user", "u").endpoint("/"), Check::new("ip", "i").endpoint("/"));
+    let (user, address) = (Check::new("user", "u").endpoint("/"), Check::new("tenant", "i").endpoint("/"));
     assert_eq!(count([user.clone().method("GET"), user.method("POST")]), 10);
     assert_eq!(count([address.clone(), address.profile(&of_tier("gold"))]), 10);
 }
@@ -516,7 +516,7 @@ async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdo
         at("/a", for_tier("premium", rule("hourly", 20))),
         for_identifier("other", rule("hourly", 1)),
         rule("daily", 1_000),
-        in_dimension("ip", rule("address", 50)),
+        in_dimension("tenant", rule("address", 50)),
         Rule { scope: Scope::Endpoint, ..rule("each", 5) },
     ]);
     let premium = with_custom("daily", quota(2_000), of_tier("premium"));
@@ -536,7 +536,7 @@ async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdo
     let other = lines(&limiter, "user", "other", &premium).await;
     assert_eq!(other[2..], [line("hourly", 1, Why::Identifier, "*", Some(1))]);
     assert_eq!(
-        lines(&limiter, "ip", "u", &with_override("address", quota(1), Profile::default())).await,
+        lines(&limiter, "tenant", "u", &with_override("address", quota(1), Profile::default())).await,
         [line("address", 50, Why::Anyone, "*", Some(50))]
     );
     assert_eq!(lines(&limiter, "apikey", "u", &premium).await, []);

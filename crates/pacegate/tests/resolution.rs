@@ -26,7 +26,7 @@ use proptest::test_runner::TestCaseResult;
 // Small pools, so that rules meet requests and each other.
 const NAMES: [&str; 3] = ["minute", "hour", "day"];
 const DIMENSIONS: [&str; 3] = ["user", "ip", "apikey"];
-const IDENTIFIERS: [&str; 2] = ["1", "2"];
+const IDENTIFIERS: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const TIERS: [&str; 2] = ["free", "premium"];
 const METHODS: [&str; 2] = ["GET", "POST"];
 /// The spellings of each segment, the normal one first.
@@ -248,9 +248,13 @@ fn expected(
             .iter()
             .filter(|variant| variant.dimension == dimension && matches(variant, identifier, request))
             .collect();
-        for variant in &matching {
-            let outdone = |other: &&Variant| other.name == variant.name && compare(other, variant).is_gt();
-            if matching.iter().any(outdone) {
+        for (place, variant) in matching.iter().enumerate() {
+            // Of variants for different methods that a request without one may have, the first applies.
+            let outdone = |(other_place, other): (usize, &&Variant)| {
+                let order = compare(other, variant);
+                other.name == variant.name && (order.is_gt() || (order.is_eq() && other_place < place))
+            };
+            if matching.iter().enumerate().any(outdone) {
                 continue;
             }
             let (limit, why) = limit_for(variant, request.profile.as_ref());
@@ -287,7 +291,7 @@ fn matches(variant: &Variant, identifier: &str, request: &Request) -> bool {
     let tier = request.profile.as_ref().and_then(|profile| profile.tier);
     variant.identifier.is_none_or(|own| own == identifier)
         && (variant.tier.is_none() || variant.tier == tier)
-        && (variant.method.is_none() || variant.method == request.method)
+        && (variant.method.is_none() || request.method.is_none() || variant.method == request.method)
         && request.path.as_ref().is_some_and(|path| covers(&variant.pieces, path))
 }
 

@@ -39,7 +39,7 @@ async fn both_ways_decide_alike() {
             clock.advance(Duration::from_micros(step * 7_919 % 900_001));
             let cost = Cost::try_new(1 + step * step % 3).unwrap();
             let user = if step % 5 == 0 { "b" } else { "a" };
-            let check = Check::new("ip", user).plan("gold").cost(cost);
+            let check = Check::new("apikey", user).plan("gold").cost(cost);
             let (now, later) = (short.check_now(&check).unwrap(), long.check(&check).await.unwrap());
             assert_eq!(seen(&now), seen(&later), "{algorithm} at step {step}");
             if now.allowed { allowed += 1 } else { denied += 1 }

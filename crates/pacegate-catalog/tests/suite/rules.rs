@@ -262,7 +262,9 @@ pub(crate) async fn rules_that_cannot_be_kept(place: &Place) {
         ("identifier", Rule { identifier: Some("a\0".into()), ..rule("a", 1) }),
         ("identifier", Rule { identifier: Some("i".repeat(1_025)), ..rule("a", 1) }),
         ("tier", Rule { tier: Some("t".repeat(129)), ..rule("a", 1) }),
-        ("method", Rule { method: Some("get".into()), ..rule("a", 1) }),
+        ("dimension", Rule { dimension: "Tenant".into(), ..rule("a", 1) }),
+        ("identifier", Rule { dimension: "ip".into(), identifier: Some("office".into()), ..rule("a", 1) }),
+        ("method", Rule { method: Some("G T".into()), ..rule("a", 1) }),
         ("store", Rule { store: Some(String::new()), ..rule("a", 1) }),
     ];
     for (field, rule) in rows {

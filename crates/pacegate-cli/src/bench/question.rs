@@ -1,8 +1,11 @@
 //! What is asked: the same check for one key after another.
 
+use std::net::Ipv4Addr;
+
 use anyhow::Context;
 use hyper::body::Bytes;
 use hyper::header::HeaderValue;
+use pacegate::identity;
 use pacegate_proto::v1::CheckRequest;
 use serde_json::Value;
 use tonic::metadata::AsciiMetadataValue;
@@ -14,6 +17,8 @@ pub(super) struct Question {
     prefix: String,
     endpoint: String,
     cost: u32,
+    /// Whether identifiers are addresses.
+    is_address: bool,
     /// The body of a request, before and after the number of its key.
     body: (String, String),
     pub(super) api_key: Option<HeaderValue>,
@@ -28,6 +33,8 @@ impl Question {
         api_key: Option<&str>,
     ) -> anyhow::Result<Self> {
         let text = |text: &str| Value::from(text).to_string();
+        let is_address = identity::dimension(dimension) == Ok(identity::IP);
+        let prefix = if is_address { "" } else { prefix };
         let quoted = text(prefix);
         let before = format!(
             r#"{{"dimension":{},"identifier":{}"#,
@@ -48,21 +55,27 @@ impl Question {
             prefix: prefix.to_owned(),
             endpoint: endpoint.to_owned(),
             cost,
+            is_address,
             body: (before, after),
             api_key,
         })
     }
 
+    /// What tells a key from the others.
+    fn number(&self, key: u64) -> String {
+        if self.is_address { Ipv4Addr::from_bits(key as u32).to_string() } else { key.to_string() }
+    }
+
     /// As the body of a REST request.
     pub(super) fn body(&self, key: u64) -> Bytes {
         let (before, after) = &self.body;
-        format!("{before}{key}{after}").into()
+        format!("{before}{}{after}", self.number(key)).into()
     }
 
     /// As a gRPC message.
     pub(super) fn message(&self, key: u64) -> CheckRequest {
         CheckRequest {
-            identifier: format!("{}{key}", self.prefix),
+            identifier: format!("{}{}", self.prefix, self.number(key)),
             custom_dimension: self.dimension.clone(),
             endpoint: self.endpoint.clone(),
             cost: self.cost,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pacegate::{
     Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, Limiter, NamedLimit, Standing,
-    Timestamp, Why,
+    Timestamp, Why, identity,
 };
 use pacegate_proto::v1::{
     self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
@@ -13,7 +13,7 @@ use pacegate_proto::v1::{
 
 use crate::ad_hoc::{AdHoc, is_sliding_window, name_for};
 use crate::respond::{ApiError, Code, invalid_limit};
-use crate::rest::{is_method, millis_ceil, parse_strategy, used};
+use crate::rest::{millis_ceil, parse_strategy, used};
 use pacegate_tower::headers::seconds_ceil;
 
 /// How many identities and how many plans one check can have.
@@ -24,7 +24,8 @@ pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
 
-/// What is asked, as `limiter` understands it. A limit that says only a part is completed from its default one.
+/// What is asked, as `limiter` understands it, with its identities in the spelling that is counted. A limit that says only a part is completed from its
+/// default one.
 pub(super) fn check<'a>(request: &'a CheckRequest, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
     let first = dimension(request.dimension, &request.custom_dimension)?;
     if request.identifier.is_empty() {
@@ -39,15 +40,14 @@ pub(super) fn check<'a>(request: &'a CheckRequest, limiter: &Limiter) -> Result<
             dimension(other.dimension, &other.custom_dimension).map_err(|error| within(place, error))?;
         check = check.and(dimension, &other.identifier);
     }
+    limiter.canonicalise(&mut check).map_err(|error| explain(request, error))?;
     if !request.endpoint.is_empty() {
         check = check.endpoint(&request.endpoint);
     } else if request.plans.is_empty() && request.limit.is_none() {
         return Err(ApiError::input("endpoint", "is missing"));
     }
     if !request.method.is_empty() {
-        if !is_method(&request.method) {
-            return Err(ApiError::input("method", "must be a method like GET or POST"));
-        }
+        identity::method(&request.method).map_err(|invalid| ApiError::input("method", invalid.reason()))?;
         check = check.method(&request.method);
     }
     if request.cost > 0 {
@@ -79,13 +79,13 @@ pub(super) fn says_sliding_window(request: &CheckRequest) -> bool {
 fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
     let known = match Dimension::try_from(dimension) {
         Ok(Dimension::Unspecified) => None,
-        Ok(Dimension::User) => Some("user"),
-        Ok(Dimension::Ip) => Some("ip"),
-        Ok(Dimension::ApiKey) => Some("apikey"),
+        Ok(Dimension::User) => Some(identity::USER),
+        Ok(Dimension::Ip) => Some(identity::IP),
+        Ok(Dimension::ApiKey) => Some(identity::API_KEY),
         Err(_) => return Err(ApiError::input("dimension", "must be USER, IP or API_KEY")),
     };
     match (known, custom) {
-        (None, "") => Ok("user"),
+        (None, "") => Ok(identity::USER),
         (None, custom) => Ok(custom),
         (Some(known), "") => Ok(known),
         (Some(_), _) => Err(ApiError::input("custom_dimension", "goes instead of dimension, not with it")),
@@ -141,8 +141,8 @@ fn within(place: usize, error: ApiError) -> ApiError {
 /// Names the field of `request` that its check was refused for.
 pub(super) fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
     let (field, of) = match &error {
-        CheckError::InvalidIdentifier { dimension } => ("identifier", Some(dimension)),
-        CheckError::InvalidDimension { dimension } => ("custom_dimension", Some(dimension)),
+        CheckError::InvalidIdentifier { dimension, .. } => ("identifier", Some(dimension)),
+        CheckError::InvalidDimension { dimension, .. } => ("custom_dimension", Some(dimension)),
         CheckError::NoIdentity => ("identifier", None),
         CheckError::DuplicateDimension { .. } => ("also", None),
         _ => return error.into(),
@@ -151,7 +151,8 @@ pub(super) fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
     let reason = message.trim_start_matches("identifier ").trim_start_matches("dimension ");
     let wrong = ApiError::input(field, reason);
     let is_of = |dimension: i32, custom: &str| {
-        of.is_some_and(|of| self::dimension(dimension, custom).is_ok_and(|word| *word == **of))
+        let spelled = |word| identity::dimension(word).unwrap_or(word);
+        of.is_some_and(|of| self::dimension(dimension, custom).is_ok_and(|word| *spelled(word) == **of))
     };
     if is_of(request.dimension, &request.custom_dimension) {
         return wrong;

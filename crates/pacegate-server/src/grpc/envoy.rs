@@ -1,12 +1,13 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`: all descriptors of a request decided together, for Envoy and whatever else speaks its protocol.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::RETRY_AFTER;
 use pacegate::{
     Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision, DescriptorOutcome, FailureMode, Hits,
-    Limit, Profile,
+    Limit, Profile, identity,
 };
 use pacegate_proto::envoy::config::core::v3::HeaderValue;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -90,7 +91,8 @@ impl Envoy {
     async fn profile(&self, message: &RateLimitRequest) -> Option<Arc<Profile>> {
         let live = self.shared.live.as_ref()?;
         let entries = message.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-        let user = &entries.into_iter().find(|entry| entry.key == "user")?.value;
+        let is_user = |key: &str| identity::dimension(key) == Ok(identity::USER);
+        let user = &entries.into_iter().find(|entry| is_user(&entry.key))?.value;
         if let Some(known) = live.profiles.known(user) {
             return known;
         }
@@ -112,7 +114,8 @@ impl Envoy {
             // Whoever looks, or brings something back, asks for nothing.
             let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
             let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
-            if let Some(check) = noted.then(|| describe(descriptor)).flatten() {
+            let prefix = self.shared.limiter.ipv6_prefix();
+            if let Some(check) = noted.then(|| describe(descriptor, prefix)).flatten() {
                 self.shared.observe(&check.cost(cost), request_id, &outcome.decision, took);
             }
         }
@@ -209,21 +212,23 @@ fn allowance(own: &RateLimitOverride, field: &str) -> Result<Allowance, ApiError
 }
 
 /// What a descriptor is about, for the decision log and for usage: its entries, with `path` and `method` as where.
-fn describe(descriptor: &RateLimitDescriptor) -> Option<Check<'_>> {
-    let (mut check, mut endpoint, mut method): (Option<Check<'_>>, _, _) = (None, None, None);
+fn describe(descriptor: &RateLimitDescriptor, ipv6_prefix: u8) -> Option<Check<'_>> {
+    let (mut endpoint, mut method) = (None, None);
+    let mut identities: SmallVec<[(&str, Cow<'_, str>); 2]> = SmallVec::new();
     for entry in &descriptor.entries {
         match entry.key.as_str() {
             "path" | "endpoint" => endpoint = Some(entry.value.as_str()),
             "method" => method = Some(entry.value.as_str()),
-            key => {
-                check = Some(match check {
-                    None => Check::new(key, &entry.value),
-                    Some(check) => check.and(key, &entry.value),
-                });
-            }
+            // What no ordinary rule counts by is shown as it came.
+            key => identities.push(
+                identity::of_entry(key, &entry.value, ipv6_prefix).unwrap_or((key, (&*entry.value).into())),
+            ),
         }
     }
-    let mut check = check?;
+    if identities.is_empty() {
+        return None;
+    }
+    let mut check = Check::of(identities);
     (check.endpoint, check.method) = (endpoint, method);
     Some(check)
 }

@@ -202,8 +202,7 @@ pub(super) async fn decide_one(
 }
 
 async fn profile(shared: &Shared, check: &Check<'_>) -> Option<Arc<Profile>> {
-    let user = check.identities().iter().find(|(dimension, _)| *dimension == "user");
-    shared.profile(user.map(|(_, identifier)| *identifier)).await
+    shared.profile(check.user()).await
 }
 
 /// The caller's clock, if it was sent.

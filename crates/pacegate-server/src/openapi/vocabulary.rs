@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use pacegate::{Algorithm, ENDPOINT_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, Limit, Reason, Standing, Verdict};
+use pacegate::identity::{DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, METHOD_LENGTH_MAX, NAME_LENGTH_MAX};
+use pacegate::{Algorithm, ENDPOINT_LENGTH_MAX, Limit, Reason, Standing, Verdict};
 use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ObjectBuilder, RefOr};
 use utoipa::{PartialSchema, ToSchema};
@@ -34,24 +35,26 @@ macro_rules! vocabulary {
 }
 
 /// No control characters.
-const CLEAN: &str = r"^[^\x00-\x1f\x7f]+$";
+const CLEAN: &str = r"^[^\x00-\x1f\x7f-\x9f]+$";
+/// No control characters of ASCII.
+const PATH: &str = r"^[^\x00-\x1f\x7f]+$";
 /// Printable ASCII without quotes and backslashes.
 const PRINTABLE: &str = r"^[ !#-\[\]-~]+$";
-const NAME_LENGTH_MAX: usize = 128;
 
 vocabulary! {
     /// The identifier of a user: 1 to 1,024 bytes without control characters.
     UserId => text(IDENTIFIER_LENGTH_MAX, CLEAN);
-    /// What is counted in a dimension: 1 to 1,024 bytes without control characters.
+    /// What is counted in a dimension: 1 to 1,024 bytes without control characters. In the dimension `ip` it is an address: IPv6 is counted by its
+    /// prefix (64 bits unless `server.ipv6_prefix` says otherwise), IPv4 inside IPv6 is IPv4, and a port is dropped.
     Identifier => text(IDENTIFIER_LENGTH_MAX, CLEAN);
-    /// What identifiers are of, like `user`, `ip` or `key`.
-    Dimension => text(64, "^[A-Za-z0-9_.-]+$");
+    /// What identifiers are of, like `user`, `ip` or `key`: a word in lower case. `USER`, `IP` and `API_KEY`, in any case, mean `user`, `ip` and `apikey`.
+    Dimension => text(DIMENSION_LENGTH_MAX, "^([a-z0-9_.-]+|[Uu][Ss][Ee][Rr]|[Ii][Pp]|[Aa][Pp][Ii]_[Kk][Ee][Yy])$");
     /// A path of the protected API. Its query is ignored and its spelling normalised.
-    Endpoint => text(ENDPOINT_LENGTH_MAX, CLEAN);
+    Endpoint => text(ENDPOINT_LENGTH_MAX, PATH);
     /// Which endpoints: `/orders/{id}`, `/api/{*rest}` (also `/api`), or `*` for all.
-    EndpointPattern => text(ENDPOINT_LENGTH_MAX, CLEAN);
-    /// A method of HTTP, in either case.
-    MethodName => text(32, "^[A-Za-z]+$");
+    EndpointPattern => text(ENDPOINT_LENGTH_MAX, PATH);
+    /// A method of HTTP, in either case. A check without one is limited by rules for any method.
+    MethodName => text(METHOD_LENGTH_MAX, "^[A-Za-z]+$");
     /// The name of a rule, plan or store: printable ASCII without quotes and backslashes.
     Name => text(NAME_LENGTH_MAX, PRINTABLE);
     /// The name of a key.

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use futures_util::future::join_all;
 use hyper::{Request, StatusCode};
+use pacegate::Check;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -96,13 +97,19 @@ pub(super) async fn batch_check(
     let key = idempotency_key(batch.idempotency_key.as_deref(), &headers)?;
     let requests: Vec<Result<CheckRequest<'_>, ApiError>> =
         batch.checks.iter().map(|item| CheckRequest::parse(item.get().as_bytes())).collect();
-    let users = requests.iter().map(|request| request.as_ref().ok().and_then(CheckRequest::user));
-    let profiles = join_all(users.map(|user_id| shared.profile(user_id))).await;
-    let items = requests.iter().zip(&profiles).map(|(request, profile)| Item {
-        check: request.as_ref().map_err(Clone::clone).and_then(|request| {
+    let checks: Vec<Result<Check<'_>, ApiError>> = requests
+        .iter()
+        .map(|request| {
+            let request = request.as_ref().map_err(Clone::clone)?;
             shared.skew.observe(request.timestamp);
-            Ok(request.check(&shared.limiter)?.profile(profile.as_deref()))
-        }),
+            request.check(&shared.limiter)
+        })
+        .collect();
+    let users: Vec<Option<String>> =
+        checks.iter().map(|check| check.as_ref().ok().and_then(Check::user).map(str::to_owned)).collect();
+    let profiles = join_all(users.iter().map(|user_id| shared.profile(user_id.as_deref()))).await;
+    let items = checks.into_iter().zip(&requests).zip(&profiles).map(|((check, request), profile)| Item {
+        check: check.map(|check| check.profile(profile.as_deref())),
         key: request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref()),
     });
     let explain = |index: usize, error| match &requests[index] {

@@ -70,8 +70,9 @@ where
     let (headers, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
-    let profile = shared.profile(request.user()).await;
-    let mut check = request.check(&shared.limiter)?.profile(profile.as_deref());
+    let check = request.check(&shared.limiter)?;
+    let profile = shared.profile(check.user()).await;
+    let mut check = check.profile(profile.as_deref());
     if let Some(key) = key {
         let caller = check.identity();
         check = check.idempotency(caller, key);

@@ -91,6 +91,10 @@ impl<'a> RuleExplanation<'a> {
 fn in_words(rule: &Explained) -> String {
     let of = |text: &Option<Box<str>>| text.as_deref().unwrap_or_default().to_owned();
     match rule.verdict {
+        Verdict::Applies if rule.assumes_method => {
+            let why = rule.limit.why.name();
+            format!("applies: {why}; the check does not say its method, which may be {}", of(&rule.method))
+        }
         Verdict::Applies => format!("applies: {}", rule.limit.why.name()),
         Verdict::Outdone => "another rule of this name is more specific here".to_owned(),
         Verdict::OtherMethod => format!("is for the method {} only", of(&rule.method)),
@@ -121,8 +125,9 @@ pub(crate) async fn explain(
     shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
-    let profile = shared.profile(request.user()).await;
-    let check = request.check(&shared.limiter)?.profile(profile.as_deref());
+    let check = request.check(&shared.limiter)?;
+    let profile = shared.profile(check.user()).await;
+    let check = check.profile(profile.as_deref());
     let decision = shared.limiter.peek(&check).await.map_err(|error| request.explain(error))?;
     let rules = shared.limiter.explain(&check).map_err(|error| request.explain(error))?;
     let body = ExplainResponse {

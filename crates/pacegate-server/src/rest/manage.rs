@@ -24,7 +24,8 @@ use hyper::header::{ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, StatusCode};
 use jiff::Timestamp as Time;
-use pacegate::{IDENTIFIER_LENGTH_MAX, Timestamp};
+use pacegate::Timestamp;
+use pacegate::identity::check_identifier;
 use pacegate_catalog::{Actor, CatalogError, Expected};
 
 use super::read_json;
@@ -229,10 +230,10 @@ pub(super) fn path_part(path: PathParts) -> Result<String, ApiError> {
 /// The user that the path names, if somebody can be called that.
 pub(super) fn path_user(path: PathParts) -> Result<String, ApiError> {
     let user_id = path_part(path)?;
-    let usable = (1..=IDENTIFIER_LENGTH_MAX).contains(&user_id.len())
-        && !user_id.bytes().any(|byte| byte.is_ascii_control());
-    let reason = "must be 1 to 1024 bytes long without control characters";
-    if usable { Ok(user_id) } else { Err(ApiError::input("user_id", reason)) }
+    match check_identifier(&user_id) {
+        Ok(()) => Ok(user_id),
+        Err(invalid) => Err(ApiError::input("user_id", invalid.reason())),
+    }
 }
 
 /// Refuses a field of the server that the client changed; one that was left out is unchanged.

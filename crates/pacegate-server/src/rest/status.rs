@@ -57,7 +57,7 @@ pub(super) async fn status(
     for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
         match &*name {
             "strategy" => request.strategy = Some(value.into_owned().into()),
-            "method" => request.method = Some(value.to_ascii_uppercase().into()),
+            "method" => request.method = Some(value.into_owned().into()),
             "limit" => request.limit = Some(number("limit", &value)?),
             "window_seconds" => request.window_seconds = Some(number("window_seconds", &value)?),
             "tier" => request.tier = Some(value.into_owned().into()),
@@ -69,8 +69,10 @@ pub(super) async fn status(
             }
         }
     }
-    let profile = shared.profile(request.user()).await;
-    let check = request.check(&shared.limiter)?.profile(profile.as_deref());
+    let request = request.with_method()?;
+    let check = request.check(&shared.limiter)?;
+    let profile = shared.profile(check.user()).await;
+    let check = check.profile(profile.as_deref());
     let decision = shared.limiter.peek(&check).await?;
     // As raw path segments it arrives without its leading slash.
     let endpoint = normalise_endpoint(endpoint).map_err(CheckError::from)?;

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use hyper::HeaderMap;
-use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter};
+use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter, identity};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
@@ -22,7 +22,6 @@ use crate::respond::{ApiError, Code, invalid_limit};
 const KEYS_MAX: usize = 16;
 /// How many plans one check can name.
 const PLANS_MAX: usize = 16;
-const METHOD_LENGTH_MAX: usize = 32;
 
 /// Borrowed from the body unless it has escapes. Serde would make a copy of every `Option<Cow<str>>`.
 #[derive(Debug, Deserialize)]
@@ -133,25 +132,28 @@ impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
 impl<'a> CheckRequest<'a> {
     /// Reads a body.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
-        let mut request = read_object::<Self>(body, &FIELDS)?;
-        if let Some(method) = &mut request.method
-            && method.bytes().any(|byte| byte.is_ascii_lowercase())
-        {
-            method.0.to_mut().make_ascii_uppercase();
-        }
-        Ok(request)
+        read_object::<Self>(body, &FIELDS)?.with_method()
     }
 
-    /// What is asked, as the limiter understands it.
+    /// The same with its method in upper case.
+    pub(super) fn with_method(mut self) -> Result<Self, ApiError> {
+        if let Some(Text(method)) = &mut self.method {
+            let canonical = identity::method(method);
+            if let Cow::Owned(upper) =
+                canonical.map_err(|invalid| ApiError::input("method", invalid.reason()))?
+            {
+                *method = Cow::Owned(upper);
+            }
+        }
+        Ok(self)
+    }
+
+    /// What is asked, as the limiter understands it, with its identities in the spelling that is counted.
     pub(crate) fn check(&'a self, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
         let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
         let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
-        if let Some(method) = &self.method {
-            if !is_method(method) {
-                return Err(ApiError::input("method", "must be a method like GET or POST"));
-            }
-            check = check.method(method);
-        }
+        limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
+        check.method = self.method.as_deref();
         if let Some(cost) = self.cost {
             let cost = Cost::try_new(cost)
                 .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
@@ -171,19 +173,9 @@ impl<'a> CheckRequest<'a> {
         Ok(check)
     }
 
-    /// The identifier in the dimension `user`, if there is one.
-    pub(crate) fn user(&self) -> Option<&str> {
-        let dimension = self.dimension.as_deref().filter(|dimension| *dimension == "user");
-        let named = dimension.and(self.identifier.as_deref());
-        let keys = self.keys.iter().flat_map(|Keys(keys)| keys);
-        let mut of_keys =
-            keys.filter(|(dimension, _)| &**dimension == "user").map(|(_, identifier)| &**identifier);
-        self.user_id.as_deref().or(named).or_else(|| of_keys.next())
-    }
-
     fn identities(&'a self) -> Result<Check<'a>, ApiError> {
         match (&self.user_id, &self.dimension, &self.identifier, &self.keys) {
-            (Some(user_id), None, None, None) => Ok(Check::new("user", user_id)),
+            (Some(user_id), None, None, None) => Ok(Check::new(identity::USER, user_id)),
             (None, Some(dimension), Some(identifier), None) => Ok(Check::new(dimension, identifier)),
             (None, Some(_), None, None) => {
                 Err(ApiError::input("identifier", "is missing; it goes with dimension"))
@@ -231,10 +223,10 @@ impl<'a> CheckRequest<'a> {
     /// Names the field of this request that a check was refused for.
     pub(crate) fn explain(&self, error: CheckError) -> ApiError {
         match &error {
-            CheckError::InvalidIdentifier { dimension } if self.user_id.is_none() => {
+            CheckError::InvalidIdentifier { dimension, reason } if self.user_id.is_none() => {
                 let field =
                     if self.keys.is_some() { format!("keys.{dimension}") } else { "identifier".to_owned() };
-                ApiError::input(&field, error.to_string().trim_start_matches("identifier "))
+                ApiError::input(&field, reason.reason())
             }
             CheckError::InvalidDimension { .. } if self.keys.is_some() => {
                 ApiError::input("keys", error.to_string())
@@ -265,11 +257,6 @@ pub(crate) fn idempotency_key<'a>(
 
 /// The headers that carry an idempotency key: the IETF's, and the one that was there before.
 pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
-
-/// Whether `method` is one, in upper case.
-pub(crate) fn is_method(method: &str) -> bool {
-    (1..=METHOD_LENGTH_MAX).contains(&method.len()) && method.bytes().all(|byte| byte.is_ascii_uppercase())
-}
 
 /// The algorithm that `field` names.
 pub(crate) fn parse_strategy(field: &str, text: &str) -> Result<Algorithm, ApiError> {

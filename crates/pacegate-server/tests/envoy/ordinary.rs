@@ -37,7 +37,10 @@ async fn entries_are_dimensions_and_say_where() {
         ok("per-user", 3),
         "the same counter"
     );
-    assert_eq!(left(&service, &[("tenant", "t"), ("path", "/api/orders")]).await, ok("orders", 2));
+    let get = [("tenant", "t"), ("path", "/api/orders"), ("method", "GET")];
+    assert_eq!(left(&service, &get).await, ok("orders", 2));
+    let unknown = [("tenant", "n"), ("path", "/api/orders")];
+    assert_eq!(left(&service, &unknown).await, ok("writes", 1), "the method is not known to differ");
     let post = [("tenant", "t"), ("endpoint", "/api/orders"), ("method", "POST")];
     assert_eq!(left(&service, &post).await, ok("orders", 1), "of two, the one that binds");
     assert_eq!(
@@ -55,7 +58,7 @@ async fn entries_are_dimensions_and_say_where() {
         let path = format!("/files/{name}");
         assert_eq!(left(&service, &[("ip", "1"), ("path", &path)]).await, ok("each", remaining));
     }
-    let both = [("user", "u2"), ("tenant", "w"), ("path", "/api/x")];
+    let both = [("user", "u2"), ("tenant", "w"), ("path", "/api/x"), ("method", "GET")];
     let response = ask(&service, vec![descriptor(&both)]).await;
     assert_eq!(numbers(&response), (Code::Ok, vec![2]), "both identities in one step");
     assert_eq!(left(&service, &[("user", "u2")]).await, ok("per-user", 3));

@@ -176,12 +176,14 @@ async fn dimensions_have_names_of_their_own_or_any_other() {
         (Dimension::ApiKey, "", "per-apikey"),
         (Dimension::Unspecified, "tenant", "per-tenant"),
         (Dimension::Unspecified, "ip", "per-ip"),
+        (Dimension::Unspecified, "IP", "per-ip"),
+        (Dimension::Unspecified, "API_KEY", "per-apikey"),
     ];
     for (place, (dimension, custom, rule)) in cases.into_iter().enumerate() {
         let request = CheckRequest {
             dimension: dimension.into(),
             custom_dimension: custom.into(),
-            ..check(&format!("x{place}"), "/")
+            ..check(&format!("10.0.0.{place}"), "/")
         };
         let answer = client.check_rate_limit(request).await.unwrap().into_inner();
         assert_eq!(answer, of_window(rule, 1), "{dimension:?} {custom}");

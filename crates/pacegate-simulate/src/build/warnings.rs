@@ -68,11 +68,6 @@ pub(super) fn of_log(log: &LogReader, read: &Read, replay: &Replay, options: &Op
                 "no request has a {dimension}: the field `{}` is empty",
                 mapping.fields[*slot]
             ));
-        } else if dimension == "ip" && read.no_address * 2 > replay.seen[place] {
-            warnings.push(format!(
-                "most values of the field `{}`, read as the ip, are no addresses; say which field is with --map ip=FIELD",
-                mapping.fields[*slot]
-            ));
         }
     }
     warnings
@@ -114,6 +109,15 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
         idle.truncate(NAMED_MAX);
         let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
         warnings.push(format!("no request of the log matches {}{and_more}", idle.join(", ")));
+    }
+    let has_method = log.mapping().method.is_some() || log.mapping().request.is_some();
+    let of_methods = file.config.rules.iter().filter(|rule| rule.method.is_some() && !has_method).count();
+    if of_methods > 0 {
+        warnings.push(format!(
+            "{} rules for one method were applied to every request: the method is in no field{}; say which one it is with --map method=FIELD",
+            number(of_methods as u64),
+            in_first_lines(log)
+        ));
     }
     if !file.config.descriptors.is_empty() {
         warnings.push(format!(
@@ -172,13 +176,6 @@ fn obstacle(rule: &Rule, log: &LogReader, options: &Options) -> Option<String> {
     {
         return Some(format!(
             "it is for the tier `{tier}`, and no user has one; say who has with --tiers FILE or --map tier=FIELD"
-        ));
-    }
-    let has_method = mapping.method.is_some() || mapping.request.is_some();
-    if let Some(method) = rule.method.as_ref().filter(|_| !has_method) {
-        return Some(format!(
-            "it is for the method `{method}`, {}; say where it is with --map method=FIELD",
-            lacks(log)
         ));
     }
     None

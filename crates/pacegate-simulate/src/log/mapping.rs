@@ -1,5 +1,7 @@
 //! Which field of the log is which part of a request.
 
+use pacegate::identity;
+
 use crate::error::SimulateError;
 use crate::words::first_lines;
 
@@ -7,7 +9,6 @@ use crate::words::first_lines;
 const DIMENSIONS_MAX: usize = 16;
 /// Parts of a request that are no dimension.
 const PARTS: [&str; 7] = ["time", "endpoint", "method", "request", "status", "cost", "tier"];
-const DIMENSION_LENGTH_MAX: usize = 64;
 
 /// What is known by these names is found without being told. The first that the log has is taken.
 const USUAL: [(&str, &[&str]); 9] = [
@@ -76,11 +77,9 @@ impl std::str::FromStr for FieldMap {
             if part.is_empty() {
                 return Err(format!("`{pair}` does not say which part of a request `{field}` is"));
             }
-            if !is_dimension(part) {
-                return Err(format!(
-                    "`{part}` is neither a part of a request nor a dimension, which is 1 to {DIMENSION_LENGTH_MAX} letters, digits, `_`, `-` or `.`"
-                ));
-            }
+            let part = identity::dimension(part).map_err(|invalid| {
+                format!("`{part}` is neither a part of a request nor a dimension, which {invalid}")
+            })?;
             if pairs.iter().any(|(other, _)| other == part) {
                 return Err(format!("`{part}` is there twice"));
             }
@@ -88,12 +87,6 @@ impl std::str::FromStr for FieldMap {
         }
         Ok(Self(pairs))
     }
-}
-
-/// Whether a word can name a dimension, as in rules.
-fn is_dimension(word: &str) -> bool {
-    (1..=DIMENSION_LENGTH_MAX).contains(&word.len())
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 impl FieldMap {
@@ -306,7 +299,8 @@ mod tests {
             ("=x", "which part"),
             ("a=b,a=c", "`a` is there twice"),
             ("a b=c", "`a b` is neither a part of a request nor a dimension"),
-            ("tenänt=c", "1 to 64 letters"),
+            ("tenänt=c", "1 to 64 lower-case letters"),
+            ("Tenant=c", "must be in lower case: `tenant`"),
         ] {
             assert!(found(map, &own).unwrap_err().contains(reason), "{map}");
         }

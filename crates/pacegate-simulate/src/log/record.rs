@@ -1,10 +1,10 @@
 //! A request as a line of the log tells it.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use compact_str::{CompactString, format_compact};
-use pacegate::{Cost, IDENTIFIER_LENGTH_MAX, normalise_endpoint};
+use compact_str::CompactString;
+use pacegate::identity::{self, InvalidIdentity};
+use pacegate::{Cost, normalise_endpoint};
 use smallvec::SmallVec;
 
 use super::mapping::Mapping;
@@ -12,9 +12,6 @@ use crate::time::LogTime;
 
 /// The fields of a line by their slots; `None` where it has none.
 pub(crate) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
-
-/// What one customer of a provider usually gets; the service counts IPv6 addresses by the same part.
-const IPV6_PREFIX: u32 = 64;
 
 /// Where a line is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,8 +35,6 @@ pub(crate) struct Record {
     pub(crate) tier: CompactString,
     pub(crate) status: Option<u16>,
     pub(crate) cost: Cost,
-    /// Whether its `ip` is one; also if it has none.
-    pub(crate) is_address: bool,
     /// The line that it comes from.
     pub(crate) place: Place,
 }
@@ -56,7 +51,6 @@ impl Record {
             tier: "".into(),
             status: None,
             cost: Cost::ONE,
-            is_address: true,
             place,
         }
     }
@@ -84,24 +78,21 @@ impl Mapping {
         let endpoint = normalise_endpoint(path_of(endpoint.unwrap_or("/")))
             .map_err(|error| format!("the endpoint {error}"))?;
         let mut identities = SmallVec::new();
-        let mut is_address = true;
         for (place, (dimension, slot)) in self.dimensions.iter().enumerate() {
             let Some(identifier) = text(Some(*slot)) else { continue };
-            let identifier = if dimension == "ip" {
-                let (identifier, known) = address(identifier);
-                is_address = known;
-                identifier
+            let identifier = if dimension == identity::IP {
+                address(identifier).map_err(|_| {
+                    format!(
+                        "{} is not an address; say which field is the ip with --map ip=FIELD",
+                        self.quoted(identifier)
+                    )
+                })?
             } else {
-                CompactString::new(identifier)
+                identity::check_identifier(identifier)
+                    .map_err(|invalid| format!("the {dimension} {invalid}"))?;
+                Cow::Borrowed(identifier)
             };
-            if !(1..=IDENTIFIER_LENGTH_MAX).contains(&identifier.len())
-                || identifier.bytes().any(|byte| byte.is_ascii_control())
-            {
-                return Err(format!(
-                    "the {dimension} is empty, is longer than {IDENTIFIER_LENGTH_MAX} bytes or has control characters"
-                ));
-            }
-            identities.push((place as u8, identifier));
+            identities.push((place as u8, CompactString::new(identifier)));
         }
         if identities.is_empty() {
             return Err("does not say who made the request".to_owned());
@@ -122,7 +113,6 @@ impl Mapping {
             tier: CompactString::new(text(self.tier).unwrap_or_default()),
             status: status.transpose()?,
             cost: cost.transpose()?.unwrap_or(Cost::ONE),
-            is_address,
             place: Place::default(),
         })
     }
@@ -177,24 +167,10 @@ fn path_of(target: &str) -> &str {
     rest.find('/').map_or("/", |slash| &rest[slash..])
 }
 
-/// An address as the service counts it: IPv6 by its first 64 bits, IPv4 inside IPv6 as IPv4, without a port. Of a list of addresses, as in
-/// `X-Forwarded-For`, it is the last one, which the nearest proxy added. Also says whether it is an address at all.
-fn address(text: &str) -> (CompactString, bool) {
-    let text = text.rsplit(',').next().unwrap_or(text).trim();
-    if !text.contains(':') {
-        return (CompactString::new(text), text.parse::<Ipv4Addr>().is_ok());
-    }
-    let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let parsed = bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|socket| socket.ip()));
-    match parsed.map(|address| address.to_canonical()) {
-        Ok(IpAddr::V4(address)) => (format_compact!("{address}"), true),
-        Ok(IpAddr::V6(address)) => {
-            let network =
-                Ipv6Addr::from_bits(address.to_bits() >> (128 - IPV6_PREFIX) << (128 - IPV6_PREFIX));
-            (format_compact!("{network}/{IPV6_PREFIX}"), true)
-        }
-        Err(_) => (CompactString::new(text), false),
-    }
+/// An address in its one spelling, with all of its bits: each set of rules has an IPv6 prefix of its own. Of a list of addresses, as in
+/// `X-Forwarded-For`, it is the last one, which the nearest proxy added.
+fn address(text: &str) -> Result<Cow<'_, str>, InvalidIdentity> {
+    identity::identifier(identity::IP, text.rsplit(',').next().unwrap_or(text).trim(), 128)
 }
 
 #[cfg(test)]
@@ -202,22 +178,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_counted_as_the_service_does() {
+    fn addresses_have_one_spelling() {
         let rows = [
-            ("192.0.2.1", "192.0.2.1"),
-            ("192.0.2.1:4711", "192.0.2.1"),
-            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-            ("[2001:db8::1]:443", "2001:db8::/64"),
-            ("[2001:db8::1]", "2001:db8::/64"),
-            ("::ffff:192.0.2.1", "192.0.2.1"),
-            ("203.0.113.9, 192.0.2.1", "192.0.2.1"),
-            ("unix:", "unix:"),
-            ("host.example", "host.example"),
-            ("192.0.2.1, ", ""),
+            ("192.0.2.1", Some("192.0.2.1")),
+            ("192.0.2.1:4711", Some("192.0.2.1")),
+            ("2001:DB8:1:2:3:4:5:6", Some("2001:db8:1:2:3:4:5:6")),
+            ("[2001:db8::1]:443", Some("2001:db8::1")),
+            ("::ffff:192.0.2.1", Some("192.0.2.1")),
+            ("203.0.113.9, 192.0.2.1", Some("192.0.2.1")),
+            ("unix:", None),
+            ("host.example", None),
+            ("192.0.2.1, ", None),
         ];
         for (text, expected) in rows {
-            let is_address = !matches!(text, "unix:" | "host.example" | "192.0.2.1, ");
-            assert_eq!(address(text), (CompactString::new(expected), is_address), "{text}");
+            assert_eq!(address(text).ok().as_deref(), expected, "{text}");
         }
     }
 

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use compact_str::CompactString;
+use pacegate::identity;
 
 use super::route::DIMENSION as ROUTE;
-use super::{Identifier, Identity, RequestHead, Resolve, is_dimension};
+use super::{Identifier, Identity, RequestHead, Resolve, check_dimensions};
 use crate::error::{InvalidLayer, Unresolved};
 
 const DIMENSION: &str = "key";
@@ -45,13 +46,13 @@ fn rank(dimension: &str) -> (bool, &str) {
 }
 
 /// Writes one part behind the others.
-fn write_part(key: &mut CompactString, identity: &Identity<'_>) {
+fn write_part(key: &mut CompactString, dimension: &str, identifier: &str) {
     if !key.is_empty() {
         key.push('|');
     }
-    key.push_str(identity.dimension());
+    key.push_str(dimension);
     key.push(':');
-    let mut rest = identity.identifier();
+    let mut rest = identifier;
     while let Some(place) = rest.find(['%', '|']) {
         let (before, after) = rest.split_at(place);
         key.push_str(before);
@@ -70,27 +71,19 @@ impl Resolve for Composition {
         let mut key = CompactString::const_new("");
         for part in &self.parts {
             let identity = part.resolve(request)?;
-            if identity.identifier().is_empty() {
-                let field = identity.dimension().to_owned();
-                return Err(Unresolved::Invalid { field, reason: "must not be empty".to_owned() });
-            }
-            write_part(&mut key, &identity);
+            let invalid = |reason: identity::InvalidIdentity| Unresolved::Invalid {
+                field: identity.dimension().to_owned(),
+                reason: reason.to_string(),
+            };
+            let dimension = identity::dimension(identity.dimension()).map_err(invalid)?;
+            let identifier = identity::identifier(dimension, identity.identifier(), request.ipv6_prefix);
+            write_part(&mut key, dimension, &identifier.map_err(invalid)?);
         }
         Ok(Identity::new(DIMENSION, Identifier::of(key)))
     }
 
     fn validate(&self) -> Result<(), InvalidLayer> {
-        for (place, part) in self.parts.iter().enumerate() {
-            part.validate()?;
-            let dimension = part.dimension();
-            if !is_dimension(dimension) {
-                return Err(InvalidLayer::InvalidDimension { dimension: dimension.into() });
-            }
-            if self.parts[..place].iter().any(|other| other.dimension() == dimension) {
-                return Err(InvalidLayer::DuplicateDimension { dimension: dimension.into() });
-            }
-        }
-        Ok(())
+        check_dimensions(self.parts.iter().map(|part| &**part))
     }
 }
 

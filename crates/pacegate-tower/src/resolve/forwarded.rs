@@ -1,9 +1,10 @@
 //! `X-Forwarded-For` and `Forwarded` (RFC 7239), read from right to left: whoever wrote last stands there.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
+use pacegate::identity::parse_address;
 use smallvec::SmallVec;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -15,8 +16,7 @@ pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Optio
     let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
     lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')).map(|entry| {
         let entry = str::from_utf8(entry).ok()?.trim_matches([' ', '\t']);
-        // An IPv6 address may also stand without brackets, and then has no port.
-        entry.parse::<Ipv6Addr>().map(IpAddr::V6).ok().or_else(|| with_port(entry))
+        parse_address(entry)
     })
 }
 
@@ -44,7 +44,7 @@ fn read_line(line: &HeaderValue) -> Option<Nodes> {
             if !rest.starts_with([',', ';']) && !rest.is_empty() {
                 let (name, after) = token(rest)?;
                 let (value, after) = value(after.strip_prefix('=')?)?;
-                if name.eq_ignore_ascii_case("for") && node.replace(with_port(&value)).is_some() {
+                if name.eq_ignore_ascii_case("for") && node.replace(read_node(&value)).is_some() {
                     return None;
                 }
                 rest = skip_space(after);
@@ -92,28 +92,13 @@ fn value(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// `192.0.2.1`, `192.0.2.1:4711`, `[2001:db8::1]` and `[2001:db8::1]:4711`. Neither `unknown` nor a made-up name (`_hidden`) is an address.
-fn with_port(text: &str) -> Option<IpAddr> {
-    let (address, port) = match text.strip_prefix('[') {
-        Some(inside) => {
-            let (address, after) = inside.split_once(']')?;
-            (address.parse::<Ipv6Addr>().ok()?.into(), after)
-        }
-        None => {
-            let (address, after) = text.split_at(text.find(':').unwrap_or(text.len()));
-            (address.parse::<Ipv4Addr>().ok()?.into(), after)
-        }
+/// `192.0.2.1`, `192.0.2.1:4711`, `[2001:db8::1]` and `[2001:db8::1]:4711`, whose port may be a name that hides one. Neither `unknown` nor a made-up
+/// name (`_hidden`) is an address, nor is an IPv6 address without brackets.
+fn read_node(text: &str) -> Option<IpAddr> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
     };
-    (port.is_empty() || is_port(port.strip_prefix(':')?)).then_some(address)
-}
-
-/// A number, or a name that hides one.
-fn is_port(text: &str) -> bool {
-    match text.strip_prefix('_') {
-        Some(name) => {
-            !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-        }
-        None => (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit()),
-    }
+    let hidden = text.rsplit_once(":_").filter(|(_, name)| is_name(name));
+    let text = hidden.map_or(text, |(address, _)| address);
+    if text.parse::<Ipv6Addr>().is_ok() { None } else { parse_address(text) }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Identifier, Identity, RequestHead, Resolve};
+use super::{Identifier, Identity, RequestHead, Resolve, spelled};
 use crate::error::Unresolved;
 
 /// Counts by what a function finds. Made by [`resolver`].
@@ -23,7 +23,7 @@ pub fn resolver<F>(dimension: &str, find: F) -> Function<F>
 where
     F: for<'a> Fn(&RequestHead<'a>) -> Option<Identifier<'a>> + Send + Sync + 'static,
 {
-    Function { dimension: dimension.into(), find }
+    Function { dimension: spelled(dimension), find }
 }
 
 impl<F> Resolve for Function<F>

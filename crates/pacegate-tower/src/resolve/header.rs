@@ -1,9 +1,9 @@
 //! The value of a header, or the hash of one that is secret.
 
 use http::header::HeaderName;
-use pacegate::IDENTIFIER_LENGTH_MAX;
+use pacegate::identity::{API_KEY, check_identifier};
 
-use super::{Identifier, Identity, RequestHead, Resolve};
+use super::{Identifier, Identity, RequestHead, Resolve, spelled};
 use crate::error::{InvalidLayer, Unresolved};
 
 /// The longest secret: signed tokens are longer than names.
@@ -30,14 +30,14 @@ pub struct Header {
 /// ```
 pub fn header(name: &str) -> Header {
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| name.into());
-    let dimension = name.as_ref().map_or("header", HeaderName::as_str).into();
+    let dimension = spelled(name.as_ref().map_or("header", HeaderName::as_str));
     Header { name, dimension, secret: false }
 }
 
 /// Counts by the hash of `X-API-Key`, in dimension `apikey`: the key itself reaches neither stores nor logs. The identifier is the key's SHA-256 in
 /// hexadecimal digits, for rules that are about one key.
 pub fn api_key() -> Header {
-    Header { dimension: "apikey".into(), ..header("x-api-key") }.secret()
+    Header { dimension: API_KEY.into(), ..header("x-api-key") }.secret()
 }
 
 impl Header {
@@ -71,15 +71,15 @@ impl Resolve for Header {
         if text.is_empty() {
             return Err(missing());
         }
-        let length_max = if self.secret { SECRET_LENGTH_MAX } else { IDENTIFIER_LENGTH_MAX };
-        if text.len() > length_max {
-            return Err(invalid(format!("must be at most {length_max} bytes long")));
+        if !self.secret {
+            check_identifier(text).map_err(|reason| invalid(reason.to_string()))?;
+            return Ok(Identity::new(&self.dimension, text));
         }
-        if text.chars().any(char::is_control) {
-            return Err(invalid("must have no control characters".to_owned()));
+        if text.len() > SECRET_LENGTH_MAX || text.chars().any(char::is_control) {
+            let reason = format!("must be 1 to {SECRET_LENGTH_MAX} bytes long without control characters");
+            return Err(invalid(reason));
         }
-        let identifier = if self.secret { Identifier::of_secret(text.as_bytes()) } else { text.into() };
-        Ok(Identity::new(&self.dimension, identifier))
+        Ok(Identity::new(&self.dimension, Identifier::of_secret(text.as_bytes())))
     }
 
     fn validate(&self) -> Result<(), InvalidLayer> {

@@ -5,10 +5,8 @@ use super::read::{check_name, read_limit};
 use super::reader::{Field, Fields, Mistakes};
 use super::stores::FAILURE_MODES;
 use super::{Config, read::MODES};
-use crate::check::is_identifier;
-use crate::descriptor::{
-    Allowance, CLEAN, Condition, DescriptorRule, ENTRIES_MAX, PathEntry, Selector, ValueTest,
-};
+use crate::descriptor::{Allowance, Condition, DescriptorRule, ENTRIES_MAX, PathEntry, Selector, ValueTest};
+use crate::identity::{IDENTIFIER_REASON, is_identifier};
 use crate::rule::Mode;
 
 pub(super) fn read_descriptors(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
@@ -174,7 +172,7 @@ fn read_allowance(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Allowa
 fn clean(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
     let text = clean_or_empty(field, mistakes)?;
     if text.is_empty() {
-        mistakes.add(&field.node.place, &field.path, CLEAN);
+        mistakes.add(&field.node.place, &field.path, IDENTIFIER_REASON);
     }
     (!text.is_empty()).then_some(text)
 }
@@ -183,7 +181,7 @@ fn clean_or_empty(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
     let text = field.literal(mistakes)?;
     let clean = text.is_empty() || is_identifier(&text);
     if !clean {
-        mistakes.add(&field.node.place, &field.path, CLEAN);
+        mistakes.add(&field.node.place, &field.path, IDENTIFIER_REASON);
     }
     clean.then_some(text)
 }

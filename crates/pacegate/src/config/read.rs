@@ -1,5 +1,6 @@
 //! What each part of the file means.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use super::{
     AUDIT_KEY_LENGTH_MIN, Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig,
     ServiceConfig,
 };
-use crate::check::{is_dimension, is_identifier, is_method, is_name};
 use crate::endpoint::Pattern;
-use crate::rule::{Mode, PlanLimits, Rule, Scope};
+use crate::identity::{self, InvalidIdentity};
+use crate::rule::{Mode, PLAN_LIMITS_MAX, PlanLimits, Rule, Scope};
 
 /// What a rule can do when its limit is exceeded, by its name.
 pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
@@ -106,6 +107,8 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             let items = field.list(mistakes);
             if items.is_empty() {
                 mistakes.add(&place, &path, "has no limits");
+            } else if items.len() > PLAN_LIMITS_MAX {
+                mistakes.add(&place, &path, format!("can have at most {PLAN_LIMITS_MAX} limits"));
             }
             let limits: Vec<Limit> =
                 items.into_iter().filter_map(|item| read_limit_alone(item, mistakes)).collect();
@@ -174,12 +177,7 @@ fn read_policies(field: Field, dimensions: &mut Vec<String>, mistakes: &mut Mist
 }
 
 fn read_dimension(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
-    let word = field.text(mistakes)?;
-    let valid = is_dimension(&word);
-    if !valid {
-        mistakes.add(&field.node.place, &field.path, "must be 1 to 64 letters, digits, `_`, `-` or `.`");
-    }
-    valid.then_some(word)
+    read_as(field, mistakes, |word| identity::dimension(word).map(str::to_owned))
 }
 
 fn read_decision_log(field: Field, log: &mut DecisionLogConfig, mistakes: &mut Mistakes) {
@@ -264,7 +262,7 @@ fn read_rules(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     let mut found: Vec<(Rule, Place, String)> = Vec::new();
     for item in field.list(mistakes) {
         let (place, path) = (item.node.place.clone(), item.path.clone());
-        if let Some(rule) = read_rule(item, mistakes) {
+        if let Some(rule) = read_rule(item, config.server.ipv6_prefix, mistakes) {
             found.push((rule, place, path));
         }
     }
@@ -290,7 +288,7 @@ fn read_rules(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     config.rules.extend(found.into_iter().map(|(rule, _, _)| rule));
 }
 
-fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
+fn read_rule(field: Field, ipv6_prefix: u8, mistakes: &mut Mistakes) -> Option<Rule> {
     let mut fields = Fields::new(field, mistakes)?;
     let name = fields.require("name", mistakes);
     let dimension = fields.require("dimension", mistakes);
@@ -309,28 +307,17 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
         check_name(&name, &field, mistakes).then_some(name)
     });
     let dimension = dimension.and_then(|field| read_dimension(&field, mistakes));
-    let mut clean = |field: Option<Field>| {
-        let field = field?;
-        let text = field.text(mistakes)?;
-        if !is_identifier(&text) {
-            mistakes.add(
-                &field.node.place,
-                &field.path,
-                "must be 1 to 1024 bytes long without control characters",
-            );
-        }
-        Some(text)
-    };
-    let identifier = clean(identifier);
-    let tier = clean(tier);
-    let method = method.and_then(|field| {
-        let method = field.text(mistakes)?.to_ascii_uppercase();
-        let valid = is_method(&method);
-        if !valid {
-            mistakes.add(&field.node.place, &field.path, "must be a method like GET or POST");
-        }
-        valid.then_some(method)
+    let identifier = identifier.and_then(|field| {
+        // What is wrong with the dimension is said already.
+        let dimension = dimension.as_deref().unwrap_or_default();
+        let canonical = |text: &str| identity::identifier(dimension, text, ipv6_prefix).map(Cow::into_owned);
+        read_as(&field, mistakes, canonical)
     });
+    let tier = tier.and_then(|field| {
+        read_as(&field, mistakes, |tier| identity::check_tier(tier).map(|()| tier.to_owned()))
+    });
+    let method = method
+        .and_then(|field| read_as(&field, mistakes, |method| identity::method(method).map(Cow::into_owned)));
     let endpoint = match endpoint {
         None => Some(Pattern::all()),
         Some(field) => field.text(mistakes).and_then(|text| {
@@ -359,11 +346,23 @@ fn read_rule(field: Field, mistakes: &mut Mistakes) -> Option<Rule> {
     })
 }
 
+/// A text as `canonical` writes it.
+fn read_as(
+    field: &Field,
+    mistakes: &mut Mistakes,
+    canonical: impl FnOnce(&str) -> Result<String, InvalidIdentity>,
+) -> Option<String> {
+    let text = field.text(mistakes)?;
+    let invalid = |invalid: InvalidIdentity| {
+        mistakes.add(&field.node.place, &field.path, invalid.to_string());
+    };
+    canonical(&text).map_err(invalid).ok()
+}
+
 pub(super) fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
-    let valid = is_name(name);
-    if !valid {
-        let message = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
-        mistakes.add(&field.node.place, &field.path, message);
+    let checked = identity::check_name(name);
+    if let Err(invalid) = &checked {
+        mistakes.add(&field.node.place, &field.path, invalid.to_string());
     }
-    valid
+    checked.is_ok()
 }

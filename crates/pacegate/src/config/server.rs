@@ -6,7 +6,7 @@ use super::node::Value;
 use super::read::bounded;
 use super::reader::{Field, Fields, Mistakes};
 use super::{Role, ServerConfig, TlsConfig};
-use crate::check::is_identifier;
+use crate::identity::check_identifier;
 
 const ROLES: [(&str, Role); 3] =
     [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
@@ -49,6 +49,9 @@ pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mu
             _ => bounded(&field, 1, CHECKS_PER_SECOND_MAX, mistakes).map(|number| number as u64),
         };
     }
+    if let Some(bits) = fields.take("ipv6_prefix").and_then(|field| bounded(&field, 1, 128, mistakes)) {
+        server.ipv6_prefix = u8::try_from(bits).unwrap_or(server.ipv6_prefix);
+    }
     let tenth = Duration::from_millis(100);
     for (name, least, target) in [
         ("idle_timeout", tenth, &mut server.idle_timeout),
@@ -78,9 +81,8 @@ fn read_tls(field: Field, mistakes: &mut Mistakes) -> Option<TlsConfig> {
     let mut identities = Vec::new();
     if let Some(field) = fields.take("identities") {
         for (name, field) in field.entries(mistakes) {
-            if !is_identifier(&name) {
-                let message = "an identity must be 1 to 1024 bytes long without control characters";
-                mistakes.add(&field.node.place, &field.path, message);
+            if let Err(invalid) = check_identifier(&name) {
+                mistakes.add(&field.node.place, &field.path, format!("an identity {invalid}"));
             }
             if let Some(role) = field.word(&ROLES, mistakes) {
                 identities.push((name, role));

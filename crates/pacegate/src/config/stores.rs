@@ -8,7 +8,6 @@ use pacegate_store::FailureMode;
 use super::read::bounded;
 use super::reader::{Field, Fields, Mistakes};
 use super::{Config, StoreConfig, StoreTls};
-use crate::check::is_dimension;
 
 /// How long a store may take; less than a millisecond never succeeds, and nobody waits for more.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
@@ -21,7 +20,8 @@ const SHARDS_MAX: usize = 64;
 pub(super) fn read_stores(field: Field, stores: &mut Vec<StoreConfig>, mistakes: &mut Mistakes) {
     let (place, path) = (field.node.place.clone(), field.path.clone());
     for (name, field) in field.entries(mistakes) {
-        let known = (1..=64).contains(&name.len()) && is_dimension(&name);
+        let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        let known = (1..=64).contains(&name.len()) && name.bytes().all(usual);
         if !known {
             let message = "a store's name must be 1 to 64 letters, digits, `_`, `-` or `.`";
             mistakes.add(&field.node.place, &field.path, message);

@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 use super::Allowance;
 use super::counted::Tally;
 use super::set::{Allows, Match, limit_of_path, path_identifier};
-use crate::check::{Check, is_dimension};
+use crate::check::Check;
 use crate::decision::Decision;
 use crate::endpoint::normal_form;
 use crate::error::CheckError;
+use crate::identity;
 use crate::limiter::Limiter;
 use crate::profile::Profile;
 use crate::rule::Mode;
@@ -172,7 +173,7 @@ impl Limiter {
     ) -> Result<DescriptorDecision, CheckError> {
         let rules = self.rules();
         let mut tally = Tally::of_descriptors();
-        let found = find(&rules, domain, descriptors, &mut tally);
+        let found = find(&rules, domain, descriptors, self.ipv6_prefix(), &mut tally);
         let banned = found.iter().any(|found| found.banned_by.is_some());
         let allowed = tally.apply(self.stores(), banned).await?;
         let outcomes: Vec<DescriptorOutcome> = found.into_iter().map(|found| found.outcome(&tally)).collect();
@@ -196,7 +197,13 @@ impl Found {
 }
 
 /// What applies to each descriptor; their limits go into `tally`.
-fn find(rules: &RuleSet, domain: &str, descriptors: &[Descriptor<'_>], tally: &mut Tally) -> Vec<Found> {
+fn find(
+    rules: &RuleSet,
+    domain: &str,
+    descriptors: &[Descriptor<'_>],
+    ipv6_prefix: u8,
+    tally: &mut Tally,
+) -> Vec<Found> {
     let matches = |(place, descriptor): (usize, &Descriptor<'_>)| {
         rules.descriptors().find(domain, place, &descriptor.entries, descriptor.allowance.is_some())
     };
@@ -213,7 +220,7 @@ fn find(rules: &RuleSet, domain: &str, descriptors: &[Descriptor<'_>], tally: &m
             found.add_given(rules, domain, descriptor, allowance, tally);
         }
         if !found.matched {
-            found.add_ordinary(rules, descriptor, tally);
+            found.add_ordinary(rules, descriptor, ipv6_prefix, tally);
         }
         for Match { rule, identifier } in matches.into_iter().filter(applies) {
             match &rule.allows {
@@ -266,27 +273,35 @@ impl Found {
     }
 
     /// The ordinary rules for the descriptor's identities.
-    fn add_ordinary(&mut self, rules: &RuleSet, descriptor: &Descriptor<'_>, tally: &mut Tally) {
+    fn add_ordinary(
+        &mut self,
+        rules: &RuleSet,
+        descriptor: &Descriptor<'_>,
+        ipv6_prefix: u8,
+        tally: &mut Tally,
+    ) {
         let mut endpoint = None;
         let mut method = None;
-        let mut identities: SmallVec<[(&str, &str); 2]> = SmallVec::new();
+        let mut identities: SmallVec<[(&str, Cow<'_, str>); 2]> = SmallVec::new();
         for &(key, value) in &descriptor.entries {
             match key {
                 "path" | "endpoint" => endpoint = endpoint_of(value),
-                "method" => method = Some(value.to_ascii_uppercase()),
-                // The first of a key that is there twice.
-                _ if identities.iter().any(|(other, _)| *other == key) => {}
-                _ if !is_dimension(key) || value.is_empty() => {}
+                "method" => method = Some(value),
+                _ if value.is_empty() => {}
                 // Whatever its length and characters: an error would let it pass, because Envoy allows on errors.
-                _ => identities.push((key, value)),
+                _ => {
+                    let identity = identity::of_entry(key, value, ipv6_prefix);
+                    // The first of a dimension that is there twice.
+                    let is_first = |(own, _): &(&str, _)| identities.iter().all(|(other, _)| other != own);
+                    identities.extend(identity.filter(is_first));
+                }
             }
         }
-        let Some((first, others)) = identities.split_first() else { return };
-        let mut check = Check::new(first.0, first.1).profile(descriptor.profile);
-        check.method = method.as_deref();
-        for (dimension, identifier) in others {
-            check = check.and(dimension, identifier);
+        if identities.is_empty() {
+            return;
         }
+        let mut check = Check::of(identities).profile(descriptor.profile);
+        check.method = method.filter(|method| !method.is_empty());
         for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_deref()) {
             self.matched = true;
             let endpoint = endpoint.as_deref().unwrap_or("/");

@@ -71,7 +71,7 @@ impl DescriptorSet {
             rule.validate().map_err(|error| InvalidRules::InvalidDescriptor {
                 place,
                 field: error.field,
-                reason: error.reason.to_owned(),
+                reason: error.reason.into_owned(),
             })?;
         }
         if let Some(found) = DescriptorRule::contradictions(rules).into_iter().next() {

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
+use pacegate::identity::check_identifier;
 use pacegate::{Pattern, Rule};
 use pacegate_catalog::StoredRule;
 use serde::{Deserialize, Serialize};
@@ -200,10 +201,7 @@ fn template(user_id: &str, endpoint: &str, limit: pacegate::Limit) -> Result<Rul
     rule.identifier = Some(user_id.to_owned());
     rule.endpoint =
         Pattern::parse(endpoint).map_err(|error| ApiError::input("endpoint", error.to_string()))?;
-    rule.validate().map_err(|invalid| {
-        let field = if invalid.field == "identifier" { "user_id" } else { invalid.field };
-        ApiError::input(field, invalid.reason)
-    })?;
+    check_identifier(user_id).map_err(|invalid| ApiError::input("user_id", invalid.reason()))?;
     Ok(rule)
 }
 

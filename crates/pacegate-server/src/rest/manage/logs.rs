@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
 use pacegate::Timestamp;
+use pacegate::identity::{self, InvalidIdentity};
 use pacegate_catalog::{DecisionFilter, DecisionRecord, Period, UsageFilter, UsageRecord};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -176,7 +177,19 @@ pub(crate) async fn usage(
     // Minutes for what is recent; what is longer ago is added up from hours.
     let recent = now().saturating_since(since) <= Duration::from_secs(6 * 3_600);
     let period = if recent { Period::Minute } else { Period::Hour };
-    let filter = UsageFilter { dimension: page.text("dimension"), identifier: page.text("identifier") };
+    let invalid = |field| move |invalid: InvalidIdentity| ApiError::input(field, invalid.reason());
+    let (dimension, identifier) = (page.text("dimension"), page.text("identifier"));
+    let dimension =
+        dimension.as_deref().map(identity::dimension).transpose().map_err(invalid("dimension"))?;
+    // An address is looked up as it is counted.
+    let identifier = match (dimension, identifier) {
+        (Some(identity::IP), Some(text)) => {
+            let counted = identity::identifier(identity::IP, &text, shared.limiter.ipv6_prefix());
+            Some(counted.map_err(invalid("identifier"))?.into_owned())
+        }
+        (_, text) => text,
+    };
+    let filter = UsageFilter { dimension: dimension.map(str::to_owned), identifier };
     let found = managed.live.catalog.usage(period, filter, since, page.limit).await?;
     let usage = found.iter().map(UsageResponse::new).collect();
     Ok(json(StatusCode::OK, &UsageListResponse { since: rfc3339(period.start_of(since)), usage }))

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::Limit;
+use pacegate::{Limit, PLAN_LIMITS_MAX};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
@@ -21,9 +21,6 @@ use crate::rest::answer::burst;
 use crate::rest::json;
 use crate::rest::wire::{Kind, parse_strategy, read_object};
 use pacegate_catalog::Sources;
-
-/// How many limits a plan can have.
-const LIMITS_MAX: usize = 16;
 
 /// The limits of a plan, each of another algorithm or window.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -192,8 +189,8 @@ pub(crate) async fn put(
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let name = path_part(path)?;
     let request: PlanRequest = read_object(&body, &FIELDS)?;
-    if !(1..=LIMITS_MAX).contains(&request.limits.len()) {
-        return Err(ApiError::input("limits", format!("must be 1 to {LIMITS_MAX} limits")));
+    if !(1..=PLAN_LIMITS_MAX).contains(&request.limits.len()) {
+        return Err(ApiError::input("limits", format!("must be 1 to {PLAN_LIMITS_MAX} limits")));
     }
     let limits = request.limits.iter().enumerate().map(|(place, value)| {
         read_plan_limit(value).map_err(|error| {

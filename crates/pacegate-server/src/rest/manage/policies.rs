@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::header::{HeaderValue, LINK};
 use hyper::{Request, StatusCode};
-use pacegate::{Algorithm, Limit, POLICY_NAME, Rule};
+use pacegate::{Algorithm, Limit, POLICY_NAME, Rule, identity};
 use pacegate_catalog::{CatalogError, PolicyDetail, StoredRule};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -137,10 +137,7 @@ impl PolicyRequest {
         let capacity = self.capacity.ok_or_else(|| ApiError::input("capacity", "is missing"))?;
         let mut rule = Rule::new(POLICY_NAME, DIMENSION, limit(algorithm, capacity, &detail)?);
         rule.identifier = Some(key.to_owned());
-        rule.validate().map_err(|invalid| {
-            let field = if invalid.field == "identifier" { "key" } else { invalid.field };
-            ApiError::input(field, invalid.reason)
-        })?;
+        identity::check_identifier(key).map_err(|invalid| ApiError::input("key", invalid.reason()))?;
         Ok((rule, detail))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, FailureMode, Limit, Mode, Pattern, Rule, Scope, Stores};
+use pacegate::{Algorithm, FailureMode, Limit, Limiter, Mode, Pattern, Rule, Scope};
 use pacegate_catalog::StoredRule;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -108,7 +108,7 @@ impl RuleRequest {
     }
 
     /// The rule, if every field is right.
-    pub(super) fn rule(self, stores: &Stores) -> Result<Rule, ApiError> {
+    pub(super) fn rule(self, limiter: &Limiter) -> Result<Rule, ApiError> {
         let required =
             |field: &str, value: Option<String>| value.ok_or_else(|| ApiError::input(field, "is missing"));
         let algorithm = required("algorithm", self.algorithm)?;
@@ -122,15 +122,16 @@ impl RuleRequest {
             dimension: required("dimension", self.dimension)?,
             identifier: self.identifier,
             tier: self.tier,
-            method: self.method.map(|method| method.to_ascii_uppercase()),
+            method: self.method,
             limit,
             mode: word("mode", self.mode.as_deref(), &MODES)?.unwrap_or_default(),
             scope: word("counter", self.counter.as_deref(), &SCOPES)?.unwrap_or_default(),
             store: self.store,
             on_store_error: word("on_store_error", self.on_store_error.as_deref(), &FAILURE_MODES)?,
         };
-        rule.validate().map_err(|invalid| ApiError::input(invalid.field, invalid.reason))?;
-        if let Some(store) = rule.store.as_deref().filter(|store| !stores.has(store)) {
+        let rule = rule.canonical(limiter.ipv6_prefix());
+        let rule = rule.map_err(|invalid| ApiError::input(invalid.field, invalid.reason))?.into_owned();
+        if let Some(store) = rule.store.as_deref().filter(|store| !limiter.stores().has(store)) {
             let store: String = store.chars().take(64).collect();
             return Err(ApiError::input("store", format!("there is no store `{store}`")));
         }

@@ -104,7 +104,7 @@ pub(crate) async fn create(
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let request = RuleRequest::parse(&body)?;
     let says_sliding_window = request.says_sliding_window();
-    let rule = request.rule(shared.limiter.stores())?;
+    let rule = request.rule(&shared.limiter)?;
     not_in_file(&managed.live.sources(), &rule)?;
     let stored = managed.live.catalog.create_rule(&managed.actor, &rule, None).await?;
     managed.in_force().await;
@@ -179,7 +179,7 @@ pub(crate) async fn replace(
     let known = Some((before.version, before.updated_at));
     let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
     let says_sliding_window = request.says_sliding_window();
-    let rule = request.rule(shared.limiter.stores())?;
+    let rule = request.rule(&shared.limiter)?;
     not_in_file(&current, &rule)?;
     let stored = managed.live.catalog.replace_rule(&managed.actor, &rule_id, expected, &rule, None).await?;
     managed.in_force().await;

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
 use pacegate::{DEFAULT_NAME, EffectiveLimit, Numbers};
-use pacegate_catalog::{User, UserChange};
+use pacegate_catalog::{CUSTOM_LIMITS_MAX, User, UserChange};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
@@ -25,9 +25,6 @@ use crate::rest::answer::burst;
 use crate::rest::json;
 use crate::rest::wire::{Kind, read_object};
 use pacegate_catalog::Sources;
-
-/// How many rules a user can have limits of their own for.
-const CUSTOM_LIMITS_MAX: usize = 100;
 
 /// Numbers for one rule, in requests and answers.
 #[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
