@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Request, Version};
 use pacegate::ServerConfig;
 use pin_project_lite::pin_project;
@@ -52,11 +52,11 @@ impl Activity {
     }
 
     /// A request begins. One that is not `long` is expected to end.
-    pub(crate) fn begin(
+    pub(crate) fn begin<B>(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<B>,
         long: bool,
-    ) -> (Begun, Request<Received>) {
+    ) -> (Begun, Request<Received<B>>) {
         // Only HTTP/2 has requests that are given up while the connection goes on.
         let broken = (request.version() == Version::HTTP_2).then(|| Arc::new(AtomicBool::new(false)));
         if broken.is_some() {
@@ -158,16 +158,16 @@ impl Drop for Begun {
 pin_project! {
     /// The body of a request. One that breaks off was given up, whatever the answer to it is.
     #[derive(Debug)]
-    pub(crate) struct Received {
+    pub(crate) struct Received<B> {
         #[pin]
-        body: Incoming,
+        body: B,
         broken: Option<Arc<AtomicBool>>,
     }
 }
 
-impl Body for Received {
-    type Data = <Incoming as Body>::Data;
-    type Error = <Incoming as Body>::Error;
+impl<B: Body> Body for Received<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,

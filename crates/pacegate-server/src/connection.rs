@@ -27,6 +27,7 @@ use crate::app::App;
 use crate::grpc::is_long;
 use crate::peer::Peer;
 use crate::tls::Tls;
+use crate::unread::{Lingering, Unread};
 
 /// The most memory a request's head can take, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -73,6 +74,7 @@ struct Requests {
     app: App,
     peer: Peer,
     activity: Arc<Activity>,
+    lingering: Lingering,
 }
 
 impl Connection {
@@ -82,10 +84,11 @@ impl Connection {
         // A client that reads no answers would otherwise hold its place for ever.
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.config.request_timeout));
-        let stream = Box::pin(stream);
+        let lingering = Lingering::default();
+        let stream = lingering.stream(Box::pin(stream));
         let Some(tls) = self.tls.clone() else {
             let peer = Peer::from(self.address);
-            return self.speak(TokioIo::new(stream), peer).await;
+            return self.speak(TokioIo::new(stream), peer, lingering).await;
         };
         let config = if self.protocol == Protocol::Http { tls.http() } else { tls.grpc() };
         let handshake = TlsAcceptor::from(config).accept(stream);
@@ -98,14 +101,15 @@ impl Connection {
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let identity = certificate.and_then(|certificate| tls.identify(certificate)).map(Arc::new);
         let peer = Peer { address: self.address, identity };
-        self.speak(TokioIo::new(stream), peer).await;
+        self.speak(TokioIo::new(stream), peer, lingering).await;
     }
 
     /// Serves one protocol or the other: each has futures of its own, so that none is larger than it has to be.
-    async fn speak(self, io: impl Read + Write + Unpin + Send + 'static, peer: Peer) {
+    async fn speak(self, io: impl Read + Write + Unpin + Send + 'static, peer: Peer, lingering: Lingering) {
         let _present = self.app.shared.telemetry.connections(self.protocol).enter();
         let activity = Arc::new(Activity::default());
-        let requests = Arc::new(Requests { app: self.app.clone(), peer, activity: activity.clone() });
+        let requests =
+            Arc::new(Requests { app: self.app.clone(), peer, activity: activity.clone(), lingering });
         match self.protocol {
             Protocol::Http => {
                 self.watch(io, activity, service_fn(move |request| requests.clone().http(request))).await;
@@ -196,9 +200,11 @@ impl Requests {
     ) -> impl Future<Output = Result<Response<Tracked<axum::body::Body>>, Infallible>> {
         let version = request.version();
         // Made before the first poll, so that a request is noticed even if it is given up at once.
+        let (unread, request) = Unread::watch(request);
         let (begun, request) = self.activity.begin(request, false);
         async move {
             let mut response = self.app.respond(request, self.peer.clone()).await;
+            unread.settle(&mut response, &self.lingering).await;
             self.app.shared.telemetry.count_http(response.status());
             if version != Version::HTTP_2 && self.app.shared.is_draining() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

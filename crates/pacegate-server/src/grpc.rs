@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use http_body_util::{BodyStream, StreamBody};
+use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, Response};
 use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -80,7 +81,7 @@ impl Services {
     pub(crate) fn respond(
         &self,
         shared: &Arc<Shared>,
-        mut request: Request<Received>,
+        mut request: Request<Received<Incoming>>,
         peer: Peer,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let id = shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
@@ -101,7 +102,7 @@ impl Services {
         }
     }
 
-    fn dispatch(&self, shared: &Arc<Shared>, request: Request<Received>) -> Answering {
+    fn dispatch(&self, shared: &Arc<Shared>, request: Request<Received<Incoming>>) -> Answering {
         let service = request.uri().path().split('/').nth(1).unwrap_or_default();
         match service {
             LIMITER => self.limiter.clone().call(request),
@@ -147,7 +148,7 @@ async fn stopped(shared: Arc<Shared>) {
 }
 
 /// A body that goes on for as long as the client likes, but not longer than the service.
-fn until_stopped(shared: &Arc<Shared>, body: Received) -> Body {
+fn until_stopped(shared: &Arc<Shared>, body: Received<Incoming>) -> Body {
     let frames = BodyStream::new(body).take_until(Box::pin(stopped(shared.clone())));
     Body::new(StreamBody::new(frames))
 }

@@ -46,6 +46,7 @@ mod telemetry;
 mod tls;
 mod trace;
 mod transitions;
+pub mod unread;
 mod usage;
 
 pub use app::App;

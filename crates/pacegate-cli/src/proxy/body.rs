@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use pacegate_server::unread::RequestBody as ClientBody;
 use pacegate_tower::ResponseBody;
 use tokio::time::{Instant, Sleep};
 
@@ -34,12 +35,12 @@ impl Movement {
 /// What a client sends.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    inner: Incoming,
+    inner: ClientBody,
     movement: Movement,
 }
 
 impl RequestBody {
-    pub(super) fn new(inner: Incoming, movement: Movement) -> Self {
+    pub(super) fn new(inner: ClientBody, movement: Movement) -> Self {
         Self { inner, movement }
     }
 }

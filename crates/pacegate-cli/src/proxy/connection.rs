@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pacegate::ServerConfig;
 use pacegate_server::App;
+use pacegate_server::unread::{Lingering, Unread};
 use pacegate_tower::Pacegate;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -99,12 +100,16 @@ impl Connection {
         // A client that reads no answers would otherwise hold its place for ever.
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(config.request_timeout));
+        let lingering = Lingering::default();
+        let stream = lingering.stream(Box::pin(stream));
 
         let usage = Arc::new(Use::default());
         let requests = service_fn({
             let usage = usage.clone();
-            move |mut request: Request<Incoming>| {
+            move |request: Request<Incoming>| {
                 let begun = Begun::new(&usage);
+                let (unread, mut request) = Unread::watch(request);
+                let lingering = lingering.clone();
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(place.clone());
                 // Layer, upstream, logs and client know the request by one id.
@@ -117,13 +122,13 @@ impl Connection {
                     let mut response = answer.await?;
                     response.headers_mut().insert(REQUEST_ID, id);
                     app.count_response(response.status());
+                    unread.settle(&mut response, &lingering).await;
                     Ok::<_, Infallible>(response.map(|body| body.until_the_end(begun)))
                 }
             }
         });
         let builder = builder(&config);
-        let mut connection =
-            pin!(builder.serve_connection_with_upgrades(TokioIo::new(Box::pin(stream)), requests));
+        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), requests));
 
         let mut looks = interval(config.idle_timeout);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -14,6 +14,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use pacegate_server::unread::RequestBody as ClientBody;
 use pacegate_tower::{IpNet, ResponseBody};
 use serde_json::json;
 use tokio::time::timeout;
@@ -112,7 +113,7 @@ impl Forward {
     }
 }
 
-impl Service<Request<Incoming>> for Forward {
+impl Service<Request<ClientBody>> for Forward {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -121,7 +122,7 @@ impl Service<Request<Incoming>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
         let shared = self.shared.clone();
         Box::pin(async move {
             let request_id = request.headers().get(&REQUEST_ID).cloned();
@@ -132,7 +133,7 @@ impl Service<Request<Incoming>> for Forward {
 }
 
 impl Shared {
-    async fn exchange(&self, mut request: Request<Incoming>) -> Result<Response<AnswerBody>, Trouble> {
+    async fn exchange(&self, mut request: Request<ClientBody>) -> Result<Response<AnswerBody>, Trouble> {
         if request.method() == Method::CONNECT {
             return Err(Trouble::Connect);
         }
@@ -163,7 +164,7 @@ impl Shared {
     /// The request as the upstream gets it.
     fn outgoing(
         &self,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         wants_websocket: bool,
         movement: Movement,
     ) -> Result<Request<RequestBody>, Trouble> {

@@ -1,0 +1,146 @@
+//! Requests that are refused before their body was read: the answer arrives, and the connection stays usable or says that it is closed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod sockets;
+
+use std::process::{Command, Stdio};
+
+use sockets::{Service, soon};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A write of the management API, which is refused for want of a key before its body is read.
+fn refused(length: usize, more: &str) -> String {
+    format!(
+        "POST /api/v1/rules HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{more}\r\n"
+    )
+}
+
+/// Reads the head of one response and its body.
+async fn read_response(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    let mut byte = [0; 1];
+    while !text.ends_with("\r\n\r\n") {
+        assert_eq!(stream.read(&mut byte).await.unwrap(), 1, "closed after {text:?}");
+        text.push(char::from(byte[0]));
+    }
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).await.unwrap();
+    text + &String::from_utf8(body).unwrap()
+}
+
+#[tokio::test]
+async fn refused_request_leaves_the_connection_usable() {
+    let service = Service::start("").await;
+    let mut stream = TcpStream::connect(service.http).await.unwrap();
+    for round in 0..30 {
+        // The head alone first, so that the service answers when nothing of the body is there.
+        stream.write_all(refused(2_000, "").as_bytes()).await.unwrap();
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        stream.write_all(&[b' '; 2_000]).await.unwrap();
+        let response = soon(read_response(&mut stream)).await;
+        assert!(response.starts_with("HTTP/1.1 401"), "{response}");
+        assert!(!response.contains("connection: close"), "{response}");
+    }
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert!(soon(read_response(&mut stream)).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn body_of_three_megabytes_is_refused_on_a_connection_that_stays_usable() {
+    let service = Service::start("").await;
+    let mut stream = TcpStream::connect(service.http).await.unwrap();
+    let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 3000000\r\n\r\n";
+    for _ in 0..3 {
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b' '; 3_000_000]).await.unwrap();
+        let response = soon(read_response(&mut stream)).await;
+        assert!(response.starts_with("HTTP/1.1 413"), "{response}");
+        assert!(!response.contains("connection: close"), "{response}");
+    }
+}
+
+#[tokio::test]
+async fn body_beyond_the_bound_is_refused_with_connection_close() {
+    let service = Service::start("").await;
+    let length = 20_000_000;
+    let mut stream = TcpStream::connect(service.http).await.unwrap();
+    stream.write_all(refused(length, "").as_bytes()).await.unwrap();
+    // The client reads nothing before all is sent, as most do: a reset would lose the answer.
+    let body = vec![b' '; length];
+    soon(stream.write_all(&body)).await.unwrap();
+    let response = soon(read_response(&mut stream)).await;
+    assert!(response.starts_with("HTTP/1.1 401"), "{response}");
+    assert!(response.contains("connection: close"), "{response}");
+    assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0, "closed in order");
+}
+
+#[tokio::test]
+async fn body_that_does_not_come_is_not_waited_for_long() {
+    let service = Service::start("").await;
+    let mut stream = TcpStream::connect(service.http).await.unwrap();
+    stream.write_all(refused(2_000, "").as_bytes()).await.unwrap();
+    stream.write_all(b"{").await.unwrap();
+    let response = soon(read_response(&mut stream)).await;
+    assert!(response.starts_with("HTTP/1.1 401"), "{response}");
+    assert!(response.contains("connection: close"), "{response}");
+    assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn client_that_waits_to_be_asked_for_its_body_is_not_asked() {
+    let service = Service::start("").await;
+    let mut stream = TcpStream::connect(service.http).await.unwrap();
+    stream.write_all(refused(2_000, "expect: 100-continue\r\n").as_bytes()).await.unwrap();
+    let response = soon(read_response(&mut stream)).await;
+    assert!(response.starts_with("HTTP/1.1 401"), "{response}");
+    assert!(response.contains("connection: close"), "{response}");
+}
+
+/// What curl says about a number of refused uploads of `length` bytes on one connection: its exit code and the statuses.
+async fn curl(service: &Service, arguments: &[&str], length: usize, times: usize) -> (i32, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("body");
+    std::fs::write(&file, vec![b' '; length]).unwrap();
+    let url = format!("http://{}/api/v1/rules", service.http);
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--fail-early"]);
+    for time in 0..times {
+        if time > 0 {
+            command.arg("--next").arg("--silent");
+        }
+        command.args(arguments).args([
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_code} %{num_connects}\n",
+        ]);
+        command.args(["--header", "content-type: application/json"]);
+        command.args(["--header", "expect:"]);
+        command.arg("--data-binary").arg(format!("@{}", file.display())).arg(&url);
+    }
+    command.stdin(Stdio::null());
+    let output = soon(tokio::task::spawn_blocking(move || command.output())).await.unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code().unwrap(), text.lines().map(str::to_owned).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_gets_every_answer_over_one_connection() {
+    let service = Service::start("").await;
+    for arguments in [&["--http1.1"][..], &["--http2-prior-knowledge"]] {
+        for length in [2_000, 300_000, 3_000_000] {
+            let (code, statuses) = curl(&service, arguments, length, 5).await;
+            assert_eq!(code, 0, "{arguments:?} {length}: {statuses:?}");
+            assert_eq!(statuses, ["401 1", "401 0", "401 0", "401 0", "401 0"], "{arguments:?} {length}");
+        }
+        let (code, statuses) = curl(&service, arguments, 20_000_000, 2).await;
+        assert_eq!(code, 0, "{arguments:?}: {statuses:?}");
+        assert!(statuses.iter().all(|status| status.starts_with("401")), "{arguments:?}: {statuses:?}");
+    }
+}
