@@ -1,9 +1,10 @@
 //! The decision log: what was decided, as far as it was sampled.
 
+use pacegate::identity::{DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, NAME_LENGTH_MAX};
 use pacegate::{ENDPOINT_LENGTH_MAX, Timestamp};
 use sqlx::any::AnyRow;
 
-use crate::bounds::{NAME_LENGTH_MAX, USER_ID_LENGTH_MAX, check_page};
+use crate::bounds::check_page;
 use crate::catalog::Catalog;
 use crate::digest::key_of;
 use crate::error::CatalogError;
@@ -45,7 +46,6 @@ pub struct DecisionRecord {
 
 /// The most bytes of each text: those of a check that is valid, and what the table's columns hold.
 const REQUEST_ID_MAX: usize = 256;
-pub(crate) const DIMENSION_MAX: usize = 64;
 const METHOD_MAX: usize = 64;
 const REASON_MAX: usize = 64;
 
@@ -54,13 +54,13 @@ impl DecisionRecord {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let texts = [
-            (&mut self.dimension, DIMENSION_MAX),
-            (&mut self.identifier, USER_ID_LENGTH_MAX),
+            (&mut self.dimension, DIMENSION_LENGTH_MAX),
+            (&mut self.identifier, IDENTIFIER_LENGTH_MAX),
             (&mut self.endpoint, ENDPOINT_LENGTH_MAX),
         ];
         let optional = [
             (&mut self.request_id, REQUEST_ID_MAX),
-            (&mut self.user_id, USER_ID_LENGTH_MAX),
+            (&mut self.user_id, IDENTIFIER_LENGTH_MAX),
             (&mut self.method, METHOD_MAX),
             (&mut self.rule, NAME_LENGTH_MAX),
             (&mut self.reason, REASON_MAX),

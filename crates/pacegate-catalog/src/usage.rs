@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pacegate::Timestamp;
+use pacegate::identity::{DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX};
 use sqlx::any::AnyRow;
 
-use crate::bounds::{USER_ID_LENGTH_MAX, check_page, is_id};
+use crate::bounds::{check_page, is_id};
 use crate::catalog::Catalog;
 use crate::database::Kind;
-use crate::decisions::{DIMENSION_MAX as DIMENSION_LENGTH_MAX, fit, signed};
+use crate::decisions::{fit, signed};
 use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::statement::{column, micros, time, unsigned};
@@ -79,7 +80,7 @@ impl Catalog {
             // What callers send, as far as every database keeps it.
             let mut record = record.clone();
             fit(&mut record.dimension, DIMENSION_LENGTH_MAX);
-            fit(&mut record.identifier, USER_ID_LENGTH_MAX);
+            fit(&mut record.identifier, IDENTIFIER_LENGTH_MAX);
             let key = key_of(&record.dimension, &record.identifier);
             let entry = sorted.entry((micros(start), key)).or_insert_with(|| UsageRecord {
                 start,
