@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test fails by panicking and reports by printing"
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, reports by printing, and waits for a process"
 )]
 
 mod process;
