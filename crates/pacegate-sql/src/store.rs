@@ -177,7 +177,7 @@ impl SqlStore {
         Ok(store)
     }
 
-    /// Takes twice, gives back and resets a counter of its own, so that a missing right to insert, lock, update or delete rows is known at the
+    /// Takes twice, gives back and resets a counter of its own, so that a missing right to insert, lock or update rows is known at the
     /// start. Identifiers differ from start to start: nodes that start together do not wait for each other.
     async fn rehearse(&self) -> Result<(), StoreError> {
         let limit = Limit::try_new(Algorithm::FixedWindow, 2, Duration::from_secs(60));
