@@ -96,7 +96,8 @@ async fn sampling_and_bounds_drop_and_count() {
     assert_eq!(get(&nothing, "/api/v1/logs").await["decisions"], json!([]));
     assert_eq!(get(&nothing, "/admin/status").await["logDropped"], 0, "what is not sampled is not dropped");
 
-    let small = Client::managed("decision_log: {queue: 3, rows_per_second: 1000}").await;
+    // Half of the queue is kept for denials.
+    let small = Client::managed("decision_log: {queue: 6, rows_per_second: 1000}").await;
     for _ in 0..10 {
         check(&small, "u1", "/").await;
     }
