@@ -91,7 +91,9 @@ fn serve_does_not_start_on_a_database_that_it_cannot_write_to() {
     assert!(errors.contains("error: catalog:") && errors.contains("permission denied"), "{errors}");
     database.query("GRANT INSERT ON pacegate_state TO limited");
     refused(&["--store", &limited], "permission denied");
-    database.query("GRANT UPDATE, DELETE ON pacegate_state TO limited");
+    database.query("GRANT UPDATE ON pacegate_state TO limited");
+    refused(&["--store", &limited], "permission denied");
+    database.query("GRANT DELETE ON pacegate_state TO limited");
     drop(Service::start(&["--store", &limited], &[]));
 }
 

@@ -177,7 +177,7 @@ impl SqlStore {
         Ok(store)
     }
 
-    /// Takes twice, gives back and resets a counter of its own, so that a missing right to insert, lock or update rows is known at the
+    /// Takes twice, gives back and resets a counter of its own, so that a missing right to insert, lock, update or delete rows is known at the
     /// start. Identifiers differ from start to start: nodes that start together do not wait for each other.
     async fn rehearse(&self) -> Result<(), StoreError> {
         let limit = Limit::try_new(Algorithm::FixedWindow, 2, Duration::from_secs(60));
@@ -191,6 +191,16 @@ impl SqlStore {
             let outcome = self.apply(&[command], None).await.pop();
             outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?;
         }
+        // Rows are deleted by the sweeper otherwise, which needs the same right.
+        let forgotten = Request::new(&Command { action: Action::Reset, charges: &charges, cost: Cost::ONE });
+        let mut session = connect(&self.options).await?;
+        let refused = |error: sqlx::Error| before_commit(&error).into_error();
+        session.run("BEGIN").await.map_err(refused)?;
+        for key in forgotten.keys() {
+            let delete = format!("DELETE FROM pacegate_state WHERE k = '{key}'");
+            session.run_text(delete).await.map_err(refused)?;
+        }
+        session.run("COMMIT").await.map_err(refused)?;
         Ok(())
     }
 
