@@ -241,6 +241,8 @@ async fn a_reset_of_a_failing_store_is_an_error() {
         assert_eq!(answer.error(), ("SERVICE_UNAVAILABLE", ""));
         assert!(answer.body.get("reset_at").is_none());
         store.set(Behaviour::Answer);
+        // The probes noticed the outage during the wait, and notice its end.
+        sleep(Duration::from_secs(4)).await;
         assert_eq!(client.reset(&at("/local")).await.status, StatusCode::OK);
     }
 }
