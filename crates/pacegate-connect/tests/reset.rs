@@ -79,7 +79,7 @@ async fn resets_are_complete(making: Stores, resetting: Stores) {
         ad_hoc("u:", "/x", Algorithm::Gcra, 3_000),
         ad_hoc("u", "/x/y", Algorithm::Gcra, 3_000),
         ad_hoc("u", "/*", Algorithm::Gcra, 3_000),
-        Check::new("ip", "u").endpoint("/x").limit(once(Algorithm::Gcra, 3_000)),
+        Check::new("tenant", "u").endpoint("/x").limit(once(Algorithm::Gcra, 3_000)),
         Check::new("user", "v").endpoint("/rule/x"),
         Check::new("user", "u").endpoint("/default/other"),
     ];

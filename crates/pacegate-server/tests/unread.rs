@@ -126,7 +126,8 @@ async fn curl(service: &Service, arguments: &[&str], length: usize, times: usize
     command.stdin(Stdio::null());
     let output = soon(tokio::task::spawn_blocking(move || command.output())).await.unwrap().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stderr.is_empty(), "{arguments:?} {length}: {text} {errors}");
     (output.status.code().unwrap(), text.lines().map(str::to_owned).collect())
 }
 

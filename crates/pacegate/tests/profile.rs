@@ -299,8 +299,8 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
     assert_eq!(check(&hourly), named(Why::Override, 500, 499), "another window has a counter of its own");
     assert_eq!(check(&hourly), named(Why::Override, 500, 498));
     assert_eq!(check(&Profile::default()), named(Why::Default, 100, 96), "and leaves the other one alone");
-    let address = limiter.check_now(&Check::new("ip", "u").endpoint("/x").profile(&overridden)).unwrap();
-    assert_eq!(address.remaining(), Some(99), "numbers are of the dimension user");
+    let tenant = limiter.check_now(&Check::new("tenant", "u").endpoint("/x").profile(&overridden)).unwrap();
+    assert_eq!(tenant.remaining(), Some(99), "numbers are of the dimension user");
 }
 
 #[tokio::test]

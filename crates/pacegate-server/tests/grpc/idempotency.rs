@@ -58,7 +58,7 @@ async fn a_key_with_another_request_is_refused() {
         assert_eq!(refused.code(), Code::FailedPrecondition, "{other:?}");
         assert!(refused.message().starts_with("idempotency_key: "), "{refused}");
     }
-    let also = vec![Identity { identifier: "1".into(), dimension: 2, ..Identity::default() }];
+    let also = vec![Identity { identifier: "192.0.2.1".into(), dimension: 2, ..Identity::default() }];
     let others = CheckRequest { also, ..keyed("k") };
     assert!(client.check_rate_limit(others).await.is_ok(), "other identities, another key");
     let disagreeing = client.check_rate_limit(with(keyed("k"), &[(HEADER, "other")])).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn a_key_with_another_request_is_refused() {
 async fn a_denial_is_not_kept() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
-    let request = |key: &str| CheckRequest { dimension: 2, ..keyed(key) };
+    let request = |key: &str| CheckRequest { identifier: "192.0.2.1".into(), dimension: 2, ..keyed(key) };
     for key in ["a", "b"] {
         assert!(client.check_rate_limit(request(key)).await.unwrap().into_inner().allowed);
     }
