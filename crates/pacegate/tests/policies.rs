@@ -26,20 +26,29 @@ fn remaining(limiter: &Limiter, check: &Check<'_>) -> Option<u32> {
 
 #[test]
 fn one_counter_is_shared_by_all_dimensions() {
-    let limiter = limiter(Limiter::builder().rule(policy("k", 10)));
+    let limiter = limiter(Limiter::builder().rule(policy("10.0.0.1", 10)));
     for (dimension, left) in [("key", 9), ("user", 8), ("ip", 7), ("apikey", 6)] {
-        assert_eq!(remaining(&limiter, &Check::new(dimension, "k").endpoint("/")), Some(left), "{dimension}");
+        let check = Check::new(dimension, "10.0.0.1").endpoint("/");
+        assert_eq!(remaining(&limiter, &check), Some(left), "{dimension}");
     }
-    let others = [Check::new("tenant", "k").endpoint("/"), Check::new("user", "other").endpoint("/")];
+    let others = [Check::new("tenant", "10.0.0.1").endpoint("/"), Check::new("user", "other").endpoint("/")];
     for other in others {
         assert_eq!(remaining(&limiter, &other), None, "{other:?}");
     }
 }
 
 #[test]
+fn policy_of_an_address_is_found_however_the_address_is_spelled() {
+    let limiter = limiter(Limiter::builder().rule(policy("2001:DB8::1", 10)));
+    for (address, left) in [("2001:db8::1", 9), ("[2001:db8::2]:443", 8), ("2001:DB8::1", 7)] {
+        assert_eq!(remaining(&limiter, &Check::new("ip", address).endpoint("/")), Some(left), "{address}");
+    }
+}
+
+#[test]
 fn identities_with_the_same_identifier_charge_a_policy_once() {
-    let limiter = limiter(Limiter::builder().rule(policy("k", 10)).rule(policy("other", 5)));
-    let check = Check::new("user", "k").and("ip", "k").and("apikey", "other").endpoint("/");
+    let limiter = limiter(Limiter::builder().rule(policy("10.0.0.1", 10)).rule(policy("other", 5)));
+    let check = Check::new("user", "10.0.0.1").and("ip", "10.0.0.1").and("apikey", "other").endpoint("/");
     let decision = limiter.check_now(&check).unwrap();
     let left: Vec<Option<u32>> = decision.answers.iter().map(|answer| answer.remaining).collect();
     assert_eq!(left, [Some(9), Some(4)]);
@@ -47,11 +56,11 @@ fn identities_with_the_same_identifier_charge_a_policy_once() {
 
 #[tokio::test]
 async fn a_reset_in_any_dimension_forgets_the_counter() {
-    let limiter = limiter(Limiter::builder().rule(policy("k", 10)));
-    let both = Check::new("user", "k").and("ip", "k").endpoint("/");
+    let limiter = limiter(Limiter::builder().rule(policy("10.0.0.1", 10)));
+    let both = Check::new("user", "10.0.0.1").and("ip", "10.0.0.1").endpoint("/");
     limiter.check_now(&both).unwrap();
     limiter.reset(&both).await.unwrap();
-    assert_eq!(remaining(&limiter, &Check::key("k").endpoint("/")), Some(9));
+    assert_eq!(remaining(&limiter, &Check::key("10.0.0.1").endpoint("/")), Some(9));
 }
 
 #[test]
