@@ -619,3 +619,38 @@ fn bad_arguments_are_explained() {
     let (code, help, _) = run(&["proxy", "--help"]);
     assert!(code == 0 && help.contains("pacegate proxy --upstream http://127.0.0.1:3000"), "{help}");
 }
+
+/// Sends an upload in two writes and reads the answer.
+async fn upload(stream: &mut TcpStream, length: usize) -> String {
+    let head = format!("POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b'x'; length]).await.unwrap();
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4_096]);
+    while !answer.ends_with(b"}") && !answer.ends_with(b"hello") {
+        let count = timeout(Duration::from_secs(20), stream.read(&mut buffer)).await.unwrap().unwrap();
+        assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_upload_leaves_the_connection_usable() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, THREE, &[]);
+    let address = proxy.url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for _ in 0..3 {
+        assert!(upload(&mut stream, 10).await.starts_with("HTTP/1.1 200"));
+    }
+    for length in [10, 2_000, 300_000, 3_000_000, 10] {
+        let answer = upload(&mut stream, length).await;
+        assert!(answer.starts_with("HTTP/1.1 429"), "{length}: {answer}");
+        assert!(!answer.contains("connection: close"), "{length}: {answer}");
+    }
+    // Beyond the bound the answer arrives all the same, and says that the connection is closed.
+    let answer = upload(&mut stream, 20_000_000).await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("connection: close"), "{answer}");
+    assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+    assert_eq!(upstream.seen().len(), 3);
+}
