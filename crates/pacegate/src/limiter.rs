@@ -374,7 +374,9 @@ impl Limiter {
             let of_that_time = indices.map(|index| (OwnedCharge::from(&charges[index]), places[index]));
             (*at, of_that_time.unzip())
         });
-        let refunded = match places.first() {
+        // A store that other nodes share recognises a repeat wherever it arrives.
+        let recorded = places.iter().find(|place| self.stores.is_shared(**place)).or(places.first());
+        let refunded = match recorded {
             Some(place) => {
                 let claim = RefundClaim::new(check, decision, *place);
                 refund_once(self.stores.clone(), claim, steps.collect(), check.cost).await?

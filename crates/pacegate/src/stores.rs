@@ -142,8 +142,12 @@ impl Stores {
     /// Where the records of idempotency keys are, whatever limits a check has: in the first store that other nodes
     /// share, so that a repetition is recognised wherever it arrives.
     pub(crate) fn record_place(&self) -> usize {
-        let shared = |(_, keeper): &(Box<str>, Keeper)| matches!(keeper, Keeper::Elsewhere(_));
-        self.stores.iter().position(shared).unwrap_or_default()
+        (0..self.stores.len()).find(|place| self.is_shared(*place)).unwrap_or_default()
+    }
+
+    /// Whether other nodes have the store at `place` too.
+    pub(crate) fn is_shared(&self, place: usize) -> bool {
+        matches!(self.keeper(place), Keeper::Elsewhere(_))
     }
 
     /// The store at `place`, which came from [`place`](Self::place).

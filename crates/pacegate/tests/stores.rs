@@ -395,6 +395,23 @@ async fn refund_fails_with_the_store_and_is_not_given_back_twice() {
 }
 
 #[tokio::test]
+async fn refund_is_recorded_in_a_store_that_nodes_share() {
+    let shared = Arc::new(Remote::default());
+    let node = || {
+        let stores = Stores::memory(Arc::default()).and_remote("hot", shared.clone(), Duration::from_secs(5));
+        limiter(stores, [rule("own", 5), hot_rule("shared", 50)])
+    };
+    let (first, second) = (node(), node());
+    let taken = first.check(&check("u")).await.unwrap();
+    first.check(&check("u")).await.unwrap();
+    first.refund(&check("u"), &taken).await.unwrap();
+    second.refund(&check("u"), &taken).await.unwrap();
+    let left = second.peek(&check("u")).await.unwrap();
+    let shared = left.limits().iter().zip(&left.answers).find(|(limit, _)| &*limit.name == "shared");
+    assert_eq!(shared.unwrap().1.remaining, Some(49));
+}
+
+#[tokio::test]
 async fn what_passed_without_being_counted_is_not_given_back() {
     let remote = Arc::new(Remote::default());
     let stores = Stores::remote(remote.clone(), Duration::from_millis(50));
