@@ -220,8 +220,10 @@ async fn a_user_and_a_check() {
     browser.click("Audit").await;
     browser.fill("About user", "carol").await;
     browser.click("Filter").await;
-    browser.see_in("#audit-list", "override.create").await;
-    browser.gone("#audit-list li:nth-child(4)").await;
+    for action in ["override.create", "counters.reset"] {
+        browser.see_in("#audit-list", action).await;
+    }
+    browser.gone("#audit-list li:nth-child(5)").await;
     browser.close().await;
 }
 
