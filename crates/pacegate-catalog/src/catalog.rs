@@ -134,7 +134,7 @@ impl Catalog {
                 catalog.audit_key = Arc::new(AuditKeySource::beside(file));
             } else if !is_memory {
                 tracing::warn!(
-                    "the audit key is kept in the catalog itself: whoever can write to the database can also forge the audit trail; \
+                    "the audit key is kept in the catalog itself: any account that can write to the database can forge the audit trail; \
                      set catalog.audit_key to keep it elsewhere"
                 );
                 let secret = catalog.load_secret("pacegate_audit_state", "secret").await?;

@@ -405,7 +405,7 @@ proptest! {
 }
 
 #[test]
-fn a_clock_that_is_set_back_locks_nobody_out_for_longer_than_a_window() {
+fn clock_set_back_locks_out_for_at_most_one_window() {
     const WINDOW: u64 = 10_000_000;
     const HOUR: u64 = 3_600_000_000;
     for algorithm in Algorithm::ALL {

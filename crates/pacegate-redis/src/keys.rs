@@ -24,7 +24,7 @@ pub(crate) fn identity_prefix(key: &Key<'_>) -> String {
 }
 
 /// The name of an idempotency key's record. `at_home` it is in the slot of its home's counters, where a script can reach both;
-/// otherwise one key is one record, whoever uses it.
+/// otherwise one key is one record for all callers.
 pub(crate) fn record_key(idempotency: &Idempotency<'_>, at_home: bool) -> String {
     let mut text = String::from("rl:{");
     // The length keeps caller and key apart whatever they consist of.

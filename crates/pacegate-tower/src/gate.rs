@@ -41,7 +41,7 @@ pub enum OnError {
     Pass,
 }
 
-/// A decision of a layer, for whoever measures or logs them.
+/// A decision of a layer, for metrics and logs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Observed<'a, 'c> {
