@@ -1,0 +1,1 @@
+//! Bodies that are announced and never sent must not fill the memory.

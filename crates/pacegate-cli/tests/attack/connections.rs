@@ -1,0 +1,1 @@
+//! Connections and streams that say nothing must not keep others out.

@@ -1,0 +1,1 @@
+//! A caller without a key must not undo a counter.

@@ -1,0 +1,1 @@
+//! Guessed keys must not lock out valid ones, and a certificate names one kind of identity.

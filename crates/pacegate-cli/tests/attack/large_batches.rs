@@ -1,0 +1,1 @@
+//! Large batches must not fail the checks of other callers.

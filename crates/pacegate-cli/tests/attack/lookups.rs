@@ -1,0 +1,1 @@
+//! Made-up users must not slow down the checks of others.
