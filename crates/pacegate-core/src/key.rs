@@ -241,6 +241,14 @@ mod tests {
     }
 
     #[test]
+    fn longest_key_is_kept_as_it_is() {
+        let counter = Counter::per_endpoint("rule", "user", "");
+        let identifier = "x".repeat(Key::LENGTH_MAX - 1);
+        assert!(!Key::new(&counter, &identifier, "/").is_shortened());
+        assert!(Key::new(&counter, &identifier, "/a").is_shortened());
+    }
+
+    #[test]
     fn parts_do_not_run_into_each_other() {
         let digests = [
             Counter::new("ab", "c", "").digest(),
