@@ -249,6 +249,14 @@ mod tests {
     }
 
     #[test]
+    fn counter_names_its_rule() {
+        let counters = [Counter::new("rule", "user", "/"), Counter::per_endpoint("rule", "user", "/")];
+        for counter in counters.iter().chain(&[Counter::variant("rule", "user", "a/b", 0..1)]) {
+            assert_eq!(counter.rule(), "rule");
+        }
+    }
+
+    #[test]
     fn parts_do_not_run_into_each_other() {
         let digests = [
             Counter::new("ab", "c", "").digest(),
