@@ -1,6 +1,6 @@
 -- Decides on one command and, if it is admitted, charges it: all six algorithms, chains of them, peeks, refunds, resets, idempotency.
 --
--- It is one script because Redis runs a script alone: between its first read and its last write nobody else touches the keys.
+-- It is one script because Redis runs a script alone: between its first read and its last write no other client touches the keys.
 -- Everything is read and decided before anything is written, since Lua does not roll back. A denial, a peek and a replay write nothing, except
 -- that a take whose counter lies more than a window ahead, because the clock was set back, brings it to the present.
 -- Every number is an integer below 2^53, which a double holds exactly; the arithmetic is that of the Rust core.
@@ -8,18 +8,22 @@
 -- KEYS[1..n]   the state of each limit, in the order of the charges; they differ from each other
 -- KEYS[n+1]    the record of the idempotency key, if there is one
 --
--- ARGV[1]      't' take, 'p' peek, 'f' refund, 'x' reset
+-- ARGV[1]      't' take, 'k' take that makes no new key, 'p' peek, 'f' refund, 'x' reset
 -- ARGV[2]      the cost
 -- ARGV[3..n+2] the limit of each charge, packed as LIMIT
 -- ARGV[n+3]    if there is more to say: for a take or a peek under an idempotency key, the fingerprint of the request (16 bytes) and of its
 --              limits (8 bytes); for a refund, when it was taken; or empty
 -- ARGV[n+4]    in tests only, the time in microseconds instead of the server's
 --
--- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset, 4 replayed under other limits) and time as HEAD, then,
---              if it was decided, whether it is admitted (one byte), and an ANSWER for each charge
+-- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset, 4 replayed under other limits, 16 + n decided with n
+--              new keys that stay) and time as HEAD, then, if it was decided, whether it is admitted (one byte), and an ANSWER for each charge;
+--              or an error that wrote nothing: OOM if Redis is full, NEWKEY for 'k', each with the places of the charges that need a new key
 --
 -- State        a string packed as STATE; a sliding log is a sorted set: the score is the time, the member 'total:cost:window:standing',
 --              where total is the running sum of all costs. It makes members unique, and spares a check to walk the log.
+--
+-- A full Redis (maxmemory) refuses the first write of a script if it may need memory, and lets a script that has written go on. So a key that
+-- is there is removed before it is written again, and whether a new key may be made is tried before anything is written.
 --
 -- Redis runs the whole file for every call, and making a function costs almost as much as deciding on a bucket. So the usual way is
 -- written without them, and those for what is rarer are made when they are needed: `rarely` and `logging`.
@@ -35,13 +39,19 @@ local ANSWER, HEAD_AND_ANSWER = '<BBBBI4I4ddd', '<BdBBBBBI4I4ddd'
 local LEAKY, FIXED, LOG, COUNTER = 2, 3, 4, 5
 local MAX, LARGEST_QUOTA = 9007199254740991, 1000000000
 local KEPT_FOR = 300000000
+-- A new key that is fresh again sooner takes no memory to speak of, however many of them are made.
+local STAYS = 10000000
 -- Tests that bring their own time run for less than this many milliseconds of the server's.
 local KEPT_IN_TESTS = 86400000
 -- The start of the error reply for a key, by its place, whose value no version of this script wrote.
 local FOREIGN = 'FOREIGN '
-local floor, pack, unpack_struct, call = math.floor, struct.pack, struct.unpack, redis.call
+-- The start of the errors for new keys, by their places.
+local FULL, NEW_KEY = 'OOM no memory for the keys', 'NEWKEY not made'
+local floor, pack, unpack_struct, call, try = math.floor, struct.pack, struct.unpack, redis.call, redis.pcall
 
 local action, cost = ARGV[1], tonumber(ARGV[2])
+local known_only = action == 'k'
+if known_only then action = 't' end
 -- A limit is longer than a fingerprint or a time, so these are told apart by that.
 local count = #ARGV - 2
 local extra, now = '', nil
@@ -302,6 +312,8 @@ local function logging(now, cost, extra, injected)
       if not entry[1] or tonumber(entry[2]) <= log.live_from then break end
       local total, own, window, standing = logs.parse(entry[1])
       local taken = math.min(own, left)
+      -- Before anything is added, which a full Redis refuses as the first write.
+      if taken > 0 and left == cost then call('ZREMRANGEBYSCORE', log.key, '-inf', score(log.live_from)) end
       if taken < own then
         replace(log.key, entry[2], entry[1], member(total - taken, own - taken, window, standing))
       else
@@ -311,9 +323,7 @@ local function logging(now, cost, extra, injected)
       left = left - taken
       if taken_at or left == 0 then break end
     end
-    if left == cost then return false end
-    call('ZREMRANGEBYSCORE', log.key, '-inf', score(log.live_from))
-    return true
+    return left < cost
   end
 
   function logs.set_log_standing(log, standing)
@@ -327,6 +337,8 @@ end
 -- Several limits are looked at twice: first all of them, to know whether the request is admitted, then each to charge it and to answer.
 -- A refund looks first as well, so that a value that is not ours stops it before it writes.
 local admitted, first_round, reply = 1, 1, nil
+-- The places of the charges that need a new key, the last of these keys, whether they may be made, and how many of them stay.
+local new, new_key, may_make, made = '', nil, false, 0
 local rare, logs
 if count < 2 and action ~= 'f' then first_round = 2 end
 for round = first_round, 2 do
@@ -337,15 +349,16 @@ for round = first_round, 2 do
 
     -- Read: what is stored, if this algorithm wrote it over this window.
     local standing, a, b, c, stored_quota, stored_exponent = 0, nil, nil, nil, nil, nil
-    local log
+    local log, exists
     if algorithm == LOG then
       logs = logs or logging(now, cost, extra, injected)
       log = logs.read_log(key, window)
       if not log then return {err = FOREIGN .. i} end
       if log.ahead and round == 2 and action ~= 'p' then logs.correct(log) end
-      standing = log.standing
+      standing, exists = log.standing, log.exists or log.stale
     else
-      local text = redis.pcall('GET', key)
+      local text = try('GET', key)
+      exists = text
       if text and text.err then
         -- A sliding log of ours counts for nothing under another algorithm; anything else is not ours.
         local newest = redis.pcall('ZREVRANGE', key, 0, 0)
@@ -366,7 +379,11 @@ for round = first_round, 2 do
             a, b, c = rare.taken_now(algorithm, window, stored_exponent, a, b, c)
             if round == 2 and action ~= 'p' then
               local text = pack(STATE, VERSION, algorithm, standing, stored_exponent, stored_quota, window, a, b, c)
-              call('SET', key, text, 'KEEPTTL')
+              if try('SET', key, text, 'KEEPTTL').err then
+                -- It removes nothing from a string, and counts as a write that needs no memory.
+                try('ZREM', key, '')
+                call('SET', key, text, 'KEEPTTL')
+              end
             end
           end
         else
@@ -420,7 +437,11 @@ for round = first_round, 2 do
     end
 
     if round == 1 then
-      if cost > left and shadow == 0 and action == 't' then admitted = 0 end
+      if cost > left then
+        if shadow == 0 and action == 't' then admitted = 0 end
+      elseif not exists then
+        new, new_key = new .. ' ' .. i, key
+      end
     else
       local wanted, settled = cost, nil
       local changed = false
@@ -471,6 +492,20 @@ for round = first_round, 2 do
       local charged = allowed == 1 and admitted == 1 and action == 't'
       local left_before = left
       if charged then
+        if not may_make and (record or new_key or not exists) then
+          if count == 1 and not exists then new, new_key = ' 1', key end
+          if known_only then return {err = NEW_KEY .. new} end
+          -- A string that is the only key is simply written.
+          if record or count > 1 or algorithm == LOG then
+            local tried = try('SET', new_key or record, '', 'XX')
+            if tried and tried.err then
+              if string.find(tried.err, 'OOM ', 1, true) then return {err = FULL .. new} end
+              call('SET', new_key or record, '', 'XX')
+            end
+          end
+          may_make = true
+          if record then made = 1 end
+        end
         changed = true
         left = left - cost
         if algorithm == FIXED or algorithm == COUNTER then
@@ -548,15 +583,23 @@ for round = first_round, 2 do
         else previous = 0 end
         local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, level, at, previous)
         -- In the millisecond of its expiry it equals a fresh one.
-        if injected then
-          call('SET', key, text, 'PX', KEPT_IN_TESTS)
-        else
-          call('SET', key, text, 'PXAT', floor(fresh_at / 1000) + 1)
+        local until_when, time = 'PXAT', floor(fresh_at / 1000) + 1
+        if injected then until_when, time = 'PX', KEPT_IN_TESTS end
+        local stored = try('SET', key, text, until_when, time)
+        if stored.err then
+          if exists then
+            call('UNLINK', key)
+          elseif string.find(stored.err, 'OOM ', 1, true) then
+            return {err = FULL .. new}
+          end
+          call('SET', key, text, until_when, time)
         end
       elseif charged then
         logs.append(log, standing)
       end
+      if charged and not exists and fresh_at - now >= STAYS then made = made + 1 end
       if count == 1 then
+        if made > 0 then status = 16 + made end
         reply = pack(HEAD_AND_ANSWER, status, now, admitted, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
       else
         reply = reply .. pack(ANSWER, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
@@ -565,12 +608,23 @@ for round = first_round, 2 do
   end
 end
 
-if count ~= 1 then reply = pack('<BdB', status, now, admitted) .. reply end
-if record and admitted == 1 and action == 't' then
-  if injected then
-    call('SET', record, string.char(VERSION) .. extra .. reply, 'PX', KEPT_IN_TESTS)
-  else
-    call('SET', record, string.char(VERSION) .. extra .. reply, 'PXAT', floor((now + KEPT_FOR) / 1000) + 1)
+local recorded = record and admitted == 1 and action == 't'
+if recorded and not may_make then
+  -- Nothing was charged.
+  if known_only then return {err = NEW_KEY} end
+  made = 1
+end
+if count ~= 1 then
+  if made > 0 then status = 16 + math.min(made, 200) end
+  reply = pack('<BdB', status, now, admitted) .. reply
+end
+if recorded then
+  local until_when, time = 'PXAT', floor((now + KEPT_FOR) / 1000) + 1
+  if injected then until_when, time = 'PX', KEPT_IN_TESTS end
+  local stored = try('SET', record, string.char(VERSION) .. extra .. reply, until_when, time)
+  if stored.err then
+    if string.find(stored.err, 'OOM ', 1, true) then return {err = FULL} end
+    call('SET', record, string.char(VERSION) .. extra .. reply, until_when, time)
   end
 end
 return reply

@@ -35,8 +35,8 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
         "MASTERDOWN" => not_now("the replica has lost its primary", true),
         "LOADING" => not_now("Redis is loading its data", false),
         "READONLY" => Trouble::Replica,
-        "BUSY" => Trouble::Final(StoreError::unavailable("Redis is busy with a script of somebody else")),
-        "OOM" => Trouble::Final(StoreError::unavailable("Redis has no memory left (maxmemory)")),
+        "BUSY" => Trouble::Final(StoreError::unavailable("Redis is busy with another script")),
+        "OOM" => Trouble::Final(StoreError::full("Redis has no memory left (maxmemory)", places(details))),
         "MISCONF" => {
             Trouble::Final(StoreError::unavailable("Redis cannot save its data and refuses to write"))
         }
@@ -56,6 +56,11 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
         )),
         code => Trouble::Final(StoreError::rejected(format!("Redis refuses the script: {code} {details}"))),
     }
+}
+
+/// The places of charges that the script counts from 1.
+fn places(details: &str) -> impl Iterator<Item = usize> {
+    details.split(' ').filter_map(|place| place.parse::<usize>().ok()?.checked_sub(1))
 }
 
 fn foreign_record() -> StoreError {

@@ -119,7 +119,13 @@ impl RedisStore {
                     tried = tried.and(sent.map(drop));
                 }
             }
-            tried?;
+            match tried {
+                // It decides on the keys that it has, so a node that restarts is of use.
+                Err(error) if error.is_full() => {
+                    tracing::error!(server = %node.address, %error, "the store is full; only a part of the commands was tried");
+                }
+                tried => tried?,
+            }
             let mut scan = redis::cmd("SCAN");
             scan.arg(0).arg("COUNT").arg(1);
             let command = Command { action: Action::ResetVariants, charges: &charges, cost: Cost::ONE };
@@ -588,18 +594,14 @@ impl SendError {
     }
 }
 
-/// An evicted key is a forgotten limit: worth a word at the start. A user without the right to ask is not told.
+/// An evicted key is a forgotten limit, so the start warns of it, unless the Redis user may not ask for the policy.
 async fn warn_of_eviction(mut live: Live) {
     let memory: Result<String, RedisError> =
         redis::cmd("INFO").arg("memory").query_async(&mut live.connection).await;
     let memory = memory.unwrap_or_default();
     let policy =
         memory.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).unwrap_or_default().trim();
-    if policy.starts_with("allkeys-") || matches!(policy, "volatile-lru" | "volatile-lfu" | "volatile-random")
-    {
-        tracing::warn!(
-            policy,
-            "Redis may evict keys that are limiting someone; use noeviction or volatile-ttl"
-        );
+    if !matches!(policy, "" | "noeviction") {
+        tracing::warn!(policy, "a full Redis evicts keys of users who are over their limit; use noeviction");
     }
 }

@@ -12,11 +12,15 @@ pub struct StoreError {
     kind: Kind,
     message: String,
     source: Option<Arc<dyn Error + Send + Sync>>,
+    /// One bit for each charge that needs a key that the store does not take.
+    new_keys: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Overloaded,
+    Full,
+    OverBudget,
     Unanswered,
     Unavailable,
     TimedOut,
@@ -27,12 +31,23 @@ enum Kind {
 
 impl StoreError {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, new_keys: 0 }
     }
 
     /// The store is healthy but at one of its bounds; nothing was charged.
     pub fn overloaded() -> Self {
         Self::new(Kind::Overloaded, "the store holds as many keys as it may")
+    }
+
+    /// The store has no memory for the new keys of the charges at `places`; nothing was charged. What it has keys for, it goes on deciding.
+    pub fn full(message: impl Into<String>, places: impl IntoIterator<Item = usize>) -> Self {
+        Self { new_keys: bits(places), ..Self::new(Kind::Full, message) }
+    }
+
+    /// Callers without a key have made as many keys as they may for now, and the charges at `places` need new ones; nothing was charged.
+    pub fn over_budget(places: impl IntoIterator<Item = usize>) -> Self {
+        let message = "callers without an API key made more new keys than new_keys_per_second";
+        Self { new_keys: bits(places), ..Self::new(Kind::OverBudget, message) }
     }
 
     /// The store broke its contract: fewer outcomes than commands.
@@ -68,7 +83,17 @@ impl StoreError {
     /// The same error for another of the callers it concerns, without its cause.
     #[must_use]
     pub fn again(&self) -> Self {
-        Self::new(self.kind, self.message.as_str())
+        Self { new_keys: self.new_keys, ..Self::new(self.kind, self.message.as_str()) }
+    }
+
+    /// The same error for a command whose charges at `places` it was about.
+    #[must_use]
+    pub(crate) fn at(mut self, places: &[usize]) -> Self {
+        if self.takes_no_new_key() {
+            let own = places.iter().enumerate().filter(|(place, _)| self.is_new_key(*place));
+            self.new_keys = bits(own.map(|(_, place)| *place));
+        }
+        self
     }
 
     /// The same error with what caused it.
@@ -80,7 +105,22 @@ impl StoreError {
 
     /// Whether the same command may succeed later, and surely changed nothing so far.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.kind, Kind::Overloaded | Kind::Unavailable)
+        matches!(self.kind, Kind::Overloaded | Kind::Full | Kind::OverBudget | Kind::Unavailable)
+    }
+
+    /// Whether the store decides on the keys that it has, and takes no new one for this command.
+    pub fn takes_no_new_key(&self) -> bool {
+        matches!(self.kind, Kind::Full | Kind::OverBudget)
+    }
+
+    /// Whether the store has no memory for new keys.
+    pub fn is_full(&self) -> bool {
+        self.kind == Kind::Full
+    }
+
+    /// Whether the charge at `place` needs a key that the store does not take.
+    pub fn is_new_key(&self, place: usize) -> bool {
+        self.new_keys == u64::MAX || (place < 64 && self.new_keys & (1 << place) != 0)
     }
 
     /// Whether the command may have run although nobody knows what it decided.
@@ -107,4 +147,9 @@ impl StoreError {
     pub fn is_rejection(&self) -> bool {
         self.kind == Kind::Rejected
     }
+}
+
+/// One bit for each place; all of them when a place is beyond the last bit.
+fn bits(places: impl IntoIterator<Item = usize>) -> u64 {
+    places.into_iter().fold(0, |bits, place| if place < 64 { bits | 1 << place } else { u64::MAX })
 }

@@ -1,9 +1,11 @@
 //! What a request gets when its store cannot say.
 
+use std::sync::Arc;
+
 use pacegate_core::{Answer, Answers, Decision, Reason, Timestamp};
 
 use crate::error::StoreError;
-use crate::store::{Action, Charge, Command, Outcome, Store};
+use crate::store::{Action, ApplyFuture, Charge, Command, Outcome, Store};
 
 /// What happens to a request while the store of one of its limits fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,6 +27,39 @@ impl FailureMode {
             Self::Closed => "closed",
             Self::Local => "local",
         }
+    }
+}
+
+/// Stands in for a store that takes no new keys, with the failure mode of each limit.
+#[derive(Debug)]
+pub(crate) struct WithoutStore {
+    pub(crate) local: Arc<dyn Store>,
+    /// Instead of the failure modes of the limits.
+    pub(crate) mode: Option<FailureMode>,
+}
+
+impl WithoutStore {
+    pub(crate) async fn decide(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+    ) -> Result<Outcome, StoreError> {
+        let Some(mode) = self.mode else { return decide_without_store(command, &*self.local, now).await };
+        let charges: Vec<Charge<'_>> =
+            command.charges.iter().map(|charge| Charge { on_store_error: mode, ..*charge }).collect();
+        decide_without_store(&Command { charges: &charges, ..*command }, &*self.local, now).await
+    }
+}
+
+impl Store for WithoutStore {
+    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let mut outcomes = Vec::with_capacity(commands.len());
+            for command in commands {
+                outcomes.push(self.decide(command, now).await);
+            }
+            outcomes
+        })
     }
 }
 

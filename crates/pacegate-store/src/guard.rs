@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use pacegate_core::Timestamp;
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
 use crate::breaker::{BreakerState, Change, SharedBreaker, Turn, Verdict};
 use crate::error::StoreError;
-use crate::failure::decide_without_store;
+use crate::failure::{FailureMode, WithoutStore, decide_without_store};
 use crate::figure::{Figure, Figures};
+use crate::parts::{Part, apply_in_parts};
 use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
 
 /// How often a store that answers is probed, so that an outage is noticed without traffic.
@@ -50,7 +52,11 @@ pub struct GuardedStore {
     errors: AtomicU64,
     degraded: AtomicU64,
     breaker_openings: AtomicU64,
+    /// Commands that needed a key for which the store had no memory, and those that callers without a key may not make.
+    full: AtomicU64,
+    over_budget: AtomicU64,
     logged: Mutex<Option<Instant>>,
+    logged_new_keys: Mutex<Option<Instant>>,
     own: Weak<Self>,
 }
 
@@ -98,7 +104,10 @@ impl GuardedStore {
             errors: AtomicU64::new(0),
             degraded: AtomicU64::new(0),
             breaker_openings: AtomicU64::new(0),
+            full: AtomicU64::new(0),
+            over_budget: AtomicU64::new(0),
             logged: Mutex::new(None),
+            logged_new_keys: Mutex::new(None),
             own: own.clone(),
         })
     }
@@ -160,7 +169,13 @@ impl GuardedStore {
     }
 
     fn record<T>(&self, turn: Turn<'_>, results: &[Result<T, StoreError>]) {
-        let errors = || results.iter().filter_map(|result| result.as_ref().err());
+        // A store that takes no new keys has answered.
+        let errors = || {
+            results
+                .iter()
+                .filter_map(|result| result.as_ref().err())
+                .filter(|error| !error.takes_no_new_key())
+        };
         let verdict = match errors().find(|error| error.is_outage() || error.is_rejection()) {
             None => Verdict::Succeeded,
             Some(error) if error.is_timeout() => Verdict::TimedOut,
@@ -203,14 +218,24 @@ impl GuardedStore {
         }
     }
 
-    /// An error that needs somebody is logged loudly, but not once per request.
+    /// An error that an operator has to act on is logged loudly, but not once per request.
     fn log_lasting(&self, error: &StoreError) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if logged.is_none_or(|at| now.duration_since(at) >= LOG_EVERY) {
-            *logged = Some(now);
-            drop(logged);
+        if is_due(&self.logged) {
             tracing::error!(store = &*self.name, %error, "the store needs attention; requests are answered by the failure mode");
+        }
+    }
+
+    fn note_new_key(&self, error: &StoreError) {
+        let counted = if error.is_full() { &self.full } else { &self.over_budget };
+        counted.fetch_add(1, Ordering::Relaxed);
+        if !is_due(&self.logged_new_keys) {
+            return;
+        }
+        let store = &*self.name;
+        if error.is_full() {
+            tracing::error!(store, %error, "the store is full; checks that need a new key are answered by the failure mode");
+        } else {
+            tracing::warn!(store, %error, "counters in this process decide on further new keys");
         }
     }
 
@@ -300,6 +325,11 @@ impl GuardedStore {
         now: Option<Timestamp>,
     ) -> Result<Outcome, StoreError> {
         match (result, command.action) {
+            (Err(error), Action::Take { .. } | Action::Peek { .. }) if error.takes_no_new_key() => {
+                self.note_new_key(&error);
+                self.degraded.fetch_add(1, Ordering::Relaxed);
+                Box::pin(self.answer_without_new_keys(command, &error, now)).await
+            }
             (Err(error), Action::Take { .. } | Action::Peek { .. })
                 if error.is_outage() || error.is_permanent() =>
             {
@@ -312,6 +342,34 @@ impl GuardedStore {
 }
 
 impl GuardedStore {
+    /// Has the store decide on the charges that it has keys for, and answers the others by their failure mode, or by counters in this process
+    /// where callers without a key made too many. All of them are charged, or none is.
+    async fn answer_without_new_keys(
+        &self,
+        command: &Command<'_>,
+        error: &StoreError,
+        now: Option<Timestamp>,
+    ) -> Result<Outcome, StoreError> {
+        let mode = (!error.is_full()).then_some(FailureMode::Local);
+        let without_store = WithoutStore { local: self.local.clone(), mode };
+        let (new, known): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) =
+            (0..command.charges.len()).partition(|place| error.is_new_key(*place));
+        let Some(own) = self.own.upgrade().filter(|_| !known.is_empty()) else {
+            return without_store.decide(command, now).await;
+        };
+        // The record of an idempotency key goes with the last part: there is no memory for it in the store. Without new charges it was all
+        // that was refused.
+        if new.is_empty() && command.idempotency().is_none() {
+            return without_store.decide(command, now).await;
+        }
+        let parts =
+            vec![Part { store: own, places: known }, Part { store: Arc::new(without_store), places: new }];
+        match timeout(self.deadline, apply_in_parts(parts, command, now)).await {
+            Ok(answered) => answered,
+            Err(_) => decide_without_store(command, &*self.local, now).await,
+        }
+    }
+
     /// As [`apply`](Store::apply), for a caller who has only so much time left.
     pub async fn apply_within(
         &self,
@@ -358,7 +416,20 @@ impl Store for GuardedStore {
             ("errors", Figure::Count(self.errors.load(Ordering::Relaxed))),
             ("degraded", Figure::Count(self.degraded.load(Ordering::Relaxed))),
             ("breaker_openings", Figure::Count(self.breaker_openings.load(Ordering::Relaxed))),
+            ("full", Figure::Count(self.full.load(Ordering::Relaxed))),
+            ("over_budget", Figure::Count(self.over_budget.load(Ordering::Relaxed))),
         ]);
         figures
     }
+}
+
+/// Whether a line about an error that lasts is due; if so, the next one is due later.
+fn is_due(logged: &Mutex<Option<Instant>>) -> bool {
+    let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    let due = logged.is_none_or(|at| now.duration_since(at) >= LOG_EVERY);
+    if due {
+        *logged = Some(now);
+    }
+    due
 }

@@ -223,7 +223,7 @@ impl Run<'_> {
             part.places.iter().filter_map(|place| self.charges.get(*place).copied()).collect();
         let command = Command { action, charges: &charges, cost: self.cost };
         let outcome = part.store.apply(&[command], self.now).await.pop();
-        outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
+        outcome.unwrap_or_else(|| Err(StoreError::unanswered())).map_err(|error| error.at(&part.places))
     }
 
     /// The decisions of all parts as one, with the answers in the order of the command's charges.

@@ -1,6 +1,6 @@
 //! What the attacks have in common: the size of the service's process, and a caller whose service must not suffer.
 
-#![allow(dead_code, reason = "each attack uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each attack uses a part of it")]
 
 use std::time::{Duration, Instant};
 
