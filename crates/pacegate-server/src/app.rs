@@ -74,6 +74,7 @@ pub(crate) struct Shared {
     pub(crate) request_timeout: Duration,
     /// Places for those who watch.
     pub(crate) watchers: Arc<Semaphore>,
+    pub(crate) feed: rest::Feed,
     draining: AtomicBool,
     /// Whether the service ends: whatever goes on for ever ends then.
     pub(crate) stopping: watch::Sender<bool>,
@@ -150,6 +151,7 @@ impl App {
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
             watchers: Arc::new(Semaphore::new(rest::WATCHERS_MAX)),
+            feed: rest::Feed::default(),
             draining: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
         });

@@ -29,7 +29,7 @@ use crate::respond::{ApiError, Code};
 
 pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check_from;
-pub(crate) use live::WATCHERS_MAX;
+pub(crate) use live::{Feed, WATCHERS_MAX};
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{operations, router, routes};
 pub(crate) use wire::{IDEMPOTENCY_HEADERS, idempotency_key, parse_strategy};

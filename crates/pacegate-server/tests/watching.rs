@@ -106,6 +106,33 @@ async fn figures_come_every_second_and_end_with_the_service() {
 }
 
 #[tokio::test]
+async fn figures_are_computed_once_for_all_watchers() {
+    let service = Service::start(RULES).await;
+    let mut seen: Vec<Vec<Value>> = Vec::new();
+    let mut watching = Vec::new();
+    for _ in 0..3 {
+        let mut events = Events::open(&service, "secret").await;
+        seen.push(vec![events.figures().await["at"].clone()]);
+        watching.push(events);
+    }
+    for (events, seen) in watching.iter_mut().zip(&mut seen) {
+        for _ in 0..2 {
+            seen.push(events.figures().await["at"].clone());
+        }
+        assert_eq!(seen.windows(2).filter(|pair| pair[0] == pair[1]).count(), 0, "{seen:?}");
+    }
+    let shared = seen[0].iter().filter(|at| seen.iter().all(|other| other.contains(at))).count();
+    assert!(shared > 0, "{seen:?}");
+    // The first watcher after a while without one gets figures of its own time.
+    drop(watching);
+    let old = seen.concat();
+    soon(async {
+        while Events::open(&service, "secret").await.figures().await["at"] == old[old.len() - 1] {}
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_key_that_is_revoked_ends_its_stream() {
     let service = Service::start(RULES).await;
     let (key, secret) = service.catalog.create_key(&Actor::default(), "reader", "r", None).await.unwrap();

@@ -1,6 +1,7 @@
 //! `GET /api/v1/live`: what is happening now, once as JSON or every second as server-sent events.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use hyper::header::{ACCEPT, CACHE_CONTROL};
 use hyper::{HeaderMap, Request, StatusCode};
 use pacegate::{BreakerState, StoreHealth};
 use pacegate_catalog::UsageRecord;
+use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use utoipa::ToSchema;
 
@@ -29,7 +31,7 @@ use crate::profiles::now;
 use crate::respond::{ApiError, Code};
 use crate::telemetry::Counted;
 
-/// How often the figures are sent.
+/// How often the figures are computed and sent.
 const EVERY: Duration = Duration::from_secs(1);
 /// Every so many figures it is made sure that the key still opens this.
 const ADMIT_EVERY: u32 = 5;
@@ -153,29 +155,79 @@ fn events(
     peer: Option<Peer>,
     place: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
-    let mut ticks = interval_at(Instant::now(), EVERY);
-    // A client that was slow wants what is now, not what was.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let state = Some((shared, ticks, None::<Totals>, 0_u32, place));
+    let latest = subscribe(&shared);
+    let state = Some((shared, latest, 0_u32, place));
     stream::unfold(state, move |state| {
         let (headers, peer) = (headers.clone(), peer.clone());
         async move {
-            let (shared, mut ticks, before, count, place) = state?;
-            ticks.tick().await;
+            let (shared, mut latest, count, place) = state?;
+            let data = next(&mut latest).await?;
             if count > 0
                 && count.is_multiple_of(ADMIT_EVERY)
                 && let Err(error) = shared.gate.admit_known(&headers, peer.as_ref(), Need::Read).await
             {
                 return Some((Ok(Event::default().event("error").data(&error.message)), None));
             }
-            let totals = totals(&shared);
-            let since = before.unwrap_or_else(|| totals.clone());
-            let figures = figures(&shared, &since, &totals).await;
-            let data = serde_json::to_string(&figures).unwrap_or_default();
-            let event = Event::default().event("figures").data(data);
-            Some((Ok(event), Some((shared, ticks, Some(totals), count.wrapping_add(1), place))))
+            let event = Event::default().event("figures").data(&*data);
+            Some((Ok(event), Some((shared, latest, count.wrapping_add(1), place))))
         }
     })
+}
+
+/// The newest figures, which are computed once a second for all watchers together, and only while there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Feed {
+    latest: watch::Sender<Option<Arc<str>>>,
+    is_computed: Mutex<bool>,
+}
+
+/// The next figures as JSON; a client that was slow gets what is now, not what was.
+async fn next(latest: &mut watch::Receiver<Option<Arc<str>>>) -> Option<Arc<str>> {
+    loop {
+        latest.changed().await.ok()?;
+        if let Some(figures) = &*latest.borrow_and_update() {
+            return Some(figures.clone());
+        }
+    }
+}
+
+/// A watcher's view of the figures. The first watcher starts the task that computes them.
+fn subscribe(shared: &Arc<Shared>) -> watch::Receiver<Option<Arc<str>>> {
+    let mut is_computed = shared.feed.is_computed.lock();
+    let mut latest = shared.feed.latest.subscribe();
+    // What was computed less than a second ago is shown at once.
+    latest.mark_changed();
+    if !std::mem::replace(&mut *is_computed, true) {
+        tokio::spawn(compute(shared.clone()));
+    }
+    latest
+}
+
+async fn compute(shared: Arc<Shared>) {
+    let mut ticks = interval_at(Instant::now(), EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = None::<Totals>;
+    let mut stopped = pin!(stopped(shared.clone()));
+    loop {
+        let is_stopped = tokio::select! {
+            _ = ticks.tick() => false,
+            () = &mut stopped => true,
+        };
+        {
+            let mut is_computed = shared.feed.is_computed.lock();
+            if is_stopped || shared.feed.latest.receiver_count() == 0 {
+                *is_computed = false;
+                shared.feed.latest.send_replace(None);
+                return;
+            }
+        }
+        let totals = totals(&shared);
+        let since = before.unwrap_or_else(|| totals.clone());
+        let figures = figures(&shared, &since, &totals).await;
+        let data = serde_json::to_string(&figures).unwrap_or_default();
+        shared.feed.latest.send_replace(Some(data.into()));
+        before = Some(totals);
+    }
 }
 
 async fn stopped(shared: Arc<Shared>) {
