@@ -11,9 +11,12 @@ use crate::catalog::Catalog;
 use crate::database::Kind;
 use crate::digest::key_of;
 use crate::error::CatalogError;
-use crate::record::{Actor, AuditFilter, AuditHead, AuditRecord};
+use crate::record::{Actor, AuditFilter, AuditHead, AuditRecord, Revision};
 use crate::seal::Counts;
 use crate::statement::{Statement, column, micros, time};
+
+/// How many changes are looked at one by one; after more of them, anything may have changed.
+const CHANGES_MAX: i64 = 1_000;
 
 /// Both ends of the trail, and how many rows of each table the changes so far left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,7 +177,48 @@ impl AuditRow {
     }
 }
 
+/// What was changed between two revisions, of what nodes keep copies of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The users whose tier, limits or overrides were changed.
+    pub users: Vec<String>,
+    /// Whether API keys were changed.
+    pub keys: bool,
+}
+
 impl Catalog {
+    /// What was changed from one revision to a later one; `None` when that cannot be said, and anything may have changed.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer.
+    pub async fn changes(&self, from: Revision, to: Revision) -> Result<Option<Changes>, CatalogError> {
+        let count = to.audit.saturating_sub(from.audit);
+        if from == to {
+            return Ok(Some(Changes::default()));
+        }
+        if from.epoch != to.epoch || !(1..=CHANGES_MAX).contains(&count) {
+            return Ok(None);
+        }
+        let sql = "SELECT action, user_id FROM pacegate_audit_log WHERE sequence > ? AND sequence <= ?";
+        let rows = self.rows(self.statement(sql).bind(from.audit).bind(to.audit)).await?;
+        // Retention may have removed some of them.
+        if i64::try_from(rows.len()) != Ok(count) {
+            return Ok(None);
+        }
+        let mut changes = Changes::default();
+        for row in &rows {
+            let (action, user_id): (String, Option<String>) = (column(row, 0)?, column(row, 1)?);
+            match (action.split('.').next(), user_id) {
+                (Some("key"), _) => changes.keys = true,
+                (Some("user" | "override"), Some(user_id)) => changes.users.push(user_id),
+                // An import names none of its users.
+                (Some("user" | "override"), None) => return Ok(None),
+                _ => {}
+            }
+        }
+        Ok(Some(changes))
+    }
+
     /// The newest records that the filter lets through, newest first: those before the record `after`, if it is given.
     ///
     /// # Errors
@@ -201,7 +245,7 @@ impl Catalog {
         if let Some(since) = filter.since {
             statement = statement.time(since);
         }
-        self.rows(statement.bind(limit)).await?.iter().map(read).collect()
+        self.read(statement.bind(limit)).await?.iter().map(read).collect()
     }
 }
 

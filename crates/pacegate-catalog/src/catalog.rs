@@ -58,6 +58,8 @@ pub struct Catalog {
     /// Everything would be gone with the only connection.
     is_memory: bool,
     pub(crate) pool: AnyPool,
+    /// Connections for lists, which can take seconds: they keep nothing else waiting.
+    pub(crate) readers: AnyPool,
     pub(crate) clock: Arc<dyn Clock>,
     /// What the hashes of secrets are keyed with.
     pub(crate) pepper: Arc<str>,
@@ -111,11 +113,14 @@ impl Catalog {
             }
         }
         let pool = location.pool();
+        // There is one connection to a database in memory.
+        let readers = if is_memory { pool.clone() } else { location.readers() };
         let unknown = AuditKey::new(&random_hexadecimal::<32>()?)?;
         let mut catalog = Self {
             kind,
             is_memory,
             pool,
+            readers,
             clock,
             pepper: Arc::default(),
             audit_key: Arc::new(AuditKeySource::Known(given.clone().unwrap_or(unknown))),
@@ -234,6 +239,25 @@ impl Catalog {
         Ok(rows)
     }
 
+    /// The rows of a list that a reader asked for, on a connection and within a deadline of their own.
+    pub(crate) async fn read(&self, statement: Statement<'_>) -> Result<Vec<AnyRow>, CatalogError> {
+        let busy = |error: sqlx::Error| match error {
+            sqlx::Error::PoolTimedOut => CatalogError::unavailable(
+                "too many lists are read from the catalog at once; try again, or ask for less with since",
+            ),
+            error => CatalogError::before_commit(&error),
+        };
+        let connection = self.readers.acquire().await.map_err(busy)?;
+        let mut lease = Lease { connection, is_settled: self.is_memory, has_begun: false };
+        if let Some(begin) = self.kind.begin_list() {
+            bounded(STATEMENT_TIMEOUT, raw_sql(begin).execute(lease.connection())).await?;
+            lease.has_begun = true;
+        }
+        let rows = statement.listing().rows(lease.connection()).await?;
+        lease.commit().await?;
+        Ok(rows)
+    }
+
     pub(crate) async fn row(&self, statement: Statement<'_>) -> Result<Option<AnyRow>, CatalogError> {
         let mut lease = self.begin().await?;
         let row = statement.row(lease.connection()).await?;
@@ -289,9 +313,10 @@ async fn state(
     let sql = "SELECT revision, rules_revision, users_revision, audit_sequence, audit_hash, audit_removed_sequence FROM pacegate_catalog_state";
     let row = Statement::new(kind, sql).row(connection).await?;
     let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
-    let revision =
-        Revision { epoch: 0, all: column(&row, 0)?, rules: column(&row, 1)?, users: column(&row, 2)? };
-    Ok((revision, AuditHead { sequence: column(&row, 3)?, hash: column(&row, 4)? }, column(&row, 5)?))
+    let head = AuditHead { sequence: column(&row, 3)?, hash: column(&row, 4)? };
+    let (all, rules, users) = (column(&row, 0)?, column(&row, 1)?, column(&row, 2)?);
+    let revision = Revision { epoch: 0, all, rules, users, audit: head.sequence };
+    Ok((revision, head, column(&row, 5)?))
 }
 
 /// A connection that is closed, and not used by others, when somebody goes away or gives up in the middle of something. SQLite ends a transaction by

@@ -20,6 +20,10 @@ const SERVER_CONNECTIONS: u32 = 5;
 /// How often two connections are compared before they are taken for connections of their own.
 const PROBES: u32 = 5;
 const SQLITE_CONNECTIONS: u32 = 4;
+/// How many lists are read at once.
+const READERS: u32 = 2;
+/// How long a list waits for one of those connections.
+const READER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which kind of database it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +85,7 @@ impl Location {
                 // The file remembers it. Readers then do not wait for a writer.
                 raw_sql("PRAGMA journal_mode = WAL").execute(&mut connection).await?;
             }
-            prepare(&mut connection, self.kind).await?;
+            prepare(&mut connection, self.kind, false).await?;
             Ok(connection)
         })
         .await
@@ -99,8 +103,7 @@ impl Location {
         if moves { Err(CatalogError::permanent(POOLED)) } else { Ok(()) }
     }
 
-    pub(crate) fn pool(self) -> AnyPool {
-        install_default_drivers();
+    pub(crate) fn pool(&self) -> AnyPool {
         let kind = self.kind;
         let options = AnyPoolOptions::new().acquire_timeout(CONNECT_TIMEOUT);
         let options = if self.is_memory {
@@ -111,18 +114,36 @@ impl Location {
         } else {
             options.max_connections(SERVER_CONNECTIONS).idle_timeout(IDLE_TIMEOUT)
         };
-        let options = options.after_connect(move |connection, _| Box::pin(prepare(connection, kind)));
-        options.connect_lazy_with(self.options)
+        self.start(options, false)
+    }
+
+    /// A pool of their own for lists, which can take seconds.
+    pub(crate) fn readers(&self) -> AnyPool {
+        let options = AnyPoolOptions::new().acquire_timeout(READER_TIMEOUT).max_connections(READERS);
+        self.start(options.idle_timeout(IDLE_TIMEOUT), true)
+    }
+
+    fn start(&self, options: AnyPoolOptions, for_lists: bool) -> AnyPool {
+        install_default_drivers();
+        let kind = self.kind;
+        let options =
+            options.after_connect(move |connection, _| Box::pin(prepare(connection, kind, for_lists)));
+        options.connect_lazy_with(self.options.clone())
     }
 }
 
 /// What holds for a connection as long as it lives.
-async fn prepare(connection: &mut AnyConnection, kind: Kind) -> Result<(), sqlx::Error> {
+async fn prepare(connection: &mut AnyConnection, kind: Kind, for_lists: bool) -> Result<(), sqlx::Error> {
     let settings = match kind {
         // A change that was acknowledged survives a power cut.
         Kind::Sqlite => "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 5000",
         // A pooler may give the server process to another client: settings are part of each transaction.
         Kind::Postgres { .. } => return Ok(()),
+        // MariaDB and MySQL each read one of the comments: a list that takes too long ends by itself.
+        Kind::MySql if for_lists => {
+            "SET innodb_lock_wait_timeout = 5, wait_timeout = 120 \
+             /*M!100101 , max_statement_time = 5 */ /*!50708 , max_execution_time = 5000 */"
+        }
         // Snapshots need this isolation, whatever the server's own is.
         Kind::MySql => {
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET innodb_lock_wait_timeout = 5, wait_timeout = 120"
@@ -150,6 +171,16 @@ impl Kind {
         match self {
             Self::Postgres { is_pooled: true } => Some(self.begin_change()),
             _ => None,
+        }
+    }
+
+    /// Begins a list, which the database ends by itself when it takes too long; `None` where a connection has that setting.
+    pub(crate) const fn begin_list(self) -> Option<&'static str> {
+        match self {
+            Self::Postgres { .. } => {
+                Some("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL statement_timeout = '5s'")
+            }
+            Self::Sqlite | Self::MySql => None,
         }
     }
 

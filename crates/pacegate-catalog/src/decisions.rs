@@ -1,5 +1,7 @@
 //! The decision log: what was decided, as far as it was sampled.
 
+use std::borrow::Cow;
+
 use pacegate::identity::{DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, NAME_LENGTH_MAX};
 use pacegate::{ENDPOINT_LENGTH_MAX, Timestamp};
 use sqlx::any::AnyRow;
@@ -49,10 +51,41 @@ const REQUEST_ID_MAX: usize = 256;
 const METHOD_MAX: usize = 64;
 const REASON_MAX: usize = 64;
 
+/// Identifiers and endpoints are not kept longer than this: made-up ones must not fill the disk.
+const IDENTIFIER_KEPT: usize = 128;
+const ENDPOINT_KEPT: usize = 256;
+/// How many digits of its hash a shortened text ends with.
+const HASH_DIGITS: usize = 16;
+
+/// An identifier as usage and the decision log keep it: one of more than 128 bytes by its beginning and a hash.
+pub fn shorten_identifier(identifier: &str) -> Cow<'_, str> {
+    shorten(identifier, IDENTIFIER_KEPT)
+}
+
+fn shorten(text: &str, max: usize) -> Cow<'_, str> {
+    const GAP: char = '…';
+    if text.len() <= max {
+        return Cow::Borrowed(text);
+    }
+    let start = &text[..text.floor_char_boundary(max - GAP.len_utf8() - HASH_DIGITS)];
+    Cow::Owned(format!("{start}{GAP}{}", &key_of(text)[..HASH_DIGITS]))
+}
+
+fn shorten_in_place(text: &mut String, max: usize) {
+    if let Cow::Owned(short) = shorten(text, max) {
+        *text = short;
+    }
+}
+
 impl DecisionRecord {
     /// The record with texts that every database keeps: shortened to their bounds, and without NUL, which PostgreSQL has no place for.
     #[must_use]
     pub fn bounded(mut self) -> Self {
+        shorten_in_place(&mut self.identifier, IDENTIFIER_KEPT);
+        shorten_in_place(&mut self.endpoint, ENDPOINT_KEPT);
+        if let Some(user_id) = &mut self.user_id {
+            shorten_in_place(user_id, IDENTIFIER_KEPT);
+        }
         let texts = [
             (&mut self.dimension, DIMENSION_LENGTH_MAX),
             (&mut self.identifier, IDENTIFIER_LENGTH_MAX),
@@ -173,10 +206,10 @@ impl Catalog {
         sql.push_str(" ORDER BY number DESC LIMIT ?");
         let mut statement = self.statement(&sql).bind(after.unwrap_or(i64::MAX));
         if let Some(user_id) = &filter.user_id {
-            statement = statement.bind(key_of(user_id));
+            statement = statement.bind(key_of(&shorten_identifier(user_id)));
         }
         if let Some(endpoint) = filter.endpoint {
-            statement = statement.bind(key_of(&endpoint));
+            statement = statement.bind(key_of(&shorten(&endpoint, ENDPOINT_KEPT)));
         }
         if let Some(since) = filter.since {
             statement = statement.time(since);
@@ -184,7 +217,7 @@ impl Catalog {
         if let Some(allowed) = filter.allowed {
             statement = statement.bind(i64::from(allowed));
         }
-        self.rows(statement.bind(limit)).await?.iter().map(read).collect()
+        self.read(statement.bind(limit)).await?.iter().map(read).collect()
     }
 }
 
@@ -218,6 +251,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_identifiers_are_kept_by_their_beginning_and_a_hash() {
+        assert_eq!(shorten_identifier(&"u".repeat(128)), "u".repeat(128));
+        let (one, other) = ("ä".repeat(500), format!("{}b", "ä".repeat(499)));
+        let short = shorten_identifier(&one);
+        assert!(short.len() <= 128 && short.starts_with("ääää"), "{short}");
+        assert_ne!(short, shorten_identifier(&other));
+        assert_eq!(short, shorten_identifier(&short), "once");
+    }
+
+    #[test]
     fn bounded_record_fits_every_database() {
         let long = "ä\0".repeat(3_000);
         let record = DecisionRecord {
@@ -234,10 +277,10 @@ mod tests {
         let bounded = record.bounded();
         let texts = [
             (bounded.request_id.as_deref().unwrap_or_default(), 256),
-            (bounded.user_id.as_deref().unwrap_or_default(), 1_024),
+            (bounded.user_id.as_deref().unwrap_or_default(), 128),
             (&bounded.dimension, 64),
-            (&bounded.identifier, 1_024),
-            (&bounded.endpoint, 2_048),
+            (&bounded.identifier, 128),
+            (&bounded.endpoint, 256),
             (bounded.method.as_deref().unwrap_or_default(), 64),
             (bounded.rule.as_deref().unwrap_or_default(), 128),
             (bounded.reason.as_deref().unwrap_or_default(), 64),

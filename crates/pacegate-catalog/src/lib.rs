@@ -57,9 +57,10 @@ mod usage;
 mod users;
 mod verify;
 
+pub use audit::Changes;
 pub use bounds::{CUSTOM_LIMITS_MAX, PAGE_MAX, REASON_LENGTH_MAX};
 pub use catalog::{Catalog, CatalogOptions};
-pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord};
+pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord, shorten_identifier};
 pub use error::CatalogError;
 pub use overrides::OVERRIDES_MAX;
 pub use pacegate::RULES_MAX;
@@ -72,3 +73,4 @@ pub use record::{
 pub use registry::{Registry, RegistryError, Rounds, Sources};
 pub use retention::{Removed, Retention};
 pub use usage::{Period, UsageFilter, UsageRecord};
+pub use users::ProfileUntil;

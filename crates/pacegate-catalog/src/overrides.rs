@@ -30,6 +30,14 @@ pub(crate) fn select_live<'q>(kind: Kind, user_id: &str, now: Timestamp) -> Stat
     Statement::new(kind, &sql).bind(key_of(user_id)).time(now)
 }
 
+/// Those of several users that hold at `now`, oldest first.
+pub(crate) fn select_live_of<'q>(kind: Kind, user_keys: &[String], now: Timestamp) -> Statement<'q> {
+    let places = vec!["?"; user_keys.len()].join(", ");
+    let sql = format!("{SELECT} WHERE user_key IN ({places}) AND expires_at > ? ORDER BY number");
+    let statement = Statement::new(kind, &sql);
+    user_keys.iter().cloned().fold(statement, Statement::bind).time(now)
+}
+
 impl Catalog {
     /// Makes an override. A later one for the same rule comes before an earlier one.
     ///

@@ -146,6 +146,8 @@ pub struct Revision {
     pub rules: i64,
     /// What `all` was when users or overrides were changed last; 0 when there has never been one.
     pub users: i64,
+    /// The number of the newest audit record.
+    pub audit: i64,
 }
 
 /// An API key without its secret.

@@ -7,11 +7,14 @@ use crate::audit::Trail;
 use crate::catalog::Catalog;
 use crate::error::CatalogError;
 use crate::record::AuditHead;
-use crate::statement::{STATEMENT_TIMEOUT, bounded, column};
+use crate::statement::{STATEMENT_TIMEOUT, bounded, column, time, unsigned};
 use crate::usage::{Period, seconds};
 
 /// How many rows go at once: few enough that nobody waits for them.
 const STEP: i64 = 500;
+
+/// How many of the newest minutes are removed last: those that lists of recent usage are made from.
+const MINUTES_LISTED: usize = 6 * 60;
 
 const OVERRIDES: &str = "pacegate_overrides";
 
@@ -26,6 +29,8 @@ pub struct Retention {
     pub minutes: Timestamp,
     /// Hours of usage that began before.
     pub hours: Timestamp,
+    /// How many rows of usage are kept, whatever their age.
+    pub usage_rows: u64,
     /// Overrides that ended before.
     pub overrides: Timestamp,
 }
@@ -37,8 +42,10 @@ pub struct Removed {
     pub audit: u64,
     /// Decisions.
     pub decisions: u64,
-    /// Minutes and hours of usage.
+    /// Minutes and hours of usage that were too old.
     pub usage: u64,
+    /// Minutes and hours of usage beyond the number of rows that is kept.
+    pub usage_beyond: u64,
     /// Overrides.
     pub overrides: u64,
 }
@@ -61,6 +68,40 @@ impl Catalog {
         removed.overrides = self.remove_numbered(OVERRIDES, "expires_at", retention.overrides).await?;
         for (period, before) in [(Period::Minute, retention.minutes), (Period::Hour, retention.hours)] {
             removed.usage += self.remove_usage(period, before).await?;
+        }
+        removed.usage_beyond = self.bound_usage(retention.usage_rows).await?;
+        Ok(removed)
+    }
+
+    /// Removes the oldest usage until no more than `rows_max` rows are left: first minutes, which hours have too.
+    async fn bound_usage(&self, rows_max: u64) -> Result<u64, CatalogError> {
+        let sql = "SELECT period_seconds, period_start, COUNT(*) FROM pacegate_usage_rollups GROUP BY period_seconds, period_start ORDER BY period_start";
+        let mut lease = self.begin().await?;
+        let rows = self.statement(sql).patient().rows(lease.connection()).await?;
+        lease.commit().await?;
+        let (mut minutes, mut hours, mut total) = (Vec::new(), Vec::new(), 0);
+        for row in &rows {
+            let (start, count) = (time(row, 1)?, unsigned(column(row, 2)?)?);
+            total += count;
+            let is_hour = column::<i64>(row, 0)? == seconds(Period::Hour);
+            if is_hour { &mut hours } else { &mut minutes }.push((start, count));
+        }
+        let old_minutes = minutes.len().saturating_sub(MINUTES_LISTED);
+        let (old, recent) = minutes.split_at(old_minutes);
+        let oldest = [(Period::Minute, old), (Period::Hour, &*hours), (Period::Minute, recent)];
+        let mut removed = 0;
+        for (period, periods) in oldest {
+            let mut before = None;
+            for (start, count) in periods {
+                if total <= rows_max {
+                    break;
+                }
+                total -= count;
+                before = Some(start.saturating_add(period.length()));
+            }
+            if let Some(before) = before {
+                removed += self.remove_usage(period, before).await?;
+            }
         }
         Ok(removed)
     }

@@ -13,6 +13,8 @@ use crate::error::CatalogError;
 
 /// Longer than a database waits for a lock.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For lists that readers ask for.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// For statements that read or write very much.
 pub(crate) const PATIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,6 +43,11 @@ impl<'q> Statement<'q> {
     /// Lets it take longer.
     pub(crate) fn patient(self) -> Self {
         Self { within: PATIENT_TIMEOUT, ..self }
+    }
+
+    /// Lets it take as long as a list may.
+    pub(crate) fn listing(self) -> Self {
+        Self { within: READ_TIMEOUT, ..self }
     }
 
     pub(crate) async fn rows(self, connection: &mut AnyConnection) -> Result<Vec<AnyRow>, CatalogError> {

@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 use crate::bounds::{check_page, is_id};
 use crate::catalog::Catalog;
 use crate::database::Kind;
-use crate::decisions::{fit, signed};
+use crate::decisions::{fit, shorten_identifier, signed};
 use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::statement::{column, micros, time, unsigned};
@@ -80,6 +80,7 @@ impl Catalog {
             // What callers send, as far as every database keeps it.
             let mut record = record.clone();
             fit(&mut record.dimension, DIMENSION_LENGTH_MAX);
+            record.identifier = shorten_identifier(&record.identifier).into_owned();
             fit(&mut record.identifier, IDENTIFIER_LENGTH_MAX);
             let key = key_of(&record.dimension, &record.identifier);
             let entry = sorted.entry((micros(start), key)).or_insert_with(|| UsageRecord {
@@ -126,6 +127,8 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<UsageRecord>, CatalogError> {
         let limit = check_page(limit)?;
+        let shortened = |identifier: String| shorten_identifier(&identifier).into_owned();
+        let filter = UsageFilter { identifier: filter.identifier.map(shortened), ..filter };
         let mut sql = select(self.kind);
         for (wanted, condition) in [
             (filter.dimension.is_some(), " AND dimension = ?"),
@@ -140,7 +143,7 @@ impl Catalog {
         for text in [filter.dimension, filter.identifier].into_iter().flatten() {
             statement = statement.bind(text);
         }
-        self.rows(statement.bind(limit)).await?.iter().map(read).collect()
+        self.read(statement.bind(limit)).await?.iter().map(read).collect()
     }
 
     /// The usage of every identifier since `since`, all periods added up, in an order of the catalog's own: of those after `after`, which is what came
@@ -164,7 +167,7 @@ impl Catalog {
             select(self.kind)
         );
         let statement = self.statement(&sql).bind(seconds(period)).time(period.start_of(since));
-        let rows = self.rows(statement.bind(after.unwrap_or_default()).bind(page)).await?;
+        let rows = self.read(statement.bind(after.unwrap_or_default()).bind(page)).await?;
         let records: Vec<UsageRecord> = rows.iter().map(read).collect::<Result<_, _>>()?;
         let last = records.last().filter(|_| records.len() == limit);
         let next = last.map(|record| key_of(&record.dimension, &record.identifier));

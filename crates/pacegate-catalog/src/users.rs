@@ -20,6 +20,11 @@ use crate::{json, overrides};
 
 /// How many users are imported in one transaction.
 const IMPORT_BATCH: usize = 1_000;
+/// How many users one query asks for. A database prepares a statement for each of the two sizes.
+const PROFILE_SIZES: [usize; 2] = [1, 64];
+
+/// What is known about a user, and when the first override in it expires.
+pub type ProfileUntil = (Profile, Option<Timestamp>);
 
 const SELECT: &str = "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
 
@@ -47,7 +52,7 @@ impl Catalog {
             return Err(CatalogError::invalid("cursor", "cursor is none that came with a page"));
         }
         let statement = self.statement(&format!("{SELECT} WHERE user_key > ? ORDER BY user_key LIMIT ?"));
-        let rows = self.rows(statement.bind(after.unwrap_or_default()).bind(page)).await?;
+        let rows = self.read(statement.bind(after.unwrap_or_default()).bind(page)).await?;
         let users: Vec<User> = rows.iter().map(read).collect::<Result<_, _>>()?;
         let next = users.last().filter(|_| users.len() == limit).map(|user| key_of(&user.user_id));
         Ok((users, next))
@@ -89,25 +94,45 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogError`] when a row cannot be read, or the database does not answer.
-    pub async fn profile(
-        &self,
-        user_id: &str,
-        now: Timestamp,
-    ) -> Result<(Profile, Option<Timestamp>), CatalogError> {
-        let mut lease = self.begin().await?;
-        let statement = self.statement(&format!("{SELECT} WHERE user_key = ?")).bind(key_of(user_id));
-        let user = statement.row(lease.connection()).await?;
-        let live = overrides::select_live(self.kind, user_id, now).rows(lease.connection()).await?;
-        lease.commit().await?;
-        let user = user.as_ref().map(read).transpose()?;
-        let live: Vec<Override> = live.iter().map(overrides::read).collect::<Result<_, _>>()?;
+    pub async fn profile(&self, user_id: &str, now: Timestamp) -> Result<ProfileUntil, CatalogError> {
+        let mut found = self.profiles(&[user_id], now).await?;
+        found.pop().unwrap_or_else(|| Ok(ProfileUntil::default()))
+    }
 
-        // The newest one for a rule wins.
-        let newest: BTreeMap<&str, &Override> = live.iter().map(|of| (of.rule.as_str(), of)).collect();
-        let expires = newest.values().map(|of| of.expires_at).min();
-        let overrides = newest.values().map(|of| (of.rule.clone(), of.numbers)).collect();
-        let (tier, custom_limits) = user.map(|user| (user.tier, user.custom_limits)).unwrap_or_default();
-        Ok((Profile { tier, custom_limits, overrides }, expires))
+    /// What is known about each of several users, in their order. A row that cannot be read is an error in its place.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer.
+    pub async fn profiles(
+        &self,
+        user_ids: &[&str],
+        now: Timestamp,
+    ) -> Result<Vec<Result<ProfileUntil, CatalogError>>, CatalogError> {
+        let [one, many] = PROFILE_SIZES;
+        let size = if user_ids.len() <= one { one } else { many };
+        let mut profiles = Vec::with_capacity(user_ids.len());
+        let mut lease = self.begin().await?;
+        for part in user_ids.chunks(size) {
+            let mut keys: Vec<String> = part.iter().map(|user_id| key_of(user_id)).collect();
+            // To one of the sizes; a key that is asked for twice is found once.
+            let last = keys[keys.len() - 1].clone();
+            keys.resize(size, last);
+            let places = vec!["?"; size].join(", ");
+            let users = self.statement(&format!("{SELECT} WHERE user_key IN ({places})"));
+            let users = keys.iter().cloned().fold(users, Statement::bind).rows(lease.connection()).await?;
+            let live = overrides::select_live_of(self.kind, &keys, now).rows(lease.connection()).await?;
+            let users: Vec<(String, Result<User, CatalogError>)> = users
+                .iter()
+                .map(|row| Ok((column(row, 0)?, read(row))))
+                .collect::<Result<_, CatalogError>>()?;
+            let live: Vec<(String, Result<Override, CatalogError>)> = live
+                .iter()
+                .map(|row| Ok((column(row, 1)?, overrides::read(row))))
+                .collect::<Result<_, CatalogError>>()?;
+            profiles.extend(part.iter().map(|user_id| profile(user_id, &users, &live)));
+        }
+        lease.commit().await?;
+        Ok(profiles)
     }
 
     /// Makes many users, or gives them these tiers; limits of their own stay. Each thousand is one change, with one audit record; says how many
@@ -138,6 +163,27 @@ impl Catalog {
             imported += given;
         }
     }
+}
+
+/// What the rows of several users say about one of them.
+fn profile(
+    user_id: &str,
+    users: &[(String, Result<User, CatalogError>)],
+    live: &[(String, Result<Override, CatalogError>)],
+) -> Result<ProfileUntil, CatalogError> {
+    let user = users.iter().find(|(other, _)| other == user_id);
+    let user = user.map(|(_, user)| user.as_ref().map_err(Clone::clone)).transpose()?;
+    // The newest one for a rule wins.
+    let mut newest: BTreeMap<&str, &Override> = BTreeMap::new();
+    for (_, of) in live.iter().filter(|(other, _)| other == user_id) {
+        let of = of.as_ref().map_err(Clone::clone)?;
+        newest.insert(&of.rule, of);
+    }
+    let expires = newest.values().map(|of| of.expires_at).min();
+    let overrides = newest.values().map(|of| (of.rule.clone(), of.numbers)).collect();
+    let (tier, custom_limits) =
+        user.map(|user| (user.tier.clone(), user.custom_limits.clone())).unwrap_or_default();
+    Ok((Profile { tier, custom_limits, overrides }, expires))
 }
 
 async fn put(

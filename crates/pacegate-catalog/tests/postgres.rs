@@ -7,7 +7,8 @@ mod suite;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use pacegate_catalog::{Catalog, DecisionRecord};
+use pacegate::Timestamp;
+use pacegate_catalog::{Catalog, DecisionRecord, Period, UsageFilter};
 use pacegate_testkit::server::Postgres;
 use sqlx::{Connection, PgConnection, Row, raw_sql};
 use suite::Place;
@@ -76,4 +77,36 @@ async fn decisions_at_an_endpoint_are_found_by_their_index() {
         lines.push_str(row.get(0));
     }
     assert!(lines.contains("pacegate_decision_log_by_endpoint"), "{lines}");
+}
+
+/// Lists that stand still keep neither changes, lookups nor the look at the catalog's health waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_wait_keep_nothing_else_waiting() {
+    let place = database();
+    let catalog = place.open().await;
+    let mut holder = PgConnection::connect(&place.url).await.unwrap();
+    let lock = "BEGIN; LOCK TABLE pacegate_usage_rollups IN ACCESS EXCLUSIVE MODE";
+    raw_sql(lock).execute(&mut holder).await.unwrap();
+    let mut lists = JoinSet::new();
+    for _ in 0..8 {
+        let catalog = catalog.clone();
+        lists.spawn(async move {
+            catalog.usage(Period::Minute, UsageFilter::default(), Timestamp::default(), 10).await
+        });
+    }
+    let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while place.number(waiting).await < 2 {
+        tokio::task::yield_now().await;
+    }
+    catalog.ping().await.unwrap();
+    catalog.profile("u1", place.now()).await.unwrap();
+    catalog.create_rule(&suite::actor(), &suite::rule("a", 1), None).await.unwrap();
+    assert_eq!(place.number(waiting).await, 2, "two lists are read at once");
+    raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    for list in lists.join_all().await {
+        // One that waited too long says so.
+        if let Err(error) = list {
+            assert!(error.is_unavailable(), "{error}");
+        }
+    }
 }

@@ -6,9 +6,11 @@ mod suite;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pacegate::{Check, Config, Rule, Stores};
-use pacegate_catalog::{AuditProblem, Catalog, RULES_MAX, Registry};
+use pacegate::{Check, Config, Rule, Stores, Timestamp};
+use pacegate_catalog::{AuditProblem, Catalog, Period, RULES_MAX, Registry, UsageFilter, UsageRecord};
 use suite::{Place, actor, rule};
 use tokio::task::JoinSet;
 
@@ -217,4 +219,58 @@ async fn rules_of_the_file_leave_less_room_for_those_of_the_catalog() {
     assert!(registry.reload(config(RULES_MAX + 1)).await.is_err());
     registry.reload(config(1)).await.unwrap();
     catalog.create_rule(&actor(), &rule("third", 1), None).await.unwrap();
+}
+
+/// The figure of the operating guide: 10,000 users over some hours.
+#[tokio::test]
+async fn row_of_usage_takes_about_230_bytes() {
+    let place = file();
+    let catalog = place.open().await;
+    let pages = place.number("PRAGMA page_count").await;
+    let (hours, users) = (2, 10_000);
+    for hour in 0..hours {
+        let row = |number| UsageRecord {
+            start: place.after(hour * 3_600),
+            dimension: "user".into(),
+            identifier: format!("user-{number:06}"),
+            allowed: 1_000,
+            blocked: 10,
+        };
+        let rows: Vec<UsageRecord> = (0..users).map(row).collect();
+        catalog.add_usage(Period::Hour, &rows).await.unwrap();
+    }
+    let grown = (place.number("PRAGMA page_count").await - pages) * place.number("PRAGMA page_size").await;
+    let each = grown / i64::try_from(hours * users).unwrap();
+    assert!((180..=260).contains(&each), "{each} bytes");
+}
+
+/// Before lists had connections of their own, what came after eight of them waited for at least five.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_keep_nothing_else_waiting() {
+    let place = file();
+    let catalog = place.open().await;
+    let fill = "INSERT INTO pacegate_usage_rollups (period_seconds, period_start, identifier_key, dimension, identifier, allowed, blocked) \
+                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) \
+                SELECT 60, 60000000 * (i % 10), 'key-' || i, 'user', 'user-' || i, 1, 0 FROM n";
+    place.tamper(fill).await;
+    let (asked, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut lists = JoinSet::new();
+    for _ in 0..8 {
+        let (catalog, asked, done) = (catalog.clone(), asked.clone(), done.clone());
+        lists.spawn(async move {
+            asked.fetch_add(1, Ordering::SeqCst);
+            let any = UsageFilter::default();
+            // One that waited too long says so.
+            let list = catalog.usage(Period::Minute, any, Timestamp::default(), 10).await;
+            assert!(list.is_ok_and(|list| list.len() == 10) || done.load(Ordering::SeqCst) > 0);
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    while asked.load(Ordering::SeqCst) < 8 {
+        tokio::task::yield_now().await;
+    }
+    catalog.ping().await.unwrap();
+    let done_by_then = done.load(Ordering::SeqCst);
+    assert!(done_by_then <= 2, "{done_by_then} lists were done first");
+    lists.join_all().await;
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pacegate::{Check, Config, Decision, DecisionLogConfig, RetentionConfig, Timestamp};
-use pacegate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Period, Retention, UsageRecord};
+use pacegate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Retention, UsageRecord};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 
@@ -33,6 +33,8 @@ pub(crate) struct Journal {
     allowed_rows: PerSecond,
     denied_rows: PerSecond,
     dropped: AtomicU64,
+    /// Rows of usage that this node removed because there were too many.
+    usage_removed: AtomicU64,
 }
 
 impl Journal {
@@ -48,6 +50,7 @@ impl Journal {
             allowed_rows: PerSecond::new(config.decision_log.rows_per_second),
             denied_rows: PerSecond::new(config.decision_log.rows_per_second),
             dropped: AtomicU64::new(0),
+            usage_removed: AtomicU64::new(0),
         }
     }
 
@@ -82,6 +85,11 @@ impl Journal {
     /// How many decisions should have been kept and were not.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// How many rows of usage this node removed because there were too many.
+    pub(crate) fn usage_removed(&self) -> u64 {
+        self.usage_removed.load(Ordering::Relaxed)
     }
 
     /// Who did most lately, and who was blocked most.
@@ -140,11 +148,10 @@ impl Journal {
 
     /// Writes what was used since the last time.
     async fn write_usage(&self) {
-        let usage = self.usage.take(now());
-        if usage.is_empty() {
-            return;
-        }
-        for period in [Period::Minute, Period::Hour] {
+        for (period, usage) in self.usage.take(now()) {
+            if usage.is_empty() {
+                continue;
+            }
             if let Err(error) = self.catalog.add_usage(period, &usage).await {
                 tracing::warn!(%error, "usage could not be written");
                 return;
@@ -163,10 +170,21 @@ impl Journal {
             decisions: ago(kept.decisions),
             minutes: ago(kept.usage_minutes),
             hours: ago(kept.usage_hours),
+            usage_rows: kept.usage_rows,
             overrides: ago(Duration::from_secs(24 * 3_600)),
         };
         match self.catalog.remove_old(retention).await {
-            Ok(removed) => tracing::debug!(?removed, "removed what is too old"),
+            Ok(removed) => {
+                tracing::debug!(?removed, "removed what is too old");
+                if removed.usage_beyond > 0 {
+                    self.usage_removed.fetch_add(removed.usage_beyond, Ordering::Relaxed);
+                    tracing::warn!(
+                        rows = removed.usage_beyond,
+                        kept = kept.usage_rows,
+                        "usage had more rows than retention.usage_rows; the oldest were removed"
+                    );
+                }
+            }
             Err(error) => tracing::warn!(%error, "could not remove what is too old"),
         }
     }

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use pacegate::{Config, Limiter, Stores};
-use pacegate_catalog::{Catalog, Registry, RegistryError, Rounds};
+use pacegate_catalog::{Catalog, Registry, RegistryError, Revision, Rounds};
 use tokio::sync::Mutex;
 
 use crate::catalog_health::CatalogHealth;
@@ -16,8 +16,8 @@ use crate::profiles::Profiles;
 #[derive(Debug)]
 pub struct Live {
     registry: Registry,
-    /// Held while something is brought up to date, so that an older revision never follows a newer one.
-    refreshing: Mutex<()>,
+    /// The revision that users and keys are up to date with. Held while something is brought up to date, so that an older revision never follows a newer one.
+    followed: Mutex<Revision>,
     pub(crate) limiter: Limiter,
     pub(crate) catalog: Catalog,
     pub(crate) profiles: Profiles,
@@ -43,7 +43,7 @@ impl Live {
             catalog_health: CatalogHealth::new(catalog.clone()),
             catalog,
             registry,
-            refreshing: Mutex::default(),
+            followed: Mutex::new(revision),
         }))
     }
 
@@ -52,10 +52,17 @@ impl Live {
     /// # Errors
     /// [`RegistryError`] when the catalog does not answer; the rules stay as they were.
     pub async fn refresh(&self) -> Result<bool, RegistryError> {
-        let _alone = self.refreshing.lock().await;
+        let mut followed = self.followed.lock().await;
         let (revision, changed) = self.registry.refresh().await?;
-        self.profiles.advance(revision);
-        self.keys.advance(revision);
+        if revision != *followed {
+            // Without an answer, anything may have changed.
+            let changes = self.catalog.changes(*followed, revision).await.ok().flatten();
+            self.profiles.advance(revision, changes.as_ref().map(|changes| &*changes.users));
+            if changes.is_none_or(|changes| changes.keys) {
+                self.keys.advance(revision);
+            }
+            *followed = revision;
+        }
         Ok(changed)
     }
 

@@ -1,145 +1,342 @@
-//! What is known about users, in a bounded cache: millions of them stay in the catalog.
+//! What is known about users, in bounded caches: millions of them stay in the catalog.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use pacegate::{Clock, Profile, Timestamp, WallClock};
-use pacegate_catalog::{Catalog, Revision};
+use pacegate_catalog::{Catalog, CatalogError, ProfileUntil, Revision};
+use parking_lot::Mutex;
 use quick_cache::sync::Cache;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 /// How many users are kept.
 const USERS_MAX: usize = 100_000;
-/// For so long an entry is believed even when some user was changed since, so that frequent changes do not make every check a query.
+/// How many users that the catalog knows nothing about are remembered, by their hashes: callers can make up as many and as long ones as they like.
+const ABSENT_MAX: usize = 100_000;
+/// For so long an entry is believed even when users were changed since and nobody can say which, so that frequent imports do not make every check a query.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// A check does not wait longer for the catalog, which may have to connect first.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(250);
 /// After a lookup that failed, checks do without one for so long, instead of each waiting in vain.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many lookups of different users can run at once, roughly.
-const LANES: usize = 64;
+/// How many queries run at once: the catalog's other connections are for everything else.
+const QUERIES_MAX: usize = 2;
+/// How many users a query asks for.
+const QUERY_USERS_MAX: usize = 64;
+/// How many users can wait for a query; twice as many of those that were known before.
+const WAITING_MAX: usize = 4_096;
 
 /// The profiles of users, as the catalog has them or had them a second ago.
-pub(crate) struct Profiles {
+#[derive(Clone)]
+pub(crate) struct Profiles(Arc<Inner>);
+
+struct Inner {
     catalog: Catalog,
     entries: Cache<Box<str>, Entry>,
-    /// One lookup per user at a time: the others wait for its result.
-    lanes: Vec<Mutex<()>>,
-    hasher: std::hash::RandomState,
+    /// Users without a profile, apart from the others, so that made-up ones do not push out those that are real.
+    absent: Cache<[u64; 2], Stamp>,
+    /// Secret, so that no caller can make up a user with another one's hashes.
+    hashers: [RandomState; 2],
+    lookups: Mutex<Lookups>,
     /// Whether the catalog has ever had a user, as far as this node knows.
     has_users: AtomicBool,
-    /// Grows when users were changed, or the catalog was restored. Revisions cannot be compared: a restored catalog has lower ones.
+    /// Grows when any user may have changed, or the catalog was restored.
     generation: AtomicU64,
-    /// The epoch and the users' revision of that generation.
-    seen: parking_lot::Mutex<(u64, i64)>,
+    /// The epoch and the users' revision that were seen last. Revisions cannot be compared: a restored catalog has lower ones.
+    seen: Mutex<(u64, i64)>,
     /// When a lookup failed last, while they fail.
-    failed: parking_lot::Mutex<Option<Instant>>,
+    failed: Mutex<Option<Instant>>,
+    /// How often a check did without a lookup, because too many waited or it took too long.
+    skipped: AtomicU64,
 }
 
 #[derive(Clone)]
 struct Entry {
     profile: Arc<Profile>,
-    /// The generation before the profile was read.
-    generation: u64,
-    loaded: Instant,
+    stamp: Stamp,
     /// When the first override in it ends.
     until: Option<Timestamp>,
 }
 
+/// When something was read.
+#[derive(Clone, Copy)]
+struct Stamp {
+    /// The generation before that.
+    generation: u64,
+    at: Instant,
+    /// The user was changed since.
+    is_stale: bool,
+}
+
+/// Users that are looked up: each once, however many checks wait for it.
+#[derive(Default)]
+struct Lookups {
+    under_way: HashMap<Arc<str>, Lookup>,
+    /// Those of them that no query has asked for yet.
+    waiting: VecDeque<Arc<str>>,
+    queries: usize,
+}
+
+struct Lookup {
+    answer: watch::Sender<Option<Answer>>,
+    /// The user was changed since a query asked for it.
+    is_stale: bool,
+}
+
+#[derive(Clone)]
+enum Answer {
+    Found(Option<Arc<Profile>>),
+    Failed,
+}
+
 impl Profiles {
     pub(crate) fn new(catalog: Catalog, revision: Revision) -> Self {
-        Self {
+        Self(Arc::new(Inner {
             catalog,
             entries: Cache::new(USERS_MAX),
-            lanes: std::iter::repeat_with(Mutex::default).take(LANES).collect(),
-            hasher: std::hash::RandomState::new(),
+            absent: Cache::new(ABSENT_MAX),
+            hashers: [RandomState::new(), RandomState::new()],
+            lookups: Mutex::default(),
             has_users: AtomicBool::new(revision.users != 0),
             generation: AtomicU64::new(0),
-            seen: parking_lot::Mutex::new((revision.epoch, revision.users)),
-            failed: parking_lot::Mutex::new(None),
-        }
+            seen: Mutex::new((revision.epoch, revision.users)),
+            failed: Mutex::new(None),
+            skipped: AtomicU64::new(0),
+        }))
     }
 
-    /// Takes note of changes.
-    pub(crate) fn advance(&self, revision: Revision) {
+    /// Takes note of changes: of those users, or of any if it is not known which.
+    pub(crate) fn advance(&self, revision: Revision, changed: Option<&[String]>) {
+        let inner = &self.0;
         let now = (revision.epoch, revision.users);
-        if std::mem::replace(&mut *self.seen.lock(), now) != now {
-            self.has_users.store(revision.users != 0, Ordering::Relaxed);
-            self.generation.fetch_add(1, Ordering::Relaxed);
+        if std::mem::replace(&mut *inner.seen.lock(), now) == now {
+            return;
+        }
+        inner.has_users.store(revision.users != 0, Ordering::Relaxed);
+        match changed {
+            // Only they are looked up again: a change of one user must not make every check a query.
+            Some(users) => users.iter().for_each(|user_id| self.forget(user_id)),
+            None => {
+                inner.generation.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
-    /// The next check of this user asks the catalog.
-    pub(crate) async fn forget(&self, user_id: &str) {
-        // A lookup that is under way may have read what was there before.
-        let _alone = self.lane(user_id).lock().await;
-        self.entries.remove(user_id);
-    }
-
-    fn lane(&self, user_id: &str) -> &Mutex<()> {
-        &self.lanes[(self.hasher.hash_one(user_id) % LANES as u64) as usize]
+    /// A user was changed: if this node has seen it, it is looked up again at once, and the next check waits for that.
+    pub(crate) fn forget(&self, user_id: &str) {
+        let mut lookups = self.0.lookups.lock();
+        // A query that is under way may have read what was there before.
+        if let Some(lookup) = lookups.under_way.get_mut(user_id) {
+            lookup.is_stale = true;
+        }
+        let was_absent = self.0.absent.remove(&self.0.hashes(user_id)).is_some();
+        if let Some(mut entry) = self.0.entries.get(user_id) {
+            entry.stamp.is_stale = true;
+            self.0.entries.insert(user_id.into(), entry);
+        } else if !was_absent {
+            return;
+        }
+        self.begin(&mut lookups, user_id, true);
     }
 
     /// What is known about a user, if that can be said at once.
     pub(crate) fn known(&self, user_id: &str) -> Option<Option<Arc<Profile>>> {
-        // Nobody has a tier, a limit of their own or an override.
-        if !self.has_users.load(Ordering::Relaxed) {
+        let inner = &self.0;
+        // No user has a tier, limits of its own or an override.
+        if !inner.has_users.load(Ordering::Relaxed) {
             return Some(None);
         }
-        let fresh = self.entries.get(user_id).filter(|entry| self.is_fresh(entry));
-        fresh.map(|entry| Some(entry.profile))
+        match inner.entries.get(user_id) {
+            Some(entry) => (inner.is_fresh(&entry.stamp) && entry.holds()).then_some(Some(entry.profile)),
+            None => {
+                let absent = inner.absent.get(&inner.hashes(user_id))?;
+                inner.is_fresh(&absent).then_some(None)
+            }
+        }
     }
 
     /// What is known about a user. While the catalog does not answer that is what was known last, or nothing.
     pub(crate) async fn get(&self, user_id: &str) -> Option<Arc<Profile>> {
+        self.get_within(user_id, LOOKUP_TIMEOUT).await
+    }
+
+    /// As [`get`](Self::get), for a check that does not wait longer than `patience`.
+    pub(crate) async fn get_within(&self, user_id: &str, patience: Duration) -> Option<Arc<Profile>> {
         if let Some(known) = self.known(user_id) {
             return known;
         }
-        let _alone = self.lane(user_id).lock().await;
-        let before = self.entries.get(user_id);
-        if let Some(entry) = before.as_ref().filter(|entry| self.is_fresh(entry)) {
-            return Some(entry.profile.clone());
-        }
+        let before = self.0.entries.get(user_id);
+        let is_known = before.is_some();
         // An override that has ended must not live on through an outage.
-        let known =
-            before.filter(|entry| entry.until.is_none_or(|until| now() < until)).map(|entry| entry.profile);
-        let failed = *self.failed.lock();
+        let before = before.filter(Entry::holds).map(|entry| entry.profile);
+        let failed = *self.0.failed.lock();
         if failed.is_some_and(|failed| failed.elapsed() < PAUSE) {
-            return known;
+            return before;
         }
-        let generation = self.generation.load(Ordering::Relaxed);
-        let loaded = Instant::now();
-        let error = match timeout(LOOKUP_TIMEOUT, self.catalog.profile(user_id, now())).await {
-            Ok(Ok((profile, until))) => {
-                *self.failed.lock() = None;
-                let profile = Arc::new(profile);
-                self.entries
-                    .insert(user_id.into(), Entry { profile: profile.clone(), generation, loaded, until });
-                return Some(profile);
+        let answer = self.begin(&mut self.0.lookups.lock(), user_id, is_known);
+        let found = match answer {
+            Some(mut answer) => {
+                let answered = timeout(patience, answer.wait_for(Option::is_some)).await;
+                answered.ok().and_then(|answer| answer.ok().and_then(|answer| answer.clone()))
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {LOOKUP_TIMEOUT:?}"),
+            None => None,
         };
+        match found {
+            Some(Answer::Found(profile)) => profile,
+            Some(Answer::Failed) => before,
+            None => {
+                self.0.skipped.fetch_add(1, Ordering::Relaxed);
+                before
+            }
+        }
+    }
+
+    /// How many checks were decided without a lookup that they needed, because too many waited or it took too long.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.0.skipped.load(Ordering::Relaxed)
+    }
+
+    /// Has a user looked up, unless that is under way or too many wait. Users that were known before go first: made-up ones must not delay them.
+    fn begin(
+        &self,
+        lookups: &mut Lookups,
+        user_id: &str,
+        is_known: bool,
+    ) -> Option<watch::Receiver<Option<Answer>>> {
+        if let Some(lookup) = lookups.under_way.get(user_id) {
+            return Some(lookup.answer.subscribe());
+        }
+        if lookups.waiting.len() >= if is_known { 2 * WAITING_MAX } else { WAITING_MAX } {
+            return None;
+        }
+        let user_id: Arc<str> = user_id.into();
+        if is_known {
+            lookups.waiting.push_front(user_id.clone());
+        } else {
+            lookups.waiting.push_back(user_id.clone());
+        }
+        let (answer, receiver) = watch::channel(None);
+        lookups.under_way.insert(user_id, Lookup { answer, is_stale: false });
+        if lookups.queries < QUERIES_MAX {
+            lookups.queries += 1;
+            tokio::spawn(Self::look_up(self.clone()));
+        }
+        Some(receiver)
+    }
+
+    /// Looks up all that wait, many with one query. It goes on when no check waits any more, so that the next one finds what it found.
+    async fn look_up(self) {
+        let inner = &*self.0;
+        loop {
+            let users = {
+                let mut lookups = inner.lookups.lock();
+                let count = lookups.waiting.len().min(QUERY_USERS_MAX);
+                if count == 0 {
+                    lookups.queries -= 1;
+                    return;
+                }
+                let users: Vec<Arc<str>> = lookups.waiting.drain(..count).collect();
+                for user in &users {
+                    if let Some(lookup) = lookups.under_way.get_mut(user) {
+                        lookup.is_stale = false;
+                    }
+                }
+                users
+            };
+            let generation = inner.generation.load(Ordering::Relaxed);
+            let stamp = Stamp { generation, at: Instant::now(), is_stale: false };
+            let asked: Vec<&str> = users.iter().map(|user| &**user).collect();
+            match timeout(LOOKUP_TIMEOUT, inner.catalog.profiles(&asked, now())).await {
+                Ok(Ok(found)) => {
+                    *inner.failed.lock() = None;
+                    let mut lookups = inner.lookups.lock();
+                    users.iter().zip(found).for_each(|(user, found)| {
+                        inner.settle(&mut lookups, user, found, stamp);
+                    });
+                }
+                Ok(Err(error)) => inner.fail(&users, &error.to_string()),
+                Err(_) => inner.fail(&users, &format!("no answer within {LOOKUP_TIMEOUT:?}")),
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn hashes(&self, user_id: &str) -> [u64; 2] {
+        self.hashers.each_ref().map(|hasher| hasher.hash_one(user_id))
+    }
+
+    fn is_fresh(&self, stamp: &Stamp) -> bool {
+        let unchanged = stamp.generation == self.generation.load(Ordering::Relaxed);
+        !stamp.is_stale && (unchanged || stamp.at.elapsed() < FRESH_FOR)
+    }
+
+    /// Keeps what was found about a user, and tells it to all that wait for it.
+    fn settle(
+        &self,
+        lookups: &mut Lookups,
+        user: &Arc<str>,
+        found: Result<ProfileUntil, CatalogError>,
+        stamp: Stamp,
+    ) {
+        if lookups.under_way.get(user).is_some_and(|lookup| lookup.is_stale) {
+            // The user was changed meanwhile; those that wait are told what it is now.
+            lookups.waiting.push_front(user.clone());
+            return;
+        }
+        let answer = match found {
+            Ok((profile, _)) if profile == Profile::default() => {
+                self.entries.remove(&**user);
+                self.absent.insert(self.hashes(user), stamp);
+                Answer::Found(None)
+            }
+            Ok((profile, until)) => {
+                let profile = Arc::new(profile);
+                let entry = Entry { profile: profile.clone(), stamp, until };
+                self.entries.insert((&**user).into(), entry);
+                Answer::Found(Some(profile))
+            }
+            Err(error) => {
+                tracing::error!(%error, "a user's row in the catalog cannot be read");
+                Answer::Failed
+            }
+        };
+        if let Some(lookup) = lookups.under_way.remove(user) {
+            lookup.answer.send_replace(Some(answer));
+        }
+    }
+
+    /// The catalog does not answer: no check waits for it any longer.
+    fn fail(&self, users: &[Arc<str>], error: &str) {
         // Once per outage: every check of every user would say so.
         if self.failed.lock().replace(Instant::now()).is_none() {
             tracing::error!(error, "users cannot be looked up; those not known yet have no tier meanwhile");
         }
-        known
+        let mut lookups = self.lookups.lock();
+        let waiting: Vec<Arc<str>> = lookups.waiting.drain(..).collect();
+        for user in users.iter().chain(&waiting) {
+            if let Some(lookup) = lookups.under_way.remove(user) {
+                lookup.answer.send_replace(Some(Answer::Failed));
+            }
+        }
     }
+}
 
-    fn is_fresh(&self, entry: &Entry) -> bool {
-        let unchanged = entry.generation == self.generation.load(Ordering::Relaxed);
-        (unchanged || entry.loaded.elapsed() < FRESH_FOR) && entry.until.is_none_or(|until| now() < until)
+impl Entry {
+    fn holds(&self) -> bool {
+        self.until.is_none_or(|until| now() < until)
     }
 }
 
 impl fmt::Debug for Profiles {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Profiles").field("users", &self.entries.len()).finish()
+        formatter.debug_struct("Profiles").field("users", &self.0.entries.len()).finish()
     }
 }
 
@@ -165,13 +362,17 @@ mod tests {
 
     async fn catalog() -> Catalog {
         let catalog = Catalog::open("sqlite::memory:").await.unwrap();
-        set_tier(&catalog, "gold").await;
+        set_tier(&catalog, USER, "gold").await;
         catalog
     }
 
-    async fn set_tier(catalog: &Catalog, tier: &str) {
+    async fn set_tier(catalog: &Catalog, user_id: &str, tier: &str) {
         let change = UserChange::all(Some(tier), &[]);
-        catalog.put_user(&Actor::default(), USER, change, None).await.unwrap();
+        catalog.put_user(&Actor::default(), user_id, change, None).await.unwrap();
+    }
+
+    async fn profiles(catalog: &Catalog) -> Profiles {
+        Profiles::new(catalog.clone(), catalog.revision().await.unwrap())
     }
 
     /// Polls a future once and says whether it waits for something.
@@ -190,50 +391,81 @@ mod tests {
         profile.and_then(|profile| profile.tier.clone())
     }
 
+    fn is_idle(profiles: &Profiles) -> bool {
+        profiles.0.lookups.lock().queries == 0
+    }
+
     #[tokio::test]
     async fn restored_catalog_with_a_lower_revision_is_read_again() {
         let catalog = catalog().await;
         let revision = catalog.revision().await.unwrap();
         let profiles = Profiles::new(catalog.clone(), Revision { users: 50, ..revision });
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("gold"));
-        set_tier(&catalog, "free").await;
+        set_tier(&catalog, USER, "free").await;
         later().await;
         assert!(profiles.known(USER).is_some(), "nothing was changed, as far as this node knows");
-        profiles.advance(Revision { users: 40, ..revision });
+        profiles.advance(Revision { users: 40, ..revision }, None);
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
         // The same number in another history.
-        set_tier(&catalog, "silver").await;
+        set_tier(&catalog, USER, "silver").await;
         later().await;
-        profiles.advance(Revision { epoch: revision.epoch + 1, users: 40, ..revision });
+        profiles.advance(Revision { epoch: revision.epoch + 1, users: 40, ..revision }, None);
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("silver"));
         // A catalog without users needs no lookups.
-        profiles.advance(Revision { users: 0, ..revision });
+        profiles.advance(Revision { users: 0, ..revision }, None);
         assert!(matches!(profiles.known(USER), Some(None)));
     }
 
     #[tokio::test]
-    async fn forget_waits_for_a_lookup_under_way() {
-        let profiles = Profiles::new(catalog().await, Revision { users: 1, ..Revision::default() });
-        let lookup = profiles.lane(USER).lock().await;
-        let mut forgetting = pin!(profiles.forget(USER));
-        assert!(waits(forgetting.as_mut()).await);
-        // The lookup ends with what was there before the change.
-        let stale = Entry { profile: Arc::default(), generation: 0, loaded: Instant::now(), until: None };
-        profiles.entries.insert(USER.into(), stale);
-        drop(lookup);
-        forgetting.await;
-        assert!(profiles.entries.get(USER).is_none());
+    async fn change_of_one_user_leaves_the_others_known() {
+        let catalog = catalog().await;
+        let profiles = profiles(&catalog).await;
+        assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("gold"));
+        assert_eq!(tier(profiles.get("u2").await), None);
+        assert_eq!(tier(profiles.get("made-up").await), None);
+        assert_eq!(profiles.0.entries.len(), 1, "users without a profile have a cache of their own");
+        set_tier(&catalog, "u2", "silver").await;
+        let revision = catalog.revision().await.unwrap();
+        later().await;
+        profiles.advance(revision, Some(&["u2".to_owned()]));
+        later().await;
+        assert!(profiles.known(USER).is_some());
+        assert!(profiles.known("made-up").is_some());
+        assert_eq!(tier(profiles.get("u2").await).as_deref(), Some("silver"));
     }
 
     #[tokio::test]
-    async fn profile_changed_during_its_lookup_is_read_again() {
+    async fn user_changed_during_its_lookup_is_read_again() {
         let catalog = catalog().await;
         // The database's thread can answer before the first poll ends; then another lookup is begun.
         for _ in 0..1_000 {
+            set_tier(&catalog, USER, "gold").await;
+            let profiles = profiles(&catalog).await;
+            let mut lookup = pin!(profiles.get(USER));
+            assert!(waits(lookup.as_mut()).await);
+            tokio::task::yield_now().await;
+            if profiles.0.lookups.lock().waiting.is_empty() && waits(lookup.as_mut()).await {
+                // The query is under way; it may have read what was there before.
+                set_tier(&catalog, USER, "free").await;
+                profiles.forget(USER);
+                lookup.await;
+                assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
+                return;
+            }
+        }
+        panic!("every lookup was answered at once");
+    }
+
+    #[tokio::test]
+    async fn profile_changed_during_its_lookup_is_read_again_when_any_may_have_changed() {
+        let catalog = catalog().await;
+        for _ in 0..1_000 {
             let profiles = Profiles::new(catalog.clone(), Revision { users: 1, ..Revision::default() });
             let mut lookup = pin!(profiles.get(USER));
-            if waits(lookup.as_mut()).await {
-                profiles.advance(Revision { users: 2, ..Revision::default() });
+            assert!(waits(lookup.as_mut()).await);
+            tokio::task::yield_now().await;
+            if profiles.0.lookups.lock().waiting.is_empty() && waits(lookup.as_mut()).await {
+                profiles.advance(Revision { users: 2, ..Revision::default() }, None);
                 lookup.await.unwrap();
                 later().await;
                 assert!(profiles.known(USER).is_none());
@@ -241,5 +473,53 @@ mod tests {
             }
         }
         panic!("every lookup was answered at once");
+    }
+
+    #[tokio::test]
+    async fn lookups_are_shared_and_bounded() {
+        let catalog = catalog().await;
+        let profiles = profiles(&catalog).await;
+        let mut same: Vec<_> = (0..100).map(|_| Box::pin(profiles.get(USER))).collect();
+        for lookup in &mut same {
+            assert!(waits(lookup.as_mut()).await);
+        }
+        assert_eq!(profiles.0.lookups.lock().under_way.len(), 1, "one for all that ask for a user");
+        for lookup in same {
+            assert_eq!(tier(lookup.await).as_deref(), Some("gold"));
+        }
+        // Far more made-up users than can wait; this thread lets no query run meanwhile.
+        let names: Vec<String> = (0..3 * WAITING_MAX).map(|number| format!("made-up-{number}")).collect();
+        let mut made_up: Vec<_> = names.iter().map(|name| Box::pin(profiles.get(name))).collect();
+        for lookup in &mut made_up {
+            waits(lookup.as_mut()).await;
+        }
+        {
+            let lookups = profiles.0.lookups.lock();
+            assert!(lookups.waiting.len() <= WAITING_MAX && lookups.queries <= QUERIES_MAX);
+        }
+        assert!(profiles.skipped() >= WAITING_MAX as u64, "those beyond are answered at once");
+        drop(made_up);
+        // The lookups go on without those that waited, and end.
+        while !is_idle(&profiles) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(profiles.0.lookups.lock().under_way.is_empty());
+        assert!(matches!(profiles.known("made-up-7"), Some(None)), "an answer in the negative is kept");
+    }
+
+    #[tokio::test]
+    async fn user_who_was_known_is_looked_up_before_made_up_ones() {
+        let catalog = catalog().await;
+        let profiles = profiles(&catalog).await;
+        profiles.get(USER).await;
+        set_tier(&catalog, USER, "free").await;
+        let names: Vec<String> = (0..WAITING_MAX).map(|number| format!("made-up-{number}")).collect();
+        let mut made_up: Vec<_> = names.iter().map(|name| Box::pin(profiles.get(name))).collect();
+        for lookup in &mut made_up {
+            waits(lookup.as_mut()).await;
+        }
+        profiles.forget(USER);
+        assert_eq!(profiles.0.lookups.lock().waiting.front().map(|user| &**user), Some(USER));
+        assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
     }
 }

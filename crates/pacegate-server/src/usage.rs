@@ -3,39 +3,66 @@
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use foldhash::quality::RandomState;
-use hashbrown::{Equivalent, HashMap};
-use pacegate::Timestamp;
-use pacegate_catalog::UsageRecord;
+use hashbrown::{Equivalent, HashMap, HashSet};
+use pacegate::{Timestamp, identity};
+use pacegate_catalog::{Period, UsageRecord, shorten_identifier};
 use parking_lot::Mutex;
 
 /// Checks on different threads rarely meet.
 const SHARDS: usize = 16;
-/// How many identifiers a shard remembers between two writes.
-const IDENTIFIERS_MAX: usize = 4_096;
-/// How many of those who did most are remembered for another while.
+/// How many identifiers a shard counts apart between two writes.
+const NAMES_MAX: usize = 1_024;
+/// How many dimensions have a row for their other identifiers, beside those that every service has.
+const DIMENSIONS_MAX: usize = 32;
+/// How many of the heaviest are remembered for another while.
 const KEPT: usize = 50;
-/// What the others are counted as: made-up identifiers must not fill the catalog.
+/// What the others are counted as: made-up identifiers and dimensions must not fill the catalog.
 pub(crate) const OTHERS: &str = "(others)";
+/// How many identifiers have a row of their own in a minute, and in an hour.
+const MINUTE_ROWS: usize = 500;
+const HOUR_ROWS: usize = 20_000;
 
 /// Counts by identifier.
 #[derive(Debug)]
 pub(crate) struct Usage {
-    shards: [Mutex<HashMap<Name, Counts, RandomState>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    /// Who did most in the time before this one, as that is shorter than it seems just after it began.
-    before: Mutex<Vec<UsageRecord>>,
+    /// The heaviest of the time before this one, as that is shorter than it seems just after it began.
+    before: Mutex<HashMap<Name, Counts, RandomState>>,
+    /// The rows of the minute and of the hour that are being written.
+    rows: Mutex<[Rows; 2]>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
+struct Shard {
+    names: HashMap<Name, Counts, RandomState>,
+    /// What those did that have no place, by dimension.
+    others: HashMap<Box<str>, Counts, RandomState>,
+    /// The most that an identifier did which lost its place.
+    lost: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     dimension: Box<str>,
     identifier: Box<str>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     allowed: u64,
     blocked: u64,
+}
+
+impl Counts {
+    fn total(&self) -> u64 {
+        self.allowed + self.blocked
+    }
+
+    fn add(&mut self, other: Self) {
+        self.allowed += other.allowed;
+        self.blocked += other.blocked;
+    }
 }
 
 impl Hash for Name {
@@ -44,7 +71,7 @@ impl Hash for Name {
     }
 }
 
-/// A name that nobody had to allocate.
+/// A name that needs no allocation.
 #[derive(Hash)]
 struct Borrowed<'a>(&'a str, &'a str);
 
@@ -58,25 +85,31 @@ impl Default for Usage {
     fn default() -> Self {
         let hasher = RandomState::default();
         Self {
-            shards: std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))),
+            shards: std::array::from_fn(|_| Mutex::new(Shard::new(&hasher))),
+            before: Mutex::new(HashMap::with_hasher(hasher.clone())),
+            rows: Mutex::new(
+                [(Period::Minute, MINUTE_ROWS), (Period::Hour, HOUR_ROWS)]
+                    .map(|(period, max)| Rows::new(period, max, &hasher)),
+            ),
             hasher,
-            before: Mutex::default(),
         }
     }
 }
 
 impl Usage {
     pub(crate) fn count(&self, dimension: &str, identifier: &str, allowed: bool) {
+        let identifier = &*shorten_identifier(identifier);
         let name = Borrowed(dimension, identifier);
         let shard = (self.hasher.hash_one(&name) >> 32) as usize % SHARDS;
-        let mut counts = self.shards[shard].lock();
-        let is_full = counts.len() >= IDENTIFIERS_MAX;
-        let counts = match counts.get_mut(&name) {
+        let mut shard = self.shards[shard].lock();
+        let counts = match shard.names.get_mut(&name) {
             Some(known) => known,
             None => {
-                let identifier = if is_full { OTHERS } else { identifier };
+                if shard.names.len() >= NAMES_MAX {
+                    shard.make_room();
+                }
                 let name = Name { dimension: dimension.into(), identifier: identifier.into() };
-                counts.entry(name).or_default()
+                shard.names.entry(name).or_default()
             }
         };
         if allowed {
@@ -86,98 +119,313 @@ impl Usage {
         }
     }
 
-    /// What was counted since the last time.
-    pub(crate) fn take(&self, at: Timestamp) -> Vec<UsageRecord> {
-        let taken = self.shards.iter().flat_map(|shard| {
-            std::mem::replace(&mut *shard.lock(), HashMap::with_hasher(self.hasher.clone()))
-        });
+    /// What was counted since the last time, as rows of minutes and of hours.
+    pub(crate) fn take(&self, at: Timestamp) -> [(Period, Vec<UsageRecord>); 2] {
+        let mut others: HashMap<Box<str>, Counts, RandomState> = HashMap::with_hasher(self.hasher.clone());
+        let mut names: Vec<(Name, Counts)> = Vec::new();
+        for shard in &self.shards {
+            let mut shard = std::mem::replace(&mut *shard.lock(), Shard::new(&self.hasher));
+            // Those that did no more than one that lost its place have no better claim to a row.
+            shard.drop_up_to(shard.lost);
+            names.extend(shard.names);
+            for (dimension, counts) in shard.others {
+                others.entry(dimension).or_default().add(counts);
+            }
+        }
+        names.sort_unstable_by(|(a, of_a), (b, of_b)| of_b.total().cmp(&of_a.total()).then_with(|| a.cmp(b)));
+        let mut before = HashMap::with_hasher(self.hasher.clone());
+        before.extend(names.iter().take(KEPT).cloned());
+        let mut blocked: Vec<&(Name, Counts)> = names.iter().filter(|(_, of)| of.blocked > 0).collect();
+        blocked.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.blocked));
+        before.extend(blocked.into_iter().take(KEPT).cloned());
+        *self.before.lock() = before;
+        let mut others: Vec<(Box<str>, Counts)> = others.into_iter().collect();
+        others
+            .sort_unstable_by(|(a, of_a), (b, of_b)| of_b.total().cmp(&of_a.total()).then_with(|| a.cmp(b)));
+        self.rows.lock().each_mut().map(|rows| (rows.period, rows.share_out(at, &names, &others)))
+    }
+
+    /// Who did most in the last seconds, and who was blocked most, `count` of each.
+    pub(crate) fn top(&self, count: usize) -> (Vec<UsageRecord>, Vec<UsageRecord>) {
+        let before = self.before.lock().clone();
+        let mut heaviest = Heaviest::new(count, Counts::total);
+        let mut most_blocked = Heaviest::new(count, |counts| counts.blocked);
+        let mut is_counted: HashSet<&Name, RandomState> = HashSet::with_hasher(self.hasher.clone());
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for (name, counts) in &shard.names {
+                let mut counts = *counts;
+                if let Some((name, earlier)) = before.get_key_value(name) {
+                    is_counted.insert(name);
+                    counts.add(*earlier);
+                }
+                heaviest.offer(name, counts);
+                most_blocked.offer(name, counts);
+            }
+        }
+        for (name, counts) in before.iter().filter(|(name, _)| !is_counted.contains(name)) {
+            heaviest.offer(name, *counts);
+            most_blocked.offer(name, *counts);
+        }
+        (heaviest.records(), most_blocked.records())
+    }
+}
+
+impl Shard {
+    fn new(hasher: &RandomState) -> Self {
+        Self {
+            names: HashMap::with_hasher(hasher.clone()),
+            others: HashMap::with_hasher(hasher.clone()),
+            lost: 0,
+        }
+    }
+
+    /// Keeps the heavier half at most.
+    fn make_room(&mut self) {
+        let mut totals: Vec<u64> = self.names.values().map(Counts::total).collect();
+        let middle = totals.len() / 2;
+        let (_, median, _) = totals.select_nth_unstable(middle);
+        self.lost = self.lost.max(*median);
+        self.drop_up_to(*median);
+    }
+
+    /// Counts identifiers that did no more than `total` among the others of their dimension.
+    fn drop_up_to(&mut self, total: u64) {
+        for (name, counts) in self.names.extract_if(|_, counts| counts.total() <= total) {
+            let has_place = self.others.contains_key(&name.dimension)
+                || is_common(&name.dimension)
+                || self.others.len() < DIMENSIONS_MAX;
+            let dimension = if has_place { name.dimension } else { OTHERS.into() };
+            self.others.entry(dimension).or_default().add(counts);
+        }
+    }
+}
+
+/// Whether it is one of the dimensions that every service has, which made-up ones must not push out.
+fn is_common(dimension: &str) -> bool {
+    [identity::USER, identity::IP, identity::API_KEY, identity::KEY, OTHERS].contains(&dimension)
+}
+
+/// The rows of one period on this node.
+#[derive(Debug)]
+struct Rows {
+    period: Period,
+    max: usize,
+    start: Timestamp,
+    /// The hashes of the identifiers that have a row.
+    names: HashSet<u64>,
+    /// The dimensions that have a row for their others.
+    dimensions: HashSet<Box<str>>,
+    hasher: RandomState,
+}
+
+impl Rows {
+    fn new(period: Period, max: usize, hasher: &RandomState) -> Self {
+        let (start, names, dimensions) = Default::default();
+        Self { period, max, start, names, dimensions, hasher: hasher.clone() }
+    }
+
+    /// What is written of `names` and `others`, which are given heaviest first.
+    fn share_out(
+        &mut self,
+        at: Timestamp,
+        names: &[(Name, Counts)],
+        others: &[(Box<str>, Counts)],
+    ) -> Vec<UsageRecord> {
+        let start = self.period.start_of(at);
+        if start != self.start {
+            self.start = start;
+            self.names.clear();
+            self.dimensions.clear();
+        }
+        // Half of the rows are free at once, the others as the period passes, so that an identifier that becomes heavy late finds one.
+        let passed = at.saturating_since(start).as_micros() * (self.max / 2) as u128
+            / self.period.length().as_micros().max(1);
+        let places = self.max / 2 + usize::try_from(passed).unwrap_or(0);
+        let record = |dimension: &str, identifier: &str, counts: Counts| UsageRecord {
+            start,
+            dimension: dimension.into(),
+            identifier: identifier.into(),
+            allowed: counts.allowed,
+            blocked: counts.blocked,
+        };
+        let mut records = Vec::new();
+        let mut sums: HashMap<&str, Counts, RandomState> = HashMap::with_hasher(self.hasher.clone());
+        for (name, counts) in names {
+            let hash = self.hasher.hash_one(name);
+            let has_row =
+                self.names.contains(&hash) || (self.names.len() < places && self.names.insert(hash));
+            if has_row {
+                records.push(record(&name.dimension, &name.identifier, *counts));
+            } else {
+                sums.entry(self.other(&name.dimension)).or_default().add(*counts);
+            }
+        }
+        for (dimension, counts) in others {
+            sums.entry(self.other(dimension)).or_default().add(*counts);
+        }
+        records.extend(sums.into_iter().map(|(dimension, counts)| record(dimension, OTHERS, counts)));
+        records
+    }
+
+    /// The dimension whose others an identifier is counted among.
+    fn other<'a>(&mut self, dimension: &'a str) -> &'a str {
+        if is_common(dimension) || self.dimensions.contains(dimension) {
+            return dimension;
+        }
+        if self.dimensions.len() < DIMENSIONS_MAX {
+            self.dimensions.insert(dimension.into());
+            return dimension;
+        }
+        OTHERS
+    }
+}
+
+/// The few with the most of something.
+struct Heaviest {
+    count: usize,
+    measure: fn(&Counts) -> u64,
+    /// The most first; those that are equal by name.
+    names: Vec<(Name, Counts)>,
+}
+
+impl Heaviest {
+    fn new(count: usize, measure: fn(&Counts) -> u64) -> Self {
+        Self { count, measure, names: Vec::with_capacity(count + 1) }
+    }
+
+    fn offer(&mut self, name: &Name, counts: Counts) {
+        let own = (self.measure)(&counts);
+        let is_before = |(other, counts): &(Name, Counts)| {
+            let measured = (self.measure)(counts);
+            measured > own || (measured == own && other < name)
+        };
+        let place = self.names.partition_point(is_before);
+        if own > 0 && place < self.count {
+            self.names.insert(place, (name.clone(), counts));
+            self.names.truncate(self.count);
+        }
+    }
+
+    fn records(self) -> Vec<UsageRecord> {
         let record = |(name, counts): (Name, Counts)| UsageRecord {
-            start: at,
+            start: Timestamp::default(),
             dimension: name.dimension.into(),
             identifier: name.identifier.into(),
             allowed: counts.allowed,
             blocked: counts.blocked,
         };
-        let records: Vec<UsageRecord> = taken.map(record).collect();
-        let mut before: Vec<UsageRecord> = heaviest(&records, KEPT, total).into_iter().cloned().collect();
-        before.extend(heaviest(&records, KEPT, |record| record.blocked).into_iter().cloned());
-        before.sort_by(|a, b| (&a.dimension, &a.identifier).cmp(&(&b.dimension, &b.identifier)));
-        before.dedup_by(|a, b| (&a.dimension, &a.identifier) == (&b.dimension, &b.identifier));
-        *self.before.lock() = before;
-        records
+        self.names.into_iter().map(record).collect()
     }
-
-    /// Who did most in the last minute or two, and who was blocked most, `count` of each.
-    pub(crate) fn top(&self, count: usize) -> (Vec<UsageRecord>, Vec<UsageRecord>) {
-        let mut all: HashMap<(String, String), UsageRecord, RandomState> =
-            HashMap::with_hasher(self.hasher.clone());
-        let name = |record: &UsageRecord| (record.dimension.clone(), record.identifier.clone());
-        for record in self.before.lock().iter() {
-            all.insert(name(record), record.clone());
-        }
-        for shard in &self.shards {
-            for (own, counts) in shard.lock().iter() {
-                let (dimension, identifier) = (own.dimension.to_string(), own.identifier.to_string());
-                let sum = all.entry((dimension, identifier)).or_insert_with_key(|(dimension, identifier)| {
-                    let (dimension, identifier) = (dimension.clone(), identifier.clone());
-                    UsageRecord { start: Timestamp::default(), dimension, identifier, allowed: 0, blocked: 0 }
-                });
-                sum.allowed += counts.allowed;
-                sum.blocked += counts.blocked;
-            }
-        }
-        let all: Vec<UsageRecord> = all.into_values().collect();
-        let by = |measure: fn(&UsageRecord) -> u64| {
-            heaviest(&all, count, measure).into_iter().filter(|record| measure(record) > 0).cloned().collect()
-        };
-        (by(total), by(|record| record.blocked))
-    }
-}
-
-fn total(record: &UsageRecord) -> u64 {
-    record.allowed + record.blocked
-}
-
-/// The `count` records with the most, the most first.
-fn heaviest(
-    records: &[UsageRecord],
-    count: usize,
-    measure: impl Fn(&UsageRecord) -> u64,
-) -> Vec<&UsageRecord> {
-    let mut all: Vec<&UsageRecord> = records.iter().collect();
-    all.sort_by(|a, b| {
-        measure(b)
-            .cmp(&measure(a))
-            .then_with(|| (&a.dimension, &a.identifier).cmp(&(&b.dimension, &b.identifier)))
-    });
-    all.truncate(count);
-    all
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
     use super::*;
 
+    /// The minutes of a write.
+    fn minutes(usage: &Usage, at: Timestamp) -> Vec<UsageRecord> {
+        let [(_, minutes), (_, hours)] = usage.take(at);
+        let sum = |records: &[UsageRecord]| -> u64 { records.iter().map(|record| record.allowed).sum() };
+        assert_eq!(sum(&minutes), sum(&hours), "both periods have everything");
+        minutes
+    }
+
+    fn after(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(1_800_000_000_000_000).saturating_add(Duration::from_secs(seconds))
+    }
+
     #[test]
-    fn identifiers_are_counted_apart_and_bounded() {
+    fn identifiers_are_counted_apart() {
         let usage = Usage::default();
         for _ in 0..3 {
             usage.count("user", "u1", true);
         }
         usage.count("user", "u1", false);
         usage.count("ip", "u1", true);
-        let mut taken = usage.take(Timestamp::default());
-        taken.sort_by(|a, b| a.dimension.cmp(&b.dimension));
+        let taken = minutes(&usage, after(0));
         let shown: Vec<_> =
             taken.iter().map(|record| (&*record.dimension, record.allowed, record.blocked)).collect();
-        assert_eq!(shown, [("ip", 1, 0), ("user", 3, 1)]);
-        assert!(usage.take(Timestamp::default()).is_empty());
+        assert_eq!(shown, [("user", 3, 1), ("ip", 1, 0)]);
+        assert!(minutes(&usage, after(1)).is_empty());
+    }
+
+    #[test]
+    fn made_up_identifiers_are_counted_together_and_heavy_ones_apart() {
+        let usage = Usage::default();
         for number in 0..200_000 {
-            usage.count("user", &number.to_string(), true);
+            usage.count("user", &format!("made-up-{number}"), true);
+            if number % 100 == 0 {
+                usage.count("user", "heavy", true);
+            }
         }
-        let taken = usage.take(Timestamp::default());
-        assert!(taken.len() <= SHARDS * (IDENTIFIERS_MAX + 1), "{}", taken.len());
-        assert_eq!(taken.iter().map(|record| record.allowed).sum::<u64>(), 200_000, "nothing is lost");
+        let [(_, minutes), (_, hours)] = usage.take(after(0));
+        for records in [minutes, hours] {
+            assert!(records.len() < 10, "{} rows", records.len());
+            let of = |identifier: &str| {
+                records.iter().find(|record| record.identifier == identifier).map(|record| record.allowed)
+            };
+            // Until the first ones lose their places, it may be among them.
+            assert!(of("heavy").is_some_and(|allowed| allowed >= 1_800), "{:?}", of("heavy"));
+            assert_eq!(records.iter().map(|record| record.allowed).sum::<u64>(), 202_000, "nothing is lost");
+        }
+    }
+
+    #[test]
+    fn made_up_dimensions_are_counted_together() {
+        let usage = Usage::default();
+        let mut rows = BTreeSet::new();
+        for round in 0..6 {
+            for number in 0..50_000 {
+                usage.count(&format!("made-up-{round}-{number}"), "u1", true);
+            }
+            usage.count("user", "u1", true);
+            let names: usize = usage.shards.iter().map(|shard| shard.lock().names.len()).sum();
+            let others: usize = usage.shards.iter().map(|shard| shard.lock().others.len()).sum();
+            assert!(names <= SHARDS * NAMES_MAX && others <= SHARDS * (DIMENSIONS_MAX + 5));
+            let taken = minutes(&usage, after(10 * round));
+            assert_eq!(taken.iter().map(|record| record.allowed).sum::<u64>(), 50_001, "nothing is lost");
+            rows.extend(taken.into_iter().map(|record| (record.dimension, record.identifier)));
+        }
+        assert!(rows.len() <= MINUTE_ROWS + DIMENSIONS_MAX + 5, "{} rows in a minute", rows.len());
+        assert!(rows.contains(&(OTHERS.to_owned(), OTHERS.to_owned())));
+    }
+
+    #[test]
+    fn long_identifiers_are_shortened_and_stay_apart() {
+        let usage = Usage::default();
+        let long = |last: char| format!("{}{last}", "x".repeat(1_000));
+        for last in ['a', 'b', 'b'] {
+            usage.count("user", &long(last), true);
+        }
+        let taken = minutes(&usage, after(0));
+        assert_eq!(taken.iter().map(|record| record.allowed).collect::<Vec<_>>(), [2, 1]);
+        assert!(taken.iter().all(|record| record.identifier.len() <= 128));
+    }
+
+    #[test]
+    fn rows_of_a_period_are_bounded_and_late_ones_find_places() {
+        let usage = Usage::default();
+        let mut rows = BTreeSet::new();
+        for write in 0..6 {
+            // As many others each time, and one that comes with the last write but one.
+            for number in 0..2_000 {
+                usage.count("user", &format!("u-{write}-{number}"), true);
+            }
+            if write >= 4 {
+                (0..100).for_each(|_| usage.count("user", "late", true));
+            }
+            let taken = minutes(&usage, after(10 * write));
+            rows.extend(taken.into_iter().map(|record| record.identifier));
+        }
+        assert!(rows.len() <= MINUTE_ROWS + 1, "{} rows", rows.len());
+        assert!(rows.contains("late"));
+        // Another minute has rows of its own.
+        usage.count("user", "next", true);
+        assert_eq!(minutes(&usage, after(60)).len(), 1);
     }
 
     #[test]
@@ -204,5 +452,25 @@ mod tests {
         usage.take(Timestamp::default());
         usage.take(Timestamp::default());
         assert!(usage.top(9).0.is_empty(), "only for another while");
+    }
+
+    /// The figures of the operating guide: 10,000 users, each active in every ten seconds.
+    #[test]
+    fn ordinary_load_writes_a_tenth_of_a_row_for_each_user_and_minute() {
+        const USERS: usize = 10_000;
+        let usage = Usage::default();
+        let mut rows: [BTreeSet<(Timestamp, String)>; 2] = Default::default();
+        for write in 0..12 {
+            for user in 0..USERS {
+                usage.count("user", &format!("user-{user:06}"), true);
+            }
+            for ((_, records), rows) in usage.take(after(10 * write)).into_iter().zip(&mut rows) {
+                rows.extend(records.into_iter().map(|record| (record.start, record.identifier)));
+            }
+        }
+        let (per_minute, per_hour) = (rows[0].len() / 2, rows[1].len());
+        assert!(per_hour >= USERS, "an hour has every one of them: {per_hour}");
+        let (per_day, one_each) = (per_minute * 1_440 + per_hour * 24, USERS * (1_440 + 24));
+        assert!(per_day * 10 <= one_each, "{per_day} rows a day");
     }
 }

@@ -211,6 +211,8 @@ pub struct RetentionConfig {
     pub usage_minutes: Duration,
     /// Usage by the hour.
     pub usage_hours: Duration,
+    /// How many rows of usage there are at most, whatever their age.
+    pub usage_rows: u64,
 }
 
 /// A store that rules can name.
@@ -344,6 +346,7 @@ impl Default for Config {
                 decisions: DAY * 90,
                 usage_minutes: DAY * 30,
                 usage_hours: DAY * 365,
+                usage_rows: 20_000_000,
             },
             failure_mode: FailureMode::default(),
             store_timeout: GuardedStore::DEADLINE,

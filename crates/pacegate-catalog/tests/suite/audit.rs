@@ -305,7 +305,14 @@ pub(crate) async fn a_changed_state_stays_known_after_the_next_change(place: &Pl
     // Retention does not move the start of a trail whose state was edited.
     place.tamper("UPDATE pacegate_catalog_state SET audit_removed_sequence = 1").await;
     let now = place.after(100);
-    let all = Retention { audit: now, decisions: now, minutes: now, hours: now, overrides: now };
+    let all = Retention {
+        audit: now,
+        decisions: now,
+        minutes: now,
+        hours: now,
+        overrides: now,
+        usage_rows: 10_000,
+    };
     assert!(catalog.remove_old(all).await.unwrap_err().is_permanent());
     assert!(verified(&catalog).await.1.contains(&AuditProblem::State));
 }

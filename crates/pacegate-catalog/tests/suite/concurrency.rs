@@ -162,6 +162,7 @@ pub(crate) async fn the_trail_is_whole_while_old_records_go(place: &Place) {
             minutes: nothing,
             hours: nothing,
             overrides: nothing,
+            usage_rows: 10_000,
         };
         catalog.remove_old(retention).await.unwrap();
     }

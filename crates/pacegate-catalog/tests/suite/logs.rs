@@ -133,6 +133,73 @@ pub(crate) async fn usage_pages_have_every_identifier_once(place: &Place) {
     assert!(catalog.usage_page(Period::Hour, start, foreign, 5).await.unwrap_err().is_invalid());
 }
 
+/// Minutes go first, because hours have what was in them; those that are listed go last.
+pub(crate) async fn usage_beyond_its_rows_is_removed_oldest_first(place: &Place) {
+    let catalog = place.open().await;
+    let nothing = Timestamp::default();
+    let start = Period::Hour.start_of(place.after(3_600));
+    let after = |seconds: u64| start.saturating_add(Duration::from_secs(seconds));
+    // 400 minutes with 2 rows each, and 8 hours with 5.
+    let minutes: Vec<UsageRecord> =
+        (0..800).map(|row| used(after(row / 2 * 60), &format!("u{}", row % 2), 1, 0)).collect();
+    let hours: Vec<UsageRecord> =
+        (0..40).map(|row| used(after(row / 5 * 3_600), &format!("u{}", row % 5), 1, 0)).collect();
+    catalog.add_usage(Period::Minute, &minutes).await.unwrap();
+    catalog.add_usage(Period::Hour, &hours).await.unwrap();
+    let retention = |usage_rows| Retention {
+        audit: nothing,
+        decisions: nothing,
+        minutes: nothing,
+        hours: nothing,
+        overrides: nothing,
+        usage_rows,
+    };
+    let count = async |seconds: u64| {
+        let sql = format!("SELECT COUNT(*) FROM pacegate_usage_rollups WHERE period_seconds = {seconds}");
+        place.number(&sql).await
+    };
+    let oldest = async |seconds: u64| {
+        let sql =
+            format!("SELECT MIN(period_start) FROM pacegate_usage_rollups WHERE period_seconds = {seconds}");
+        Timestamp::from_micros(place.number(&sql).await.unsigned_abs())
+    };
+    for (kept, removed, minutes, hours, first_minute, first_hour) in [
+        (840, 0, 800, 40, 0, 0),
+        (821, 20, 780, 40, 10, 0),
+        (750, 70, 720, 30, 40, 2),
+        (100, 650, 100, 0, 350, 0),
+    ] {
+        let gone = catalog.remove_old(retention(kept)).await.unwrap();
+        assert_eq!((gone.usage_beyond, gone.usage), (removed, 0), "{kept} rows are kept");
+        assert_eq!((count(60).await, count(3_600).await), (minutes, hours), "{kept} rows are kept");
+        assert_eq!(oldest(60).await, after(first_minute * 60));
+        if hours > 0 {
+            assert_eq!(oldest(3_600).await, after(first_hour * 3_600));
+        }
+    }
+}
+
+pub(crate) async fn long_identifiers_are_found_as_they_were_sent(place: &Place) {
+    let catalog = place.open().await;
+    let long = |last: char| format!("{}{last}", "ü".repeat(400));
+    let usage = [used(place.now(), &long('a'), 1, 0), used(place.now(), &long('b'), 2, 0)];
+    catalog.add_usage(Period::Minute, &usage).await.unwrap();
+    let filter = UsageFilter { identifier: Some(long('b')), ..UsageFilter::default() };
+    let found = catalog.usage(Period::Minute, filter, place.now(), 10).await.unwrap();
+    assert_eq!(found.iter().map(|record| record.allowed).collect::<Vec<_>>(), [2]);
+    let user_id = Some(long('a'));
+    let endpoint = format!("/{}", "x".repeat(2_000));
+    let record =
+        DecisionRecord { user_id: user_id.clone(), endpoint: endpoint.clone(), ..decision(place, 1) };
+    catalog.append_decisions(&[record.bounded(), decision(place, 2)]).await.unwrap();
+    for filter in [
+        DecisionFilter { user_id, ..DecisionFilter::default() },
+        DecisionFilter { endpoint: Some(endpoint), ..DecisionFilter::default() },
+    ] {
+        assert_eq!(catalog.decision_page(filter, None, 10).await.unwrap().len(), 1);
+    }
+}
+
 pub(crate) async fn what_is_too_old_is_removed_and_the_trail_stays_verifiable(place: &Place) {
     let catalog = place.open().await;
     let decisions: Vec<DecisionRecord> = (0..1_203).map(|number| decision(place, number)).collect();
@@ -154,6 +221,7 @@ pub(crate) async fn what_is_too_old_is_removed_and_the_trail_stays_verifiable(pl
         minutes: nothing,
         hours: nothing,
         overrides: nothing,
+        usage_rows: 10_000,
     };
     assert_eq!(catalog.remove_old(keep).await.unwrap(), pacegate_catalog::Removed::default());
 

@@ -131,6 +131,8 @@ macro_rules! catalog_suite {
             refused_decision_costs_no_other_row,
             usage_adds_up,
             usage_pages_have_every_identifier_once,
+            usage_beyond_its_rows_is_removed_oldest_first,
+            long_identifiers_are_found_as_they_were_sent,
             what_is_too_old_is_removed_and_the_trail_stays_verifiable,
         ]);
         $crate::catalog_suite!($place, plans: [
@@ -163,6 +165,8 @@ macro_rules! catalog_suite {
             users_that_differ_a_little_stay_apart,
             users_that_cannot_be_kept,
             thousands_are_imported_at_once,
+            profiles_of_many_users_are_read_together,
+            changes_name_their_users_and_keys,
         ]);
     };
     ($place:expr, $module:ident: [$($scenario:ident),+ $(,)?]) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pacegate::{Numbers, Profile};
-use pacegate_catalog::{AuditFilter, NewOverride, UserChange};
+use pacegate_catalog::{AuditFilter, Changes, NewOverride, Revision, UserChange};
 
 use super::{Place, actor};
 
@@ -214,4 +214,60 @@ pub(crate) async fn thousands_are_imported_at_once(place: &Place) {
     assert_eq!(records.len(), 4);
     assert_eq!(records[0].after.as_deref(), Some(r#"{"users":500}"#));
     assert_eq!((records[0].action.as_str(), catalog.revision().await.unwrap().users), ("user.import", 4));
+}
+
+pub(crate) async fn profiles_of_many_users_are_read_together(place: &Place) {
+    let catalog = place.open().await;
+    let users = (0..100).map(|number| (format!("user {number}"), Some(format!("tier {}", number % 7))));
+    catalog.import_users(&actor(), users).await.unwrap();
+    for user_id in ["user 3", "nowhere else"] {
+        let own = NewOverride { user_id: user_id.into(), ..new(place, "a", 9, 10) };
+        catalog.add_override(&actor(), own).await.unwrap();
+    }
+    let asked: Vec<String> = (0..150).rev().map(|number| format!("user {number}")).collect();
+    let mut asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    asked.extend(["nowhere else", "USER 3"]);
+    let found = catalog.profiles(&asked, place.now()).await.unwrap();
+    assert_eq!(found.len(), asked.len());
+    for (user_id, found) in asked.iter().zip(found) {
+        let alone = catalog.profile(user_id, place.now()).await.unwrap();
+        assert_eq!(found.unwrap(), alone, "{user_id}");
+        let number: Option<u32> = user_id.strip_prefix("user ").map(|number| number.parse().unwrap());
+        let tier = number.filter(|number| *number < 100).map(|number| format!("tier {}", number % 7));
+        assert_eq!(alone.0.tier, tier, "{user_id}");
+        assert_eq!(alone.1.is_some(), ["user 3", "nowhere else"].contains(user_id), "{user_id}");
+    }
+    // A row that cannot be read costs no other user its profile.
+    place.tamper("UPDATE pacegate_users SET custom_limits_json = 'x' WHERE user_id = 'user 5'").await;
+    let found = catalog.profiles(&["user 4", "user 5", "user 6"], place.now()).await.unwrap();
+    assert_eq!(found.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    assert!(catalog.profiles(&[], place.now()).await.unwrap().is_empty());
+}
+
+pub(crate) async fn changes_name_their_users_and_keys(place: &Place) {
+    let catalog = place.open().await;
+    let start = catalog.revision().await.unwrap();
+    catalog.put_user(&actor(), "a", UserChange::all(Some("gold"), &[]), None).await.unwrap();
+    catalog.create_rule(&actor(), &super::rule("r", 1), None).await.unwrap();
+    let own = NewOverride { user_id: "b".into(), ..new(place, "r", 8, 20) };
+    let made = catalog.add_override(&actor(), own).await.unwrap();
+    let users = catalog.revision().await.unwrap();
+    let changes = catalog.changes(start, users).await.unwrap().unwrap();
+    assert_eq!((changes.users, changes.keys), (vec!["a".to_owned(), "b".to_owned()], false));
+    catalog.create_key(&actor(), "reader", "k", None).await.unwrap();
+    catalog.delete_override(&actor(), "b", &made.override_id, None).await.unwrap();
+    catalog.delete_user(&actor(), "a").await.unwrap();
+    let keys = catalog.revision().await.unwrap();
+    let changes = catalog.changes(users, keys).await.unwrap().unwrap();
+    assert_eq!((changes.users, changes.keys), (vec!["b".to_owned(), "a".to_owned()], true));
+    assert_eq!(catalog.changes(keys, keys).await.unwrap(), Some(Changes::default()));
+    // What cannot be said: an import, what retention removed, and another history.
+    catalog.import_users(&actor(), [("c".to_owned(), None)]).await.unwrap();
+    let import = catalog.revision().await.unwrap();
+    assert_eq!(catalog.changes(keys, import).await.unwrap(), None);
+    assert_eq!(catalog.changes(import, keys).await.unwrap(), None);
+    let restored = Revision { epoch: 1, ..keys };
+    assert_eq!(catalog.changes(users, restored).await.unwrap(), None);
+    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 1").await;
+    assert_eq!(catalog.changes(start, users).await.unwrap(), None);
 }

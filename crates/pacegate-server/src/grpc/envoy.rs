@@ -35,7 +35,7 @@ use pacegate_tower::headers::seconds_ceil;
 /// How many descriptors one request can have, and how many entries a descriptor.
 const DESCRIPTORS_MAX: usize = 64;
 const ENTRIES_MAX: usize = 64;
-/// A user whom the catalog does not know by then has no tier this time: Envoy does not wait for long.
+/// A user who was not looked up by then has the tier that was known last, or none: Envoy does not wait for long.
 const PROFILE_TIMEOUT: Duration = Duration::from_millis(3);
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -93,13 +93,8 @@ impl Envoy {
         let entries = message.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
         let is_user = |key: &str| identity::dimension(key) == Ok(identity::USER);
         let user = &entries.into_iter().find(|entry| is_user(&entry.key))?.value;
-        if let Some(known) = live.profiles.known(user) {
-            return known;
-        }
-        // It goes on when nobody waits any more, so that the next request finds it.
-        let (live, user) = (live.clone(), user.clone());
-        let lookup = tokio::spawn(async move { live.profiles.get(&user).await });
-        tokio::time::timeout(PROFILE_TIMEOUT, lookup).await.ok()?.ok().flatten()
+        // The lookup goes on after that, so that the next request finds what it found.
+        live.profiles.get_within(user, PROFILE_TIMEOUT).await
     }
 
     /// Takes note of each descriptor's decision; when the request is denied, of those that deny it.

@@ -185,6 +185,10 @@ impl Scrape {
         page.gauges("pacegate_connections", "Connections of clients that are open now", &connections)?;
         if let Some(live) = &shared.live {
             page.counter("pacegate_log_dropped", "Decisions that were not kept", live.journal.dropped())?;
+            let help = "Rows of usage that were removed because there were too many";
+            page.counter("pacegate_usage_rows_removed", help, live.journal.usage_removed())?;
+            let help = "Checks that were decided without looking up their user";
+            page.counter("pacegate_user_lookups_skipped", help, live.profiles.skipped())?;
             page.gauge("pacegate_rules", "Rules in force", live.sources().rules().count() as u64)?;
         }
         if let Some(up) = self.catalog_up {

@@ -217,6 +217,11 @@ fn read_retention(field: Field, retention: &mut RetentionConfig, mistakes: &mut 
             *target = duration;
         }
     }
+    if let Some(field) = fields.take("usage_rows")
+        && let Some(number) = bounded(&field, 10_000, 1_000_000_000, mistakes)
+    {
+        retention.usage_rows = number as u64;
+    }
     fields.finish(mistakes);
 }
 

@@ -136,7 +136,7 @@ pub(crate) async fn create(
     let made = NewOverride { user_id: user_id.clone(), rule, numbers, reason: request.reason, expires_at };
     let stored = managed.live.catalog.add_override(&managed.actor, made).await?;
     managed.in_force().await;
-    managed.live.profiles.forget(&user_id).await;
+    managed.live.profiles.forget(&user_id);
     Ok(with_etag(json(StatusCode::CREATED, &OverrideResponse::new(&stored)), Override::VERSION))
 }
 
@@ -186,7 +186,7 @@ pub(crate) async fn delete(
     };
     managed.live.catalog.delete_override(&managed.actor, user_id, override_id, managed.expected()?).await?;
     managed.in_force().await;
-    managed.live.profiles.forget(user_id).await;
+    managed.live.profiles.forget(user_id);
     Ok(empty(StatusCode::NO_CONTENT))
 }
 

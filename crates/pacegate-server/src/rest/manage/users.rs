@@ -254,7 +254,7 @@ pub(crate) async fn put_tier(
     let wanted = UserChange { tier: request.tier, custom_limits };
     let user = managed.live.catalog.put_user(&managed.actor, &user_id, wanted, expected).await?;
     managed.in_force().await;
-    managed.live.profiles.forget(&user_id).await;
+    managed.live.profiles.forget(&user_id);
     Ok(with_etag(json(StatusCode::OK, &UserResponse::new(&user)), user.version))
 }
 
