@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each attack uses a part of it")]
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::process::Service;
@@ -32,4 +34,38 @@ pub fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = call();
     (result, start.elapsed())
+}
+
+/// A caller that keeps its connection.
+pub struct Caller(BufReader<TcpStream>);
+
+impl Caller {
+    pub fn connect(service: &Service) -> Self {
+        let stream = TcpStream::connect(service.url.trim_start_matches("http://")).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Sends a request and reads the whole answer; says its status.
+    pub fn post(&mut self, path: &str, body: &str) -> u16 {
+        let head = "host: x\r\ncontent-type: application/json\r\ncontent-length:";
+        let request = format!("POST {path} HTTP/1.1\r\n{head} {}\r\n\r\n{body}", body.len());
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        let (mut status, mut length) = (0, 0);
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(rest) = line.strip_prefix("http/1.1 ") {
+                status = rest[..3].parse().unwrap();
+            } else if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse().unwrap();
+            } else if line.is_empty() {
+                break;
+            }
+        }
+        let mut answer = vec![0; length];
+        self.0.read_exact(&mut answer).unwrap();
+        status
+    }
 }

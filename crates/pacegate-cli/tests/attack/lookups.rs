@@ -1,1 +1,95 @@
 //! Made-up users must not slow down the checks of others.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pacegate_testkit::effort;
+
+use crate::callers::{Caller, quantile, timed};
+use crate::process::{Service, file};
+
+const ATTACKERS: usize = 8;
+const USERS: usize = 50;
+
+fn check(caller: &mut Caller, user: &str) {
+    let status = caller.post("/v1/rate-limit/check", &format!(r#"{{"user_id": "{user}", "endpoint": "/"}}"#));
+    assert_eq!(status, 200, "{user}");
+}
+
+/// The median of known users' checks while attackers check the users that `of` names by attacker and number, and a user is changed now and then.
+fn median(
+    service: &Service,
+    changes: bool,
+    attackers: usize,
+    of: impl Fn(usize, usize) -> String + Sync,
+) -> (Duration, u64) {
+    let (is_over, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for attacker in 0..attackers {
+            let (is_over, attacks, of) = (&is_over, &attacks, &of);
+            scope.spawn(move || {
+                let mut caller = Caller::connect(service);
+                for number in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    check(&mut caller, &of(attacker, number));
+                    attacks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        if changes {
+            scope.spawn(|| {
+                for number in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let body = format!(r#"{{"tier": "tier-{number}"}}"#);
+                    let (status, _) = service.ask("PUT", "/api/v1/users/changed/tier", &body).unwrap();
+                    assert_eq!(status, 200);
+                    thread::sleep(effort(Duration::from_millis(200), Duration::from_secs(1)));
+                }
+            });
+        }
+        let mut caller = Caller::connect(service);
+        let count = effort(300, 10_000);
+        let mut took: Vec<Duration> = (0..count)
+            .map(|number| {
+                // The checks are spread over several changes.
+                thread::sleep(Duration::from_millis(2));
+                timed(|| check(&mut caller, &format!("known-{}", number % USERS))).1
+            })
+            .collect();
+        is_over.store(true, Ordering::Relaxed);
+        let median = quantile(&mut took, 0.5);
+        (median, attacks.load(Ordering::Relaxed))
+    })
+}
+
+#[test]
+fn made_up_users_and_changes_leave_other_callers_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(directory.path(), "default_limit: none\n");
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let environment = [("PACEGATE_CATALOG__URL", &*catalog), ("PACEGATE_ADMIN_KEY", "secret")];
+    let service = Service::start(&["--config", &config], &environment);
+    for number in 0..USERS {
+        let path = format!("/api/v1/users/known-{number}/tier");
+        assert_eq!(service.ask("PUT", &path, r#"{"tier": "gold"}"#).unwrap().0, 200);
+    }
+    let (quiet, _) = median(&service, false, 0, |_, _| String::new());
+    // The same callers with a user who is known: what the machine takes, apart from look-ups.
+    let (busy, _) = median(&service, false, ATTACKERS, |_, _| "known-0".to_owned());
+    let made_up = |attacker, number| format!("made-up-{attacker}-{number}");
+    let (attacked, attacks) = median(&service, true, ATTACKERS, made_up);
+    let most = (2 * busy).max(2 * quiet) + Duration::from_millis(2);
+    assert!(attacked <= most, "median {attacked:?}, {busy:?} beside known users, {quiet:?} alone");
+    let micros = |duration: Duration| duration.as_micros();
+    println!(
+        "PASS attack_lookups attacks={attacks} p50_quiet_us={} p50_busy_us={} p50_attacked_us={}",
+        micros(quiet),
+        micros(busy),
+        micros(attacked)
+    );
+}
