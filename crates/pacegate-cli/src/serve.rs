@@ -88,6 +88,16 @@ impl Serve {
     }
 }
 
+/// Where checks need no key, callers can make up identities: each store gets the usual bound on new keys.
+fn bounded_by_default(mut config: Config) -> Config {
+    if !config.server.require_key {
+        for store in &mut config.stores {
+            store.new_keys_per_second.get_or_insert(StoreConfig::NEW_KEYS_PER_SECOND);
+        }
+    }
+    config
+}
+
 async fn serve(
     config: Config,
     followed: Option<(PathBuf, Config)>,
@@ -100,7 +110,7 @@ async fn serve(
             "settings ignored: `pacegate serve` decides itself; mode: service and everything under service are for programs that ask a service"
         );
     }
-    let stores = stores::connect(&config, wait_for_store).await?;
+    let stores = stores::connect(&bounded_by_default(config.clone()), wait_for_store).await?;
     let catalog = stores::open_catalog(&config.catalog, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
     let chosen = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());

@@ -72,6 +72,7 @@ impl Place {
             let mut options = RedisOptions::new(url);
             options.patience = config.store_timeout;
             options.connections = store.connections.unwrap_or(options.connections);
+            options.new_keys_per_second = store.new_keys_per_second;
             if options.connections > RedisOptions::CONNECTIONS_MAX {
                 return Err(format!(
                     "connections must be at most {} for Redis",

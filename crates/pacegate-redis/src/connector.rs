@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connection::role;
 use crate::error::{is_replica, not_connected};
+use crate::new_keys::NewKeys;
 use crate::script::SCRIPT;
 use crate::url::{Address, Credentials, RedisUrl, Topology};
 
@@ -52,6 +53,8 @@ pub struct RedisOptions {
     /// How long the most patient caller waits for an answer. A connection is not replaced for silence
     /// before that.
     pub patience: Duration,
+    /// How many keys that stay for ten seconds or more are made a second; as many as it takes unless it is set.
+    pub new_keys_per_second: Option<u64>,
 }
 
 impl RedisOptions {
@@ -60,7 +63,13 @@ impl RedisOptions {
 
     /// The usual options for `url`.
     pub fn new(url: RedisUrl) -> Self {
-        Self { url, tls: TlsFiles::default(), connections: 2, patience: GuardedStore::DEADLINE }
+        Self {
+            url,
+            tls: TlsFiles::default(),
+            connections: 2,
+            patience: GuardedStore::DEADLINE,
+            new_keys_per_second: None,
+        }
     }
 }
 
@@ -72,6 +81,8 @@ pub(crate) struct Connector {
     database: i64,
     pub(crate) connections: usize,
     patience: Duration,
+    /// Set after the start, whose own keys do not count.
+    pub(crate) new_keys: OnceLock<NewKeys>,
     /// Whether replicas are refused. A Cluster's replicas describe it as well as its primaries do, and
     /// never decide.
     primaries_only: bool,
@@ -121,6 +132,7 @@ impl Connector {
             database: options.url.database,
             connections: options.connections.clamp(1, RedisOptions::CONNECTIONS_MAX),
             patience: options.patience,
+            new_keys: OnceLock::new(),
             primaries_only: !matches!(options.url.topology, Topology::Cluster { .. }),
             hash: OnceLock::new(),
             figures: Figures::default(),

@@ -37,6 +37,7 @@ pub(crate) fn trouble(error: &ServerError, command: &Command<'_>) -> Trouble {
         "READONLY" => Trouble::Replica,
         "BUSY" => Trouble::Final(StoreError::unavailable("Redis is busy with another script")),
         "OOM" => Trouble::Final(StoreError::full("Redis has no memory left (maxmemory)", places(details))),
+        "NEWKEY" => Trouble::Final(StoreError::over_budget(places(details))),
         "MISCONF" => {
             Trouble::Final(StoreError::unavailable("Redis cannot save its data and refuses to write"))
         }

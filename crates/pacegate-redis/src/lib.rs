@@ -32,6 +32,7 @@ mod connector;
 mod error;
 mod forget;
 mod keys;
+mod new_keys;
 mod script;
 mod sentinel;
 mod store;

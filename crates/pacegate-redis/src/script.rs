@@ -11,15 +11,23 @@ pub(crate) const SCRIPT: &str = include_str!("check.lua");
 
 const ANSWER_LENGTH: usize = 36;
 
-/// The call of the script for `command`.
-pub(crate) fn invocation(hash: &str, command: &Command<'_>, keys: &Keys, now: Option<Timestamp>) -> Cmd {
+/// The call of the script for `command`. A take makes new keys unless it is for known ones only.
+pub(crate) fn invocation(
+    hash: &str,
+    command: &Command<'_>,
+    keys: &Keys,
+    known_only: bool,
+    now: Option<Timestamp>,
+) -> Cmd {
     let mut call = redis::cmd("EVALSHA");
     call.arg(hash).arg(keys.names.len());
     for name in &keys.names {
         call.arg(name.as_str());
     }
     let (action, extra) = match &command.action {
-        Action::Take { idempotency } => ("t", idempotency.map(|own| request(&own, command))),
+        Action::Take { idempotency } => {
+            (if known_only { "k" } else { "t" }, idempotency.map(|own| request(&own, command)))
+        }
         Action::Peek { idempotency } => ("p", idempotency.map(|own| request(&own, command))),
         Action::Refund { taken_at } => ("f", taken_at.map(|at| at.as_micros().to_string().into_bytes())),
         // Resets, and whatever has no reply of its own.
@@ -59,6 +67,11 @@ fn packed(charge: &Charge<'_>) -> [u8; 59] {
         place.copy_from_slice(&(number as f64).to_le_bytes());
     }
     bytes
+}
+
+/// How many keys that stay the command made.
+pub(crate) fn new_keys(reply: &[u8]) -> u64 {
+    reply.first().map_or(0, |status| u64::from(status.saturating_sub(16)))
 }
 
 /// Reads the script's reply to `command`.

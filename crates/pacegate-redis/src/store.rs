@@ -20,6 +20,7 @@ use crate::connector::{Connector, RedisOptions};
 use crate::error::{ReplyError, Trouble, answered, is_replica, trouble};
 use crate::forget::run;
 use crate::keys::{Keys, counter_key, record_key, slot};
+use crate::new_keys::NewKeys;
 use crate::script;
 use crate::sentinel::Sentinel;
 use crate::url::Topology;
@@ -78,6 +79,9 @@ impl RedisStore {
         let lookout = tokio::spawn(look_out(router.clone(), connector.clone())).abort_handle();
         let store = Self { router, connector, _lookout: Arc::new(Lookout(lookout)) };
         store.rehearse().await?;
+        if let Some(per_second) = options.new_keys_per_second {
+            store.connector.new_keys.get_or_init(|| NewKeys::new(per_second));
+        }
         Ok(store)
     }
 
@@ -213,7 +217,7 @@ impl RedisStore {
             let request = &requests[*place];
             let reply = replies.next().unwrap_or(Value::Nil);
             results[*place] = Some(match answered(reply) {
-                Ok(bytes) => script::outcome(request.command, &bytes),
+                Ok(bytes) => self.outcome(request, &bytes),
                 Err(error) => self.send(request, Some(Attempt::Replied(error))).await,
             });
         }
@@ -229,7 +233,7 @@ impl RedisStore {
         let mut live = node.connection(slot).await.map_err(SendError::NotSent)?;
         let mut pipeline = Pipeline::with_capacity(places.len());
         for place in places {
-            pipeline.add_command(requests[*place].invocation(self.connector.hash()));
+            pipeline.add_command(requests[*place].invocation(&self.connector));
         }
         let watched = live.clone();
         let watch = watched.watch();
@@ -255,7 +259,7 @@ impl RedisStore {
             };
             let mut pause = false;
             let error = match tried {
-                Attempt::Answered(bytes) => return script::outcome(request.command, &bytes),
+                Attempt::Answered(bytes) => return self.outcome(request, &bytes),
                 Attempt::Replied(ReplyError::Nonsense) => {
                     return Err(StoreError::rejected("Redis ran a script of another version"));
                 }
@@ -325,7 +329,7 @@ impl RedisStore {
             Ok(live) => live,
             Err(error) => return Attempt::NotSent(error),
         };
-        let invocation = request.invocation(self.connector.hash());
+        let invocation = request.invocation(&self.connector);
         let watched = live.clone();
         let watch = watched.watch();
         let _waiting = self.connector.figures.sent(1);
@@ -344,6 +348,16 @@ impl RedisStore {
             Ok(Err(error)) => Attempt::Replied(error),
             Err(error) => SendError::lost(&live, &error).again(),
         }
+    }
+
+    /// Reads a reply, and counts the keys that were made for it.
+    fn outcome(&self, request: &Request<'_>, reply: &[u8]) -> Result<Outcome, StoreError> {
+        if let Some(new_keys) = self.connector.new_keys.get()
+            && let made @ 1.. = script::new_keys(reply)
+        {
+            new_keys.count(made);
+        }
+        script::outcome(request.command, reply)
     }
 
     async fn load_script(&self, node: &Arc<Node>, slot: u16) -> Result<(), StoreError> {
@@ -551,8 +565,9 @@ impl<'a> Request<'a> {
         Self { command, keys, slot, now }
     }
 
-    fn invocation(&self, hash: &str) -> Cmd {
-        script::invocation(hash, self.command, &self.keys, self.now)
+    fn invocation(&self, connector: &Connector) -> Cmd {
+        let known_only = connector.new_keys.get().is_some_and(NewKeys::is_spent);
+        script::invocation(connector.hash(), self.command, &self.keys, known_only, self.now)
     }
 
     /// Whether running it twice is the same as running it once.

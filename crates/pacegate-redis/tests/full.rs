@@ -320,3 +320,67 @@ async fn flood_frees_limited_users_under_every_policy_but_noeviction() {
         make_room(&server);
     }
 }
+
+async fn connect_with_budget(server: &RedisServer, new_keys_per_second: u64) -> RedisStore {
+    let mut options = RedisOptions::new(server.url().parse().unwrap());
+    options.new_keys_per_second = Some(new_keys_per_second);
+    RedisStore::connect(options).await.unwrap()
+}
+
+#[tokio::test]
+async fn new_keys_beyond_the_budget_are_refused_and_known_ones_decided() {
+    let server = RedisServer::start();
+    let (per_second, flood) = (5, 2_000);
+    let redis = connect_with_budget(&server, per_second).await;
+    let known = Chain::one("known", limit(Algorithm::FixedWindow, 1_000_000));
+    assert!(known.take(&redis).await.allowed);
+    let started = tokio::time::Instant::now();
+    let mut made = 0;
+    for number in 0..flood {
+        let new = Chain::one(&format!("made-up-{number}"), limit(Algorithm::FixedWindow, 3));
+        match new.apply(&redis, Action::take(), None).await {
+            Ok(_) => made += 1,
+            Err(error) => {
+                assert!(error.takes_no_new_key() && !error.is_full() && error.is_new_key(0), "{error}");
+                // It can be looked at, and what exceeds its limit anyway is denied.
+                assert_eq!(new.remaining(&redis).await, [3]);
+            }
+        }
+        assert!(known.take(&redis).await.allowed);
+    }
+    let seconds = started.elapsed().as_secs() + 2;
+    assert!(made <= per_second * seconds, "{made} in {seconds} s");
+    assert!(made < flood, "{made}");
+    // A key that is soon fresh again takes no memory to speak of.
+    let short = Limit::try_new(Algorithm::FixedWindow, 3, Duration::from_secs(1)).unwrap();
+    let redis = connect_with_budget(&server, 1).await;
+    for number in 0..100 {
+        assert!(Chain::one(&format!("short-{number}"), short).take(&redis).await.allowed);
+    }
+}
+
+#[tokio::test]
+async fn counters_in_the_process_decide_on_new_keys_beyond_the_budget() {
+    let server = RedisServer::start();
+    let redis = connect_with_budget(&server, 1).await;
+    let store = guard(&redis);
+    let (two, many) = (limit(Algorithm::FixedWindow, 2), limit(Algorithm::FixedWindow, 1_000_000));
+    let heavy = Chain::one("heavy", many);
+    assert!(heavy.take(&*store).await.allowed);
+    let (mut local, mut taken) = (0, 1);
+    for number in 0..200 {
+        let identifier = format!("made-up-{number}");
+        // Open is the failure mode, and does not apply here: a caller could turn its own limit off.
+        let chain = Chain::one("heavy", many).and("ip", &identifier, two);
+        let decided = [chain.take(&*store).await, chain.take(&*store).await, chain.take(&*store).await];
+        taken += decided.iter().filter(|decision| decision.allowed).count();
+        if decided.iter().all(|decision| decision.answers[1].reason == Some(Reason::LocalFallback)) {
+            assert_eq!(decided.map(|decision| decision.allowed), [true, true, false]);
+            local += 1;
+        }
+    }
+    assert!(local > 0);
+    let left = heavy.remaining(&*store).await[0];
+    assert_eq!(1_000_000 - usize::try_from(left).unwrap(), taken, "the known key was charged for each");
+    assert_eq!(store.health(), StoreHealth::Up);
+}

@@ -44,9 +44,9 @@ impl StoreError {
         Self { new_keys: bits(places), ..Self::new(Kind::Full, message) }
     }
 
-    /// Callers without a key have made as many keys as they may for now, and the charges at `places` need new ones; nothing was charged.
+    /// This process has made as many keys as it may for now, and the charges at `places` need new ones; nothing was charged.
     pub fn over_budget(places: impl IntoIterator<Item = usize>) -> Self {
-        let message = "callers without an API key made more new keys than new_keys_per_second";
+        let message = "more new keys than new_keys_per_second";
         Self { new_keys: bits(places), ..Self::new(Kind::OverBudget, message) }
     }
 

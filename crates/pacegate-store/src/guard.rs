@@ -52,7 +52,7 @@ pub struct GuardedStore {
     errors: AtomicU64,
     degraded: AtomicU64,
     breaker_openings: AtomicU64,
-    /// Commands that needed a key for which the store had no memory, and those that callers without a key may not make.
+    /// Commands that needed a key for which the store had no memory, and those that needed one beyond the budget.
     full: AtomicU64,
     over_budget: AtomicU64,
     logged: Mutex<Option<Instant>>,
@@ -343,7 +343,7 @@ impl GuardedStore {
 
 impl GuardedStore {
     /// Has the store decide on the charges that it has keys for, and answers the others by their failure mode, or by counters in this process
-    /// where callers without a key made too many. All of them are charged, or none is.
+    /// where the budget of new keys is spent. All of them are charged, or none is.
     async fn answer_without_new_keys(
         &self,
         command: &Command<'_>,

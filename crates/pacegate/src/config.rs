@@ -232,6 +232,8 @@ pub struct StoreConfig {
     pub tls: StoreTls,
     /// How many connections there are to each server; the adapter's own choice unless it is set.
     pub connections: Option<usize>,
+    /// How many new keys this node makes in Redis a second; further ones are counted in this process.
+    pub new_keys_per_second: Option<u64>,
 }
 
 /// Files for encrypted connections to a store, in PEM.
@@ -249,6 +251,9 @@ impl StoreConfig {
     /// The url of the store in this process.
     pub const MEMORY: &'static str = "memory:";
 
+    /// How many new keys a second a service makes in Redis where checks need no API key and nothing else is configured.
+    pub const NEW_KEYS_PER_SECOND: u64 = 10_000;
+
     /// A store with the usual bounds.
     pub fn new(name: &str, url: &str) -> Self {
         Self {
@@ -259,6 +264,7 @@ impl StoreConfig {
             memory: MemoryOptions::default(),
             tls: StoreTls::default(),
             connections: None,
+            new_keys_per_second: None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pacegate_testkit::effort;
 use pacegate_testkit::server::RedisServer;
 
+use crate::callers::timed;
 use crate::process::{Service, file};
 
 const RULES: &str = "
@@ -56,6 +57,30 @@ impl Caller {
         let results = answer["results"].as_array().unwrap();
         results.iter().filter(|result| result["reason"] == "FAIL_OPEN").count()
     }
+}
+
+#[test]
+fn flood_makes_no_more_keys_than_its_budget() {
+    let server = RedisServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    let per_second = 100;
+    let store =
+        format!("stores: {{default: {{url: \"{}\", new_keys_per_second: {per_second}}}}}", server.url());
+    let config = file(directory.path(), &format!("{store}{RULES}"));
+    let service = Service::start(&["--config", &config], &[]);
+    let mut caller = Caller::new(&service);
+    let made_up = AtomicUsize::new(0);
+    let ((), took) = timed(|| {
+        for _ in 0..effort(3, 100) {
+            assert_eq!(caller.fill(&made_up), 0, "no limit is turned off");
+        }
+    });
+    let flooded = made_up.load(Ordering::Relaxed);
+    let keys: u64 = server.command(&["DBSIZE"]).parse().unwrap();
+    // What is on its way when the budget is spent is made: one round trip of a batch.
+    let most = (took.as_secs() + 2) * (per_second + 128);
+    assert!(keys <= most && keys < flooded as u64, "{keys} keys of {flooded} in {took:?}");
+    println!("PASS attack_full_redis_budget made_up={flooded} keys={keys} most={most}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::{CLASSES, Ending, process};
 use crate::app::Shared;
 
 /// What stores count about themselves: the name there, the name here, and what it means.
-const STORE_FIGURES: [(&str, &str, &str); 13] = [
+const STORE_FIGURES: [(&str, &str, &str); 14] = [
     ("keys", "pacegate_keys", "Counters that are kept now"),
     (
         "clock_ahead_seconds",
@@ -29,6 +29,11 @@ const STORE_FIGURES: [(&str, &str, &str); 13] = [
     ("degraded", "pacegate_degraded", "Checks and looks that were answered without their store"),
     ("breaker_openings", "pacegate_breaker_openings", "How often a store was given up for a while"),
     ("full", "pacegate_store_full", "Checks that needed a new key for which a store had no memory"),
+    (
+        "over_budget",
+        "pacegate_new_keys_refused",
+        "Checks that needed a new key beyond new_keys_per_second and were counted in this process",
+    ),
     ("connections", "pacegate_store_connections", "Connections to a store that are open now"),
     ("connects", "pacegate_store_connects", "Connections that were made"),
     ("script_loads", "pacegate_script_loads", "How often Redis was given the script"),
@@ -135,7 +140,7 @@ impl Scrape {
         for (figure, name, help) in STORE_FIGURES {
             let mut series = figures(any, figure);
             // Each guard counts its own failures; what is below them is shared.
-            if ["errors", "degraded", "breaker_openings", "full"].contains(&figure) {
+            if ["errors", "degraded", "breaker_openings", "full", "over_budget"].contains(&figure) {
                 for ((_, sum), (_, more)) in series.iter_mut().zip(figures(envoy, figure)) {
                     *sum += more;
                 }

@@ -75,15 +75,16 @@ fn read_store(name: String, field: Field, mistakes: &mut Mistakes) -> StoreConfi
             mistakes.add(&field.node.place, &field.path, format!("is only for {kind}"));
         }
     };
-    let numbers = ["max_keys", "max_idempotency_keys", "connections"].map(|name| fields.take(name));
+    let numbers = ["max_keys", "max_idempotency_keys", "connections", "new_keys_per_second"]
+        .map(|name| fields.take(name));
     let tls = fields.take("tls");
     for field in numbers[..2].iter().flatten() {
         only_for(field, true, "a store in memory");
     }
-    for field in numbers[2].iter().chain(&tls) {
+    for field in numbers[2..].iter().flatten().chain(&tls) {
         only_for(field, false, "a store elsewhere");
     }
-    let [max_keys, max_idempotency_keys, connections] = numbers;
+    let [max_keys, max_idempotency_keys, connections, new_keys_per_second] = numbers;
     let keys_max = MemoryOptions::KEYS_MAX as u64;
     if let Some(number) = max_keys.and_then(|field| bounded(&field, 1, keys_max, mistakes)) {
         store.memory.max_keys = number;
@@ -92,6 +93,8 @@ fn read_store(name: String, field: Field, mistakes: &mut Mistakes) -> StoreConfi
         store.memory.max_idempotency_keys = number;
     }
     store.connections = connections.and_then(|field| bounded(&field, 1, 64, mistakes));
+    let new_keys = new_keys_per_second.and_then(|field| bounded(&field, 1, 1_000_000_000, mistakes));
+    store.new_keys_per_second = new_keys.map(|number| number as u64);
     if let Some(field) = tls {
         store.tls = read_store_tls(field, mistakes);
     }
