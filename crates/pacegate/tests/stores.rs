@@ -542,13 +542,16 @@ async fn repetition_is_replayed_after_its_rule_moved_to_another_store() {
     let before = setup.limiter([rule("a", 5)]);
     let after = setup.limiter([hot_rule("a", 5), hot_rule("b", 1)]);
     for (key, first, second) in [("one", &before, &after), ("two", &after, &before)] {
-        let check = Check::new("user", "alice").idempotency("caller", key);
-        assert!(!first.check(&check).await.unwrap().replayed);
+        let check = check("alice").idempotency("caller", key);
+        let taken = first.check(&check).await.unwrap();
+        assert!(taken.allowed && !taken.replayed && !taken.answers.is_empty(), "{key}");
         let keys = setup.keys();
         let again = second.check(&check).await.unwrap();
-        assert!(again.allowed && again.replayed, "{key}");
+        assert!(again.allowed && again.replayed && again.answers.len() != taken.answers.len(), "{key}");
         assert_eq!(setup.keys(), keys, "{key}: nothing is charged");
         let each = second.check_each(&[check]).await.remove(0).unwrap();
-        assert!(each.replayed && each.answers.len() == again.answers.len());
+        assert!(each.replayed && each.answers.len() == again.answers.len(), "{key}");
     }
+    let left = [before.peek(&check("alice")).await.unwrap(), after.peek(&check("alice")).await.unwrap()];
+    assert_eq!(left.map(|look| remaining(&look)), [vec![Some(4)], vec![Some(4), Some(0)]]);
 }
