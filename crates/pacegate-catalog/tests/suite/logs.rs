@@ -55,12 +55,26 @@ pub(crate) async fn decisions_are_kept_and_filtered(place: &Place) {
     assert!(catalog.decision_page(DecisionFilter::default(), None, 1_001).await.is_err());
 }
 
+/// The text of an endpoint is too long for an index; its key has one.
+pub(crate) async fn decisions_are_found_by_the_key_of_their_endpoint(place: &Place) {
+    let catalog = place.open().await;
+    catalog.append_decisions(&[decision(place, 0), decision(place, 1)]).await.unwrap();
+    place.tamper("UPDATE pacegate_decision_log SET endpoint = '/other'").await;
+    let filter = DecisionFilter { endpoint: Some("/even".into()), ..DecisionFilter::default() };
+    let found = catalog.decision_page(filter, None, 10).await.unwrap();
+    let ids: Vec<_> = found.iter().map(|(_, record)| record.request_id.as_deref()).collect();
+    assert_eq!(ids, [Some("r-0")]);
+}
+
 /// What is not bounded before it comes here: only its own row may be lost.
 pub(crate) async fn refused_decision_costs_no_other_row(place: &Place) {
     let catalog = place.open().await;
     let mut all: Vec<DecisionRecord> = (0..700).map(|number| decision(place, number)).collect();
     all[123].method = Some("M".repeat(65));
     all[456].identifier = "a\0b".into();
+    // Some databases keep these texts; a time that is taken is refused by all.
+    place.tamper("CREATE UNIQUE INDEX one_at_a_time ON pacegate_decision_log (at)").await;
+    all[300].at = all[200].at;
     let refused = catalog.append_decisions(&all).await.unwrap();
     let mut kept = Vec::new();
     let mut after = None;
@@ -70,10 +84,11 @@ pub(crate) async fn refused_decision_costs_no_other_row(place: &Place) {
         after = page.last().map(|(number, _)| *number);
         kept.extend(page.into_iter().map(|(_, record)| record));
     }
-    assert!(refused <= 2, "{refused} rows were refused");
+    assert!((1..=3).contains(&refused), "{refused} rows were refused");
     assert_eq!(kept.len() as u64 + refused, 700);
     // As they come from the service, all are kept, and so is usage by such an identifier.
-    let bounded: Vec<DecisionRecord> = all.into_iter().map(DecisionRecord::bounded).collect();
+    let later = |(number, record)| DecisionRecord { at: place.after(number), ..record }.bounded();
+    let bounded: Vec<DecisionRecord> = (1_000..).zip(all).map(later).collect();
     assert_eq!(catalog.append_decisions(&bounded).await.unwrap(), 0);
     let usage = [used(place.now(), "a\0b", 1, 0), used(place.now(), &"u".repeat(5_000), 1, 0)];
     catalog.add_usage(Period::Minute, &usage).await.unwrap();

@@ -128,6 +128,7 @@ macro_rules! catalog_suite {
         ]);
         $crate::catalog_suite!($place, logs: [
             decisions_are_kept_and_filtered,
+            decisions_are_found_by_the_key_of_their_endpoint,
             refused_decision_costs_no_other_row,
             usage_adds_up,
             usage_pages_have_every_identifier_once,
