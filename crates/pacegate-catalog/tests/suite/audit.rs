@@ -162,6 +162,14 @@ pub(crate) async fn tampering_is_found(place: &Place) {
         assert_eq!(verified(&catalog).await, (11, vec![]), "{column}");
     }
 
+    // A record that no change wrote, after the newest one.
+    let copied = "at, actor_key, actor_id, actor_address, request_id, action, subject, user_key, user_id, before_json, after_json, hash";
+    place
+        .tamper(&format!("INSERT INTO pacegate_audit_log (sequence, {copied}) SELECT 12, {copied} FROM pacegate_audit_log WHERE sequence = 11"))
+        .await;
+    assert_eq!(verified(&catalog).await, (11, vec![AuditProblem::Record(12)]));
+    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 12").await;
+
     // The newest records cut off, one in the middle missing, and the oldest ones missing.
     for (deleted, intact) in [(11, 10), (6, 5), (1, 0)] {
         place.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence = {deleted}")).await;
