@@ -65,6 +65,9 @@ async fn a_transaction_pool_without_the_mode_is_refused_at_start() {
         let bouncer = PgBouncer::start_with(&server, "transaction", connections, SETTINGS);
         let error = Catalog::open(&bouncer.url()).await.unwrap_err();
         assert!(error.is_permanent() && error.to_string().contains("pooling=transaction"), "{error}");
+        // A statement that fails later says the same, after some of the tables were made.
+        let tables = server.query("SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'pacegate%'");
+        assert_eq!(tables, "0", "with {connections} connections");
     }
 }
 
