@@ -727,3 +727,24 @@ async fn deadline_of_a_guard_in_the_middle_of_a_chain_leaves_no_part_charged() {
     let left = decided(places[0].memory.apply_now(&peek, None)).remaining();
     assert_eq!(left, Some(10), "denied chains charge nothing");
 }
+
+#[tokio::test]
+async fn identities_are_kept_in_their_shards() {
+    let memories: [Arc<MemoryStore>; 4] = std::array::from_fn(|_| Arc::default());
+    let shards: Vec<Arc<dyn Store>> =
+        memories.iter().map(|memory| memory.clone() as Arc<dyn Store>).collect();
+    let shards = ShardedStore::try_new(shards).unwrap();
+    let limit = Limit::try_new(Algorithm::FixedWindow, 10, MINUTE).unwrap();
+    let counter = Counter::new("rule", "user", "");
+    // Another place would start the counter anew.
+    for (number, expected) in [0, 2, 3, 1, 3, 1, 3, 1, 2, 1, 3, 2].into_iter().enumerate() {
+        let identifier = format!("user-{number}");
+        let charges = [Charge::new(Key::new(&counter, &identifier, ""), &limit)];
+        let keys = || memories.each_ref().map(|memory| memory.keys());
+        let mut grown = keys();
+        let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+        assert!(decided(shards.apply(&[command], None).await.remove(0)).allowed);
+        grown[expected] += 1;
+        assert_eq!((shards.shard_of(&charges[0].key), keys()), (expected, grown), "{identifier}");
+    }
+}
