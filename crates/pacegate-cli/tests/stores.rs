@@ -22,10 +22,26 @@ use pacegate_testkit::effort;
 use pacegate_testkit::server::{MariaDb, Postgres, RedisCluster, RedisServer};
 use process::{Service, file, pacegate, run, started};
 
+/// Runs `serve`, which ends with exit code 1 and says nothing on stdout; gives back what it says on stderr.
+fn not_started(arguments: &[&str]) -> String {
+    let mut command = pacegate();
+    command.args(["serve", "--http", "127.0.0.1:0"]).args(arguments).stderr(Stdio::piped());
+    let (mut process, _, line) = started(&mut command);
+    if !line.is_empty() {
+        // It would run until the end of the test run.
+        process.kill().unwrap();
+        process.wait().unwrap();
+        panic!("it started: {line}");
+    }
+    let ended = process.wait_with_output().unwrap();
+    let errors = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{errors}");
+    errors
+}
+
 /// One line on stderr, exit 1, and nothing on stdout.
 fn refused(arguments: &[&str], reason: &str) {
-    let (code, output, errors) = run(&[&["serve", "--http", "127.0.0.1:0"], arguments].concat());
-    assert_eq!((code, output.as_str()), (1, ""), "{errors}");
+    let errors = not_started(arguments);
     assert_eq!(errors.trim().lines().count(), 1, "{errors}");
     assert!(errors.contains(reason), "{errors}");
 }
@@ -42,7 +58,7 @@ fn serve_says_in_one_line_what_is_wrong_with_its_store() {
     let server = RedisServer::start_with(&["--requirepass", "right"]);
     let with_password = format!("redis://:hunter2@{}", server.address());
     refused(&["--store", &with_password], "refuses the user or the password");
-    let (_, _, errors) = run(&["serve", "--store", &with_password]);
+    let errors = not_started(&["--store", &with_password]);
     assert!(!errors.contains("hunter2"), "{errors}");
     refused(
         &["--store", &format!("redis+cluster://:right@{}", server.address())],
@@ -86,8 +102,7 @@ fn serve_does_not_start_on_a_database_that_it_cannot_write_to() {
     database.query("GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited");
     let limited = database.url().replacen("pacegate:secret@", "limited:secret@", 1);
     refused(&["--store", &limited], "permission denied");
-    let (code, output, errors) = run(&["serve", "--http", "127.0.0.1:0", "--catalog", &limited]);
-    assert_eq!((code, output.as_str()), (1, ""), "{errors}");
+    let errors = not_started(&["--catalog", &limited]);
     assert!(errors.contains("error: catalog:") && errors.contains("permission denied"), "{errors}");
     database.query("GRANT INSERT ON pacegate_state TO limited");
     refused(&["--store", &limited], "permission denied");
