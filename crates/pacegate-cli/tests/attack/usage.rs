@@ -58,6 +58,9 @@ fn withstands(name: &str, check: impl Fn(usize) -> Value + Sync) {
     service.process.wait().unwrap();
     let disk = catalog_bytes(directory.path()).saturating_sub(disk);
 
+    let is_bounded = memory < 50 * MEBIBYTE && disk < 10 * MEBIBYTE;
+    assert!(is_bounded, "{memory} bytes of memory, {disk} in the catalog");
+
     let service = start(directory.path());
     let (_, usage) = service.ask("GET", "/api/v1/usage?limit=1000", "").unwrap();
     let rows = usage["usage"].as_array().unwrap();
@@ -68,8 +71,6 @@ fn withstands(name: &str, check: impl Fn(usize) -> Value + Sync) {
         rows.len()
     );
     assert!(rows.len() < 1_000 && total >= checks as u64, "nothing is lost: {total} in {} rows", rows.len());
-    assert!(memory < 50 * MEBIBYTE, "{memory} bytes of memory");
-    assert!(disk < 10 * MEBIBYTE, "{disk} bytes in the catalog");
     println!(
         "PASS attack_usage kind={name} checks={checks} memory_bytes={memory} catalog_bytes={disk} usage_rows={}",
         rows.len()
