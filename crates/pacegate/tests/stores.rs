@@ -468,7 +468,9 @@ async fn health_and_figures_are_told_by_store() {
             vec![
                 ("errors", Figure::Count(20)),
                 ("degraded", Figure::Count(20)),
-                ("breaker_openings", Figure::Count(1))
+                ("breaker_openings", Figure::Count(1)),
+                ("full", Figure::Count(0)),
+                ("over_budget", Figure::Count(0))
             ]
         )
     );
