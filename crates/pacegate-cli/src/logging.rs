@@ -14,15 +14,17 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
 use pacegate::{Config, LogFormat, TRACES, TracesConfig};
+use pacegate_server::foreign;
 use tokio::time::Instant;
 use tonic::transport::ClientTlsConfig;
-use tracing::Subscriber;
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Metadata, Subscriber};
 use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context as Scope, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
@@ -57,7 +59,7 @@ impl Logging {
         if traces.is_some() {
             global::set_text_map_propagator(TraceContextPropagator::new());
         }
-        subscriber(lines.with_filter(filter), traces.as_ref())
+        subscriber(lines.with_filter(filter.and(Bounded)), traces.as_ref())
             .try_init()
             .context("could not start logging")?;
         Ok(Self { traces })
@@ -89,6 +91,30 @@ fn subscriber(
         .with_target(false)
         .with_filter(Targets::new().with_target(TRACES, LevelFilter::INFO));
     Box::new(lines.with(spans))
+}
+
+/// Lets so many lines of libraries pass each second: callers can provoke those of `h2` as often as they like.
+struct Bounded;
+
+impl Bounded {
+    fn is_bounded(metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && !metadata.target().starts_with("pacegate")
+    }
+}
+
+impl<S> Filter<S> for Bounded {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Scope<'_, S>) -> bool {
+        !Self::is_bounded(metadata) || foreign::admits_line()
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        // Of the others nobody is asked again for each line.
+        if Self::is_bounded(metadata) { Interest::sometimes() } else { Interest::always() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::TRACE)
+    }
 }
 
 /// An exporter whose failures are told, once in a while.
@@ -187,6 +213,10 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -199,5 +229,38 @@ mod tests {
         assert!(!tracing::subscriber::with_default(subscriber(lines(), None), is_made));
         let provider = SdkTracerProvider::builder().build();
         assert!(tracing::subscriber::with_default(subscriber(lines(), Some(&provider)), is_made));
+    }
+
+    #[test]
+    fn lines_of_libraries_are_bounded_and_those_of_the_service_are_not() {
+        #[derive(Clone, Default)]
+        struct Written(Arc<Mutex<Vec<u8>>>);
+        impl Write for Written {
+            fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().write(line)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Written::default();
+        let lines = tracing_subscriber::fmt::layer().with_writer({
+            let written = written.clone();
+            move || written.clone()
+        });
+        let lines = lines.with_filter(EnvFilter::new("info").and(Bounded));
+        tracing::subscriber::with_default(subscriber(lines, None), || {
+            for _ in 0..500 {
+                tracing::warn!(target: "h2::proto::streams", "provoked");
+                tracing::debug!(target: "h2::proto::streams", "below the level");
+                tracing::warn!(target: "pacegate_server::door", "own");
+            }
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let (provoked, own) = (text.matches("provoked").count(), text.matches("own").count());
+        // Within one second or two.
+        assert!((10..=30).contains(&provoked), "{provoked}");
+        assert_eq!((own, text.matches("below").count()), (500, 0));
     }
 }

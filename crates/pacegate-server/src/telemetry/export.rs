@@ -16,6 +16,7 @@ use super::histogram::Counted;
 use super::rules::REASONS;
 use super::{CLASSES, Ending, process};
 use crate::app::Shared;
+use crate::foreign;
 
 /// What stores count about themselves: the name there, the name here, and what it means.
 const STORE_FIGURES: [(&str, &str, &str); 14] = [
@@ -167,7 +168,8 @@ impl Scrape {
         let to = ["normal", "warning", "throttled"].map(|state| [("to", state)]);
         let transitions: Vec<_> = to.into_iter().zip(shared.transitions.counts()).collect();
         page.counters("pacegate_state_transitions", "Keys that changed their state", &transitions)?;
-        let lines = shared.lines.held_back() + shared.transitions.held_back();
+        let lines =
+            shared.lines.held_back() + shared.transitions.held_back() + foreign::lines_held_back();
         page.counter("pacegate_log_lines_dropped", "Log lines that were too many", lines)?;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let labels = |protocol, status| [("protocol", protocol), ("status", status)];
