@@ -540,6 +540,18 @@ async fn connections_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_host_headers_are_refused() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &[]);
+    let mut stream = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(upstream.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connect_is_refused() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(&upstream.url, MANY, &[]);

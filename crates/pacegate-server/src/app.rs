@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use hyper::header::{ALLOW, HeaderValue};
+use hyper::header::{ALLOW, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, NamedLimit, Profile, StoreHealth};
 use pacegate_catalog::Actor;
@@ -205,6 +205,10 @@ impl App {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        // A proxy before the service may have gone by the other one.
+        if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            return ApiError::new(Code::InvalidInput, "the request must have one Host header").into_response();
+        }
         if self.checks && request.method() == Method::POST && rest::is_check(request.uri().path()) {
             return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();
         }

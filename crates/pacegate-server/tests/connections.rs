@@ -235,6 +235,20 @@ async fn connections_beyond_the_bound_wait_for_a_place() {
 }
 
 #[tokio::test]
+async fn two_host_headers_are_refused() {
+    let service = Service::start("").await;
+    for path in ["/v1/rate-limit/check", "/healthz"] {
+        let mut stream = TcpStream::connect(service.http).await.unwrap();
+        let method = if path == "/healthz" { "GET" } else { "POST" };
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nhost: b\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let response = read_response(&mut stream).await;
+        assert!(response.starts_with("HTTP/1.1 400"), "{response}");
+        assert!(response.contains("the request must have one Host header"), "{response}");
+    }
+}
+
+#[tokio::test]
 async fn garbage_closes_its_own_connection_only() {
     let service = Service::start("").await;
     for garbage in

@@ -62,6 +62,7 @@ enum Trouble {
     /// The client wants something that a reverse proxy does not do.
     Connect,
     BadTarget,
+    Hosts,
     Unreachable,
     Broken,
     Silent,
@@ -75,6 +76,9 @@ impl Trouble {
             }
             Self::BadTarget => {
                 (StatusCode::BAD_REQUEST, "INVALID_INPUT", "the request's target cannot be passed on")
+            }
+            Self::Hosts => {
+                (StatusCode::BAD_REQUEST, "INVALID_INPUT", "the request must have one Host header")
             }
             Self::Unreachable => (StatusCode::BAD_GATEWAY, "BAD_GATEWAY", "the upstream cannot be reached"),
             Self::Broken => {
@@ -136,6 +140,10 @@ impl Shared {
     async fn exchange(&self, mut request: Request<ClientBody>) -> Result<Response<AnswerBody>, Trouble> {
         if request.method() == Method::CONNECT {
             return Err(Trouble::Connect);
+        }
+        // The upstream may go by another one than whoever stands before the proxy.
+        if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            return Err(Trouble::Hosts);
         }
         let wants_websocket = !self.upstream.http2
             && request.version() == Version::HTTP_11
