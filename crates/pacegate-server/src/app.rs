@@ -16,7 +16,7 @@ use hyper::header::{ALLOW, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, NamedLimit, Profile, StoreHealth};
 use pacegate_catalog::Actor;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tracing::Instrument;
@@ -30,7 +30,7 @@ use crate::overload::Overload;
 use crate::peer::Peer;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
 use crate::respond::{ApiError, Code, Rendering};
-use crate::rest;
+use crate::rest::{self, Watchers};
 use crate::skew::Skew;
 use crate::telemetry::Telemetry;
 use crate::trace;
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
     /// Places for those who watch.
-    pub(crate) watchers: Arc<Semaphore>,
+    pub(crate) watchers: Arc<Watchers>,
     pub(crate) feed: rest::Feed,
     draining: AtomicBool,
     /// Whether the service ends: whatever goes on for ever ends then.
@@ -150,7 +150,7 @@ impl App {
             openapi: OnceLock::new(),
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
-            watchers: Arc::new(Semaphore::new(rest::WATCHERS_MAX)),
+            watchers: Arc::default(),
             feed: rest::Feed::default(),
             draining: AtomicBool::new(false),
             stopping: watch::Sender::new(false),

@@ -11,6 +11,7 @@ mod metrics;
 mod reset;
 mod routes;
 mod status;
+mod watchers;
 mod whoami;
 mod wire;
 
@@ -29,9 +30,10 @@ use crate::respond::{ApiError, Code};
 
 pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check_from;
-pub(crate) use live::{Feed, WATCHERS_MAX};
+pub(crate) use live::Feed;
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{operations, router, routes};
+pub(crate) use watchers::Watchers;
 pub(crate) use wire::{IDEMPOTENCY_HEADERS, idempotency_key, parse_strategy};
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];

@@ -162,12 +162,24 @@ async fn a_key_that_is_revoked_ends_its_stream() {
 async fn so_many_may_watch_and_no_more() {
     let service = Service::start(RULES).await;
     let mut watching = Vec::new();
-    for _ in 0..64 {
-        let mut events = Events::open(&service, "secret").await;
-        events.figures().await;
-        watching.push(events);
+    let mut readers = vec!["secret".to_owned()];
+    for name in 1..8 {
+        let name = name.to_string();
+        readers.push(service.catalog.create_key(&Actor::default(), "reader", &name, None).await.unwrap().1);
     }
-    let mut refused = Events::open(&service, "secret").await;
+    for reader in &readers {
+        for _ in 0..8 {
+            let mut events = Events::open(&service, reader).await;
+            events.figures().await;
+            watching.push(events);
+        }
+        // One reader cannot take the places of all.
+        if watching.len() < 64 {
+            let mut refused = Events::open(&service, reader).await;
+            assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 429 Too Many Requests");
+        }
+    }
+    let mut refused = Events::open(&service, &readers[0]).await;
     assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
     drop(watching);
     // Their places are free as soon as their ends are noticed.

@@ -16,19 +16,20 @@ use pacegate::{BreakerState, StoreHealth};
 use pacegate_catalog::UsageRecord;
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use utoipa::ToSchema;
 
 use super::json;
 use super::rfc3339;
+use super::watchers::Watching;
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::connection::Protocol;
 use crate::openapi::vocabulary as value;
 use crate::peer::{Peer, peer};
 use crate::profiles::now;
-use crate::respond::{ApiError, Code};
+use crate::respond::ApiError;
 use crate::telemetry::Counted;
 
 /// How often the figures are computed and sent.
@@ -39,8 +40,6 @@ const ADMIT_EVERY: u32 = 5;
 const KEYS_LISTED: usize = 10;
 /// How many rules are listed, those with the most denials first.
 const RULES_LISTED: usize = 100;
-/// How many may watch at once.
-pub(crate) const WATCHERS_MAX: usize = 64;
 
 /// What is happening now.
 #[derive(Debug, Serialize, ToSchema)]
@@ -128,6 +127,7 @@ struct Totals {
     tag = "Service",
     responses(
         (status = 200, description = "The figures.", body = Figures),
+        (status = 429, description = "The key watches too often already."),
         (status = 503, description = "Too many watch already."),
     )
 )]
@@ -135,15 +135,14 @@ pub(crate) async fn live(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
+    let reader = shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
     let wanted = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let started =
         Totals { at: shared.started, allowed: 0, blocked: 0, degraded: 0, latency: nothing(&shared) };
     if !wanted.contains("text/event-stream") {
         return Ok(json(StatusCode::OK, &figures(&shared, &started, &totals(&shared)).await));
     }
-    let place = shared.watchers.clone().try_acquire_owned();
-    let place = place.map_err(|_| ApiError::new(Code::ServiceUnavailable, "too many watch already"))?;
+    let place = shared.watchers.take(reader)?;
     let (peer, headers) = (peer(&request).cloned(), request.headers().clone());
     let events = events(shared.clone(), headers, peer, place).take_until(stopped(shared));
     Ok(([(CACHE_CONTROL, "no-store")], Sse::new(events)).into_response())
@@ -153,7 +152,7 @@ fn events(
     shared: Arc<Shared>,
     headers: HeaderMap,
     peer: Option<Peer>,
-    place: OwnedSemaphorePermit,
+    place: Watching,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let latest = subscribe(&shared);
     let state = Some((shared, latest, 0_u32, place));
