@@ -39,7 +39,7 @@ pub(crate) fn run(
     let config = Config::load(location.config.as_deref());
     let config =
         config.map_err(|errors| Failure::Misused(anyhow!("the configuration is not valid:\n{errors}")))?;
-    let CatalogConfig { url, audit_key } = config.catalog;
+    let CatalogConfig { url, audit_key, .. } = config.catalog;
     let url = location.catalog.clone().unwrap_or(url);
     if let Some(file) = Catalog::file(&url).context("catalog")?.filter(|file| !file.exists()) {
         if missing == Missing::Refused {

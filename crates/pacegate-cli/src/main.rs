@@ -8,6 +8,7 @@ mod catalog;
 mod check;
 mod client;
 mod config;
+mod files;
 mod import;
 mod keys;
 mod logging;

@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tower_layer::Layer;
 
 use crate::Failure;
+use crate::files;
 use crate::logging::Logging;
 use crate::output::say;
 use crate::serve::listen;
@@ -83,6 +84,7 @@ impl Proxy {
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
             Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
         })?;
+        files::allow_all();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()

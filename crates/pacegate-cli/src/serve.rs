@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
+use crate::files;
 use crate::logging::Logging;
 use crate::output::say;
 use crate::reload;
@@ -37,6 +38,9 @@ pub(crate) struct Serve {
     /// The address of the gRPC services; overrides server.grpc (127.0.0.1:8081).
     #[arg(long, value_name = "ADDRESS")]
     grpc: Option<SocketAddr>,
+    /// A second address of the REST API, for health checks and operators; overrides server.admin (none).
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
     /// Where counters are kept; overrides stores.default.url (memory:). Also redis://, rediss://, redis+sentinel://, redis+cluster://, mysql://, postgres://.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -73,6 +77,8 @@ impl Serve {
             config.server.http = http;
         }
         config.server.grpc = self.grpc.or(config.server.grpc);
+        config.server.admin = self.admin.or(config.server.admin);
+        files::allow_all();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -122,6 +128,11 @@ async fn serve(
         let grpc = listen(grpc).await?;
         said = format!("{said} and, for gRPC, on {}", grpc.local_addr()?);
         listeners = listeners.grpc(grpc);
+    }
+    if let Some(admin) = config.server.admin {
+        let admin = listen(admin).await?;
+        said = format!("{said}; operators are answered on {}", admin.local_addr()?);
+        listeners = listeners.admin(admin);
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

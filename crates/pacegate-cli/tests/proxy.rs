@@ -4,6 +4,7 @@
 mod process;
 mod upstream;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -13,7 +14,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -537,6 +538,27 @@ async fn connections_are_bounded() {
     );
     drop(socket);
     assert_eq!(timeout(Duration::from_secs(10), next).await.unwrap().unwrap().0, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_one_address_are_bounded() {
+    let upstream = Upstream::start().await;
+    let config = format!("server: {{max_connections: 10, max_connections_per_address: 2}}\n{MANY}");
+    let proxy = Proxy::start(&upstream.url, &config, &[]);
+    // WebSockets are in use for as long as they last.
+    let sockets =
+        [upgrade(&proxy, "/socket", "websocket").await, upgrade(&proxy, "/socket", "websocket").await];
+    let target: SocketAddr = proxy.url.trim_start_matches("http://").parse().unwrap();
+    let mut further = TcpStream::connect(target).await.unwrap();
+    assert_eq!(timeout(Duration::from_secs(10), further.read(&mut [0; 1])).await.unwrap().unwrap_or(0), 0);
+    let other = TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = other.connect(target).await.unwrap();
+    other.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    timeout(Duration::from_secs(10), other.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(sockets);
 }
 
 #[tokio::test(flavor = "multi_thread")]

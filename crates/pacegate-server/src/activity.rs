@@ -10,7 +10,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Request, Version};
 use pacegate::ServerConfig;
 use pin_project_lite::pin_project;
-use tokio::sync::Notify;
+
+use crate::door::Presence;
 
 /// How many looks make up the time a connection may be idle.
 const LOOKS: u32 = 4;
@@ -18,11 +19,11 @@ const LOOKS: u32 = 4;
 const GIVEN_UP_MAX: i64 = 1_000;
 
 /// What a connection has been doing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Activity {
     http2: AtomicBool,
-    /// Requests that are under way.
-    active: AtomicUsize,
+    /// Counts the requests that are under way.
+    presence: Arc<Presence>,
     /// Those among them that should end soon.
     short: AtomicUsize,
     /// Goes up whenever something happens.
@@ -32,7 +33,6 @@ pub(crate) struct Activity {
     quiet: AtomicU64,
     /// Requests given up, less those that were finished.
     given_up: AtomicI64,
-    cut: Notify,
 }
 
 /// What a look at a connection shows.
@@ -46,6 +46,18 @@ pub(crate) enum Verdict {
 }
 
 impl Activity {
+    pub(crate) fn new(presence: Arc<Presence>) -> Self {
+        Self {
+            http2: AtomicBool::new(false),
+            presence,
+            short: AtomicUsize::new(0),
+            progress: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            quiet: AtomicU64::new(0),
+            given_up: AtomicI64::new(0),
+        }
+    }
+
     /// How often to look.
     pub(crate) fn look_every(config: &ServerConfig) -> Duration {
         config.idle_timeout / LOOKS
@@ -62,7 +74,7 @@ impl Activity {
         if broken.is_some() {
             self.http2.store(true, Ordering::Relaxed);
         }
-        self.active.fetch_add(1, Ordering::Relaxed);
+        self.presence.enter();
         self.short.fetch_add(usize::from(!long), Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
         let begun = Begun { activity: self.clone(), long, finished: false, broken: broken.clone() };
@@ -74,23 +86,12 @@ impl Activity {
         self.progress.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is a request under way.
-    pub(crate) fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed) > 0
+    pub(crate) fn presence(&self) -> &Presence {
+        &self.presence
     }
 
     pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
-    }
-
-    /// Has the connection cut off.
-    pub(crate) fn cut_off(&self) {
-        self.cut.notify_one();
-    }
-
-    /// Completes when the connection is to be cut off.
-    pub(crate) async fn misbehaved(&self) {
-        self.cut.notified().await;
     }
 
     /// Judges what has happened since the last look.
@@ -103,7 +104,7 @@ impl Activity {
         let quiet = self.quiet.fetch_add(1, Ordering::Relaxed) + 1;
         let quiet_for = Self::look_every(config) * u32::try_from(quiet).unwrap_or(u32::MAX);
         // Asked to leave after the idle time, cut off after twice that.
-        if self.active.load(Ordering::Relaxed) == 0 {
+        if !self.presence.is_active() {
             return match quiet_for {
                 quiet_for if quiet_for >= config.idle_timeout * 2 => Verdict::Stuck,
                 quiet_for if quiet_for >= config.idle_timeout => Verdict::Idle,
@@ -140,7 +141,7 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         let activity = &*self.activity;
-        activity.active.fetch_sub(1, Ordering::Relaxed);
+        activity.presence.leave();
         activity.short.fetch_sub(usize::from(!self.long), Ordering::Relaxed);
         activity.progress.fetch_add(1, Ordering::Relaxed);
         let broken = self.broken.as_ref().is_some_and(|broken| broken.load(Ordering::Relaxed));
@@ -150,7 +151,7 @@ impl Drop for Begun {
                 activity.given_up.fetch_sub(1, Ordering::Relaxed);
             }
         } else if activity.given_up.fetch_add(1, Ordering::Relaxed) >= GIVEN_UP_MAX {
-            activity.cut_off();
+            activity.presence.cut_off();
         }
     }
 }

@@ -72,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) openapi: OnceLock<Result<Bytes, String>>,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
     /// Places for those who watch.
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) feed: rest::Feed,
@@ -150,6 +151,7 @@ impl App {
             openapi: OnceLock::new(),
             request_ids: RequestIds::new(),
             request_timeout: config.server.request_timeout,
+            idle_timeout: config.server.idle_timeout,
             watchers: Arc::default(),
             feed: rest::Feed::default(),
             draining: AtomicBool::new(false),
@@ -207,7 +209,8 @@ impl App {
     {
         // A proxy before the service may have gone by the other one.
         if request.headers().get_all(HOST).iter().nth(1).is_some() {
-            return ApiError::new(Code::InvalidInput, "the request must have one Host header").into_response();
+            return ApiError::new(Code::InvalidInput, "the request must have one Host header")
+                .into_response();
         }
         if self.checks && request.method() == Method::POST && rest::is_check(request.uri().path()) {
             return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();

@@ -1,7 +1,6 @@
 //! Who may: API keys with roles, addresses, and how often each may ask.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +11,10 @@ use pacegate::{Algorithm, Check, Config, Decision, Limit, Limiter, Role, Stores}
 use pacegate_catalog::Actor;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::time::Instant;
 
 use crate::live::Live;
-use crate::peer::{Identity, Peer};
+use crate::peer::{Identity, Peer, network_of};
 use crate::profiles::now;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
@@ -29,6 +29,8 @@ pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) ->
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// How often it is made sure that a long stream may go on.
+pub(crate) const ADMIT_EVERY: Duration = Duration::from_secs(2);
 /// How many wrong keys an address may try a minute.
 const ATTEMPTS_PER_MINUTE: u64 = 20;
 
@@ -124,6 +126,8 @@ pub(crate) struct Gate {
     admin_allow: Vec<IpNet>,
     /// Whether checks need a key as well.
     require_key: bool,
+    /// For how long a caller goes on while the catalog does not answer.
+    key_max_age: Duration,
     /// The service is limited by its own engine, in this process.
     own_limits: Limiter,
 }
@@ -135,6 +139,7 @@ impl Gate {
             live,
             admin_allow: config.server.admin_allow.clone(),
             require_key: config.server.require_key,
+            key_max_age: config.catalog.key_max_age,
             own_limits: own_limits(config, Stores::default()),
         }
     }
@@ -192,6 +197,31 @@ impl Gate {
         self.authenticate(headers, peer, need).await.map(drop)
     }
 
+    /// Completes when the caller of a stream of checks may not go on with it. That is looked at every few seconds: the key may have
+    /// been revoked, or the certificate may have expired.
+    pub(crate) async fn until_refused(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        need: Need,
+    ) -> ApiError {
+        let mut admitted = Instant::now();
+        loop {
+            tokio::time::sleep(ADMIT_EVERY).await;
+            if let Some(error) = peer.and_then(Peer::refusal) {
+                return error;
+            }
+            match self.admit_check(headers, peer, need).await {
+                Ok(()) => admitted = Instant::now(),
+                // A catalog that does not answer for a moment ends no stream.
+                Err(error)
+                    if !matches!(error.code, Code::Unauthenticated | Code::Forbidden)
+                        && admitted.elapsed() < self.key_max_age => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
     async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -199,7 +229,10 @@ impl Gate {
         need: Need,
     ) -> Result<Caller, ApiError> {
         let Some(candidate) = presented(headers) else {
-            // A certificate speaks for its owner where no key does.
+            // A certificate speaks for its owner where no key does, for as long as it is valid.
+            if let Some(error) = peer.and_then(Peer::refusal) {
+                return Err(error);
+            }
             if let Some(Identity { name, role: Some(role) }) = peer.and_then(|peer| peer.identity.as_deref())
             {
                 let caller = Caller { key_id: format!("certificate:{name}"), role: *role };
@@ -212,7 +245,7 @@ impl Gate {
         if self.admin_key.as_ref().is_some_and(|key| key.is(&digest)) {
             return Ok(Caller { key_id: AdminKey::ID.to_owned(), role: Role::Admin });
         }
-        let address = peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()));
+        let address = peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()).to_string());
         let Some(Live { keys, .. }) = self.live.as_deref() else {
             self.may_try(&address).await?;
             return Err(self.failed(&address));
@@ -281,17 +314,6 @@ fn own_limits(config: &Config, stores: Stores) -> Limiter {
 fn too_many(decision: &Decision, message: &str) -> ApiError {
     let seconds = decision.retry_after().map_or(1, pacegate_tower::headers::seconds_ceil);
     ApiError::new(Code::RateLimited, message).retry_after(seconds)
-}
-
-/// Whoever has one IPv6 address has the whole network.
-fn network_of(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let segments = address.segments();
-            Ipv6Addr::new(segments[0], segments[1], segments[2], segments[3], 0, 0, 0, 0).to_string()
-        }
-    }
 }
 
 fn presented(headers: &HeaderMap) -> Option<&[u8]> {

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::rt::{Read, Write};
@@ -17,16 +18,18 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pacegate::ServerConfig;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::activity::{Activity, Tracked, Verdict};
 use crate::app::App;
+use crate::auth::ADMIT_EVERY;
+use crate::door::Place;
 use crate::grpc::is_long;
 use crate::peer::Peer;
-use crate::tls::Tls;
+use crate::tls::{ClientCertificate, Tls};
 use crate::unread::{Lingering, Unread};
 
 /// The most memory a request's head can take, in bytes.
@@ -50,11 +53,26 @@ pub(crate) enum Phase {
     Stopping,
 }
 
-/// What is spoken on a connection.
+/// What is spoken on a connection, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
     Grpc,
+    /// HTTP at the operators' address.
+    Admin,
+}
+
+impl Protocol {
+    pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Admin];
+
+    /// What it is called in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// A connection to be served.
@@ -65,8 +83,7 @@ pub(crate) struct Connection {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) phases: watch::Receiver<Phase>,
     pub(crate) address: SocketAddr,
-    /// Free again when the connection ends.
-    pub(crate) _place: Option<OwnedSemaphorePermit>,
+    pub(crate) place: Place,
 }
 
 /// What the requests of one connection share.
@@ -90,32 +107,40 @@ impl Connection {
             let peer = Peer::from(self.address);
             return self.speak(TokioIo::new(stream), peer, lingering).await;
         };
-        let config = if self.protocol == Protocol::Http { tls.http() } else { tls.grpc() };
-        let handshake = TlsAcceptor::from(config).accept(stream);
+        let loaded = tls.loaded();
+        let config = if self.protocol == Protocol::Grpc { &loaded.grpc } else { &loaded.http };
+        let handshake = timeout(self.config.idle_timeout, TlsAcceptor::from(config.clone()).accept(stream));
         let late = || io::Error::from(io::ErrorKind::TimedOut);
-        let stream = match timeout(self.config.idle_timeout, handshake).await.unwrap_or_else(|_| Err(late()))
-        {
+        let handshake = tokio::select! {
+            handshake = handshake => handshake.unwrap_or_else(|_| Err(late())),
+            () = self.place.presence().is_cut_off() => Err(late()),
+        };
+        let stream = match handshake {
             Ok(stream) => stream,
             Err(error) => return tracing::debug!(%error, "a connection could not be encrypted"),
         };
-        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let identity = certificate.and_then(|certificate| tls.identify(certificate)).map(Arc::new);
-        let peer = Peer { address: self.address, identity };
+        let chain = stream.get_ref().1.peer_certificates();
+        let own = chain.and_then(<[_]>::first);
+        let identity = own.and_then(|certificate| tls.identify(certificate)).map(Arc::new);
+        let certificate = chain.map(|chain| Arc::new(ClientCertificate::new(tls, loaded, chain)));
+        let peer = Peer { address: self.address, identity, certificate };
         self.speak(TokioIo::new(stream), peer, lingering).await;
     }
 
     /// Serves one protocol or the other: each has futures of its own, so that none is larger than it has to be.
     async fn speak(self, io: impl Read + Write + Unpin + Send + 'static, peer: Peer, lingering: Lingering) {
-        let _present = self.app.shared.telemetry.connections(self.protocol).enter();
-        let activity = Arc::new(Activity::default());
+        let activity = Arc::new(Activity::new(self.place.presence().clone()));
+        let certificate = peer.certificate.clone();
         let requests =
             Arc::new(Requests { app: self.app.clone(), peer, activity: activity.clone(), lingering });
         match self.protocol {
-            Protocol::Http => {
-                self.watch(io, activity, service_fn(move |request| requests.clone().http(request))).await;
+            Protocol::Http | Protocol::Admin => {
+                let service = service_fn(move |request| requests.clone().http(request));
+                self.watch(io, certificate, activity, service).await;
             }
             Protocol::Grpc => {
-                self.watch(io, activity, service_fn(move |request| requests.clone().grpc(request))).await;
+                let service = service_fn(move |request| requests.clone().grpc(request));
+                self.watch(io, certificate, activity, service).await;
             }
         }
     }
@@ -124,6 +149,7 @@ impl Connection {
     async fn watch<S, B>(
         mut self,
         io: impl Read + Write + Unpin + Send + 'static,
+        certificate: Option<Arc<ClientCertificate>>,
         activity: Arc<Activity>,
         service: S,
     ) where
@@ -151,6 +177,9 @@ impl Connection {
         let mut looks = interval(Activity::look_every(&self.config));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.reset();
+        let has_certificate = certificate.is_some();
+        let mut refused =
+            OptionFuture::from(certificate.map(|certificate| Box::pin(certificate.until_invalid())));
         let mut ending = false;
         let mut left = interval_at(Instant::now() + LEAVE_WITHIN, LEAVE_WITHIN);
         let result = loop {
@@ -174,11 +203,19 @@ impl Connection {
                     }
                 }
                 // HTTP/2 ends when the client has answered, which not all do.
-                _ = left.tick(), if ending => if !activity.is_active() {
+                _ = left.tick(), if ending => if !activity.presence().is_active() {
                     return tracing::debug!("a client does not leave and is cut off");
                 },
-                () = activity.misbehaved() => {
-                    return tracing::debug!("a client gives up requests, or takes no answers, and is cut off");
+                () = activity.presence().is_cut_off() => {
+                    return tracing::debug!("a client misbehaves, or has to leave for another one, and is cut off");
+                }
+                _ = &mut refused, if has_certificate => {
+                    connection.as_mut().graceful_shutdown();
+                    // Streams find it out as well, and say why they end.
+                    match timeout(ADMIT_EVERY * 2, connection.as_mut()).await {
+                        Ok(result) => break result,
+                        Err(_) => return tracing::debug!("a client without a valid certificate is cut off"),
+                    }
                 }
                 _ = looks.tick() => match activity.look(&self.config) {
                     Verdict::Alive => {}

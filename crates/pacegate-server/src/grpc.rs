@@ -11,6 +11,7 @@ use std::future::ready;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
@@ -110,7 +111,7 @@ impl Services {
             HEALTH => self.health.clone().call(request),
             other => match self.rare.iter().find(|(name, _)| *name == other) {
                 Some((_, service)) => {
-                    Box::pin(service.clone().oneshot(request.map(|body| until_stopped(shared, body))))
+                    Box::pin(service.clone().oneshot(request.map(|body| while_used(shared, body))))
                 }
                 None => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
             },
@@ -147,10 +148,20 @@ async fn stopped(shared: Arc<Shared>) {
     let _ = shared.stopping.subscribe().wait_for(|stopping| *stopping).await;
 }
 
-/// A body that goes on for as long as the client likes, but not longer than the service.
-fn until_stopped(shared: &Arc<Shared>, body: Received<Incoming>) -> Body {
-    let frames = BodyStream::new(body).take_until(Box::pin(stopped(shared.clone())));
-    Body::new(StreamBody::new(frames))
+/// A body that goes on for as long as the client uses it, but not longer than the service.
+fn while_used(shared: &Arc<Shared>, body: Received<Incoming>) -> Body {
+    let received = Arc::new(AtomicU64::new(0));
+    let (shared, counted) = (shared.clone(), received.clone());
+    let unused = async move {
+        tokio::select! {
+            () = stopped(shared.clone()) => {}
+            () = stream::idle(&shared, &received) => {}
+        }
+    };
+    let count = move |_: &_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    Body::new(StreamBody::new(BodyStream::new(body).inspect(count).take_until(Box::pin(unused))))
 }
 
 /// Whether a request at this path goes on for as long as the client likes.

@@ -26,6 +26,8 @@ const NOTED_EVERY: Duration = Duration::from_secs(60);
 /// The keys this node has seen.
 pub(crate) struct Keys {
     catalog: Catalog,
+    /// How long a key is believed while the catalog does not answer.
+    max_age: Duration,
     /// By the hash of the secret.
     entries: Cache<[u8; 32], Entry>,
     /// Grows when the catalog was changed or restored. Revisions cannot be compared: a restored catalog has lower ones.
@@ -49,12 +51,14 @@ struct Entry {
     /// The generation before the key was read.
     generation: u64,
     loaded: Instant,
+    /// When the catalog did not answer, if that was the last time it was asked.
+    failed: Option<Instant>,
 }
 
 impl Keys {
-    pub(crate) fn new(catalog: Catalog, revision: Revision) -> Self {
+    pub(crate) fn new(catalog: Catalog, max_age: Duration, revision: Revision) -> Self {
         let seen = Mutex::new((revision.epoch, revision.all));
-        Self { catalog, entries: Cache::new(KEYS_MAX), generation: AtomicU64::new(0), seen }
+        Self { catalog, max_age, entries: Cache::new(KEYS_MAX), generation: AtomicU64::new(0), seen }
     }
 
     /// Takes note of changes.
@@ -75,7 +79,10 @@ impl Keys {
         let entry = self.entries.get(digest)?;
         let unchanged = entry.generation == self.generation.load(Ordering::Relaxed);
         let fresh_for = if unchanged { NOTED_EVERY } else { FRESH_FOR };
-        (entry.loaded.elapsed() < fresh_for).then_some(entry.key)
+        let age = entry.loaded.elapsed();
+        // A catalog that does not answer is not asked for every check.
+        let waits = entry.failed.is_some_and(|failed| failed.elapsed() < FRESH_FOR);
+        ((age < fresh_for || waits) && age < self.max_age).then_some(entry.key)
     }
 
     /// Whether there was a key with the secret of this hash.
@@ -83,7 +90,8 @@ impl Keys {
         self.entries.get(digest).is_some()
     }
 
-    /// Asks the catalog. While it does not answer, what was known last still holds.
+    /// Asks the catalog. While it does not answer, what was known last holds for as long as the configuration says: a node that
+    /// is cut off does not learn which keys are revoked.
     pub(crate) async fn look_up(
         &self,
         secret: &[u8],
@@ -98,16 +106,25 @@ impl Keys {
                     self.note_use(key);
                 }
                 if let Some(key) = &key {
-                    self.entries.insert(*digest, Entry { key: key.clone(), generation, loaded });
+                    self.entries
+                        .insert(*digest, Entry { key: key.clone(), generation, loaded, failed: None });
                 }
                 Ok(key)
             }
             Ok(None) => Ok(None),
-            Err(error) => match self.entries.get(digest) {
-                Some(entry) => Ok(Some(entry.key)),
+            Err(error) => match self.believed(digest) {
+                Some(key) => Ok(Some(key)),
                 None => Err(error.into()),
             },
         }
+    }
+
+    /// The key as it was known last, for a catalog that has just not answered.
+    fn believed(&self, digest: &[u8; 32]) -> Option<KnownKey> {
+        let entry = self.entries.get(digest).filter(|entry| entry.loaded.elapsed() < self.max_age)?;
+        let key = entry.key.clone();
+        self.entries.insert(*digest, Entry { failed: Some(Instant::now()), ..entry });
+        Some(key)
     }
 }
 
@@ -153,11 +170,12 @@ mod tests {
     use super::*;
 
     const DIGEST: [u8; 32] = [1; 32];
+    const MAX_AGE: Duration = Duration::from_secs(300);
 
     async fn keys() -> (Keys, String) {
         let catalog = Catalog::open("sqlite::memory:").await.unwrap();
         let (_, secret) = catalog.create_key(&Actor::default(), "reader", "k", None).await.unwrap();
-        (Keys::new(catalog, Revision { all: 50, ..Revision::default() }), secret)
+        (Keys::new(catalog, MAX_AGE, Revision { all: 50, ..Revision::default() }), secret)
     }
 
     /// Lets so much time pass that only the generation makes an entry believed.
@@ -196,5 +214,18 @@ mod tests {
         later().await;
         keys.advance(Revision { epoch: 1, all: 40, ..Revision::default() });
         assert!(keys.known(&DIGEST).is_none(), "the same number in another history");
+    }
+
+    #[tokio::test]
+    async fn key_is_believed_for_a_while_when_the_catalog_does_not_answer() {
+        let (keys, secret) = keys().await;
+        keys.look_up(secret.as_bytes(), &DIGEST).await.unwrap().unwrap();
+        tokio::time::pause();
+        tokio::time::advance(MAX_AGE - Duration::from_millis(500)).await;
+        assert!(keys.known(&DIGEST).is_none(), "the catalog is asked");
+        assert!(keys.believed(&DIGEST).is_some());
+        assert!(keys.known(&DIGEST).is_some(), "and not asked again at once");
+        tokio::time::advance(Duration::from_millis(500)).await;
+        assert!(keys.known(&DIGEST).is_none() && keys.believed(&DIGEST).is_none(), "it may be revoked");
     }
 }

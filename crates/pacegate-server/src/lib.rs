@@ -27,6 +27,7 @@ mod catalog_health;
 mod connection;
 mod dashboard;
 mod deprecation;
+pub mod door;
 pub mod foreign;
 mod grpc;
 mod journal;

@@ -33,12 +33,13 @@ impl Live {
     /// [`RegistryError`] when the catalog cannot be read or the rules contradict each other.
     pub async fn start(config: Config, stores: Stores, catalog: Catalog) -> Result<Arc<Self>, RegistryError> {
         let journal = Journal::new(&config, catalog.clone());
+        let key_max_age = config.catalog.key_max_age;
         let registry = Registry::start(config, stores, catalog.clone()).await?;
         let revision = registry.sources().catalog.revision;
         Ok(Arc::new(Self {
             limiter: registry.limiter().clone(),
             profiles: Profiles::new(catalog.clone(), revision),
-            keys: Keys::new(catalog.clone(), revision),
+            keys: Keys::new(catalog.clone(), key_max_age, revision),
             journal,
             catalog_health: CatalogHealth::new(catalog.clone()),
             catalog,

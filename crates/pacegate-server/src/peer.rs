@@ -1,10 +1,13 @@
 //! Who a request comes from: an address, and the names in a certificate if there is one.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use hyper::Request;
 use pacegate::Role;
+
+use crate::respond::{ApiError, Code};
+use crate::tls::ClientCertificate;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -13,6 +16,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Who it is, if it showed a certificate.
     pub(crate) identity: Option<Arc<Identity>>,
+    /// The certificate itself.
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
 }
 
 /// Who showed a certificate, and what the configuration lets them do.
@@ -23,6 +28,13 @@ pub(crate) struct Identity {
 }
 
 impl Peer {
+    /// Why its certificate does not count any more, if it does not.
+    pub(crate) fn refusal(&self) -> Option<ApiError> {
+        let invalid = self.certificate.as_ref().is_some_and(|certificate| !certificate.is_valid());
+        let message = "the client's certificate is not valid any more";
+        invalid.then(|| ApiError::new(Code::Unauthenticated, message))
+    }
+
     /// Its address, with IPv4 in IPv6 folded.
     pub(crate) fn ip(&self) -> IpAddr {
         self.address.ip().to_canonical()
@@ -31,7 +43,18 @@ impl Peer {
 
 impl From<SocketAddr> for Peer {
     fn from(address: SocketAddr) -> Self {
-        Self { address, identity: None }
+        Self { address, identity: None, certificate: None }
+    }
+}
+
+/// The address under which connections and attempts of `address` are counted: a host with one IPv6 address has its whole network.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
     }
 }
 

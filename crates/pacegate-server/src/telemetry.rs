@@ -7,17 +7,20 @@ mod histogram;
 mod process;
 mod rules;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use pacegate::{Decision, Gauge, Limiter, Timestamp};
+use pacegate::{Decision, Limiter, Timestamp};
 use tonic::Code;
 
 use crate::connection::Protocol;
+use crate::door::Figures as Door;
 use crate::profiles::now;
 pub(crate) use export::scrape;
 pub(crate) use histogram::{Counted, Histogram};
+pub(crate) use process::max_files;
 pub(crate) use rules::{Name as RuleName, Rule, Rules};
 
 /// How long checks take, in seconds: from a few microseconds in memory to a store's deadline and beyond.
@@ -57,8 +60,8 @@ pub(crate) struct Telemetry {
     latency: Vec<[Histogram; Ending::ALL.len()]>,
     http_responses: [AtomicU64; CLASSES.len()],
     grpc_responses: [AtomicU64; CODES],
-    http_connections: Gauge,
-    grpc_connections: Gauge,
+    /// By protocol.
+    doors: [Arc<Door>; Protocol::ALL.len()],
 }
 
 impl Telemetry {
@@ -72,8 +75,7 @@ impl Telemetry {
             latency: limiter.stores().health().map(of_store).collect(),
             http_responses: std::array::from_fn(|_| AtomicU64::new(0)),
             grpc_responses: std::array::from_fn(|_| AtomicU64::new(0)),
-            http_connections: Gauge::default(),
-            grpc_connections: Gauge::default(),
+            doors: Default::default(),
         }
     }
 
@@ -126,10 +128,8 @@ impl Telemetry {
         self.grpc_responses[code.min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn connections(&self, protocol: Protocol) -> &Gauge {
-        match protocol {
-            Protocol::Http => &self.http_connections,
-            Protocol::Grpc => &self.grpc_connections,
-        }
+    /// What happened to the connections of a protocol.
+    pub(crate) fn door(&self, protocol: Protocol) -> &Arc<Door> {
+        &self.doors[protocol as usize]
     }
 }

@@ -6,17 +6,22 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pacegate::{Role, TlsConfig};
+use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 use x509_parser::extensions::GeneralName;
 
+use crate::auth::ADMIT_EVERY;
 use crate::peer::Identity;
+use crate::profiles::now;
 
-/// What encrypted connections need. New connections use what was loaded last; those that there are go on as they began.
+/// What encrypted connections need. New connections use what was loaded last; those that there are
+/// go on with the service's certificate that they began with, for as long as the client's own is valid.
 #[derive(Debug)]
 pub struct Tls {
     config: TlsConfig,
@@ -25,9 +30,68 @@ pub struct Tls {
 
 /// What was made of the files, for each kind of listener.
 #[derive(Debug)]
-struct Loaded {
-    http: Arc<ServerConfig>,
-    grpc: Arc<ServerConfig>,
+pub(crate) struct Loaded {
+    pub(crate) http: Arc<ServerConfig>,
+    pub(crate) grpc: Arc<ServerConfig>,
+    /// Judges clients' certificates, if they have to show one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// The certificate that a client showed when it connected. It may expire, or its authority may be replaced, while the
+/// connection goes on.
+#[derive(Debug)]
+pub(crate) struct ClientCertificate {
+    tls: Arc<Tls>,
+    /// It, followed by those between it and its authority.
+    chain: Vec<CertificateDer<'static>>,
+    /// In seconds since 1970, the first of the chain.
+    expires_at: i64,
+    /// What it was last found valid with; `None` once it was not.
+    valid_with: Mutex<Option<Arc<Loaded>>>,
+}
+
+impl ClientCertificate {
+    /// The certificate of a connection that was let in with what was `loaded`.
+    pub(crate) fn new(tls: Arc<Tls>, loaded: Arc<Loaded>, chain: &[CertificateDer<'_>]) -> Self {
+        let expiry = |certificate: &CertificateDer<'_>| {
+            let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+            Some(certificate.validity().not_after.timestamp())
+        };
+        Self {
+            expires_at: chain.iter().filter_map(expiry).min().unwrap_or(i64::MAX),
+            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+            valid_with: Mutex::new(Some(loaded)),
+            tls,
+        }
+    }
+
+    /// Whether a client could still connect with it. It is judged anew when the files were loaded again.
+    pub(crate) fn is_valid(&self) -> bool {
+        let mut valid_with = self.valid_with.lock();
+        let Some(known) = &*valid_with else { return false };
+        let loaded = self.tls.loaded.load();
+        let is_valid =
+            self.expires_at > unix_seconds() && (Arc::ptr_eq(known, &loaded) || self.is_accepted_by(&loaded));
+        *valid_with = is_valid.then(|| Arc::clone(&loaded));
+        is_valid
+    }
+
+    /// Completes when it is not valid any more, which is looked at every few seconds.
+    pub(crate) async fn until_invalid(self: Arc<Self>) {
+        while self.is_valid() {
+            tokio::time::sleep(ADMIT_EVERY).await;
+        }
+    }
+
+    fn is_accepted_by(&self, loaded: &Loaded) -> bool {
+        let Some(verifier) = &loaded.verifier else { return true };
+        let Some((own, between)) = self.chain.split_first() else { return false };
+        verifier.verify_client_cert(own, between, UnixTime::now()).is_ok()
+    }
+}
+
+fn unix_seconds() -> i64 {
+    i64::try_from(now().as_micros() / 1_000_000).unwrap_or(i64::MAX)
 }
 
 /// Why connections cannot be encrypted with these files.
@@ -74,12 +138,9 @@ impl Tls {
         [cert, key].into_iter().chain(client_ca).map(AsRef::as_ref)
     }
 
-    pub(crate) fn http(&self) -> Arc<ServerConfig> {
-        self.loaded.load().http.clone()
-    }
-
-    pub(crate) fn grpc(&self) -> Arc<ServerConfig> {
-        self.loaded.load().grpc.clone()
+    /// What was loaded last.
+    pub(crate) fn loaded(&self) -> Arc<Loaded> {
+        self.loaded.load_full()
     }
 
     /// Whom a certificate names: the first name with a role, or else the first name.
@@ -106,8 +167,8 @@ impl Loaded {
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsError::Unsupported(error.to_string()))?;
-        let builder = match &config.client_ca {
-            None => builder.with_no_client_auth(),
+        let verifier = match &config.client_ca {
+            None => None,
             Some(file) => {
                 let mut authorities = RootCertStore::empty();
                 for certificate in self::certificates("client_ca", file)? {
@@ -118,8 +179,12 @@ impl Loaded {
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider)
                     .build()
                     .map_err(|error| unusable("client_ca", file, error.to_string()))?;
-                builder.with_client_cert_verifier(verifier)
+                Some(verifier)
             }
+        };
+        let builder = match verifier.clone() {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
         };
         let mut http = builder.with_single_cert(certificates, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
@@ -137,7 +202,7 @@ impl Loaded {
         let mut grpc = http.clone();
         http.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         grpc.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { http: Arc::new(http), grpc: Arc::new(grpc) })
+        Ok(Self { http: Arc::new(http), grpc: Arc::new(grpc), verifier })
     }
 }
 

@@ -5,12 +5,13 @@
 mod frames;
 mod sockets;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use frames::{DATA, END_STREAM, GO_AWAY, Target, Wire};
 use sockets::{Service, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const BODY: &str = r#"{"user_id":"u","endpoint":"/x"}"#;
 
@@ -38,6 +39,13 @@ async fn read_response(stream: &mut TcpStream) -> String {
 async fn ask(stream: &mut TcpStream) -> String {
     stream.write_all(format!("{}{BODY}", head()).as_bytes()).await.unwrap();
     read_response(stream).await
+}
+
+/// A connection from one of the machine's own addresses.
+async fn connect_from(source: [u8; 4], target: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((source, 0))).unwrap();
+    socket.connect(target).await.unwrap()
 }
 
 /// Whether the service says that it is ready, on a connection of its own.
@@ -232,6 +240,72 @@ async fn connections_beyond_the_bound_wait_for_a_place() {
     assert!(early.is_err(), "the only place is taken");
     drop(first);
     assert!(read_response(&mut second).await.contains("\"remaining\":"));
+}
+
+#[tokio::test]
+async fn address_with_too_many_connections_is_refused_and_others_are_served() {
+    let service = Service::start("server: {max_connections: 20, max_connections_per_address: 4}").await;
+    let mut slow = Vec::new();
+    for _ in 0..4 {
+        // The head of a request is there, so that none of them is idle.
+        let mut stream = connect_from([127, 0, 0, 2], service.http).await;
+        stream.write_all(head().as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    // Accepted after the others, so that their heads count.
+    assert!(is_ready(&service).await);
+    let mut further = connect_from([127, 0, 0, 2], service.http).await;
+    assert_eq!(soon(further.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
+    assert!(ask(&mut connect_from([127, 0, 0, 3], service.http).await).await.starts_with("HTTP/1.1 200"));
+    // A place is free again when one of them is answered and has left.
+    let mut first = slow.remove(0);
+    first.write_all(BODY.as_bytes()).await.unwrap();
+    assert!(read_response(&mut first).await.starts_with("HTTP/1.1 200"));
+    drop(first);
+    soon(async {
+        loop {
+            let mut again = connect_from([127, 0, 0, 2], service.http).await;
+            let _ = again.write_all(format!("{}{BODY}", head()).as_bytes()).await;
+            if read_response(&mut again).await.starts_with("HTTP/1.1 200") {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn silent_connections_leave_for_those_that_ask() {
+    let service = Service::start("server: {max_connections: 10, idle_timeout: 10m}").await;
+    let mut silent = Vec::new();
+    for target in [service.http, service.grpc] {
+        for source in [2, 3, 4] {
+            for _ in 0..4 {
+                silent.push(connect_from([127, 0, 0, source], target).await);
+            }
+        }
+    }
+    // More than there are places for at each address, and nothing but their age lets them go.
+    assert!(soon(is_ready(&service)).await);
+    let [_, grpc] = Target::both(&service);
+    assert!(soon(async { Wire::open(&grpc, &[]).await.is_answered(1).await }).await);
+    drop(silent);
+}
+
+#[tokio::test]
+async fn operators_have_an_address_of_their_own() {
+    let service = Service::start("server: {max_connections: 1}").await;
+    let mut busy = TcpStream::connect(service.http).await.unwrap();
+    busy.write_all(head().as_bytes()).await.unwrap();
+    let mut operator = TcpStream::connect(service.admin).await.unwrap();
+    for path in ["/healthz", "/readyz", "/metrics", "/api/v1/rules"] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nx-api-key: secret\r\n\r\n");
+        operator.write_all(request.as_bytes()).await.unwrap();
+        let mut start = [0; 15];
+        soon(operator.read_exact(&mut start)).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200 OK", "{path}");
+        operator = TcpStream::connect(service.admin).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -252,15 +252,41 @@ async fn pings_and_settings_do_no_harm() {
 }
 
 #[tokio::test]
+async fn idle_stream_of_checks_ends() {
+    let service = Service::start("server: {idle_timeout: 500ms}").await;
+    for path in [Target::stream(&service).path, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"] {
+        let target = Target { path, ..Target::stream(&service) };
+        let mut wire = Wire::open(&target, &[]).await;
+        wire.begin(1).await.unwrap();
+        let since = Instant::now();
+        // Its head, and its trailers.
+        while wire.next().await.unwrap().flags & END_STREAM == 0 {}
+        assert!(since.elapsed() >= Duration::from_millis(450), "{path} {:?}", since.elapsed());
+    }
+    // One that is used goes on.
+    let target = Target::stream(&service);
+    let mut wire = Wire::open(&target, &[]).await;
+    wire.begin(1).await.unwrap();
+    for number in 0..5 {
+        wire.send(DATA, 0, 1, &target.body()).await.unwrap();
+        while wire.next().await.unwrap().kind != DATA {}
+        if number < 4 {
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_vanished_is_noticed() {
     let service = Service::start("server: {idle_timeout: 300ms, max_connections: 1}").await;
     let proxy = FaultProxy::start(service.grpc).await;
-    let through = Target { address: proxy.address(), ..Target::stream(&service) };
+    let path = "/grpc.health.v1.Health/Watch";
+    let through = Target { address: proxy.address(), path, ..Target::stream(&service) };
     let mut wire = Wire::open(&through, &[]).await;
     wire.begin(1).await.unwrap();
-    wire.send(DATA, 0, 1, &through.body()).await.unwrap();
+    wire.send(DATA, END_STREAM, 1, &[0; 5]).await.unwrap();
     assert!(wire.next().await.unwrap().is_ok());
-    // A stream may be quiet for as long as it likes, as long as there is somebody: several times the idle time passes.
+    // A watched health may stay the same for as long as it likes: several times the idle time passes.
     let quiet = async {
         while let Some(frame) = wire.next().await {
             assert_ne!(frame.kind, GO_AWAY);

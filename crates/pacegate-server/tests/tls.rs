@@ -343,5 +343,39 @@ async fn another_authority_for_clients_can_be_loaded_too() {
     for wire in WIRES {
         assert!(caller.check(&service, wire).await.is_err(), "{wire:?}");
     }
-    assert_eq!(before.check(None).await, Ok(200));
+    // Connections that were made before are closed as well.
+    soon(async {
+        while before.check(None).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn certificate_that_is_not_valid_any_more_opens_nothing() {
+    let files = Files::new();
+    let tls = "client_ca: {}/authority.pem, identities: {orders.example.org: checker}";
+    let service = files.service_with(tls, "require_key: true").await;
+    let caller = files.named(&["orders.example.org"]);
+    let mut before = Vec::new();
+    for wire in WIRES {
+        let mut connection = caller.open(&service, wire).await.unwrap();
+        assert_eq!(connection.check(None).await, Ok(200), "{wire:?}");
+        before.push((wire, connection));
+    }
+    let mut stream = caller.open(&service, Wire::Grpc).await.unwrap().check_stream().await;
+    // Loaded again with the same authority, all of them go on.
+    service.tls.as_ref().unwrap().reload().unwrap();
+    for (wire, connection) in &mut before {
+        assert_eq!(connection.check(None).await, Ok(200), "{wire:?}");
+    }
+    fs::write(files.path().join("authority.pem"), Authority::new().certificate()).unwrap();
+    service.tls.as_ref().unwrap().reload().unwrap();
+    for (wire, connection) in &mut before {
+        // It is refused at once, or the connection is closed already.
+        assert_ne!(connection.check(None).await, Ok(200), "{wire:?}");
+    }
+    let end = soon(stream.message()).await.unwrap_err();
+    assert_eq!(end.code(), tonic::Code::Unauthenticated, "{end}");
 }

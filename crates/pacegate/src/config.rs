@@ -93,7 +93,9 @@ pub struct ServerConfig {
     pub http: SocketAddr,
     /// The address of the gRPC services; `None` for none.
     pub grpc: Option<SocketAddr>,
-    /// How connections are encrypted, to both addresses; not at all unless it is set.
+    /// A second address of the REST API, for health checks and operators, whose connections have places of their own; `None` for none.
+    pub admin: Option<SocketAddr>,
+    /// How connections are encrypted, to all addresses; not at all unless it is set.
     pub tls: Option<TlsConfig>,
     /// Who may use admin operations, by address; nobody is excluded when it is empty.
     pub admin_allow: Vec<IpNet>,
@@ -105,6 +107,9 @@ pub struct ServerConfig {
     pub require_key: bool,
     /// How many connections are served at once; more wait in the operating system's queue.
     pub max_connections: usize,
+    /// How many of them one client address can have, an IPv6 network of 64 bits being one address; those of `trusted_proxies` are
+    /// not counted. See [`connections_per_address`](Self::connections_per_address).
+    pub max_connections_per_address: Option<usize>,
     /// How many requests one connection can have under way at once, where it can have several.
     pub max_streams: usize,
     /// How many checks this node decides a second at most; `None` for any number. Further ones are refused at once.
@@ -115,6 +120,13 @@ pub struct ServerConfig {
     pub request_timeout: Duration,
     /// For how long a service that is told to stop says that it is not ready, and serves on: long enough for load balancers to turn away.
     pub drain_delay: Duration,
+}
+
+impl ServerConfig {
+    /// How many connections one address can have where there can be `max`: what is set, or a tenth, at least 256 and at most half.
+    pub fn connections_per_address(&self, max: usize) -> usize {
+        self.max_connections_per_address.unwrap_or((max / 10).max(256).min(max / 2)).max(1)
+    }
 }
 
 /// How connections are encrypted, with files in PEM.
@@ -162,6 +174,8 @@ pub struct CatalogConfig {
     pub url: String,
     /// The secret that the audit trail is keyed with; kept beside or in the database without one.
     pub audit_key: Option<String>,
+    /// How long an API key that was looked up is accepted while the database does not answer.
+    pub key_max_age: Duration,
 }
 
 impl fmt::Debug for CatalogConfig {
@@ -331,12 +345,14 @@ impl Default for Config {
             server: ServerConfig {
                 http: SocketAddr::from(([127, 0, 0, 1], 8080)),
                 grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
+                admin: None,
                 tls: None,
                 admin_allow: Vec::new(),
                 trusted_proxies: Vec::new(),
                 ipv6_prefix: IPV6_PREFIX,
                 require_key: false,
                 max_connections: 10_000,
+                max_connections_per_address: None,
                 max_streams: 256,
                 max_checks_per_second: None,
                 idle_timeout: Duration::from_secs(30),
@@ -345,7 +361,11 @@ impl Default for Config {
             },
             management: ManagementConfig { reads_per_minute: 1_000, writes_per_minute: 100 },
             stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
-            catalog: CatalogConfig { url: "sqlite://pacegate.db".into(), audit_key: None },
+            catalog: CatalogConfig {
+                url: "sqlite://pacegate.db".into(),
+                audit_key: None,
+                key_max_age: Duration::from_secs(300),
+            },
             decision_log: DecisionLogConfig { allowed: 1.0, denied: 1.0, rows_per_second: 10, queue: 10_000 },
             retention: RetentionConfig {
                 audit: DAY * 90,

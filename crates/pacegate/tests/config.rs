@@ -324,6 +324,31 @@ fn trusted_proxies_are_read_and_there_are_none_by_default() {
 }
 
 #[test]
+fn bounds_of_connections_are_read() {
+    let server = |text: &str| parse(&format!("server: {{{text}}}"), &[]).map(|config| config.server);
+    let default = server("").unwrap();
+    assert_eq!((default.admin, default.connections_per_address(10_000)), (None, 1_000));
+    // Enough for a pool, and never all of them.
+    for (max, expected) in [(1_000_000, 100_000), (1_000, 256), (400, 200), (3, 1), (1, 1)] {
+        assert_eq!(default.connections_per_address(max), expected, "{max}");
+    }
+    let set = server("max_connections_per_address: 7, admin: \"127.0.0.1:8082\"").unwrap();
+    assert_eq!((set.admin, set.connections_per_address(10_000)), (Some(([127, 0, 0, 1], 8082).into()), 7));
+    assert_eq!(server("admin: none").unwrap().admin, None);
+    let error = server("max_connections_per_address: 0").unwrap_err();
+    assert!(error.contains("server.max_connections_per_address: must be between 1 and"), "{error}");
+}
+
+#[test]
+fn age_of_keys_is_read() {
+    let age = |text: &str| parse(text, &[]).map(|config| config.catalog.key_max_age);
+    assert_eq!(age("").unwrap(), Duration::from_secs(300));
+    assert_eq!(age("catalog: {key_max_age: 30s}").unwrap(), Duration::from_secs(30));
+    let error = age("catalog: {key_max_age: 2days}").unwrap_err();
+    assert!(error.contains("catalog.key_max_age: must be between 1s and 1day"), "{error}");
+}
+
+#[test]
 fn encryption_is_read_and_its_mistakes_are_reported() {
     let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, 10.0.0.7: reader}}}";
     let tls = parse(text, &[]).unwrap().server.tls.unwrap();

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use pacegate_server::door::Busy;
 use pacegate_server::unread::RequestBody as ClientBody;
 use pacegate_tower::ResponseBody;
 use tokio::time::{Instant, Sleep};
-
-use super::connection::Begun;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -74,7 +73,7 @@ impl Body for RequestBody {
 pub(super) struct AnswerBody {
     source: Source,
     /// The request is under way until all of this is sent.
-    _begun: Option<Begun>,
+    _busy: Option<Busy>,
 }
 
 #[derive(Debug)]
@@ -91,18 +90,18 @@ enum Source {
 
 impl AnswerBody {
     pub(super) fn upstream(inner: Incoming, movement: Movement, timeout: Duration) -> Self {
-        Self { source: Source::Upstream { inner, movement, timeout, silence: None }, _begun: None }
+        Self { source: Source::Upstream { inner, movement, timeout, silence: None }, _busy: None }
     }
 
-    /// Keeps `begun` as long as the body.
-    pub(super) fn until_the_end(self, begun: Begun) -> Self {
-        Self { _begun: Some(begun), ..self }
+    /// Keeps `busy` as long as the body.
+    pub(super) fn until_the_end(self, busy: Busy) -> Self {
+        Self { _busy: Some(busy), ..self }
     }
 }
 
 impl ResponseBody for AnswerBody {
     fn from_bytes(bytes: Bytes) -> Self {
-        Self { source: Source::Own(Full::new(bytes)), _begun: None }
+        Self { source: Source::Own(Full::new(bytes)), _busy: None }
     }
 }
 

@@ -14,10 +14,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pacegate::ServerConfig;
 use pacegate_server::App;
+use pacegate_server::door;
 use pacegate_server::unread::{Lingering, Unread};
 use pacegate_tower::Pacegate;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tower_service::Service;
@@ -30,7 +31,7 @@ use super::trace;
 pub(super) type Limited = Pacegate<Forward>;
 
 /// A place among the connections, shared with the WebSocket that a connection may become.
-pub(super) type Place = Arc<Option<OwnedSemaphorePermit>>;
+pub(super) type Place = Arc<door::Place>;
 
 /// The most memory a request's head can take, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -55,43 +56,6 @@ pub(super) struct Connection {
     pub(super) place: Place,
 }
 
-/// How much a connection is used.
-#[derive(Debug, Default)]
-struct Use {
-    /// How many requests there have been.
-    begun: AtomicUsize,
-    /// How many of them have not been answered to the end.
-    active: AtomicUsize,
-}
-
-impl Use {
-    fn begun(&self) -> usize {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed) > 0
-    }
-}
-
-/// A request that is not answered to the end; goes with its answer's body.
-#[derive(Debug)]
-pub(super) struct Begun(Arc<Use>);
-
-impl Begun {
-    fn new(usage: &Arc<Use>) -> Self {
-        usage.begun.fetch_add(1, Ordering::Relaxed);
-        usage.active.fetch_add(1, Ordering::Relaxed);
-        Self(usage.clone())
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Connection {
     pub(super) async fn serve(self, stream: TcpStream) {
         let Self { service, app, config, peer, mut stopping, place } = self;
@@ -103,11 +67,14 @@ impl Connection {
         let lingering = Lingering::default();
         let stream = lingering.stream(Box::pin(stream));
 
-        let usage = Arc::new(Use::default());
+        let presence = place.presence().clone();
+        // How many requests there have been.
+        let begun = Arc::new(AtomicUsize::new(0));
         let requests = service_fn({
-            let usage = usage.clone();
+            let (presence, begun) = (presence.clone(), begun.clone());
             move |request: Request<Incoming>| {
-                let begun = Begun::new(&usage);
+                begun.fetch_add(1, Ordering::Relaxed);
+                let busy = presence.begin();
                 let (unread, mut request) = Unread::watch(request);
                 let lingering = lingering.clone();
                 request.extensions_mut().insert(peer);
@@ -123,7 +90,7 @@ impl Connection {
                     response.headers_mut().insert(REQUEST_ID, id);
                     app.count_response(response.status());
                     unread.settle(&mut response, &lingering).await;
-                    Ok::<_, Infallible>(response.map(|body| body.until_the_end(begun)))
+                    Ok::<_, Infallible>(response.map(|body| body.until_the_end(busy)))
                 }
             }
         });
@@ -141,15 +108,18 @@ impl Connection {
                 // The sender outlives all connections.
                 _ = stopping.changed(), if !ending => {
                     // Whoever came just now has a request on its way.
-                    if usage.begun() == 0
+                    if begun.load(Ordering::Relaxed) == 0
                         && let Ok(result) = timeout(LAST_REQUEST, connection.as_mut()).await
                     {
                         break result;
                     }
                 }
+                () = presence.is_cut_off() => {
+                    return tracing::debug!("a client without a request has to leave for another one");
+                }
                 _ = looks.tick() => {
-                    let begun = usage.begun();
-                    if usage.is_active() || begun != std::mem::replace(&mut seen, begun) {
+                    let begun = begun.load(Ordering::Relaxed);
+                    if presence.is_active() || begun != std::mem::replace(&mut seen, begun) {
                         continue;
                     }
                     if ending {

@@ -12,13 +12,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use super::body::Movement;
 use super::connection::Place;
 
-/// Copies between both sides once they are ready. `_place` is taken for as long.
+/// Copies between both sides once they are ready. `place` is taken for as long, and not to be left for another connection.
 pub(super) async fn join(
     client: OnUpgrade,
     upstream: OnUpgrade,
     silence_max: Duration,
-    _place: Option<Place>,
+    place: Option<Place>,
 ) {
+    let _busy = place.as_ref().map(|place| place.presence().begin());
     let (client, upstream) = match tokio::try_join!(client, upstream) {
         Ok(both) => both,
         Err(error) => return tracing::debug!(%error, "a connection did not become a WebSocket"),

@@ -267,8 +267,9 @@ impl rate_limiter_server::RateLimiter for Limiter {
     ) -> Result<Response<Self::CheckStreamStream>, Status> {
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
         respond(request, |request| async move {
+            let peer = peer(request.extensions()).cloned();
             let (headers, messages) = self.admit(request, Need::Check).await?;
-            Ok(stream::answer(self.shared.clone(), headers, messages, connection))
+            Ok(stream::answer(self.shared.clone(), headers, peer, messages, connection))
         })
         .await
     }

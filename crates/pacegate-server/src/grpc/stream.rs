@@ -1,6 +1,7 @@
 //! A stream of checks, answered in their order.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::stream::StreamExt;
 use hyper::HeaderMap;
@@ -16,19 +17,24 @@ use super::limiter::decide_one;
 use super::stopped;
 use crate::activity::Activity;
 use crate::app::Shared;
+use crate::auth::Need;
+use crate::peer::Peer;
 use crate::request_id::request_id;
 use crate::rest::IDEMPOTENCY_HEADERS;
 
 /// How many checks of one stream are under way at once, and how many answers wait to be taken. Beyond that the client is not read from.
 const PENDING_MAX: usize = 64;
+/// How many looks make up the time a stream may be idle.
+const LOOKS: u32 = 4;
 
 /// The answers of a stream.
 pub(super) type Answers = ReceiverStream<Result<CheckResult, Status>>;
 
-/// Answers `messages` as they come, until the client ends them or does not take its answers, or the service ends.
+/// Answers `messages` as they come, until the client ends them, is idle, may not go on or does not take its answers, or the service ends.
 pub(super) fn answer(
     shared: Arc<Shared>,
     mut headers: HeaderMap,
+    peer: Option<Peer>,
     messages: Streaming<CheckRequest>,
     connection: Option<Arc<Activity>>,
 ) -> Answers {
@@ -38,9 +44,23 @@ pub(super) fn answer(
     }
     let (sender, receiver) = mpsc::channel(PENDING_MAX);
     tokio::spawn(async move {
+        let (received, end) = (AtomicU64::new(0), OnceLock::new());
+        let ended = async {
+            let status = tokio::select! {
+                () = stopped(shared.clone()) => {
+                    Status::unavailable("the service is stopping; open the stream again")
+                }
+                () = idle(&shared, &received) => {
+                    Status::unavailable("the stream was idle for server.idle_timeout; open it again")
+                }
+                error = shared.gate.until_refused(&headers, peer.as_ref(), Need::Check) => error.into(),
+            };
+            let _ = end.set(status);
+        };
         let decided = messages
-            .take_until(Box::pin(stopped(shared.clone())))
+            .take_until(Box::pin(ended))
             .map(|message| {
+                received.fetch_add(1, Ordering::Relaxed);
                 let (shared, headers) = (&shared, &headers);
                 async move {
                     let result = match decide_one(shared, headers, message?).await {
@@ -57,15 +77,25 @@ pub(super) fn answer(
                 Ok(()) => {}
                 // A client that takes no answers must not hold what it does not use.
                 Err(SendTimeoutError::Timeout(_)) => {
-                    return connection.iter().for_each(|connection| connection.cut_off());
+                    return connection.iter().for_each(|connection| connection.presence().cut_off());
                 }
                 Err(SendTimeoutError::Closed(_)) => return,
             }
         }
-        if *shared.stopping.borrow() {
-            let stopping = Status::unavailable("the service is stopping; open the stream again");
-            let _ = sender.send_timeout(Err(stopping), shared.request_timeout).await;
+        if let Some(status) = end.get() {
+            let _ = sender.send_timeout(Err(status.clone()), shared.request_timeout).await;
         }
     });
     ReceiverStream::new(receiver)
+}
+
+/// Completes when no message was received for as long as a client may be idle.
+pub(super) async fn idle(shared: &Shared, received: &AtomicU64) {
+    let (mut seen, mut quiet) = (0, 0);
+    while quiet < LOOKS {
+        tokio::time::sleep(shared.idle_timeout / LOOKS).await;
+        let received = received.load(Ordering::Relaxed);
+        quiet = if received == seen { quiet + 1 } else { 0 };
+        seen = received;
+    }
 }

@@ -262,8 +262,7 @@ async fn figures(shared: &Shared, before: &Totals, now_: &Totals) -> Figures {
     let of = |share| latency.quantile(share).map(|seconds| (seconds * 1e6).round() / 1e3);
     let (heaviest, most_blocked) =
         shared.live.as_ref().map(|live| live.journal.top(KEYS_LISTED)).unwrap_or_default();
-    let connections = [Protocol::Http, Protocol::Grpc]
-        .map(|protocol| shared.telemetry.connections(protocol).level().value());
+    let connections = Protocol::ALL.map(|protocol| shared.telemetry.door(protocol).open.level().value());
     Figures {
         at: rfc3339(now()),
         version: env!("CARGO_PKG_VERSION"),

@@ -16,7 +16,8 @@ use super::histogram::Counted;
 use super::rules::REASONS;
 use super::{CLASSES, Ending, process};
 use crate::app::Shared;
-use crate::foreign;
+use crate::connection::Protocol;
+use crate::{door, foreign};
 
 /// What stores count about themselves: the name there, the name here, and what it means.
 const STORE_FIGURES: [(&str, &str, &str); 14] = [
@@ -168,8 +169,10 @@ impl Scrape {
         let to = ["normal", "warning", "throttled"].map(|state| [("to", state)]);
         let transitions: Vec<_> = to.into_iter().zip(shared.transitions.counts()).collect();
         page.counters("pacegate_state_transitions", "Keys that changed their state", &transitions)?;
-        let lines =
-            shared.lines.held_back() + shared.transitions.held_back() + foreign::lines_held_back();
+        let lines = shared.lines.held_back()
+            + shared.transitions.held_back()
+            + door::lines_held_back()
+            + foreign::lines_held_back();
         page.counter("pacegate_log_lines_dropped", "Log lines that were too many", lines)?;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let labels = |protocol, status| [("protocol", protocol), ("status", status)];
@@ -185,11 +188,15 @@ impl Scrape {
         let overloaded = shared.overload.refused().map(|(reason, count)| ([("reason", reason)], count));
         let help = "Requests that were refused at once because the node was overloaded";
         page.counters("pacegate_overloaded", help, &overloaded)?;
-        let connections = [
-            ([("protocol", "http")], telemetry.http_connections.level().value()),
-            ([("protocol", "grpc")], telemetry.grpc_connections.level().value()),
-        ];
-        page.gauges("pacegate_connections", "Connections of clients that are open now", &connections)?;
+        let doors = Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.door(protocol)));
+        let open = doors.map(|(labels, door)| (labels, door.open.level().value()));
+        page.gauges("pacegate_connections", "Connections of clients that are open now", &open)?;
+        let refused = doors.map(|(labels, door)| (labels, count(&door.refused)));
+        let help = "Connections that were refused because their address had too many";
+        page.counters("pacegate_connections_refused", help, &refused)?;
+        let evicted = doors.map(|(labels, door)| (labels, count(&door.evicted)));
+        let help = "Connections without a request that were closed to make room for others";
+        page.counters("pacegate_connections_evicted", help, &evicted)?;
         if let Some(live) = &shared.live {
             page.counter("pacegate_log_dropped", "Decisions that were not kept", live.journal.dropped())?;
             let help = "Rows of usage that were removed because there were too many";

@@ -16,10 +16,7 @@ pub(super) struct Figures {
 pub(super) fn figures() -> Figures {
     let Ok(process) = Process::myself() else { return Figures::default() };
     let open_files = process.fd_count().ok().map(|count| count as u64);
-    let max_files = process.limits().ok().and_then(|limits| match limits.max_open_files.soft_limit {
-        LimitValue::Value(value) => Some(value),
-        LimitValue::Unlimited => None,
-    });
+    let max_files = max_files_of(&process);
     let Ok(stat) = process.stat() else { return Figures { open_files, max_files, ..Figures::default() } };
     let ticks = procfs::ticks_per_second() as f64;
     Figures {
@@ -29,5 +26,17 @@ pub(super) fn figures() -> Figures {
         threads: u64::try_from(stat.num_threads).ok(),
         open_files,
         max_files,
+    }
+}
+
+/// How many files this process can have open; `None` for any number, or where the operating system does not tell.
+pub(crate) fn max_files() -> Option<u64> {
+    max_files_of(&Process::myself().ok()?)
+}
+
+fn max_files_of(process: &Process) -> Option<u64> {
+    match process.limits().ok()?.max_open_files.soft_limit {
+        LimitValue::Value(value) => Some(value),
+        LimitValue::Unlimited => None,
     }
 }

@@ -13,7 +13,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
-use pacegate_proto::v1::{CheckRequest, ResetRequest};
+use pacegate_proto::v1::{CheckRequest, CheckResult, ResetRequest};
 use pacegate_testkit::server::{Authority, Signed};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tonic::Code;
+use tonic::{Code, Streaming};
 use tower::util::BoxCloneSyncService;
 
 use crate::sockets::{Service, soon};
@@ -143,6 +143,12 @@ impl Connection {
     /// The status of a check, made with this API key.
     pub async fn check(&mut self, key: Option<&str>) -> Result<u16, String> {
         self.ask("/v1/rate-limit/check", key).await
+    }
+
+    /// The answers to a stream of checks in which none is sent, over gRPC.
+    pub async fn check_stream(self) -> Streaming<CheckResult> {
+        let Sender::Grpc(mut client) = self.sender else { panic!("gRPC alone has streams") };
+        soon(client.check_stream(tokio_stream::pending())).await.unwrap().into_inner()
     }
 
     /// The status of a reset, which is for admins.

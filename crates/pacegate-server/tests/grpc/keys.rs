@@ -6,7 +6,9 @@ use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescripto
 use pacegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use pacegate_proto::v1::{BatchCheckRequest, QuotaRequest, ResetRequest};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 use super::check;
@@ -132,4 +134,21 @@ async fn addresses_and_guesses_are_limited_as_over_rest() {
     }
     assert_eq!(codes[..20], [Code::Unauthenticated; 20]);
     assert_eq!(codes[20..], [Code::ResourceExhausted; 5]);
+}
+
+#[tokio::test]
+async fn stream_of_a_revoked_key_ends() {
+    let yaml = "server: {require_key: true}";
+    let catalog = Catalog::open("sqlite::memory:").await.unwrap();
+    let (key, secret) = catalog.create_key(&Actor::default(), "checker", "c", None).await.unwrap();
+    let service = Service::serve(Client::with_catalog(yaml, catalog).await, yaml).await;
+    let (sender, receiver) = mpsc::channel(1);
+    let request = with(ReceiverStream::new(receiver), &[("x-api-key", &secret)]);
+    let mut answers = service.limiter().check_stream(request).await.unwrap().into_inner();
+    sender.send(check("u", "/")).await.unwrap();
+    assert!(soon(answers.next()).await.unwrap().is_ok());
+    let path = format!("/api/v1/keys/{}", key.key_id);
+    assert_eq!(service.rest.admin(Method::DELETE, &path, Value::Null).await.status, 204);
+    let end = soon(answers.next()).await.unwrap().unwrap_err();
+    assert_eq!((end.code(), end.message()), (Code::Unauthenticated, "the API key was revoked"));
 }

@@ -20,6 +20,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 pub struct Service {
     pub http: SocketAddr,
     pub grpc: SocketAddr,
+    pub admin: SocketAddr,
     pub tls: Option<Arc<Tls>>,
     pub catalog: Catalog,
     stop: Option<oneshot::Sender<()>>,
@@ -29,14 +30,14 @@ pub struct Service {
 impl Service {
     pub async fn start(yaml: &str) -> Self {
         let config = Config::parse(yaml).unwrap();
-        let [http, grpc] = [bind().await, bind().await];
-        let addresses = [&http, &grpc].map(|listener| listener.local_addr().unwrap());
+        let [http, grpc, admin] = [bind().await, bind().await, bind().await];
+        let addresses = [&http, &grpc, &admin].map(|listener| listener.local_addr().unwrap());
         let tls = config.server.tls.as_ref().map(|tls| Tls::load(tls).unwrap());
         let catalog = Catalog::open("sqlite::memory:").await.unwrap();
         let stores = Stores::memory(Arc::new(MemoryStore::default()));
         let live = Live::start(config.clone(), stores, catalog.clone()).await.unwrap();
         let app = App::managed(&config, live, Some(AdminKey::new("secret")));
-        let mut listeners = Listeners::from(http).grpc(grpc);
+        let mut listeners = Listeners::from(http).grpc(grpc).admin(admin);
         if let Some(tls) = tls.clone() {
             listeners = listeners.tls(tls);
         }
@@ -44,7 +45,8 @@ impl Service {
         let running = tokio::spawn(async move {
             run(listeners, app, &config.server, async { stopped.await.unwrap_or_default() }).await;
         });
-        Self { http: addresses[0], grpc: addresses[1], tls, catalog, stop: Some(stop), running }
+        let [http, grpc, admin] = addresses;
+        Self { http, grpc, admin, tls, catalog, stop: Some(stop), running }
     }
 
     /// Tells it to stop.

@@ -23,6 +23,9 @@ use crate::rule::{Mode, PLAN_LIMITS_MAX, PlanLimits, Rule, Scope};
 /// What a rule can do when its limit is exceeded, by its name.
 pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
 
+const KEY_AGE_MIN: Duration = Duration::from_secs(1);
+const KEY_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     let mut config = Config::default();
     let Some(mut fields) = Fields::new(Field { path: String::new(), node: root }, mistakes) else {
@@ -62,6 +65,14 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
                 field.refuse::<()>(mistakes, reason);
             }
             config.catalog.audit_key = Some(key);
+        }
+        if let Some(field) = fields.take("key_max_age")
+            && let Some(duration) = field.duration(mistakes)
+        {
+            if !(KEY_AGE_MIN..=KEY_AGE_MAX).contains(&duration) {
+                mistakes.add(&field.node.place, &field.path, "must be between 1s and 1day");
+            }
+            config.catalog.key_max_age = duration;
         }
         fields.finish(mistakes);
     }

@@ -18,11 +18,13 @@ pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mu
     if let Some(http) = fields.take("http").and_then(|field| field.parsed(mistakes)) {
         server.http = http;
     }
-    if let Some(field) = fields.take("grpc") {
-        server.grpc = match &field.node.value {
-            Value::Text(text) if text == "none" => None,
-            _ => field.parsed(mistakes),
-        };
+    for (name, address) in [("grpc", &mut server.grpc), ("admin", &mut server.admin)] {
+        if let Some(field) = fields.take(name) {
+            *address = match &field.node.value {
+                Value::Text(text) if text == "none" => None,
+                _ => field.parsed(mistakes),
+            };
+        }
     }
     for (name, networks) in
         [("admin_allow", &mut server.admin_allow), ("trusted_proxies", &mut server.trusted_proxies)]
@@ -42,6 +44,9 @@ pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mu
         if let Some(number) = fields.take(name).and_then(|field| bounded(&field, 1, max, mistakes)) {
             *target = number;
         }
+    }
+    if let Some(field) = fields.take("max_connections_per_address") {
+        server.max_connections_per_address = bounded(&field, 1, 1_000_000, mistakes);
     }
     if let Some(field) = fields.take("max_checks_per_second") {
         server.max_checks_per_second = match &field.node.value {
