@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use pacegate::{Check, Decision, LogConfig, LoggedDecisions, LoggedKeys, NamedLimit};
+use pacegate_catalog::shorten_identifier;
 use sha2::{Digest, Sha256};
 
 use crate::per_second::PerSecond;
@@ -78,7 +79,9 @@ impl Lines {
         for (dimension, identifier) in identities().filter(|identity| !any || counts(identity)) {
             let separator = if text.is_empty() { "" } else { "|" };
             let _ = match self.keys {
-                LoggedKeys::Plain => write!(text, "{separator}{dimension}:{identifier}"),
+                LoggedKeys::Plain => {
+                    write!(text, "{separator}{dimension}:{}", shorten_identifier(identifier))
+                }
                 LoggedKeys::Hashed => write!(text, "{separator}{dimension}:{}", hash(identifier)),
             };
         }

@@ -1,11 +1,15 @@
 //! Made-up identifiers must not fill the memory, the catalog or the log.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use pacegate_testkit::effort;
 use serde_json::{Value, json};
 
-use crate::callers::{Caller, resident_bytes};
+use crate::callers::{Caller, quantile, resident_bytes, timed};
 use crate::process::{Service, file};
 
 const CALLERS: usize = 4;
@@ -28,7 +32,7 @@ fn catalog_bytes(directory: &Path) -> u64 {
 
 /// Sends `checks` checks, made by `check` from their number, from several callers at once; one in a hundred is of the user `heavy`.
 fn flood(service: &Service, checks: usize, check: impl Fn(usize) -> Value + Sync) {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for caller in 0..CALLERS {
             let check = &check;
             scope.spawn(move || {
@@ -89,4 +93,51 @@ fn made_up_dimensions_fill_neither_memory_nor_catalog() {
         json!({"dimension": dimension, "identifier": format!("{number:0>900}"), "endpoint": "/"})
     };
     withstands("dimensions", check);
+}
+
+#[test]
+fn ten_watchers_leave_checks_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = start(directory.path());
+    // As many identifiers as a node counts apart.
+    flood(&service, 16_000, |number| json!({"user_id": format!("user-{number}"), "endpoint": "/"}));
+    let p99 = || {
+        let mut caller = Caller::connect(&service);
+        let check = |number: usize| {
+            thread::sleep(Duration::from_millis(2));
+            let body = json!({"user_id": format!("user-{number}"), "endpoint": "/"}).to_string();
+            timed(|| assert_eq!(caller.post("/v1/rate-limit/check", &body), 200)).1
+        };
+        let mut took: Vec<Duration> = (0..effort(500, 5_000)).map(check).collect();
+        quantile(&mut took, 0.99)
+    };
+    let alone = p99();
+    let watching: Vec<TcpStream> = (0..10).map(|_| watch(&service)).collect();
+    let watched = p99();
+    let events = watching.into_iter().map(events).min().unwrap();
+    assert!(events >= 1, "every watcher got figures");
+    let most = 2 * alone + Duration::from_millis(20);
+    assert!(watched <= most, "p99 {watched:?} with watchers, {alone:?} without");
+    println!(
+        "PASS attack_usage kind=watchers watchers=10 p99_alone_us={} p99_watched_us={}",
+        alone.as_micros(),
+        watched.as_micros()
+    );
+}
+
+/// Begins to watch; what comes is read later.
+fn watch(service: &Service) -> TcpStream {
+    let mut stream = TcpStream::connect(service.url.trim_start_matches("http://")).unwrap();
+    let head = "GET /api/v1/live HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nx-api-key: secret";
+    write!(stream, "{head}\r\n\r\n").unwrap();
+    stream
+}
+
+/// How many figures came so far.
+fn events(mut stream: TcpStream) -> usize {
+    stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut text = Vec::new();
+    // Ends with the timeout, as the stream goes on.
+    let _ = stream.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).matches("event: figures").count()
 }
