@@ -12,10 +12,10 @@ use opentelemetry_http::HeaderInjector;
 use pacegate::{
     Check, CheckError, Decision, Remote, RemoteAnswers, RemoteFuture, ServiceConfig, StoreError, Timestamp,
 };
+use pacegate_proto::REQUEST_BYTES_MAX;
 use pacegate_proto::v1::check_result::Result as Outcome;
 use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
 use pacegate_proto::v1::{self, BatchCheckRequest, CheckRequest, QuotaRequest, RefundRequest, ResetRequest};
-use pacegate_proto::{BATCH_CHECKS_MAX, REQUEST_BYTES_MAX};
 use pacegate_store::GuardedCalls;
 use prost::Message;
 use tonic::service::interceptor::InterceptedService;
@@ -29,6 +29,8 @@ use crate::convert::{decision, request, taken};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest answer, in bytes: enough for a full batch with many limits for each check.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// So many checks go in one call, which has one deadline: more of them need more time, and that is no fault of the service.
+const CALL_CHECKS_MAX: usize = 50;
 /// How often an idle connection is looked at.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
 
@@ -181,7 +183,7 @@ fn was_not_sent(status: &Status) -> bool {
     false
 }
 
-/// Requests in batches that the service accepts: bounded in number and in bytes. A request that is
+/// Requests in batches that the service accepts and answers in time: bounded in number and in bytes. A request that is
 /// too long by itself is a batch of its own, which the service refuses.
 struct Batches<I: Iterator<Item = CheckRequest>>(Peekable<I>);
 
@@ -192,7 +194,7 @@ impl<I: Iterator<Item = CheckRequest>> Iterator for Batches<I> {
         let first = self.0.next()?;
         let mut bytes = bytes_in_batch(&first);
         let mut batch = vec![first];
-        while batch.len() < BATCH_CHECKS_MAX
+        while batch.len() < CALL_CHECKS_MAX
             && let Some(next) = self.0.next_if(|next| bytes + bytes_in_batch(next) <= REQUEST_BYTES_MAX)
         {
             bytes += bytes_in_batch(&next);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, ProbeFuture, Store, StoreError,
-    apply_in_parts, first_success,
+    Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, ProbeFuture, Spread, Store,
+    StoreError, apply_spread, first_success, spread_piece,
 };
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
@@ -147,8 +148,8 @@ impl RedisStore {
         matches!(*self.router, Router::Cluster(_))
     }
 
-    /// Commands whose keys can each be touched in one step.
-    async fn apply_together(
+    /// Applies commands whose keys can each be touched in one step.
+    async fn apply_in_steps(
         &self,
         commands: &[Command<'_>],
         now: Option<Timestamp>,
@@ -158,13 +159,19 @@ impl RedisStore {
         if let [request] = requests.as_slice() {
             return vec![self.send(request, None).await];
         }
-        let mut results: Vec<Option<Result<Outcome, StoreError>>> = requests.iter().map(|_| None).collect();
-        for (slot, places) in self.groups(&requests) {
+        let groups = self.groups(&requests);
+        let answered = join_all(groups.iter().map(async |(slot, places)| {
+            let mut answered = Vec::with_capacity(places.len());
             for places in places.chunks(PIPELINE_MAX) {
-                self.send_many(slot, &requests, places, &mut results).await;
+                answered.extend(self.send_many(*slot, &requests, places).await);
             }
+            places.iter().zip(answered)
+        }));
+        let mut results: Vec<_> = requests.iter().map(|_| Err(StoreError::unanswered())).collect();
+        for (place, result) in answered.await.into_iter().flatten() {
+            results[*place] = result;
         }
-        results.into_iter().map(|result| result.unwrap_or_else(|| Err(StoreError::unanswered()))).collect()
+        results
     }
 
     /// The places of requests that go over the same connection, with a slot that leads there.
@@ -196,31 +203,30 @@ impl RedisStore {
         slot: u16,
         requests: &[Request<'_>],
         places: &[usize],
-        results: &mut [Option<Result<Outcome, StoreError>>],
-    ) {
+    ) -> Vec<Result<Outcome, StoreError>> {
         let replies = match self.router.node(slot) {
             Err(error) => Err(SendError::NotSent(error)),
             Ok(node) => self.pipeline(&node, slot, requests, places).await,
         };
-        let replies = match replies {
-            Ok(replies) => replies,
+        let mut results = Vec::with_capacity(places.len());
+        match replies {
+            Ok(replies) => {
+                let mut replies = replies.into_iter();
+                for request in places.iter().map(|place| &requests[*place]) {
+                    results.push(match answered(replies.next().unwrap_or(Value::Nil)) {
+                        Ok(bytes) => self.outcome(request, &bytes),
+                        Err(error) => self.send(request, Some(Attempt::Replied(error))).await,
+                    });
+                }
+            }
             Err(error) => {
                 for place in places {
                     // Each on its own, so that what may be sent again is.
-                    results[*place] = Some(self.send(&requests[*place], Some(error.again())).await);
+                    results.push(self.send(&requests[*place], Some(error.again())).await);
                 }
-                return;
             }
-        };
-        let mut replies = replies.into_iter();
-        for place in places {
-            let request = &requests[*place];
-            let reply = replies.next().unwrap_or(Value::Nil);
-            results[*place] = Some(match answered(reply) {
-                Ok(bytes) => self.outcome(request, &bytes),
-                Err(error) => self.send(request, Some(Attempt::Replied(error))).await,
-            });
         }
+        results
     }
 
     async fn pipeline(
@@ -395,13 +401,33 @@ impl RedisStore {
         Ok(outcome)
     }
 
-    /// The parts of a command whose keys are in several slots, in the order of the slots, and last the one with the record of its
-    /// idempotency key; fewer than two mean that one step does it.
+    /// The slots of a command's charges, and that of the record of its idempotency key.
+    fn slots(&self, command: &Command<'_>) -> (SmallVec<[u16; 4]>, Option<u16>) {
+        let charges = command.charges.iter().map(|charge| slot(&counter_key(&charge.key)));
+        let record = command.idempotency().map(|idempotency| slot(&record_key(&idempotency, true)));
+        (charges.collect(), record)
+    }
+}
+
+impl Spread for RedisStore {
+    /// Slots of a Cluster; elsewhere one script reaches all keys.
+    fn places(&self, command: &Command<'_>) -> usize {
+        if !self.is_cluster() || command.keys() < 2 {
+            return 1;
+        }
+        let (mut slots, record) = self.slots(command);
+        slots.extend(record);
+        slots.sort_unstable();
+        slots.dedup();
+        slots.len()
+    }
+
+    /// In the order of the slots, and last the one with the record of its idempotency key.
     fn parts(&self, command: &Command<'_>) -> Vec<Part> {
         let alone = Arc::new(OneSlot(self.clone()));
+        let (slots, record) = self.slots(command);
         let mut parts: Vec<(u16, Part)> = Vec::new();
-        for (place, charge) in command.charges.iter().enumerate() {
-            let own = slot(&counter_key(&charge.key));
+        for (place, own) in slots.into_iter().enumerate() {
             match parts.iter_mut().find(|(other, _)| *other == own) {
                 Some((_, part)) => part.places.push(place),
                 None => {
@@ -411,11 +437,14 @@ impl RedisStore {
             }
         }
         parts.sort_by_key(|(slot, _)| *slot);
-        let record = command.idempotency().map(|idempotency| slot(&record_key(&idempotency, true)));
         if let Some(record) = record.filter(|record| parts.last().is_none_or(|(slot, _)| slot != record)) {
             parts.push((record, Part { store: alone, places: SmallVec::new() }));
         }
         parts.into_iter().map(|(_, part)| part).collect()
+    }
+
+    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(self.apply_in_steps(commands, now))
     }
 }
 
@@ -423,29 +452,27 @@ impl Store for RedisStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
-            let spread = |command: &Command<'_>| {
-                let keys = command.charges.len() + usize::from(command.idempotency().is_some());
-                keys > 1 && self.is_cluster()
-            };
-            if !commands.iter().any(searches) && !commands.iter().any(spread) {
-                return self.apply_together(commands, now).await;
-            }
-            let mut results = Vec::with_capacity(commands.len());
-            for command in commands {
-                if searches(command) {
-                    results.push(self.reset_variants(command, now).await);
-                    continue;
+            if commands.iter().any(searches) {
+                let mut results = Vec::with_capacity(commands.len());
+                for command in commands {
+                    results.push(if searches(command) {
+                        self.reset_variants(command, now).await
+                    } else {
+                        let mut result = self.apply(std::slice::from_ref(command), now).await;
+                        result.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
+                    });
                 }
-                let parts = self.parts(command);
-                results.push(if parts.len() < 2 {
-                    let mut result = self.apply_together(std::slice::from_ref(command), now).await;
-                    result.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
-                } else {
-                    apply_in_parts(parts, command, now).await
-                });
+                return results;
             }
-            results
+            if self.is_cluster() && commands.iter().any(|command| command.keys() > 1) {
+                return apply_spread(self, commands, now).await;
+            }
+            self.apply_in_steps(commands, now).await
         })
+    }
+
+    fn piece(&self, commands: &[Command<'_>]) -> usize {
+        spread_piece(self, commands)
     }
 
     /// In a Cluster, succeeds as soon as one primary does: one that fails takes its own slots with it, not those of the others.
@@ -479,7 +506,7 @@ struct OneSlot(RedisStore);
 
 impl Store for OneSlot {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(self.0.apply_together(commands, now))
+        Box::pin(self.0.apply_in_steps(commands, now))
     }
 }
 

@@ -28,10 +28,10 @@ use crate::schema;
 use crate::session::{Locked, Options, Session};
 use crate::sweep::sweep_step;
 
-/// How many commands share a transaction.
-const BATCH_MAX: usize = 100;
-/// How many requests wait for a lane; more are refused.
-const QUEUE_MAX: usize = 4_096;
+/// How many rows the commands of one transaction touch, unless one call touches more.
+const BATCH_ROWS_MAX: usize = 128;
+/// How many rows the commands that wait for a lane touch; more are refused.
+const QUEUE_ROWS_MAX: usize = 4_096;
 /// How often a transaction that was rolled back is tried again.
 const RETRIES_MAX: u32 = 3;
 /// Callers do not wait for longer than this, and others wait behind them.
@@ -163,7 +163,7 @@ impl SqlStore {
             held: Held::default(),
         };
         let lanes: Vec<Worker> = sessions.into_iter().map(lane).collect();
-        let batcher = Batcher::start(lanes, BATCH_MAX, QUEUE_MAX);
+        let batcher = Batcher::start(lanes, BATCH_ROWS_MAX, QUEUE_ROWS_MAX);
         let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
         let store = Self {
             batcher,
@@ -249,7 +249,8 @@ impl Store for SqlStore {
             let first = requests.iter().find_map(|request| request.keys().next()).unwrap_or_default();
             // Requests for the same key meet in one lane instead of waiting for each other's locks.
             let hash = self.hasher.hash_one(first);
-            match self.batcher.ask(hash, Job { requests, now }).await {
+            let rows = commands.iter().map(|command| command.keys().max(1)).sum();
+            match self.batcher.ask(hash, Job { requests, now }, rows).await {
                 Ok(outcomes) => outcomes,
                 Err(error) => commands.iter().map(|_| Err(error.again())).collect(),
             }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -28,37 +28,51 @@ pub trait Lane<T, R>: Send + 'static {
 
 /// Lanes of work with a queue each. Requests that share something to wait for belong into the same lane.
 pub struct Batcher<T, R> {
-    lanes: Vec<mpsc::Sender<Asked<T, R>>>,
+    lanes: Vec<Queue<T, R>>,
     tasks: Vec<AbortHandle>,
     counted: Arc<Counted>,
 }
 
-/// How many batches there were, and how many requests in them.
+/// The requests that wait for a lane.
+struct Queue<T, R> {
+    sender: mpsc::Sender<Weighed<T, R>>,
+    /// How much they weigh together.
+    weight: Arc<AtomicUsize>,
+    weight_max: usize,
+}
+
+/// A request and how much work it is.
+struct Weighed<T, R> {
+    asked: Asked<T, R>,
+    weight: usize,
+}
+
+/// How many batches there were, and how much work was in them.
 #[derive(Default)]
 struct Counted {
     batches: AtomicU64,
-    requests: AtomicU64,
+    weight: AtomicU64,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
-    /// Starts a task for each lane, which takes up to `batch_max` requests at once out of a queue of `queue_max`.
+    /// Starts a task for each lane. A batch weighs at most `batch_max`, unless a single request weighs more, and what waits for a lane at
+    /// most `queue_max`.
     pub fn start<L: Lane<T, R>>(lanes: Vec<L>, batch_max: usize, queue_max: usize) -> Self {
         let mut batcher = Self { lanes: Vec::new(), tasks: Vec::new(), counted: Arc::default() };
         for mut lane in lanes {
-            let (sender, mut receiver) = mpsc::channel(queue_max);
-            batcher.lanes.push(sender);
+            // Every request weighs something, so that there are never more of them than this.
+            let (sender, receiver) = mpsc::channel(queue_max);
+            let weight = Arc::new(AtomicUsize::new(0));
+            batcher.lanes.push(Queue { sender, weight: weight.clone(), weight_max: queue_max });
             let counted = batcher.counted.clone();
+            let mut waiting = Waiting { receiver, weight, next: None };
             let task = tokio::spawn(async move {
-                let mut batch = Vec::with_capacity(batch_max);
-                while receiver.recv_many(&mut batch, batch_max).await > 0 {
-                    // Callers who went away need no answer, and must not be charged for waiting in vain.
-                    batch.retain(|(_, answer): &Asked<T, R>| !answer.is_closed());
-                    if !batch.is_empty() {
-                        counted.batches.fetch_add(1, Ordering::Relaxed);
-                        counted.requests.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                        lane.work(&mut batch).await;
-                        batch.clear();
-                    }
+                let mut batch = Vec::new();
+                while let Some(weight) = waiting.fill(&mut batch, batch_max).await {
+                    counted.batches.fetch_add(1, Ordering::Relaxed);
+                    counted.weight.fetch_add(weight as u64, Ordering::Relaxed);
+                    lane.work(&mut batch).await;
+                    batch.clear();
                 }
             });
             batcher.tasks.push(task.abort_handle());
@@ -66,26 +80,67 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         batcher
     }
 
-    /// Has `request` worked on in the lane that `hash` leads to.
+    /// Has `request`, which weighs at least 1, worked on in the lane that `hash` leads to.
     ///
     /// # Errors
     /// [`StoreError`] when the queue is full, which changes nothing, or the lane gave no answer.
-    pub async fn ask(&self, hash: u64, request: T) -> Result<R, StoreError> {
+    pub async fn ask(&self, hash: u64, request: T, weight: usize) -> Result<R, StoreError> {
         let lane = &self.lanes[(hash % self.lanes.len() as u64) as usize];
+        let weight = weight.max(1);
         let (sender, receiver) = oneshot::channel();
-        lane.try_send((request, sender))
-            .map_err(|_| StoreError::unavailable("too many requests wait for the store"))?;
+        let waiting = lane.weight.fetch_add(weight, Ordering::Relaxed);
+        let request = Weighed { asked: (request, sender), weight };
+        if waiting + weight > lane.weight_max || lane.sender.try_send(request).is_err() {
+            lane.weight.fetch_sub(weight, Ordering::Relaxed);
+            return Err(StoreError::unavailable("too many requests wait for the store"));
+        }
         receiver.await.map_err(|_| StoreError::unanswered())
     }
 
-    /// How many batches there were, how many requests in them, and how many wait now.
+    /// How many batches there were, how much work was in them, and how much waits now.
     pub fn figures(&self) -> Figures {
-        let waiting: usize = self.lanes.iter().map(|lane| lane.max_capacity() - lane.capacity()).sum();
+        let waiting: usize = self.lanes.iter().map(|lane| lane.weight.load(Ordering::Relaxed)).sum();
         vec![
             ("batches", Figure::Count(self.counted.batches.load(Ordering::Relaxed))),
-            ("batched", Figure::Count(self.counted.requests.load(Ordering::Relaxed))),
+            ("batched", Figure::Count(self.counted.weight.load(Ordering::Relaxed))),
             ("queue_depth", Figure::Level(waiting as u64)),
         ]
+    }
+}
+
+/// A lane's end of its queue.
+struct Waiting<T, R> {
+    receiver: mpsc::Receiver<Weighed<T, R>>,
+    weight: Arc<AtomicUsize>,
+    /// The request that did not fit the last batch.
+    next: Option<Weighed<T, R>>,
+}
+
+impl<T, R> Waiting<T, R> {
+    /// Fills `batch` with what waits, and says how much that weighs; `None` when there will be nothing more.
+    async fn fill(&mut self, batch: &mut Vec<Asked<T, R>>, weight_max: usize) -> Option<usize> {
+        let mut filled = 0;
+        loop {
+            let next = match self.next.take() {
+                Some(next) => next,
+                None if batch.is_empty() => self.receiver.recv().await?,
+                None => match self.receiver.try_recv() {
+                    Ok(next) => next,
+                    Err(_) => return Some(filled),
+                },
+            };
+            // Callers who went away need no answer, and must not be charged for waiting in vain.
+            if next.asked.1.is_closed() {
+                self.weight.fetch_sub(next.weight, Ordering::Relaxed);
+            } else if !batch.is_empty() && filled + next.weight > weight_max {
+                self.next = Some(next);
+                return Some(filled);
+            } else {
+                self.weight.fetch_sub(next.weight, Ordering::Relaxed);
+                filled += next.weight;
+                batch.push(next.asked);
+            }
+        }
     }
 }
 
@@ -131,7 +186,7 @@ mod tests {
         let batcher = std::sync::Arc::new(Batcher::start(vec![Sizes(permits)], 3, 16));
         let ask = |request| {
             let batcher = batcher.clone();
-            tokio::spawn(async move { batcher.ask(0, request).await.unwrap() })
+            tokio::spawn(async move { batcher.ask(0, request, 1).await.unwrap() })
         };
         let first = ask(0);
         tokio::task::yield_now().await;
@@ -159,13 +214,43 @@ mod tests {
         let mut waiting = Vec::new();
         for request in 0..2 {
             let batcher = batcher.clone();
-            waiting.push(tokio::spawn(async move { batcher.ask(0, request).await }));
+            waiting.push(tokio::spawn(async move { batcher.ask(0, request, 1).await }));
             for _ in 0..5 {
                 tokio::task::yield_now().await;
             }
         }
-        assert!(batcher.ask(0, 9).await.unwrap_err().is_retryable());
+        assert!(batcher.ask(0, 9, 1).await.unwrap_err().is_retryable());
         assert_eq!(batcher.figures()[2], ("queue_depth", Figure::Level(1)));
         drop(waiting);
+    }
+
+    #[tokio::test]
+    async fn batches_and_the_queue_are_bounded_by_weight() {
+        let (go, permits) = mpsc::channel(8);
+        let batcher = std::sync::Arc::new(Batcher::start(vec![Sizes(permits)], 10, 100));
+        let ask = |request, weight| {
+            let batcher = batcher.clone();
+            tokio::spawn(async move { batcher.ask(0, request, weight).await.unwrap() })
+        };
+        let mut asked = vec![ask(0, 1)];
+        tokio::task::yield_now().await;
+        // A request that weighs more than a batch goes alone, and those behind it together.
+        asked.extend(
+            [(1, 4), (2, 6), (3, 50), (4, 9), (5, 1), (6, 1)].map(|(request, weight)| ask(request, weight)),
+        );
+        tokio::task::yield_now().await;
+        assert_eq!(batcher.figures()[2], ("queue_depth", Figure::Level(71)));
+        assert!(batcher.ask(0, 7, 30).await.unwrap_err().is_retryable(), "101 is above the bound");
+        for _ in 0..5 {
+            go.send(()).await.unwrap();
+        }
+        let mut sizes = Vec::new();
+        for asked in asked {
+            sizes.push(asked.await.unwrap());
+        }
+        assert_eq!(sizes, [(0, 1), (1, 2), (2, 2), (3, 1), (4, 2), (5, 2), (6, 1)]);
+        let [batches, batched, waiting] = batcher.figures().try_into().unwrap();
+        assert_eq!((batches, batched), (("batches", Figure::Count(5)), ("batched", Figure::Count(72))));
+        assert_eq!(waiting, ("queue_depth", Figure::Level(0)));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pacegate_core::Timestamp;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
@@ -15,6 +16,7 @@ use crate::error::StoreError;
 use crate::failure::{FailureMode, WithoutStore, decide_without_store};
 use crate::figure::{Figure, Figures};
 use crate::parts::{Part, apply_in_parts};
+use crate::pieces::{PIECE_KEYS_MAX, keys};
 use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
 
 /// How often a store that answers is probed, so that an outage is noticed without traffic.
@@ -27,6 +29,12 @@ const PROBES_FAILED: u32 = 2;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a store may search for counters to forget: an operator waits for it, and no request does.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(10);
+/// A call that touches no more keys than this, as a single check does, is made at once; a larger one takes turns with others.
+const AT_ONCE_KEYS_MAX: usize = 16;
+/// So many calls that take turns are under way in a store at once.
+const TURNS_MAX: usize = 2;
+/// How long a batch may wait for its turns, all of them together.
+const TURNS_WAIT: Duration = Duration::from_secs(5);
 /// The target of spans that are meant for traces alone: one around every call of a store.
 pub const TRACES: &str = "pacegate_traces";
 /// An error that lasts is logged this often.
@@ -43,6 +51,8 @@ pub struct GuardedStore {
     local: Arc<dyn Store>,
     deadline: Duration,
     breaker: SharedBreaker,
+    /// What the pieces of batches wait for, first come, first served.
+    turns: Arc<Semaphore>,
     /// The store refuses to work for us: until it answers again, somebody has to act.
     rejected: AtomicBool,
     /// Whether the task that probes the store runs.
@@ -80,7 +90,8 @@ impl GuardedStore {
     ///
     /// While the guard exists, the store is probed every second. That needs a Tokio runtime: the current one, or that of the first call.
     pub fn new(name: &str, store: Arc<dyn Store>, local: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        let guard = Self::build(name, store, local, deadline, None);
+        let turns = Arc::new(Semaphore::new(TURNS_MAX));
+        let guard = Self::build(name, store, local, deadline, turns, None);
         guard.start_probing();
         guard
     }
@@ -90,6 +101,7 @@ impl GuardedStore {
         store: Arc<dyn Store>,
         local: Arc<dyn Store>,
         deadline: Duration,
+        turns: Arc<Semaphore>,
         patient: Option<Arc<Self>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
@@ -98,6 +110,7 @@ impl GuardedStore {
             local,
             deadline,
             breaker: SharedBreaker::new(),
+            turns,
             rejected: AtomicBool::new(false),
             probing: AtomicBool::new(false),
             patient,
@@ -116,7 +129,8 @@ impl GuardedStore {
     /// others. Whether the store is up is for the guard with the full deadline to say.
     pub fn within(&self, deadline: Duration) -> Arc<Self> {
         let deadline = deadline.min(self.deadline);
-        Self::build(&self.name, self.store.clone(), self.local.clone(), deadline, self.own.upgrade())
+        let (store, local, turns) = (self.store.clone(), self.local.clone(), self.turns.clone());
+        Self::build(&self.name, store, local, deadline, turns, self.own.upgrade())
     }
 
     /// What the configuration calls it.
@@ -161,11 +175,22 @@ impl GuardedStore {
             }
             Err(_) => {
                 let late = || Err(StoreError::timed_out(format!("no answer within {deadline:?}")));
-                commands.iter().map(|_| late()).collect()
+                let late = commands.iter().map(|_| late()).collect();
+                if !self.says_something(commands, deadline) {
+                    self.errors.fetch_add(commands.len() as u64, Ordering::Relaxed);
+                    return late;
+                }
+                late
             }
         };
         self.record(turn, &results);
         results
+    }
+
+    /// Whether a call that was not answered in time says that the store is too slow, and not that the call was too large or had less time
+    /// than others have. A tenth of the deadline may have been spent before the call.
+    fn says_something(&self, commands: &[Command<'_>], deadline: Duration) -> bool {
+        keys(commands) <= PIECE_KEYS_MAX && deadline >= self.deadline.mul_f64(0.9)
     }
 
     fn record<T>(&self, turn: Turn<'_>, results: &[Result<T, StoreError>]) {
@@ -371,7 +396,45 @@ impl GuardedStore {
     }
 
     /// As [`apply`](Store::apply), for a caller who has only so much time left.
+    ///
+    /// Batches are applied in [pieces](Store::piece), each with the full deadline, and take turns: a single check never waits for more than a few pieces.
     pub async fn apply_within(
+        &self,
+        commands: &[Command<'_>],
+        now: Option<Timestamp>,
+        at_most: Duration,
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let mut piece = if commands.len() < 2 { commands.len() } else { self.store.piece(commands) };
+        if piece == commands.len() && keys(commands) <= AT_ONCE_KEYS_MAX {
+            let called = self.call_piece(commands, now, at_most).await;
+            return self.answer_all(commands, called, now).await;
+        }
+        let mut answers = Vec::with_capacity(commands.len());
+        let (started, mut waited) = (Instant::now(), Duration::ZERO);
+        while answers.len() < commands.len() {
+            let (own, rest) = commands[answers.len()..].split_at(piece);
+            let waits_from = Instant::now();
+            let left = at_most.saturating_sub(started.elapsed());
+            let turn = timeout(left.min(TURNS_WAIT.saturating_sub(waited)), self.turns.acquire()).await;
+            waited += waits_from.elapsed();
+            let Ok(turn) = turn else {
+                // Nothing else of the batch is decided in time either.
+                let busy = || Err(StoreError::unavailable("too many batches wait for the store"));
+                let unanswered = &commands[answers.len()..];
+                let results = unanswered.iter().map(|_| busy()).collect();
+                answers.extend(self.answer_all(unanswered, results, now).await);
+                break;
+            };
+            let left = at_most.saturating_sub(started.elapsed());
+            let called = self.call_piece(own, now, left).await;
+            drop(turn);
+            answers.extend(self.answer_all(own, called, now).await);
+            piece = if rest.is_empty() { 0 } else { self.store.piece(rest).clamp(1, rest.len()) };
+        }
+        answers
+    }
+
+    async fn call_piece(
         &self,
         commands: &[Command<'_>],
         now: Option<Timestamp>,
@@ -381,8 +444,16 @@ impl GuardedStore {
             tracing::info_span!(target: TRACES, "store", store = &*self.name, commands = commands.len());
         let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
         let deadline = if commands.iter().any(searches) { SEARCH_DEADLINE } else { self.deadline };
-        let called = self.call(commands, now, deadline.min(at_most)).instrument(span).await;
-        let mut results = called.into_iter();
+        self.call(commands, now, deadline.min(at_most)).instrument(span).await
+    }
+
+    async fn answer_all(
+        &self,
+        commands: &[Command<'_>],
+        results: Vec<Result<Outcome, StoreError>>,
+        now: Option<Timestamp>,
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let mut results = results.into_iter();
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
             let result = results.next().unwrap_or_else(|| Err(StoreError::unanswered()));
@@ -407,7 +478,7 @@ impl GuardedStore {
 
 impl Store for GuardedStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(self.apply_within(commands, now, self.deadline))
+        Box::pin(self.apply_within(commands, now, Duration::MAX))
     }
 
     fn figures(&self) -> Figures {

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Around a store that can fail, [`GuardedStore`] puts a deadline, a circuit breaker and the failure mode of each limit, so that every request gets an
-//! answer in time. Commands whose keys live in several places go through [`apply_in_parts`]. [`Batcher`] gathers the
+//! answer in time; a large batch is decided in pieces, with a deadline each. Commands whose keys live in several places go through [`apply_in_parts`],
+//! and batches with such commands through [`apply_spread`]. [`Batcher`] gathers the
 //! requests of concurrent callers for stores that need few round trips.
 //!
 //! It knows no backend and no protocol.
@@ -32,7 +33,9 @@ mod figure;
 mod guard;
 mod owned;
 mod parts;
+mod pieces;
 mod shards;
+mod spread;
 mod store;
 
 pub use batcher::{Asked, Batcher, Lane};
@@ -46,5 +49,7 @@ pub use figure::{Figure, Figures, Gauge, Present};
 pub use guard::{GuardedStore, StoreHealth, TRACES};
 pub use owned::OwnedCharge;
 pub use parts::{Part, apply_in_parts};
+pub use pieces::PIECE_KEYS_MAX;
 pub use shards::{ShardedStore, first_success};
+pub use spread::{Spread, apply_spread, spread_piece};
 pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, ProbeFuture, Store};

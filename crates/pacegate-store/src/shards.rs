@@ -4,13 +4,15 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
+use futures_util::future::join_all;
 use pacegate_core::{Key, Timestamp};
 use smallvec::SmallVec;
 
 use crate::error::StoreError;
 use crate::figure::Figures;
-use crate::parts::{Part, apply_in_parts};
-use crate::store::{ApplyFuture, Command, Outcome, ProbeFuture, Store};
+use crate::parts::Part;
+use crate::spread::{Spread, apply_spread, spread_piece};
+use crate::store::{ApplyFuture, Command, ProbeFuture, Store};
 
 /// Stores that share the identities among them by a consistent hash. Their number and order must be the same on every node. A store that is
 /// added at the end takes its share of the identities from all others, which keep the rest; those that move start anew.
@@ -34,36 +36,65 @@ impl ShardedStore {
     }
 
     /// The shard of each charge.
-    fn places(&self, command: &Command<'_>) -> SmallVec<[usize; 4]> {
+    fn charges_at(&self, command: &Command<'_>) -> SmallVec<[usize; 4]> {
         command.charges.iter().map(|charge| self.shard_of(&charge.key)).collect()
     }
 
     /// The shard of the record of the command's idempotency key.
-    fn record_place(&self, command: &Command<'_>) -> Option<usize> {
+    fn record_at(&self, command: &Command<'_>) -> Option<usize> {
         let home = command.idempotency()?.home;
         Some(home.map_or(0, |home| jump(home.hash(), self.shards.len())))
     }
 
-    async fn apply_one(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
-        let (places, record) = (self.places(command), self.record_place(command));
-        let first = places.iter().copied().chain(record).next().unwrap_or_default();
-        if places.iter().copied().chain(record).all(|place| place == first) {
-            let outcome = self.shards[first].apply(std::slice::from_ref(command), now).await.pop();
-            return outcome.unwrap_or_else(|| Err(StoreError::unanswered()));
-        }
+    /// All shards that a command needs.
+    fn shards_of(&self, command: &Command<'_>) -> SmallVec<[usize; 4]> {
+        let mut shards = self.charges_at(command);
+        shards.extend(self.record_at(command));
+        shards.sort_unstable();
+        shards.dedup();
+        shards
+    }
+}
+
+impl Spread for ShardedStore {
+    fn places(&self, command: &Command<'_>) -> usize {
+        self.shards_of(command).len()
+    }
+
+    fn parts(&self, command: &Command<'_>) -> Vec<Part> {
+        let (charges, record) = (self.charges_at(command), self.record_at(command));
         let mut parts: Vec<Part> = Vec::new();
         for (shard, store) in self.shards.iter().enumerate() {
             let own: SmallVec<[usize; 4]> =
-                (0..places.len()).filter(|charge| places[*charge] == shard).collect();
+                (0..charges.len()).filter(|charge| charges[*charge] == shard).collect();
             if !own.is_empty() {
                 parts.push(Part { store: store.clone(), places: own });
             }
         }
-        let last = places.iter().max().copied();
+        let last = charges.iter().max().copied();
         if let Some(record) = record.filter(|record| last != Some(*record)) {
             parts.push(Part { store: self.shards[record].clone(), places: SmallVec::new() });
         }
-        apply_in_parts(parts, command, now).await
+        parts
+    }
+
+    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let mut of_shards: Vec<Vec<usize>> = vec![Vec::new(); self.shards.len()];
+            for (index, command) in commands.iter().enumerate() {
+                of_shards[self.shards_of(command).first().copied().unwrap_or_default()].push(index);
+            }
+            let calls = of_shards.iter().zip(&self.shards).filter(|(own, _)| !own.is_empty());
+            let calls = calls.map(async |(own, shard)| {
+                let own_commands: Vec<Command<'_>> = own.iter().map(|index| commands[*index]).collect();
+                (own, shard.apply(&own_commands, now).await)
+            });
+            let mut results: Vec<_> = commands.iter().map(|_| Err(StoreError::unanswered())).collect();
+            for (own, answers) in join_all(calls).await {
+                own.iter().zip(answers).for_each(|(index, answer)| results[*index] = answer);
+            }
+            results
+        })
     }
 }
 
@@ -71,20 +102,17 @@ impl Store for ShardedStore {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             // All of one shard, as single checks are: one call.
-            let shards: Vec<SmallVec<[usize; 4]>> = commands
-                .iter()
-                .map(|command| self.places(command).into_iter().chain(self.record_place(command)).collect())
-                .collect();
-            let first = shards.iter().flatten().next().copied().unwrap_or_default();
-            if shards.iter().flatten().all(|shard| *shard == first) {
+            let mut shards = commands.iter().flat_map(|command| self.shards_of(command));
+            let first = shards.next().unwrap_or_default();
+            if shards.all(|shard| shard == first) {
                 return self.shards[first].apply(commands, now).await;
             }
-            let mut outcomes = Vec::with_capacity(commands.len());
-            for command in commands {
-                outcomes.push(self.apply_one(command, now).await);
-            }
-            outcomes
+            apply_spread(self, commands, now).await
         })
+    }
+
+    fn piece(&self, commands: &[Command<'_>]) -> usize {
+        spread_piece(self, commands)
     }
 
     /// Succeeds as soon as one shard does: one that fails takes its own identities with it, not those of the others.

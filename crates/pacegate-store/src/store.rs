@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::error::StoreError;
 use crate::failure::FailureMode;
 use crate::figure::Figures;
+use crate::pieces::first_piece;
 
 /// One limit that a command concerns, and the key it is counted under.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,11 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// How many keys it touches: its charges, and the record of its idempotency key.
+    pub fn keys(&self) -> usize {
+        self.charges.len() + usize::from(self.idempotency().is_some())
+    }
+
     /// A hash of the limits and what they count: the answers of an admission hold only under the same ones.
     pub fn limits_digest(&self) -> [u8; 8] {
         let mut hasher = Sha256::new();
@@ -163,6 +169,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
     /// only if they share no key.
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
+
+    /// How many of `commands`, from the first on, one call should have, so that it surely ends within a deadline. It is at least one of them;
+    /// commands that touch [`PIECE_KEYS_MAX`](crate::PIECE_KEYS_MAX) keys together fit every call.
+    fn piece(&self, commands: &[Command<'_>]) -> usize {
+        first_piece(commands)
+    }
 
     /// Asks for a sign of life with one harmless command. It takes the way of a check, so that whatever would keep a check from being decided
     /// fails it too, and it changes nothing.

@@ -23,7 +23,16 @@ fn inner_crates_do_not_know_outer_ones() {
         ("pacegate-core", &["sha2", "smallvec", "thiserror"]),
         (
             "pacegate-store",
-            &["pacegate-core", "fastrand", "sha2", "smallvec", "thiserror", "tokio", "tracing"],
+            &[
+                "pacegate-core",
+                "fastrand",
+                "futures-util",
+                "sha2",
+                "smallvec",
+                "thiserror",
+                "tokio",
+                "tracing",
+            ],
         ),
         (
             "pacegate-redis",
@@ -33,6 +42,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "arc-swap",
                 "crc16",
                 "fastrand",
+                "futures-util",
                 "redis",
                 "rustls",
                 "rustls-native-certs",

@@ -12,6 +12,7 @@ use pacegate_store::{
     detachable,
 };
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::check::{Check, fingerprint, is_idempotency_key};
 use crate::decision::Decision;
@@ -24,7 +25,7 @@ use crate::remote::Elsewhere;
 use crate::resolved::{Act, Resolved, charge, command, decided};
 use crate::rule::{NamedLimit, POLICY_DIMENSIONS, Rule};
 use crate::ruleset::{CanonicalRules, RuleSet};
-use crate::stores::{Keeper, Stores, in_memory};
+use crate::stores::{Keeper, Stores, between, in_memory};
 use crate::wait::Waiters;
 
 /// Decides on requests: rules and plans on one side, a store on the other.
@@ -394,7 +395,7 @@ impl Limiter {
         resolved.decision(outcome)
     }
 
-    /// Checks many requests in one round trip, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
+    /// Checks many requests in as few round trips as their number allows, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
     pub async fn check_each(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
         match &self.elsewhere {
             None => self.check_each_here(checks).await,
@@ -403,40 +404,42 @@ impl Limiter {
     }
 
     pub(crate) async fn check_each_here(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
+        let until = self.stores.budget.map(|budget| Instant::now() + budget);
         let rules = self.rules.load_full();
-        let mut invalid: Vec<Option<CheckError>> = Vec::with_capacity(checks.len());
-        let checks: Vec<Cow<'_, Check<'_>>> = checks
-            .iter()
-            .map(|check| {
-                let canonical = self.canonical(check);
-                let (check, error) =
-                    canonical.map_or_else(|error| (Cow::Borrowed(check), Some(error)), |check| (check, None));
-                invalid.push(error);
-                check
-            })
-            .collect();
+        let mut canonical: Vec<Result<Cow<'_, Check<'_>>, CheckError>> = Vec::with_capacity(checks.len());
+        for (index, check) in checks.iter().enumerate() {
+            between(index).await;
+            canonical.push(self.canonical(check));
+        }
+        let mut resolved: Vec<Result<Resolved<'_>, CheckError>> = Vec::with_capacity(checks.len());
+        for (index, check) in canonical.iter().enumerate() {
+            between(index).await;
+            resolved.push(match check {
+                Ok(check) => self.resolve_by(&rules, check),
+                Err(error) => Err(error.clone()),
+            });
+        }
         // A command borrows its charges, so they are kept aside until the store has answered.
-        let resolve = |(check, invalid): (_, Option<CheckError>)| match invalid {
-            Some(error) => Err(error),
-            None => self.resolve_by(&rules, check),
-        };
-        let resolved: Vec<Result<Resolved<'_>, CheckError>> =
-            checks.iter().map(|check| &**check).zip(invalid).map(resolve).collect();
         let charges: Vec<SmallVec<[Charge<'_>; 2]>> = resolved
             .iter()
             .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
             .collect();
-        let commands: Vec<Command<'_>> =
-            checks.iter().zip(&charges).map(|(check, charges)| command(check, Act::Take, charges)).collect();
+        let mut commands: Vec<Command<'_>> = Vec::with_capacity(checks.len());
+        for (index, (check, charges)) in canonical.iter().zip(&charges).enumerate() {
+            between(index).await;
+            commands.push(command(check.as_deref().unwrap_or(&checks[index]), Act::Take, charges));
+        }
         let mut outcomes: Vec<Option<Result<Outcome, StoreError>>> = checks.iter().map(|_| None).collect();
         // The checks that one store answers go there together; one that several stores share goes by itself, after those before it.
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
-        for (index, resolved) in resolved.iter().enumerate() {
-            let Ok(resolved) = resolved else { continue };
-            match self.only_place(resolved, &checks[index]) {
+        for (index, (resolved, check)) in resolved.iter().zip(&canonical).enumerate() {
+            let (Ok(resolved), Ok(check)) = (resolved, check) else { continue };
+            match self.only_place(resolved, check) {
                 None => {
-                    self.apply_together(std::mem::take(&mut together), &commands, &mut outcomes).await;
-                    outcomes[index] = Some(self.stores.apply(&commands[index], &resolved.places()).await);
+                    self.apply_together(std::mem::take(&mut together), &commands, &mut outcomes, until).await;
+                    let applied =
+                        self.stores.apply_within(&commands[index], &resolved.places(), left(until)).await;
+                    outcomes[index] = Some(applied);
                 }
                 Some(place) => match together.iter_mut().find(|(other, _)| *other == place) {
                     Some((_, indices)) => indices.push(index),
@@ -444,13 +447,16 @@ impl Limiter {
                 },
             }
         }
-        self.apply_together(together, &commands, &mut outcomes).await;
+        self.apply_together(together, &commands, &mut outcomes, until).await;
         drop(commands);
         drop(charges);
-        let answer = |(resolved, outcome): (Result<Resolved<'_>, CheckError>, Option<_>)| {
-            resolved?.decision(outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?)
-        };
-        resolved.into_iter().zip(outcomes).map(answer).collect()
+        let mut decisions = Vec::with_capacity(checks.len());
+        for (index, (resolved, outcome)) in resolved.into_iter().zip(outcomes).enumerate() {
+            between(index).await;
+            let outcome = outcome.unwrap_or_else(|| Err(StoreError::unanswered()));
+            decisions.push(resolved.and_then(|resolved| resolved.decision(outcome?)));
+        }
+        decisions
     }
 
     /// Has each store answer the commands at its indices in one call.
@@ -459,10 +465,11 @@ impl Limiter {
         together: Vec<(usize, Vec<usize>)>,
         commands: &[Command<'_>],
         outcomes: &mut [Option<Result<Outcome, StoreError>>],
+        until: Option<Instant>,
     ) {
         for (place, indices) in together {
             let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
-            let answers = self.stores.keeper(place).apply_each(&batch).await;
+            let answers = self.stores.keeper(place).apply_each(&batch, left(until)).await;
             for (index, answer) in indices.into_iter().zip(answers) {
                 outcomes[index] = Some(answer);
             }
@@ -569,6 +576,11 @@ impl Limiter {
         let applied = rules.resolve(check, endpoint.as_deref())?;
         Ok(Resolved { applied, endpoint })
     }
+}
+
+/// How much time is left.
+fn left(until: Option<Instant>) -> Duration {
+    until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
 }
 
 /// Where a check goes, as rules are matched with it.

@@ -10,9 +10,13 @@ use pacegate_store::{
     TRACES, apply_in_parts,
 };
 use smallvec::SmallVec;
+use tokio::task::yield_now;
 
 /// The name of the store for everything that names no other.
 pub(crate) const DEFAULT_STORE: &str = "default";
+
+/// So many commands are worked on before other tasks of the thread run.
+const AT_ONCE: usize = 32;
 
 /// One store in this process or elsewhere, and further ones that rules can name.
 ///
@@ -241,15 +245,31 @@ impl Keeper {
         }
     }
 
-    /// Applies commands that have nothing to do with each other.
-    pub(crate) async fn apply_each(&self, commands: &[Command<'_>]) -> Vec<Result<Outcome, StoreError>> {
+    /// Applies commands that have nothing to do with each other, for a caller who has only so much time left.
+    pub(crate) async fn apply_each(
+        &self,
+        commands: &[Command<'_>],
+        at_most: Duration,
+    ) -> Vec<Result<Outcome, StoreError>> {
         match self {
             Self::Memory(store) => {
-                let _span = in_memory(commands.len()).entered();
-                commands.iter().map(|command| store.apply_now(command, None)).collect()
+                let span = in_memory(commands.len());
+                let mut outcomes = Vec::with_capacity(commands.len());
+                for (index, command) in commands.iter().enumerate() {
+                    between(index).await;
+                    outcomes.push(span.in_scope(|| store.apply_now(command, None)));
+                }
+                outcomes
             }
-            Self::Elsewhere(store) => store.apply(commands, None).await,
+            Self::Elsewhere(store) => store.apply_within(commands, None, at_most).await,
         }
+    }
+}
+
+/// Lets other tasks of the thread run, now and then, while work on many commands goes on; `index` counts them.
+pub(crate) async fn between(index: usize) {
+    if index > 0 && index.is_multiple_of(AT_ONCE) {
+        yield_now().await;
     }
 }
 

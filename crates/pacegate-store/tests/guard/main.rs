@@ -4,4 +4,5 @@
 
 mod answers;
 mod breaker;
+mod pieces;
 mod setup;

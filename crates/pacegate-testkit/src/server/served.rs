@@ -27,6 +27,10 @@ impl<S: Store, T: Send + Sync> Store for Served<S, T> {
     fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
         self.store.apply(commands, now)
     }
+
+    fn piece(&self, commands: &[Command<'_>]) -> usize {
+        self.store.piece(commands)
+    }
 }
 
 impl<S: fmt::Debug, T> fmt::Debug for Served<S, T> {
