@@ -104,7 +104,7 @@ impl Connection {
         let lingering = Lingering::default();
         let stream = lingering.stream(Box::pin(stream));
         let Some(tls) = self.tls.clone() else {
-            let peer = Peer::from(self.address);
+            let peer = Peer::connected(self.address);
             return self.speak(TokioIo::new(stream), peer, lingering).await;
         };
         let loaded = tls.loaded();
@@ -123,7 +123,7 @@ impl Connection {
         let own = chain.and_then(<[_]>::first);
         let identity = own.and_then(|certificate| tls.identify(certificate)).map(Arc::new);
         let certificate = chain.map(|chain| Arc::new(ClientCertificate::new(tls, loaded, chain)));
-        let peer = Peer { address: self.address, identity, certificate };
+        let peer = Peer { identity, certificate, ..Peer::connected(self.address) };
         self.speak(TokioIo::new(stream), peer, lingering).await;
     }
 

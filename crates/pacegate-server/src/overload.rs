@@ -1,4 +1,5 @@
-//! Refuses checks at once when the node could not answer them in time: above a rate, and when too many are unanswered.
+//! Refuses checks at once when the node could not answer them in time: above a rate, and when too many are unanswered. Batches have a queue
+//! of their own, because single checks do not wait for them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,8 +12,14 @@ use crate::respond::{ApiError, Code};
 
 /// So many unanswered checks are no queue yet.
 const QUEUE_MIN: usize = 1_000;
+/// So many unanswered identities of batches are no queue yet: those of two full batches.
+const BATCHES_QUEUE_MIN: usize = 2 * BATCH_IDENTITIES_MAX;
+/// How long the batches in their queue may need to be answered.
+const BATCHES_PATIENCE: Duration = Duration::from_secs(2);
+/// The most identities of one batch: of 1,000 checks, 16 each.
+const BATCH_IDENTITIES_MAX: usize = 16_000;
 /// How many checks may come at one moment: those of one full batch, or of a twentieth of a second.
-const BURST_MIN: u64 = 1_000;
+const BURST_MIN: u64 = BATCH_IDENTITIES_MAX as u64;
 const BURST_SHARE: u64 = 20;
 /// Over this long the rate of answers is measured, and after that long it is forgotten.
 const MEASURED_FOR: Duration = Duration::from_millis(100);
@@ -26,13 +33,22 @@ const NODE: &str = "node";
 #[derive(Debug)]
 pub(crate) struct Overload {
     rate: Option<Rate>,
-    /// How long the checks in the queue may need to be answered.
+    checks: Queue,
+    batches: Queue,
+    above_rate: AtomicU64,
+    queue_full: AtomicU64,
+}
+
+/// Checks, or identities of batches, that are not answered yet, and how fast they are.
+#[derive(Debug)]
+struct Queue {
+    /// So many are always taken on.
+    least: usize,
+    /// How long those in the queue may need to be answered.
     patience: Duration,
     unanswered: AtomicUsize,
     answered: AtomicU64,
     throughput: Mutex<Throughput>,
-    above_rate: AtomicU64,
-    queue_full: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -53,48 +69,36 @@ struct Throughput {
 #[derive(Debug)]
 #[must_use = "they count as unanswered until this is dropped"]
 pub(crate) struct TakenOn<'a> {
-    overload: &'a Overload,
-    checks: usize,
+    queue: &'a Queue,
+    size: usize,
 }
 
 impl Drop for TakenOn<'_> {
     fn drop(&mut self) {
-        self.overload.unanswered.fetch_sub(self.checks, Ordering::Relaxed);
-        self.overload.answered.fetch_add(self.checks as u64, Ordering::Relaxed);
+        self.queue.unanswered.fetch_sub(self.size, Ordering::Relaxed);
+        self.queue.answered.fetch_add(self.size as u64, Ordering::Relaxed);
     }
 }
 
-impl Overload {
-    pub(crate) fn new(config: &Config) -> Self {
+impl Queue {
+    fn new(least: usize, patience: Duration) -> Self {
         Self {
-            rate: config.server.max_checks_per_second.and_then(Rate::new),
-            patience: config.store_timeout * 2,
+            least,
+            patience,
             unanswered: AtomicUsize::new(0),
             answered: AtomicU64::new(0),
             throughput: Mutex::new(Throughput { since: Instant::now(), answered: 0, per_second: None }),
-            above_rate: AtomicU64::new(0),
-            queue_full: AtomicU64::new(0),
         }
     }
 
-    /// Takes on so many checks, or says that they come too fast or that too many wait.
-    pub(crate) fn take_on(&self, checks: usize) -> Result<TakenOn<'_>, ApiError> {
-        let waiting = self.unanswered.fetch_add(checks, Ordering::Relaxed) + checks;
-        let taken_on = TakenOn { overload: self, checks };
-        if waiting > QUEUE_MIN && !self.is_answered_in_time(waiting) {
-            self.queue_full.fetch_add(1, Ordering::Relaxed);
-            return Err(refusal("too many requests wait for an answer"));
-        }
-        if let Some(rate) = &self.rate
-            && !rate.admits(checks)
-        {
-            self.above_rate.fetch_add(1, Ordering::Relaxed);
-            return Err(refusal("this node gets more checks than server.max_checks_per_second"));
-        }
-        Ok(taken_on)
+    /// A place for so many more; `None` when they could not be answered in time.
+    fn take_on(&self, size: usize) -> Option<TakenOn<'_>> {
+        let waiting = self.unanswered.fetch_add(size, Ordering::Relaxed) + size;
+        let taken_on = TakenOn { queue: self, size };
+        (waiting <= self.least || self.is_answered_in_time(waiting)).then_some(taken_on)
     }
 
-    /// Whether so many checks are answered within the deadline, as fast as checks were answered lately.
+    /// Whether so many are answered within the patience, as fast as others were answered lately.
     #[cold]
     fn is_answered_in_time(&self, waiting: usize) -> bool {
         let (now, answered) = (Instant::now(), self.answered.load(Ordering::Relaxed));
@@ -107,6 +111,42 @@ impl Overload {
             *throughput = Throughput { since: now, answered, per_second: Some(per_second) };
         }
         throughput.per_second.is_none_or(|rate| waiting as f64 <= rate * self.patience.as_secs_f64())
+    }
+}
+
+impl Overload {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            rate: config.server.max_checks_per_second.and_then(Rate::new),
+            checks: Queue::new(QUEUE_MIN, config.store_timeout * 2),
+            batches: Queue::new(BATCHES_QUEUE_MIN, BATCHES_PATIENCE),
+            above_rate: AtomicU64::new(0),
+            queue_full: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes on a check, or says that checks come too fast or that too many wait.
+    pub(crate) fn take_on(&self) -> Result<TakenOn<'_>, ApiError> {
+        self.take_on_in(&self.checks, 1)
+    }
+
+    /// The same for a batch, whose checks have so many identities together.
+    pub(crate) fn take_on_batch(&self, identities: usize) -> Result<TakenOn<'_>, ApiError> {
+        self.take_on_in(&self.batches, identities.max(1))
+    }
+
+    fn take_on_in<'a>(&self, queue: &'a Queue, size: usize) -> Result<TakenOn<'a>, ApiError> {
+        let Some(taken_on) = queue.take_on(size) else {
+            self.queue_full.fetch_add(1, Ordering::Relaxed);
+            return Err(refusal("too many requests wait for an answer"));
+        };
+        if let Some(rate) = &self.rate
+            && !rate.admits(size)
+        {
+            self.above_rate.fetch_add(1, Ordering::Relaxed);
+            return Err(refusal("this node gets more checks than server.max_checks_per_second"));
+        }
+        Ok(taken_on)
     }
 
     /// How many requests were refused, by reason.
@@ -145,21 +185,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn checks_above_the_rate_are_refused_and_batches_count_their_checks() {
+    async fn checks_above_the_rate_are_refused_and_batches_count_their_identities() {
         let overload = overload("server: {max_checks_per_second: 10}");
-        drop(overload.take_on(8).unwrap());
-        drop(overload.take_on(2).unwrap());
-        let error = overload.take_on(1).unwrap_err();
+        drop(overload.take_on_batch(8).unwrap());
+        drop(overload.take_on().unwrap());
+        drop(overload.take_on().unwrap());
+        let error = overload.take_on().unwrap_err();
         assert_eq!((error.code, error.retry_after), (Code::Overloaded, Some(1)));
         assert_eq!(overload.refused(), [("rate", 1), ("queue", 0)]);
-        assert_eq!(overload.unanswered.load(Ordering::Relaxed), 0, "what is refused does not wait");
+        assert_eq!(overload.checks.unanswered.load(Ordering::Relaxed), 0, "what is refused does not wait");
     }
 
     #[tokio::test(start_paused = true)]
     async fn batch_above_the_rate_is_admitted_when_nothing_else_was() {
         let overload = overload("server: {max_checks_per_second: 10}");
-        drop(overload.take_on(1_000).unwrap());
-        assert!(overload.take_on(1).is_err());
+        drop(overload.take_on_batch(1_000).unwrap());
+        assert!(overload.take_on().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn largest_batch_counts_in_full_at_the_usual_rate() {
+        let overload = overload("server: {max_checks_per_second: 100000}");
+        drop(overload.take_on_batch(BATCH_IDENTITIES_MAX).unwrap());
+        assert!(overload.take_on_batch(BATCH_IDENTITIES_MAX).is_err());
+        tokio::time::advance(Duration::from_millis(160)).await;
+        assert_eq!(overload.refused(), [("rate", 1), ("queue", 0)]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -168,24 +218,42 @@ mod tests {
         let mut waiting = Vec::new();
         // Without an answer for a while, no more than the least is taken on.
         for _ in 0..QUEUE_MIN {
-            waiting.push(overload.take_on(1).unwrap());
+            waiting.push(overload.take_on().unwrap());
         }
-        assert!(overload.take_on(1).is_ok(), "the rate of answers is not known yet");
+        assert!(overload.take_on().is_ok(), "the rate of answers is not known yet");
         tokio::time::advance(FORGOTTEN_AFTER).await;
-        assert!(overload.take_on(1).is_ok(), "nor is an old one");
+        assert!(overload.take_on().is_ok(), "nor is an old one");
         tokio::time::advance(MEASURED_FOR).await;
-        assert!(overload.take_on(1).is_err());
+        assert!(overload.take_on().is_err());
         assert_eq!(overload.refused(), [("rate", 0), ("queue", 1)]);
         // 2,000 answers in 100 ms are as many as twice the deadline allows in the queue.
         for _ in 0..20 {
             waiting.truncate(900);
             while waiting.len() < QUEUE_MIN {
-                waiting.push(overload.take_on(1).unwrap());
+                waiting.push(overload.take_on().unwrap());
             }
         }
         tokio::time::advance(MEASURED_FOR).await;
-        assert!(overload.take_on(1).is_ok());
+        assert!(overload.take_on().is_ok());
         drop(waiting);
-        assert!(overload.take_on(QUEUE_MIN).is_ok());
+        assert!(overload.take_on().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn batches_that_wait_refuse_other_batches_and_no_single_check() {
+        let overload = overload("failure: {timeout: 50ms}");
+        let first = overload.take_on_batch(BATCH_IDENTITIES_MAX).unwrap();
+        let second = overload.take_on_batch(BATCH_IDENTITIES_MAX).unwrap();
+        // The rate of answers is measured from here on, and is 0.
+        drop(overload.take_on_batch(1));
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        drop(overload.take_on_batch(1));
+        tokio::time::advance(MEASURED_FOR).await;
+        assert_eq!(overload.take_on_batch(1).unwrap_err().code, Code::Overloaded);
+        let single: Vec<_> = (0..QUEUE_MIN).map(|_| overload.take_on()).collect();
+        assert!(single.iter().all(Result::is_ok));
+        drop(first);
+        assert!(overload.take_on_batch(1).is_ok(), "there is room again");
+        drop(second);
     }
 }

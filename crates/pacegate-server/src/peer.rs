@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use hyper::Request;
 use pacegate::Role;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::respond::{ApiError, Code};
 use crate::tls::ClientCertificate;
+
+/// How many batches of one connection are decided at once; others wait.
+const BATCHES_MAX: usize = 4;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -18,6 +22,8 @@ pub struct Peer {
     pub(crate) identity: Option<Arc<Identity>>,
     /// The certificate itself.
     pub(crate) certificate: Option<Arc<ClientCertificate>>,
+    /// Places for the batches of its connection.
+    pub(crate) batches: Option<Arc<Semaphore>>,
 }
 
 /// Who showed a certificate, and what the configuration lets them do.
@@ -35,6 +41,11 @@ impl Peer {
         invalid.then(|| ApiError::new(Code::Unauthenticated, message))
     }
 
+    /// The other end of a new connection.
+    pub(crate) fn connected(address: SocketAddr) -> Self {
+        Self { batches: Some(Arc::new(Semaphore::new(BATCHES_MAX))), ..Self::from(address) }
+    }
+
     /// Its address, with IPv4 in IPv6 folded.
     pub(crate) fn ip(&self) -> IpAddr {
         self.address.ip().to_canonical()
@@ -43,7 +54,7 @@ impl Peer {
 
 impl From<SocketAddr> for Peer {
     fn from(address: SocketAddr) -> Self {
-        Self { address, identity: None, certificate: None }
+        Self { address, identity: None, certificate: None, batches: None }
     }
 }
 
@@ -61,4 +72,11 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
 /// Who `request` comes from.
 pub(crate) fn peer<B>(request: &Request<B>) -> Option<&Peer> {
     request.extensions().get::<Peer>()
+}
+
+/// Waits for a place among the batches of a connection, so that no connection has more than its share of them under way.
+pub(crate) async fn batch_place(peer: Option<&Peer>) -> Option<OwnedSemaphorePermit> {
+    let batches = peer?.batches.clone()?;
+    // It is never closed.
+    batches.acquire_owned().await.ok()
 }

@@ -112,7 +112,8 @@ pub struct ServerConfig {
     pub max_connections_per_address: Option<usize>,
     /// How many requests one connection can have under way at once, where it can have several.
     pub max_streams: usize,
-    /// How many checks this node decides a second at most; `None` for any number. Further ones are refused at once.
+    /// How many checks this node decides a second at most; `None` for any number. Further ones are refused at once. A batch counts the
+    /// identities of its checks.
     pub max_checks_per_second: Option<u64>,
     /// How long a client may take to send a request's head, or to stay idle.
     pub idle_timeout: Duration,

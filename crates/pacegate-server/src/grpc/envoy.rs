@@ -65,7 +65,7 @@ impl Envoy {
         let (metadata, extensions, message) = request.into_parts();
         let headers = metadata.into_headers();
         // Not an error: Envoy lets those pass.
-        let Ok(_unanswered) = self.shared.overload.take_on(1) else {
+        let Ok(_unanswered) = self.shared.overload.take_on() else {
             return Ok(undecided(&message, self.shared.failure_mode));
         };
         self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;

@@ -22,8 +22,8 @@ use super::stream::{self, Answers};
 use crate::activity::Activity;
 use crate::app::Shared;
 use crate::auth::{Need, actor};
-use crate::batch::{CHECKS_MAX, Item, decide};
-use crate::peer::Peer;
+use crate::batch::{CHECKS_MAX, Item, between, decide};
+use crate::peer::{Peer, batch_place};
 use crate::request_id::{REQUEST_ID, as_text, request_id};
 use crate::respond::ApiError;
 use crate::rest::idempotency_key;
@@ -85,19 +85,25 @@ impl Limiter {
     }
 
     async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
+        let peer = peer(request.extensions()).cloned();
         let (headers, mut batch) = self.admit(request, Need::Check).await?;
         if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
             return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
         }
-        let _unanswered = self.shared.overload.take_on(batch.checks.len())?;
+        let _place = batch_place(peer.as_ref()).await;
+        let identities = batch.checks.iter().map(|check| 1 + check.also.len()).sum();
+        let _unanswered = self.shared.overload.take_on_batch(identities)?;
         batch.checks.iter_mut().for_each(normalise);
         if batch.all_or_nothing {
             return self.batch_together(&batch, &headers).await;
         }
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
         let body = if key.is_some() { substance(&batch) } else { Vec::new() };
-        let asked: Vec<Result<Check<'_>, ApiError>> =
-            batch.checks.iter().map(|message| check(message, &self.shared.limiter)).collect();
+        let mut asked: Vec<Result<Check<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
+        for (index, message) in batch.checks.iter().enumerate() {
+            between(index).await;
+            asked.push(check(message, &self.shared.limiter));
+        }
         let users = asked.iter().map(|check| check.as_ref().ok());
         let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
         let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
@@ -109,15 +115,16 @@ impl Limiter {
         });
         let explain = |place: usize, error| explain(&batch.checks[place], error);
         let decided = decide(&self.shared, items.collect(), key, &body, &headers, explain).await?;
-        let result = |(decision, message): (Result<_, _>, &CheckRequest)| match decision {
-            Ok(decision) => Outcome::Response(response(&decision, message)),
-            Err(wrong) => Outcome::Error(error(wrong)),
-        };
-        let results = decided.into_iter().zip(&batch.checks).map(result);
-        Ok(BatchCheckResponse {
-            results: results.map(|result| CheckResult { result: Some(result) }).collect(),
-            decision: None,
-        })
+        let mut results = Vec::with_capacity(decided.len());
+        for (index, (decision, message)) in decided.into_iter().zip(&batch.checks).enumerate() {
+            between(index).await;
+            let result = match decision {
+                Ok(decision) => Outcome::Response(response(&decision, message)),
+                Err(wrong) => Outcome::Error(error(wrong)),
+            };
+            results.push(CheckResult { result: Some(result) });
+        }
+        Ok(BatchCheckResponse { results, decision: None })
     }
 }
 
@@ -186,7 +193,7 @@ pub(super) async fn decide_one(
     headers: &HeaderMap,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
-    let _unanswered = shared.overload.take_on(1)?;
+    let _unanswered = shared.overload.take_on()?;
     normalise(&mut message);
     let mut asked = check(&message, &shared.limiter)?;
     if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {

@@ -15,12 +15,12 @@ use utoipa::ToSchema;
 
 use super::answer::CheckResponse;
 use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
-use super::{json, read_json};
+use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::batch::{CHECKS_MAX, Item, decide};
+use crate::batch::{CHECKS_MAX, Item, between, decide, identities};
 use crate::openapi::vocabulary::IdempotencyKey;
-use crate::peer::peer;
+use crate::peer::{batch_place, peer};
 use crate::request_id::request_id;
 use crate::respond::{ApiError, Envelope};
 
@@ -41,7 +41,8 @@ struct BatchRequest<'a> {
 const FIELDS: [(&str, Kind); 2] = [("checks", Kind::List), ("idempotency_key", Kind::Text)];
 
 /// The answers, in the order of the checks.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "it describes the answer, which is written one by one")]
 struct BatchResponse<'a> {
     results: Vec<ItemResponse<'a>>,
 }
@@ -88,23 +89,31 @@ pub(super) async fn batch_check(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     shared.gate.admit_check(request.headers(), peer(&request), Need::Check).await?;
+    let peer = peer(&request).cloned();
     let (headers, body) = read_json(request).await?;
+    let _place = batch_place(peer.as_ref()).await;
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
     if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
         return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
     }
-    let _unanswered = shared.overload.take_on(batch.checks.len())?;
     let key = idempotency_key(batch.idempotency_key.as_deref(), &headers)?;
-    let requests: Vec<Result<CheckRequest<'_>, ApiError>> =
-        batch.checks.iter().map(|item| CheckRequest::parse(item.get().as_bytes())).collect();
-    let checks: Vec<Result<Check<'_>, ApiError>> = requests
-        .iter()
-        .map(|request| {
-            let request = request.as_ref().map_err(Clone::clone)?;
-            shared.skew.observe(request.timestamp);
-            request.check(&shared.limiter)
-        })
-        .collect();
+    let mut requests: Vec<Result<CheckRequest<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
+    for (index, item) in batch.checks.iter().enumerate() {
+        between(index).await;
+        requests.push(CheckRequest::parse(item.get().as_bytes()));
+    }
+    let mut checks: Vec<Result<Check<'_>, ApiError>> = Vec::with_capacity(requests.len());
+    for (index, request) in requests.iter().enumerate() {
+        between(index).await;
+        checks.push(match request {
+            Ok(request) => {
+                shared.skew.observe(request.timestamp);
+                request.check(&shared.limiter)
+            }
+            Err(error) => Err(error.clone()),
+        });
+    }
+    let _unanswered = shared.overload.take_on_batch(identities(&checks))?;
     let users: Vec<Option<String>> =
         checks.iter().map(|check| check.as_ref().ok().and_then(Check::user).map(str::to_owned)).collect();
     let profiles = join_all(users.iter().map(|user_id| shared.profile(user_id.as_deref()))).await;
@@ -117,11 +126,14 @@ pub(super) async fn batch_check(
         Err(_) => error.into(),
     };
     let results = decide(&shared, items.collect(), key, &body, &headers, explain).await?;
-    let results = results.iter().zip(&requests).map(|(result, request)| {
+    // Written one by one, so that others get their turn in between.
+    let mut body = br#"{"results":["#.to_vec();
+    for (index, (result, request)) in results.iter().zip(&requests).enumerate() {
+        between(index).await;
         let request = request.as_ref().ok();
         let user_id = request.and_then(|request| request.user_id.as_deref());
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
-        match result {
+        let item = match result {
             Ok(decision) => {
                 let says = request.is_some_and(CheckRequest::says_sliding_window);
                 let mut body = CheckResponse::new(decision).says_sliding_window(says);
@@ -131,7 +143,14 @@ pub(super) async fn batch_check(
             Err(error) => {
                 ItemResponse::Failed { user_id, endpoint, error: error.envelope(request_id(&headers)) }
             }
+        };
+        if index > 0 {
+            body.push(b',');
         }
-    });
-    Ok(json(StatusCode::OK, &BatchResponse { results: results.collect() }))
+        if let Err(error) = serde_json::to_writer(&mut body, &item) {
+            return Ok(written(StatusCode::OK, Err(error)));
+        }
+    }
+    body.extend_from_slice(b"]}");
+    Ok(written(StatusCode::OK, Ok(body)))
 }

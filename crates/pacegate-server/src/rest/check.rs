@@ -65,9 +65,10 @@ where
     B: hyper::body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let _unanswered = shared.overload.take_on(1)?;
     shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
     let (headers, body) = read_json(request).await?;
+    // Only now: a body that comes slowly must not count as a check that the node leaves unanswered.
+    let _unanswered = shared.overload.take_on()?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
     let check = request.check(&shared.limiter)?;
