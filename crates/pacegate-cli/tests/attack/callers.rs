@@ -48,6 +48,11 @@ impl Caller {
 
     /// Sends a request and reads the whole answer; says its status.
     pub fn post(&mut self, path: &str, body: &str) -> u16 {
+        self.ask(path, body).0
+    }
+
+    /// The same, with the body of the answer.
+    pub fn ask(&mut self, path: &str, body: &str) -> (u16, String) {
         let head = "host: x\r\ncontent-type: application/json\r\ncontent-length:";
         let request = format!("POST {path} HTTP/1.1\r\n{head} {}\r\n\r\n{body}", body.len());
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
@@ -66,6 +71,6 @@ impl Caller {
         }
         let mut answer = vec![0; length];
         self.0.read_exact(&mut answer).unwrap();
-        status
+        (status, String::from_utf8(answer).unwrap())
     }
 }
