@@ -172,10 +172,12 @@ impl Sources {
         let mut room = RULES_MAX.saturating_sub(self.of_file());
         let mut left_out = 0_usize;
         // Rows may have been written before a dimension or an address had one spelling.
-        let prefix = self.file.server.ipv6_prefix;
+        let compared = |rule| Rule::compared(rule, self.file.server.ipv6_prefix, self.file.paths);
         let rules: Vec<Result<Cow<'_, Rule>, InvalidRule>> =
-            self.catalog.rules.iter().map(|stored| stored.rule.canonical(prefix)).collect();
-        let mut variants: HashSet<_> = self.file.rules.iter().map(Rule::variant).collect();
+            self.catalog.rules.iter().map(|stored| compared(&stored.rule)).collect();
+        let of_file: Vec<Cow<'_, Rule>> =
+            self.file.rules.iter().filter_map(|rule| compared(rule).ok()).collect();
+        let mut variants: HashSet<_> = of_file.iter().map(|rule| rule.variant()).collect();
         for (stored, rule) in self.catalog.rules.iter().zip(&rules) {
             let rule_id = stored.rule_id.as_str();
             let rule = match rule {

@@ -5,6 +5,7 @@ mod connection;
 mod forward;
 mod headers;
 mod listen;
+mod path;
 mod trace;
 mod tunnel;
 
@@ -16,7 +17,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use hyper::Uri;
 use hyper::header::HeaderName;
-use pacegate::{Config, Limiter};
+use pacegate::{Config, EncodedSlashes, Limiter};
 use pacegate_connect::FromConfig;
 use pacegate_server::App;
 use pacegate_tower::resolve::{Resolve, address, api_key, header};
@@ -79,12 +80,13 @@ impl Proxy {
                 Failure::Misused(anyhow!("--user-header: `{name}` cannot be the name of a header"))
             })?;
         }
-        let config = Config::load(self.config.as_deref()).map_err(|errors| {
+        let mut config = Config::load(self.config.as_deref()).map_err(|errors| {
             let file =
                 self.config.as_deref().map_or("the environment".into(), |path| path.display().to_string());
             Failure::Misused(anyhow!("{file} is not valid:\n{errors}"))
         })?;
         files::allow_all();
+        config.paths.encoded_slashes.get_or_insert(EncodedSlashes::Refuse);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -143,7 +145,7 @@ impl Proxy {
             self.upstream.trim_end_matches('/')
         ));
         tracing::info!(%address, admin = admin_address.map(tracing::field::display), rules = config.rules.len(), "ready");
-        let (server, path) = (config.server.clone(), self.config);
+        let (server, paths, path) = (config.server.clone(), config.paths, self.config);
         let follow = async {
             match path {
                 Some(path) => pacegate_connect::follow(path, limiter).await,
@@ -169,7 +171,7 @@ impl Proxy {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = listen::run(listener, service, app.clone(), &server, shutdown) => {}
+            () = listen::run(listener, service, app.clone(), &server, paths, shutdown) => {}
             () = operations => {}
             () = follow => {}
         }

@@ -6,6 +6,7 @@
 //! - [`store_suite!`]: one named test per behaviour for a store of your own;
 //! - [`admission`]: concurrent callers, of which exactly as many must pass as the limit says;
 //! - [`load`]: callers that keep a store busy while something happens to it;
+//! - [`REPORT_SPELLINGS`]: one path in many spellings;
 //! - [`SimulatedClock`]: time that moves only when told;
 //! - [`server`]: real Redis and database servers as child processes, and a proxy that misbehaves on demand.
 //!
@@ -30,9 +31,11 @@ pub mod model;
 mod replay;
 mod seed;
 pub mod server;
+mod spellings;
 pub mod suite;
 
 pub use clock::SimulatedClock;
 pub use effort::effort;
 pub use replay::{Difference, replay};
 pub use seed::Seed;
+pub use spellings::REPORT_SPELLINGS;

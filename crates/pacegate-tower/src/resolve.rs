@@ -11,7 +11,7 @@ pub(crate) mod principal;
 pub(crate) mod route;
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
-use pacegate::identity;
+use pacegate::{PathOptions, identity};
 
 use crate::error::{InvalidLayer, Unresolved};
 
@@ -37,10 +37,12 @@ pub struct RequestHead<'a> {
     pub extensions: &'a Extensions,
     /// By how many bits the limiter counts IPv6 addresses.
     pub ipv6_prefix: u8,
+    /// How the limiter compares the spellings of a path.
+    pub paths: PathOptions,
 }
 
 impl<'a> RequestHead<'a> {
-    /// The head of a request, for a limiter that counts IPv6 addresses by 64 bits.
+    /// The head of a request, for a limiter that counts IPv6 addresses by 64 bits and compares paths as usual.
     #[inline]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
@@ -49,6 +51,7 @@ impl<'a> RequestHead<'a> {
             headers: request.headers(),
             extensions: request.extensions(),
             ipv6_prefix: identity::IPV6_PREFIX,
+            paths: PathOptions::default(),
         }
     }
 

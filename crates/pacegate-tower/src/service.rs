@@ -55,8 +55,8 @@ where
     #[inline]
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let families = self.gate.responder.families;
-        let ipv6_prefix = self.gate.limiter.ipv6_prefix();
-        match judge(&self.gate, &RequestHead { ipv6_prefix, ..RequestHead::of(&request) }) {
+        let (ipv6_prefix, paths) = (self.gate.limiter.ipv6_prefix(), self.gate.limiter.paths());
+        match judge(&self.gate, &RequestHead { ipv6_prefix, paths, ..RequestHead::of(&request) }) {
             Verdict::Pass(decision) => ResponseFuture::passing(self.inner.call(request), decision, families),
             Verdict::Refuse(response) => ResponseFuture::refused(*response),
             Verdict::Wait(waiter) => self.wait(request, *waiter),

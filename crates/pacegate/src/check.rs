@@ -82,7 +82,8 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// The request's method. Rules with a method apply unless it is another one: a check without a method is limited by them too.
+    /// The request's method. Rules with a method apply unless it is another one: a check without a method is limited by them too,
+    /// and rules for GET apply to HEAD.
     #[must_use]
     pub fn method(mut self, method: &'a str) -> Self {
         self.method = Some(method);

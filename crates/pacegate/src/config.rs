@@ -21,6 +21,7 @@ use pacegate_store::{FailureMode, GuardedStore};
 use thiserror::Error;
 
 use crate::descriptor::DescriptorRule;
+use crate::endpoint::PathOptions;
 use crate::error::InvalidRules;
 use crate::identity::IPV6_PREFIX;
 use crate::limiter::{Limiter, LimiterBuilder};
@@ -63,6 +64,8 @@ pub struct Config {
     pub store_timeout: Duration,
     /// The same for Envoy's requests: Envoy waits for 20 ms unless it is told otherwise, and lets requests pass then.
     pub envoy_store_timeout: Duration,
+    /// How the spellings of a path are compared.
+    pub paths: PathOptions,
     /// What applies where no rule does.
     pub default_limit: Option<Limit>,
     /// The dimensions whose identifiers are keys of policies, beside `key`.
@@ -378,6 +381,7 @@ impl Default for Config {
             failure_mode: FailureMode::default(),
             store_timeout: GuardedStore::DEADLINE,
             envoy_store_timeout: Duration::from_millis(12),
+            paths: PathOptions::default(),
             default_limit: default_limit.ok(),
             policy_dimensions: POLICY_DIMENSIONS.map(Into::into).to_vec(),
             log: LogConfig::default(),
@@ -475,7 +479,8 @@ impl Config {
         let mut builder = Limiter::builder()
             .on_store_error(self.failure_mode)
             .policy_dimensions(policies)
-            .ipv6_prefix(self.server.ipv6_prefix);
+            .ipv6_prefix(self.server.ipv6_prefix)
+            .paths(self.paths);
         for (name, limits) in &self.plans {
             builder = builder.plan(name, limits.iter().copied());
         }

@@ -80,8 +80,7 @@ fn in_force(
     for variants in candidates.chunk_by(|a, b| a.limit.name == b.limit.name) {
         let outdone = |rule: &CompiledRule| {
             variants.iter().any(|other| {
-                let methods = other.method.is_none() || other.method == rule.method;
-                methods && other.endpoint.covers(&rule.endpoint) && other.beats(rule)
+                other.takes_methods_of(rule) && other.endpoint.covers(&rule.endpoint) && other.beats(rule)
             })
         };
         let kept: Vec<&&Arc<CompiledRule>> = variants.iter().filter(|rule| !outdone(rule)).collect();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::check::Check;
-use crate::endpoint::Pattern;
+use crate::endpoint::{Endpoint, Pattern};
 use crate::error::CheckError;
-use crate::limiter::{Limiter, endpoint};
+use crate::limiter::Limiter;
 use crate::rule::NamedLimit;
 use crate::ruleset::{CompiledRule, RuleSet};
 
@@ -85,13 +85,11 @@ impl Limiter {
     /// [`CheckError`] when the check is not valid.
     pub fn explain(&self, check: &Check<'_>) -> Result<Vec<Explained>, CheckError> {
         let check = &*self.canonical(check)?;
-        let endpoint = endpoint(check)?;
+        let endpoint = self.endpoint(check)?;
         let rules = self.rules();
         let identities = check.identities().iter();
         let chosen: Vec<&CompiledRule> = identities
-            .flat_map(|(dimension, identifier)| {
-                rules.chosen(check, dimension, identifier, endpoint.as_deref())
-            })
+            .flat_map(|(dimension, identifier)| rules.chosen(check, dimension, identifier, endpoint.as_ref()))
             .collect();
         let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
         // The numbers of the check's user are not those of a rule for somebody else.
@@ -110,7 +108,7 @@ impl Limiter {
             method: rule.method.clone(),
             identifier: rule.identifier.clone(),
             tier: rule.tier.clone(),
-            verdict: obstacle(&rules, rule, check, endpoint.as_deref())
+            verdict: obstacle(&rules, rule, check, endpoint.as_ref())
                 .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Outdone }),
             assumes_method: rule.method.is_some() && check.method.is_none(),
         };
@@ -125,7 +123,7 @@ fn obstacle(
     rules: &RuleSet,
     rule: &CompiledRule,
     check: &Check<'_>,
-    endpoint: Option<&str>,
+    endpoint: Option<&Endpoint<'_>>,
 ) -> Option<Verdict> {
     let mut counted = check.identities().iter().filter(|(own, _)| rules.is_about(rule, own)).peekable();
     if counted.peek().is_none() {
@@ -136,7 +134,7 @@ fn obstacle(
     };
     let tier = check.effective_tier();
     // Rules are about endpoints: a check that names none is left to its plans.
-    let here = endpoint.is_some_and(|endpoint| rule.endpoint.matches(endpoint));
+    let here = endpoint.is_some_and(|endpoint| endpoint.is_covered_by(&rule.endpoint));
     let other =
         |own: &Option<Box<str>>, given: Option<&str>| own.as_deref().is_some_and(|own| Some(own) != given);
     if !here {

@@ -91,7 +91,9 @@ pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, H
 pub use descriptor::contradiction::Contradiction;
 pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest};
 pub use effective::EffectiveLimit;
-pub use endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, InvalidPattern, Pattern, normalise_endpoint};
+pub use endpoint::{
+    ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint, InvalidPattern, PathOptions, Pattern,
+};
 pub use error::{CheckError, InvalidRules};
 pub use explain::{Explained, Verdict};
 pub use limiter::{Limiter, LimiterBuilder};

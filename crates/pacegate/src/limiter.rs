@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::check::{Check, fingerprint, is_idempotency_key};
 use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
-use crate::endpoint::normalise_endpoint;
+use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity::{self, IPV6_PREFIX};
 use crate::plan::Plan;
@@ -50,6 +50,7 @@ pub struct Limiter {
     stores: Stores,
     /// By how many bits IPv6 addresses are counted.
     ipv6_prefix: u8,
+    paths: PathOptions,
     pub(crate) waiters: Arc<Waiters>,
     /// A service that decides instead.
     pub(crate) elsewhere: Option<Elsewhere>,
@@ -66,6 +67,7 @@ pub struct LimiterBuilder {
     on_store_error: FailureMode,
     policy_dimensions: Option<Vec<Box<str>>>,
     ipv6_prefix: u8,
+    paths: PathOptions,
 }
 
 impl Default for LimiterBuilder {
@@ -79,6 +81,7 @@ impl Default for LimiterBuilder {
             on_store_error: FailureMode::default(),
             policy_dimensions: None,
             ipv6_prefix: IPV6_PREFIX,
+            paths: PathOptions::default(),
         }
     }
 }
@@ -165,24 +168,43 @@ impl LimiterBuilder {
         self
     }
 
+    /// How the spellings of a path are compared. It stays with the limiter, as the stores do.
+    ///
+    /// ```
+    /// use pacegate::{Check, Limit, Limiter, PathOptions, Pattern, Rule};
+    ///
+    /// let mut rule = Rule::new("reports", "user", Limit::per_hour(2)?);
+    /// rule.endpoint = Pattern::parse("/report.csv")?;
+    /// let paths = PathOptions { ignore_case: true, ..PathOptions::default() };
+    /// let limiter = Limiter::builder().rule(rule).paths(paths).build()?;
+    /// let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/x/..%2FReport.CSV"))?;
+    /// assert_eq!(decision.remaining(), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn paths(mut self, paths: PathOptions) -> Self {
+        self.paths = paths;
+        self
+    }
+
     /// Compiles the rules and plans.
     ///
     /// # Errors
     /// [`InvalidRules`] when they contradict each other or one of them is not valid.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
-        let (stores, ipv6_prefix) = (self.stores.clone(), self.ipv6_prefix);
+        let (stores, ipv6_prefix, paths) = (self.stores.clone(), self.ipv6_prefix, self.paths);
         if !(1..=128).contains(&ipv6_prefix) {
             return Err(InvalidRules::InvalidIpv6Prefix { bits: ipv6_prefix });
         }
-        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix)?));
-        Ok(Limiter { rules, stores, ipv6_prefix, waiters: Arc::default(), elsewhere: None })
+        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix, paths)?));
+        Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), elsewhere: None })
     }
 
-    fn compile(self, stores: &Stores, ipv6_prefix: u8) -> Result<RuleSet, InvalidRules> {
+    fn compile(self, stores: &Stores, ipv6_prefix: u8, paths: PathOptions) -> Result<RuleSet, InvalidRules> {
         let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
         let usual = || POLICY_DIMENSIONS.map(Into::into).to_vec();
         let policies = policy_dimensions.unwrap_or_else(usual);
-        let rules = CanonicalRules::new(&rules, ipv6_prefix)?;
+        let rules = CanonicalRules::new(&rules, ipv6_prefix, paths)?;
         RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)
     }
 }
@@ -194,6 +216,7 @@ impl Default for Limiter {
             rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
             stores: Stores::default(),
             ipv6_prefix: IPV6_PREFIX,
+            paths: PathOptions::default(),
             waiters: Arc::default(),
             elsewhere: None,
         }
@@ -224,7 +247,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace(&self, builder: LimiterBuilder) -> Result<(), InvalidRules> {
-        self.rules.store(Arc::new(builder.compile(&self.stores, self.ipv6_prefix)?));
+        self.rules.store(Arc::new(builder.compile(&self.stores, self.ipv6_prefix, self.paths)?));
         Ok(())
     }
 
@@ -295,7 +318,7 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when the check is not valid or names an unknown plan.
     pub fn validate(&self, check: &Check<'_>) -> Result<(), CheckError> {
-        endpoint(&*self.canonical(check)?)?;
+        self.endpoint(&*self.canonical(check)?)?;
         let rules = self.rules.load();
         check.plans.iter().try_for_each(|name| rules.plan(name).map(drop))
     }
@@ -311,9 +334,9 @@ impl Limiter {
         }
         self.validate(check)?;
         let check = &*self.canonical(check)?;
-        let endpoint = endpoint(check)?;
-        let applied = self.rules.load().resolve_all(check, endpoint.as_deref());
-        let resolved = Resolved { applied, endpoint };
+        let endpoint = self.endpoint(check)?;
+        let applied = self.rules.load().resolve_all(check, endpoint.as_ref());
+        let resolved = Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted) };
         let charges = resolved.charges();
         match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.places()).await? {
             Outcome::Reset { at } => Ok(at),
@@ -557,6 +580,11 @@ impl Limiter {
         self.ipv6_prefix
     }
 
+    /// How the spellings of a path are compared.
+    pub fn paths(&self) -> PathOptions {
+        self.paths
+    }
+
     #[inline]
     pub(crate) fn canonical<'s, 'a>(&self, check: &'s Check<'a>) -> Result<Cow<'s, Check<'a>>, CheckError> {
         check.canonical(self.ipv6_prefix)
@@ -572,20 +600,20 @@ impl Limiter {
         rules: &RuleSet,
         check: &'a Check<'_>,
     ) -> Result<Resolved<'a>, CheckError> {
-        let endpoint = endpoint(check)?;
-        let applied = rules.resolve(check, endpoint.as_deref())?;
-        Ok(Resolved { applied, endpoint })
+        let endpoint = self.endpoint(check)?;
+        let applied = rules.resolve(check, endpoint.as_ref())?;
+        Ok(Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted) })
+    }
+
+    /// Where a check goes, as rules are matched with it.
+    pub(crate) fn endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Endpoint<'a>>, CheckError> {
+        Ok(check.endpoint.map(|endpoint| self.paths.endpoint(endpoint)).transpose()?)
     }
 }
 
 /// How much time is left.
 fn left(until: Option<Instant>) -> Duration {
     until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
-}
-
-/// Where a check goes, as rules are matched with it.
-pub(crate) fn endpoint<'a>(check: &Check<'a>) -> Result<Option<Cow<'a, str>>, CheckError> {
-    Ok(check.endpoint.map(normalise_endpoint).transpose()?)
 }
 
 /// Charges that were made at one time, and where each is kept.

@@ -8,7 +8,7 @@ use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::endpoint::Pattern;
+use crate::endpoint::{PathOptions, Pattern};
 use crate::identity;
 use crate::profile::Numbers;
 
@@ -124,6 +124,18 @@ impl Rule {
             method: method.map(Cow::into_owned),
             ..self.clone()
         }))
+    }
+
+    /// As [`canonical`](Self::canonical), with the endpoint in the spelling that `paths` compares.
+    ///
+    /// # Errors
+    /// [`InvalidRule`] with the first field that cannot be what it is.
+    pub fn compared(&self, ipv6_prefix: u8, paths: PathOptions) -> Result<Cow<'_, Self>, InvalidRule> {
+        let mut rule = self.canonical(ipv6_prefix)?;
+        if let Cow::Owned(endpoint) = self.endpoint.compared_by(paths) {
+            rule.to_mut().endpoint = endpoint;
+        }
+        Ok(rule)
     }
 
     /// What makes this a variant of its own among the rules of its name.

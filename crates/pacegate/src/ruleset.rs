@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::check::Check;
 use crate::descriptor::DescriptorRule;
 use crate::descriptor::set::DescriptorSet;
-use crate::endpoint::{Pattern, Trie};
+use crate::endpoint::{Endpoint, PathOptions, Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity;
 use crate::profile::{Numbers, Profile, find};
@@ -32,11 +32,11 @@ pub(crate) struct CanonicalRules<'a> {
 }
 
 impl<'a> CanonicalRules<'a> {
-    pub(crate) fn new(rules: &'a [Rule], ipv6_prefix: u8) -> Result<Self, InvalidRules> {
+    pub(crate) fn new(rules: &'a [Rule], ipv6_prefix: u8, paths: PathOptions) -> Result<Self, InvalidRules> {
         let mut canonical = Vec::with_capacity(rules.len());
         for (place, rule) in rules.iter().enumerate() {
             let invalid = |invalid| InvalidRules::InvalidRule { place, name: rule.name.clone(), invalid };
-            canonical.push(rule.canonical(ipv6_prefix).map_err(invalid)?);
+            canonical.push(rule.compared(ipv6_prefix, paths).map_err(invalid)?);
         }
         Ok(Self { rules: canonical, ipv6_prefix })
     }
@@ -72,6 +72,27 @@ struct ByDimension {
     identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
 }
 
+const GET: &str = "GET";
+const HEAD: &str = "HEAD";
+
+/// How specific the method of a rule is: rules for GET hold for HEAD as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum MethodSpecificity {
+    Any,
+    One,
+    Head,
+}
+
+impl MethodSpecificity {
+    fn of(method: Option<&str>) -> Self {
+        match method {
+            None => Self::Any,
+            Some(HEAD) => Self::Head,
+            Some(_) => Self::One,
+        }
+    }
+}
+
 /// A rule, ready to be compared with others.
 #[derive(Debug)]
 pub(crate) struct CompiledRule {
@@ -82,7 +103,7 @@ pub(crate) struct CompiledRule {
     pub(crate) endpoint: Pattern,
     is_policy: bool,
     /// What decides between variants: an exact identifier first, then a tier, then the endpoint, then a method of its own.
-    specificity: (bool, bool, Vec<u8>, bool),
+    specificity: (bool, bool, Vec<u8>, MethodSpecificity),
     /// The place in the list of rules: limits are reported in that order.
     place: usize,
 }
@@ -99,10 +120,19 @@ impl CompiledRule {
         self.specificity > other.specificity
     }
 
-    /// Whether it holds for `method`. One that is not known may be the rule's, so the rule holds.
+    /// Whether it holds for `method`. One that is not known may be the rule's, so the rule holds. A HEAD
+    /// request costs the upstream what a GET request costs, so rules for GET hold for it.
     pub(crate) fn takes_method(&self, method: Option<&str>) -> bool {
         let (Some(own), Some(method)) = (self.method.as_deref(), method) else { return true };
-        own.eq_ignore_ascii_case(method)
+        own.eq_ignore_ascii_case(method) || (own == GET && method.eq_ignore_ascii_case(HEAD))
+    }
+
+    /// Whether it holds for every method that `other` holds for.
+    pub(crate) fn takes_methods_of(&self, other: &Self) -> bool {
+        match &other.method {
+            Some(method) => self.takes_method(Some(method)),
+            None => self.method.is_none(),
+        }
     }
 
     /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
@@ -175,7 +205,7 @@ impl RuleSet {
                     rule.identifier.is_some(),
                     rule.tier.is_some(),
                     rule.endpoint.specificity(),
-                    rule.method.is_some(),
+                    MethodSpecificity::of(rule.method.as_deref()),
                 ),
                 place,
             });
@@ -233,11 +263,11 @@ impl RuleSet {
         })
     }
 
-    /// Every limit that applies to `check`, whose endpoint is normalised to `endpoint`.
+    /// Every limit that applies to `check`, which goes to `endpoint`.
     pub(crate) fn resolve<'a>(
         &self,
         check: &'a Check<'_>,
-        endpoint: Option<&str>,
+        endpoint: Option<&Endpoint<'_>>,
     ) -> Result<Applied<'a>, CheckError> {
         let mut applied = match endpoint {
             Some(_) => self.resolve_rules(check, endpoint),
@@ -267,7 +297,11 @@ impl RuleSet {
 
     /// The limits of the rules alone. Without an endpoint, rules for some endpoints do not apply, only those for all.
     #[inline]
-    pub(crate) fn resolve_rules<'a>(&self, check: &'a Check<'_>, endpoint: Option<&str>) -> Applied<'a> {
+    pub(crate) fn resolve_rules<'a>(
+        &self,
+        check: &'a Check<'_>,
+        endpoint: Option<&Endpoint<'_>>,
+    ) -> Applied<'a> {
         let mut applied = Applied::new();
         for (dimension, identifier) in check.pairs() {
             for rule in self.chosen(check, dimension, identifier, endpoint) {
@@ -286,26 +320,45 @@ impl RuleSet {
         check: &Check<'_>,
         dimension: &str,
         identifier: &str,
-        endpoint: Option<&str>,
+        endpoint: Option<&Endpoint<'_>>,
     ) -> SmallVec<[&CompiledRule; 8]> {
-        let tier = check.effective_tier();
-        let mut chosen = self.matching(dimension, identifier, Tiers::Only(tier), endpoint.unwrap_or("/"));
-        chosen.retain(|rule| {
-            rule.takes_method(check.method) && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
-        });
-        keep_most_specific(&mut chosen);
+        let tier = Tiers::Only(check.effective_tier());
+        let most_specific = |reading| {
+            let mut rules = self.matching(dimension, identifier, tier, reading);
+            rules.retain(|rule| {
+                rule.takes_method(check.method)
+                    && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
+            });
+            keep_most_specific(&mut rules);
+            rules
+        };
+        let mut chosen = most_specific(endpoint.map_or("/", Endpoint::counted));
+        for reading in endpoint.into_iter().flat_map(Endpoint::others) {
+            // Not another variant of a rule that applies: the client could choose the one with most room.
+            let mut further = most_specific(reading);
+            further.retain(|rule| chosen.iter().all(|other| other.limit.name != rule.limit.name));
+            chosen.extend(further);
+            chosen.sort_unstable_by_key(|rule| rule.place);
+        }
         chosen
     }
 
     /// A limit of every kind of counter that the identities of `check` may have at its endpoint: of the rules for any tier and
     /// method that match, of every plan, the default one and an ad-hoc one. Their numbers do not matter, because a reset forgets
     /// every variant.
-    pub(crate) fn resolve_all<'a>(&self, check: &'a Check<'_>, endpoint: Option<&str>) -> Applied<'a> {
+    pub(crate) fn resolve_all<'a>(
+        &self,
+        check: &'a Check<'_>,
+        endpoint: Option<&Endpoint<'_>>,
+    ) -> Applied<'a> {
         let any = self.default_limit.or(Limit::per_second(1).ok());
         let mut applied = Applied::new();
         for (dimension, identifier) in check.pairs() {
-            let rules = self.matching(dimension, identifier, Tiers::All, endpoint.unwrap_or("/"));
-            applied.extend(rules.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+            let others = endpoint.into_iter().flat_map(Endpoint::others);
+            for reading in std::iter::once(endpoint.map_or("/", Endpoint::counted)).chain(others) {
+                let rules = self.matching(dimension, identifier, Tiers::All, reading);
+                applied.extend(rules.into_iter().map(|rule| (rule.limit.clone(), identifier)));
+            }
             let plans = self.plans.values().flat_map(|plan| plan.of(dimension).to_vec());
             applied.extend(plans.map(|limit| (limit, identifier)));
             if let Some(limit) = any {

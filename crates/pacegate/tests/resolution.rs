@@ -28,14 +28,14 @@ const NAMES: [&str; 3] = ["minute", "hour", "day"];
 const DIMENSIONS: [&str; 3] = ["user", "ip", "apikey"];
 const IDENTIFIERS: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const TIERS: [&str; 2] = ["free", "premium"];
-const METHODS: [&str; 2] = ["GET", "POST"];
+const METHODS: [&str; 3] = ["GET", "POST", "HEAD"];
 /// The spellings of each segment, the normal one first.
 const SEGMENTS: [&[&str]; 5] = [
     &["a", "%61"],
     &["b", "%62"],
     &["x-y~", "x%2Dy~", "x%2dy%7E"],
     &["%C3%A9", "é", "%c3%a9"],
-    &["%2F", "%2f"],
+    &["%3F", "%3f"],
 ];
 /// What may stand before a segment without changing the path.
 const NOISE: [&str; 7] = ["", "/", "./", "%2e/", "gone/../", "gone/.%2E//", "//"];
@@ -188,7 +188,7 @@ fn requests() -> impl Strategy<Value = Request> {
     let numbers = || vec(weighted(0.25, numbers()), NAMES.len());
     let profile = (weighted(0.7, select(&TIERS)), numbers(), numbers())
         .prop_map(|(tier, custom, overrides)| Known { tier, custom, overrides });
-    let method = weighted(0.8, select(vec!["GET", "POST", "PUT"]));
+    let method = weighted(0.8, select(vec!["GET", "POST", "PUT", "HEAD"]));
     (identities, weighted(0.95, spelt), method, weighted(0.8, profile)).prop_map(
         |(identities, spelt, method, profile)| {
             let (path, endpoint) = spelt.unzip();
@@ -244,19 +244,29 @@ fn expected(
 ) -> Vec<(Applied, CounterId)> {
     let mut applied = Vec::new();
     for &(dimension, identifier) in &request.identities {
-        let matching: Vec<&Variant> = variants
-            .iter()
-            .filter(|variant| variant.dimension == dimension && matches(variant, identifier, request))
-            .collect();
-        for (place, variant) in matching.iter().enumerate() {
-            // Of variants for different methods that a request without one may have, the first applies.
-            let outdone = |(other_place, other): (usize, &&Variant)| {
-                let order = compare(other, variant);
-                other.name == variant.name && (order.is_gt() || (order.is_eq() && other_place < place))
-            };
-            if matching.iter().enumerate().any(outdone) {
-                continue;
+        let mut chosen: Vec<(usize, &Variant)> = Vec::new();
+        for path in readings(request) {
+            let matching: Vec<(usize, &Variant)> = variants
+                .iter()
+                .enumerate()
+                .filter(|(_, variant)| {
+                    variant.dimension == dimension && matches(variant, identifier, request, &path)
+                })
+                .collect();
+            let before: Vec<&str> = chosen.iter().map(|(_, variant)| variant.name).collect();
+            for (place, variant) in &matching {
+                // Of variants for different methods that a request without one may have, the first applies.
+                let outdone = |(other_place, other): &(usize, &Variant)| {
+                    let order = compare(other, variant);
+                    other.name == variant.name && (order.is_gt() || (order.is_eq() && other_place < place))
+                };
+                if !before.contains(&variant.name) && !matching.iter().any(outdone) {
+                    chosen.push((*place, variant));
+                }
             }
+        }
+        chosen.sort_by_key(|(place, _)| *place);
+        for (_, variant) in chosen {
             let (limit, why) = limit_for(variant, request.profile.as_ref());
             let per_endpoint = variant.scope == Scope::Endpoint;
             let endpoint = request.path.clone().filter(|_| per_endpoint);
@@ -287,12 +297,40 @@ fn expected(
     applied
 }
 
-fn matches(variant: &Variant, identifier: &str, request: &Request) -> bool {
+/// The path as it is counted, and then as URL parsers and routers have it, which rules of other names are for.
+fn readings(request: &Request) -> Vec<Vec<usize>> {
+    let Some(path) = &request.path else { return Vec::new() };
+    let written = request.endpoint.split(['?', '#']).next().unwrap();
+    let mut parsed = Vec::new();
+    for part in written.split('/') {
+        match &*part.to_ascii_lowercase().replace("%2e", ".") {
+            "." => {}
+            ".." => drop(parsed.pop()),
+            _ => parsed.push(part),
+        }
+    }
+    let place = |part: &str| SEGMENTS.iter().position(|spellings| spellings.contains(&part));
+    let places = |parts: Vec<&str>| {
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        parts.map(|part| place(part).unwrap_or(usize::MAX)).collect()
+    };
+    vec![path.clone(), places(parsed), places(written.split('/').collect())]
+}
+
+fn matches(variant: &Variant, identifier: &str, request: &Request, path: &[usize]) -> bool {
     let tier = request.profile.as_ref().and_then(|profile| profile.tier);
     variant.identifier.is_none_or(|own| own == identifier)
         && (variant.tier.is_none() || variant.tier == tier)
-        && (variant.method.is_none() || request.method.is_none() || variant.method == request.method)
-        && request.path.as_ref().is_some_and(|path| covers(&variant.pieces, path))
+        && takes_method(variant, request.method)
+        && covers(&variant.pieces, path)
+}
+
+/// Rules for GET are for HEAD as well.
+fn takes_method(variant: &Variant, method: Option<&str>) -> bool {
+    match (variant.method, method) {
+        (Some("GET"), Some("HEAD")) | (None, _) | (_, None) => true,
+        (own, method) => own == method,
+    }
 }
 
 fn covers(pattern: &[Piece], path: &[usize]) -> bool {
@@ -314,10 +352,12 @@ fn compare(one: &Variant, other: &Variant) -> Ordering {
         (Some(_), None) => 2,
         (Some(_), Some(_)) => 3,
     };
-    for_whom(one)
-        .cmp(&for_whom(other))
-        .then_with(|| compare_patterns(&one.pieces, &other.pieces))
-        .then_with(|| one.method.is_some().cmp(&other.method.is_some()))
+    for_whom(one).cmp(&for_whom(other)).then_with(|| compare_patterns(&one.pieces, &other.pieces)).then_with(
+        || {
+            let rank = |variant: &Variant| variant.method.map(|method| method == "HEAD");
+            rank(one).cmp(&rank(other))
+        },
+    )
 }
 
 fn compare_patterns(one: &[Piece], other: &[Piece]) -> Ordering {
@@ -494,8 +534,11 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             *tally.limits.entry(limit.why.name()).or_default() += 1;
         }
         let matching = request.identities.iter().map(|(dimension, identifier)| {
-            let matching =
-                |variant: &&Variant| variant.dimension == *dimension && matches(variant, identifier, request);
+            let paths = readings(request);
+            let matching = |variant: &&Variant| {
+                variant.dimension == *dimension
+                    && paths.iter().any(|path| matches(variant, identifier, request, path))
+            };
             variants.iter().filter(matching).count()
         });
         let applied = decision.limits().iter().filter(|limit| limit.why != Why::Default).count();

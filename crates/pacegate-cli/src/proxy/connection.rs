@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use pacegate::ServerConfig;
+use pacegate::{PathOptions, ServerConfig};
 use pacegate_server::App;
 use pacegate_server::door;
 use pacegate_server::unread::{Lingering, Unread};
@@ -25,7 +25,7 @@ use tower_service::Service;
 use tracing::Instrument;
 
 use super::forward::{Forward, REQUEST_ID};
-use super::trace;
+use super::{path, trace};
 
 /// The upstream behind its limits.
 pub(super) type Limited = Pacegate<Forward>;
@@ -51,6 +51,7 @@ pub(super) struct Connection {
     /// What is measured, and the ids of requests.
     pub(super) app: App,
     pub(super) config: Arc<ServerConfig>,
+    pub(super) paths: PathOptions,
     pub(super) peer: SocketAddr,
     pub(super) stopping: watch::Receiver<()>,
     pub(super) place: Place,
@@ -58,7 +59,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn serve(self, stream: TcpStream) {
-        let Self { service, app, config, peer, mut stopping, place } = self;
+        let Self { service, app, config, paths, peer, mut stopping, place } = self;
         // Small answers are not held back to fill a packet.
         let _ = stream.set_nodelay(true);
         // A client that reads no answers would otherwise hold its place for ever.
@@ -84,9 +85,13 @@ impl Connection {
                 request.headers_mut().insert(REQUEST_ID, id.clone());
                 let app = app.clone();
                 let span = trace::request(request.headers());
-                let answer = span.in_scope(|| service.clone().call(request)).instrument(span);
+                let answer = path::to_counted(&mut request, paths)
+                    .map(|()| span.in_scope(|| service.clone().call(request)).instrument(span));
                 async move {
-                    let mut response = answer.await?;
+                    let mut response = match answer {
+                        Ok(answer) => answer.await?,
+                        Err(invalid) => invalid.respond(&id),
+                    };
                     response.headers_mut().insert(REQUEST_ID, id);
                     app.count_response(response.status());
                     unread.settle(&mut response, &lingering).await;

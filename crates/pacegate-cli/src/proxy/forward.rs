@@ -92,13 +92,23 @@ impl Trouble {
 
     fn respond(self, request_id: Option<&HeaderValue>) -> Response<AnswerBody> {
         let (status, code, message) = self.answer();
-        let text = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-        let body = json!({"error": {"code": code, "message": message, "details": {}, "request_id": text}});
-        let mut response = Response::new(AnswerBody::from_bytes(Bytes::from(body.to_string())));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        response
+        respond(status, code, message, request_id)
     }
+}
+
+/// An answer of the proxy itself.
+pub(super) fn respond(
+    status: StatusCode,
+    code: &str,
+    message: &str,
+    request_id: Option<&HeaderValue>,
+) -> Response<AnswerBody> {
+    let text = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let body = json!({"error": {"code": code, "message": message, "details": {}, "request_id": text}});
+    let mut response = Response::new(AnswerBody::from_bytes(Bytes::from(body.to_string())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 impl Forward {

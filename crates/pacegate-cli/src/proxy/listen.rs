@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate::ServerConfig;
+use pacegate::{PathOptions, ServerConfig};
 use pacegate_server::App;
 use pacegate_server::door::Door;
 use tokio::net::TcpListener;
@@ -16,6 +16,7 @@ pub(super) async fn run(
     service: Limited,
     app: App,
     config: &ServerConfig,
+    paths: PathOptions,
     shutdown: impl Future<Output = ()>,
 ) {
     let door = Door::new(listener, config, &app);
@@ -28,7 +29,7 @@ pub(super) async fn run(
     let connection = |stream, peer, place| {
         let (service, app) = (service.clone(), app.clone());
         let (config, stopping) = (config.clone(), stopping.clone());
-        Connection { service, app, config, peer, stopping, place: Arc::new(place) }.serve(stream)
+        Connection { service, app, config, paths, peer, stopping, place: Arc::new(place) }.serve(stream)
     };
     door.serve(shutdown, connection).await;
 }

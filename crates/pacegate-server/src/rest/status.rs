@@ -7,7 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::{CheckError, normalise_endpoint};
+use pacegate::CheckError;
 
 use super::answer::CheckResponse;
 use super::check::answer;
@@ -75,7 +75,7 @@ pub(super) async fn status(
     let check = check.profile(profile.as_deref());
     let decision = shared.limiter.peek(&check).await?;
     // As raw path segments it arrives without its leading slash.
-    let endpoint = normalise_endpoint(endpoint).map_err(CheckError::from)?;
+    let endpoint = shared.limiter.paths().normalise(endpoint).map_err(CheckError::from)?;
     let mut body = CheckResponse::new(&decision)
         .says_sliding_window(request.says_sliding_window())
         .with_usage(&decision);

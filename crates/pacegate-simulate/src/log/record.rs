@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use compact_str::CompactString;
 use pacegate::identity::{self, InvalidIdentity};
-use pacegate::{Cost, normalise_endpoint};
+use pacegate::{Cost, PathOptions};
 use smallvec::SmallVec;
 
 use super::mapping::Mapping;
@@ -75,7 +75,9 @@ impl Mapping {
             (None, None, Some(_)) => return Err("has no endpoint".to_owned()),
             _ => {}
         }
-        let endpoint = normalise_endpoint(path_of(endpoint.unwrap_or("/")))
+        // What differs by a setting of a rule file stays apart here, and is compared by its limiter.
+        let endpoint = PathOptions::default()
+            .normalise(path_of(endpoint.unwrap_or("/")))
             .map_err(|error| format!("the endpoint {error}"))?;
         let mut identities = SmallVec::new();
         for (place, (dimension, slot)) in self.dimensions.iter().enumerate() {

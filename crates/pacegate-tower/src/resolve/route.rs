@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use pacegate::normalise_endpoint;
-
 use super::{Identifier, Identity, RequestHead, Resolve};
 use crate::error::Unresolved;
 
@@ -30,7 +28,9 @@ impl Resolve for Route {
         if let Some(matched) = request.extensions.get::<axum::extract::MatchedPath>() {
             return Ok(Identity::new(DIMENSION, matched.as_str()));
         }
-        let path: Cow<'a, str> = normalise_endpoint(request.path())
+        let path: Cow<'a, str> = request
+            .paths
+            .normalise(request.path())
             .map_err(|error| Unresolved::Invalid { field: "path".into(), reason: error.to_string() })?;
         Ok(Identity::new(DIMENSION, Identifier::from(path)))
     }

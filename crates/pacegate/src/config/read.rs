@@ -16,7 +16,7 @@ use super::{
     AUDIT_KEY_LENGTH_MIN, Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig,
     ServiceConfig,
 };
-use crate::endpoint::Pattern;
+use crate::endpoint::{EncodedSlashes, PathOptions, Pattern};
 use crate::identity::{self, InvalidIdentity};
 use crate::rule::{Mode, PLAN_LIMITS_MAX, PlanLimits, Rule, Scope};
 
@@ -84,6 +84,9 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     }
     if let Some(field) = fields.take("failure") {
         read_failure(field, &mut config, mistakes);
+    }
+    if let Some(field) = fields.take("paths") {
+        read_paths(field, &mut config.paths, mistakes);
     }
     if let Some(field) = fields.take_filled("default_limit", mistakes) {
         config.default_limit = match &field.node.value {
@@ -173,6 +176,24 @@ fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &m
             && let Some(number) = bounded(&field, 1, MANAGEMENT_MAX, mistakes)
         {
             *target = number as u64;
+        }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_paths(field: Field, paths: &mut PathOptions, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    let words = [("decode", EncodedSlashes::Decode), ("refuse", EncodedSlashes::Refuse)];
+    if let Some(field) = fields.take("encoded_slashes") {
+        paths.encoded_slashes = field.word(&words, mistakes);
+    }
+    for (name, target) in [
+        ("merge_slashes", &mut paths.merge_slashes),
+        ("ignore_parameters", &mut paths.ignore_parameters),
+        ("ignore_case", &mut paths.ignore_case),
+    ] {
+        if let Some(flag) = fields.take(name).and_then(|field| field.flag(mistakes)) {
+            *target = flag;
         }
     }
     fields.finish(mistakes);

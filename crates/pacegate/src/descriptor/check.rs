@@ -11,7 +11,7 @@ use super::counted::Tally;
 use super::set::{Allows, Match, limit_of_path, path_identifier};
 use crate::check::Check;
 use crate::decision::Decision;
-use crate::endpoint::normal_form;
+use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::CheckError;
 use crate::identity;
 use crate::limiter::Limiter;
@@ -173,7 +173,8 @@ impl Limiter {
     ) -> Result<DescriptorDecision, CheckError> {
         let rules = self.rules();
         let mut tally = Tally::of_descriptors();
-        let found = find(&rules, domain, descriptors, self.ipv6_prefix(), &mut tally);
+        let spelling = (self.ipv6_prefix(), self.paths());
+        let found = find(&rules, domain, descriptors, spelling, &mut tally);
         let banned = found.iter().any(|found| found.banned_by.is_some());
         let allowed = tally.apply(self.stores(), banned).await?;
         let outcomes: Vec<DescriptorOutcome> = found.into_iter().map(|found| found.outcome(&tally)).collect();
@@ -201,7 +202,7 @@ fn find(
     rules: &RuleSet,
     domain: &str,
     descriptors: &[Descriptor<'_>],
-    ipv6_prefix: u8,
+    spelling: (u8, PathOptions),
     tally: &mut Tally,
 ) -> Vec<Found> {
     let matches = |(place, descriptor): (usize, &Descriptor<'_>)| {
@@ -220,7 +221,7 @@ fn find(
             found.add_given(rules, domain, descriptor, allowance, tally);
         }
         if !found.matched {
-            found.add_ordinary(rules, descriptor, ipv6_prefix, tally);
+            found.add_ordinary(rules, descriptor, spelling, tally);
         }
         for Match { rule, identifier } in matches.into_iter().filter(applies) {
             match &rule.allows {
@@ -237,11 +238,6 @@ fn find(
         all.push(found);
     }
     all
-}
-
-/// Where a request goes, whatever the path's length and characters: what is no endpoint must not slip past the rules.
-fn endpoint_of(path: &str) -> Option<Cow<'_, str>> {
-    (!path.is_empty()).then(|| normal_form(path))
 }
 
 impl Found {
@@ -277,7 +273,7 @@ impl Found {
         &mut self,
         rules: &RuleSet,
         descriptor: &Descriptor<'_>,
-        ipv6_prefix: u8,
+        (ipv6_prefix, paths): (u8, PathOptions),
         tally: &mut Tally,
     ) {
         let mut endpoint = None;
@@ -285,10 +281,11 @@ impl Found {
         let mut identities: SmallVec<[(&str, Cow<'_, str>); 2]> = SmallVec::new();
         for &(key, value) in &descriptor.entries {
             match key {
-                "path" | "endpoint" => endpoint = endpoint_of(value),
+                // Whatever its length and characters: an error would let it pass, because Envoy allows on errors.
+                "path" | "endpoint" => endpoint = (!value.is_empty()).then(|| paths.any_endpoint(value)),
                 "method" => method = Some(value),
                 _ if value.is_empty() => {}
-                // Whatever its length and characters: an error would let it pass, because Envoy allows on errors.
+                // The same holds for identifiers.
                 _ => {
                     let identity = identity::of_entry(key, value, ipv6_prefix);
                     // The first of a dimension that is there twice.
@@ -302,9 +299,9 @@ impl Found {
         }
         let mut check = Check::of(identities).profile(descriptor.profile);
         check.method = method.filter(|method| !method.is_empty());
-        for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_deref()) {
+        for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_ref()) {
             self.matched = true;
-            let endpoint = endpoint.as_deref().unwrap_or("/");
+            let endpoint = endpoint.as_ref().map_or("/", Endpoint::counted);
             self.limits.push(tally.add(limit, identifier.to_owned(), endpoint, descriptor.hits, false));
         }
     }

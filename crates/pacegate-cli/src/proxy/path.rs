@@ -1,0 +1,46 @@
+//! The path of a request: what is counted is what the upstream gets.
+
+use std::borrow::Cow;
+
+use hyper::header::HeaderValue;
+use hyper::http::uri::PathAndQuery;
+use hyper::{Request, Response, StatusCode, Uri};
+use pacegate::{InvalidEndpoint, PathOptions};
+
+use super::body::AnswerBody;
+use super::forward::respond;
+
+/// Why a path cannot be counted.
+#[derive(Debug)]
+pub(super) struct InvalidPath(InvalidEndpoint);
+
+impl InvalidPath {
+    pub(super) fn respond(&self, request_id: &HeaderValue) -> Response<AnswerBody> {
+        let message = format!("path: {}", self.0);
+        respond(StatusCode::BAD_REQUEST, "INVALID_INPUT", &message, Some(request_id))
+    }
+}
+
+/// Gives a request the path that is counted, before the limits and the upstream see it.
+pub(super) fn to_counted<B>(request: &mut Request<B>, paths: PathOptions) -> Result<(), InvalidPath> {
+    let uri = request.uri();
+    // Neither `OPTIONS *` nor CONNECT has a path.
+    if !uri.path().starts_with('/') {
+        return Ok(());
+    }
+    let path = match paths.forwarded(uri.path()).map_err(InvalidPath)? {
+        Cow::Borrowed(_) => return Ok(()),
+        Cow::Owned(path) => path,
+    };
+    let target = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    let mut parts = uri.clone().into_parts();
+    // Both were a target before, and the path has only become plainer.
+    let unusable = |_| InvalidPath(InvalidEndpoint::ControlCharacter);
+    parts.path_and_query = Some(PathAndQuery::try_from(target).map_err(unusable)?);
+    *request.uri_mut() =
+        Uri::from_parts(parts).map_err(|_| InvalidPath(InvalidEndpoint::ControlCharacter))?;
+    Ok(())
+}
