@@ -1,5 +1,7 @@
 //! API keys in the catalog: only the hashes of their secrets are kept.
 
+use std::collections::HashSet;
+
 use pacegate::{Timestamp, identity};
 use sqlx::any::AnyRow;
 use subtle::ConstantTimeEq;
@@ -116,6 +118,24 @@ impl Catalog {
         // The database's comparison may be by a folding collation.
         let is_same = bool::from(kept.as_bytes().ct_eq(hash.as_bytes()));
         if is_same { read(&row).map(Some) } else { Ok(None) }
+    }
+
+    /// The hashes of the `max` newest keys that are not revoked, to tell keys from guesses without a query
+    /// for each.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the database does not answer.
+    pub async fn key_hashes(&self, max: u32) -> Result<HashSet<String>, CatalogError> {
+        let sql = format!(
+            "SELECT hash FROM pacegate_api_keys WHERE revoked_at IS NULL ORDER BY created_at DESC LIMIT {max}"
+        );
+        let rows = self.rows(self.statement(&sql)).await?;
+        rows.iter().map(|row| column::<&str>(row, 0).map(str::to_owned)).collect()
+    }
+
+    /// Whether `hashes`, of [`key_hashes`](Self::key_hashes), has that of a secret.
+    pub fn has_secret(&self, hashes: &HashSet<String>, secret: &str) -> bool {
+        hashes.contains(&self.hash_of(secret))
     }
 
     /// Revokes a key, if it is as expected. One that is revoked already stays as it is.

@@ -78,17 +78,32 @@ impl Serve {
         }
         config.server.grpc = self.grpc.or(config.server.grpc);
         config.server.admin = self.admin.or(config.server.admin);
+        let admin_key = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());
+        let key_length = admin_key.as_ref().map(|key| key.chars().count());
+        let reachable = [Some(config.server.http), config.server.grpc, config.server.admin];
+        if let Some(length) = key_length.filter(|length| *length < AdminKey::LENGTH_MIN)
+            && let Some(address) = reachable.into_iter().flatten().find(|to| !to.ip().is_loopback())
+        {
+            let min = AdminKey::LENGTH_MIN;
+            return Err(Failure::Misused(anyhow!(
+                "{ADMIN_KEY}: expected at least {min} characters where others can reach the service ({address}), got {length}"
+            )));
+        }
         files::allow_all();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .context("could not start the runtime")?;
         let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        if let Some(length) = key_length.filter(|length| *length < AdminKey::LENGTH_SAFE) {
+            let expected = AdminKey::LENGTH_SAFE;
+            tracing::warn!(length, expected, "{ADMIN_KEY} is short enough to be guessed");
+        }
         let tls = config.server.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
         // Compared with the files for as long as the service runs.
         let tls = tls.map(|tls| (Watch::new(tls.files().map(Into::into)), tls));
-        let served = runtime.block_on(serve(config, followed, tls, self.wait_for_store));
+        let served = runtime.block_on(serve(config, followed, tls, admin_key, self.wait_for_store));
         logging.finish();
         Ok(served?)
     }
@@ -108,6 +123,7 @@ async fn serve(
     config: Config,
     followed: Option<(PathBuf, Config)>,
     tls: Option<(Watch, Arc<Tls>)>,
+    chosen: Option<String>,
     wait_for_store: bool,
 ) -> anyhow::Result<()> {
     if config.service.is_some() {
@@ -119,7 +135,6 @@ async fn serve(
     let stores = stores::connect(&bounded_by_default(config.clone()), wait_for_store).await?;
     let catalog = stores::open_catalog(&config.catalog, wait_for_store).await?;
     let live = Live::start(config.clone(), stores, catalog.clone()).await?;
-    let chosen = std::env::var(ADMIN_KEY).ok().filter(|key| !key.is_empty());
     let http = listen(config.server.http).await?;
     let address = http.local_addr()?;
     let mut listeners = Listeners::from(http);

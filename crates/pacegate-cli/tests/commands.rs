@@ -8,7 +8,7 @@ use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use process::{Service, file, pacegate, run};
+use process::{Service, file, pacegate, run, started};
 
 #[test]
 fn check_is_readable_and_says_allowed_or_denied_by_its_exit_code() {
@@ -204,6 +204,39 @@ fn the_admin_key_is_printed_once_or_chosen() {
     let mut rest = String::new();
     chosen.output.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "", "a chosen key is not repeated");
+}
+
+#[test]
+fn short_admin_key_is_warned_about_and_refused_where_others_reach_the_service() {
+    let serve = |key: &str, http: &str, grpc: &str| {
+        let mut command = pacegate();
+        command.args(["serve", "--http", http, "--grpc", grpc]).env("PACEGATE_ADMIN_KEY", key);
+        command
+    };
+    let (local, anywhere) = ("127.0.0.1:0", "0.0.0.0:0");
+    for (http, grpc) in [(anywhere, local), (local, anywhere), ("[::]:0", local)] {
+        let refused = serve("1234567", http, grpc).output().unwrap();
+        let errors = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("PACEGATE_ADMIN_KEY: expected at least 8 characters"), "{errors}");
+        assert!(!errors.contains("1234567"), "{errors}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for (key, http, warned) in [
+        ("1234567", local, true),
+        ("12345678", anywhere, true),
+        ("123456789012345", local, true),
+        ("1234567890123456", anywhere, false),
+    ] {
+        let path = directory.path().join("log");
+        let log = std::fs::File::create(&path).unwrap();
+        let (mut process, _output, _) = started(serve(key, http, local).stderr(log));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let log = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(log.contains("PACEGATE_ADMIN_KEY is short"), warned, "{key}: {log}");
+        assert!(!log.contains(key), "{log}");
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ use tracing::Instrument;
 
 use crate::auth::{AdminKey, Gate};
 use crate::deprecation::{self, Deprecation, deprecations};
+use crate::forgery;
 use crate::grpc::Services;
 use crate::lines::Lines;
 use crate::live::Live;
@@ -214,6 +215,9 @@ impl App {
         }
         if self.checks && request.method() == Method::POST && rest::is_check(request.uri().path()) {
             return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();
+        }
+        if forgery::is_possible(&request, &peer) {
+            return forgery::refusal().into_response();
         }
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer);

@@ -2,19 +2,22 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use ipnet::IpNet;
-use pacegate::{Algorithm, Check, Config, Decision, Limit, Limiter, Role, Stores};
+use pacegate::{Algorithm, Check, Config, Decision, Limit, Limiter, LoggedKeys, Role, Stores};
 use pacegate_catalog::Actor;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
+use crate::lines;
 use crate::live::Live;
 use crate::peer::{Identity, Peer, network_of};
+use crate::per_second::PerSecond;
 use crate::profiles::now;
 use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
@@ -33,6 +36,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const ADMIT_EVERY: Duration = Duration::from_secs(2);
 /// How many wrong keys an address may try a minute.
 const ATTEMPTS_PER_MINUTE: u64 = 20;
+/// How many refused keys have a line in the log each second.
+const LINES_PER_SECOND: u64 = 1;
 
 /// An admin key that the operator chose, of which only a hash is kept.
 #[derive(Clone)]
@@ -41,6 +46,10 @@ pub struct AdminKey {
 }
 
 impl AdminKey {
+    /// The shortest that opens a service which other machines can reach, in characters.
+    pub const LENGTH_MIN: usize = 8;
+    /// From this length on a key that was chosen at random cannot be guessed, in characters.
+    pub const LENGTH_SAFE: usize = 16;
     /// What it is called in the audit trail.
     pub const ID: &'static str = "configured";
 
@@ -130,6 +139,56 @@ pub(crate) struct Gate {
     key_max_age: Duration,
     /// The service is limited by its own engine, in this process.
     own_limits: Limiter,
+    refused: RefusedKeys,
+}
+
+/// Why a key does not open anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyFailure {
+    Unknown,
+    LockedOut,
+    Revoked,
+    Expired,
+}
+
+impl KeyFailure {
+    const ALL: [Self; 4] = [Self::Unknown, Self::LockedOut, Self::Revoked, Self::Expired];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::LockedOut => "locked_out",
+            Self::Revoked => "revoked",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// Keys that were refused: how many, and a line in the log for some of them.
+#[derive(Debug)]
+struct RefusedKeys {
+    counts: [AtomicU64; KeyFailure::ALL.len()],
+    lines: PerSecond,
+    shown: LoggedKeys,
+}
+
+impl RefusedKeys {
+    fn new(shown: LoggedKeys) -> Self {
+        Self {
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            lines: PerSecond::new(LINES_PER_SECOND),
+            shown,
+        }
+    }
+
+    /// Takes note of one from `address`. Neither the key nor anything made of it is written.
+    fn note(&self, failure: KeyFailure, address: &str) {
+        let total = self.counts[failure as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        if self.lines.admit() {
+            let address = &*lines::shown(address, self.shown);
+            tracing::warn!(reason = failure.name(), address, total, "API key refused");
+        }
+    }
 }
 
 impl Gate {
@@ -141,7 +200,19 @@ impl Gate {
             require_key: config.server.require_key,
             key_max_age: config.catalog.key_max_age,
             own_limits: own_limits(config, Stores::default()),
+            refused: RefusedKeys::new(config.log.keys),
         }
+    }
+
+    /// How many keys were refused, by the reason.
+    pub(crate) fn refused_keys(&self) -> [(&'static str, u64); KeyFailure::ALL.len()] {
+        KeyFailure::ALL
+            .map(|failure| (failure.name(), self.refused.counts[failure as usize].load(Ordering::Relaxed)))
+    }
+
+    /// How many refused keys had no line in the log.
+    pub(crate) fn lines_held_back(&self) -> u64 {
+        self.refused.lines.held_back()
     }
 
     /// Whether a check may be made at all.
@@ -241,38 +312,55 @@ impl Gate {
             let message = "this operation needs an API key, as X-API-Key or Authorization: Bearer";
             return Err(ApiError::new(Code::Unauthenticated, message));
         };
+        let address = || peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()).to_string());
+        // A short key may be a guess even when it is right.
+        if candidate.len() < AdminKey::LENGTH_SAFE {
+            self.may_try(&address()).await?;
+        }
         let digest: [u8; 32] = Sha256::digest(candidate).into();
         if self.admin_key.as_ref().is_some_and(|key| key.is(&digest)) {
             return Ok(Caller { key_id: AdminKey::ID.to_owned(), role: Role::Admin });
         }
-        let address = peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()).to_string());
         let Some(Live { keys, .. }) = self.live.as_deref() else {
-            self.may_try(&address).await?;
-            return Err(self.failed(&address));
+            self.may_try(&address()).await?;
+            return Err(self.failed(&address()));
         };
         let known = match keys.known(&digest) {
             Some(known) => known,
             None => {
-                // Before the catalog is asked: guessing must cost the guesser, not the database. A key that was seen before is no guess.
-                if !keys.has_seen(&digest) {
-                    self.may_try(&address).await?;
+                // Before the catalog is asked: guessing must cost the guesser, not the database. A key is no
+                // guess, and is not locked out because of others at its address.
+                let address = address();
+                if !keys.has_seen(&digest)
+                    && let Err(locked_out) = self.attempts_left(&address).await
+                    && !keys.is_key(candidate).await
+                {
+                    self.refused.note(KeyFailure::LockedOut, &address);
+                    return Err(locked_out);
                 }
                 keys.look_up(candidate, &digest).await?.ok_or_else(|| self.failed(&address))?
             }
         };
-        // Whoever has the secret may know why it does not open anything any more.
+        // The owner of the secret may know why it does not open anything any more.
         if known.revoked {
+            self.refused.note(KeyFailure::Revoked, &address());
             return Err(ApiError::new(Code::Unauthenticated, "the API key was revoked"));
         }
         if known.expires_at.is_some_and(|expires_at| expires_at <= now()) {
+            self.refused.note(KeyFailure::Expired, &address());
             return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
         }
         require(known.role, need)?;
         Ok(Caller { key_id: known.key_id.to_string(), role: known.role })
     }
 
-    /// Refuses addresses from which too many wrong keys came.
+    /// Refuses a key from an address from which too many wrong keys came.
     async fn may_try(&self, address: &str) -> Result<(), ApiError> {
+        self.attempts_left(address).await.inspect_err(|_| self.refused.note(KeyFailure::LockedOut, address))
+    }
+
+    /// Whether an address is not locked out.
+    async fn attempts_left(&self, address: &str) -> Result<(), ApiError> {
         match self.own_limits.peek(&Check::key(address).plan("attempts")).await {
             Ok(decision) if !decision.allowed => {
                 Err(too_many(&decision, "too many keys that are not valid were tried from this address"))
@@ -285,6 +373,7 @@ impl Gate {
     fn failed(&self, address: &str) -> ApiError {
         // Those that come at the same moment as the last one that may are still answered the same way.
         let _ = self.own_limits.check_now(&Check::key(address).plan("attempts"));
+        self.refused.note(KeyFailure::Unknown, address);
         ApiError::new(Code::Unauthenticated, "the API key is not valid")
     }
 
@@ -316,7 +405,8 @@ fn too_many(decision: &Decision, message: &str) -> ApiError {
     ApiError::new(Code::RateLimited, message).retry_after(seconds)
 }
 
-fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+/// The key that a request comes with.
+pub(crate) fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(key) = headers.get("x-api-key") {
         return Some(key.as_bytes());
     }

@@ -1,5 +1,6 @@
 //! The API keys of the catalog, as far as this node has seen them: what is known costs a check no query.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,10 @@ use crate::respond::ApiError;
 
 /// How many keys are kept. Only real ones are: guesses would push them out.
 const KEYS_MAX: usize = 10_000;
+/// How many keys are told from guesses at an address that is locked out.
+const KEYS_TOLD_MAX: u32 = 100_000;
+/// How often that list is read from the catalog at most.
+const TOLD_FOR: Duration = Duration::from_secs(5);
 /// For so long a key is believed even when something in the catalog was changed since.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
@@ -34,6 +39,8 @@ pub(crate) struct Keys {
     generation: AtomicU64,
     /// The epoch and the revision of that generation.
     seen: Mutex<(u64, i64)>,
+    /// The hashes of all keys and when they were read; only an address that is locked out has them read.
+    all: tokio::sync::Mutex<Option<(Instant, HashSet<String>)>>,
 }
 
 /// What is known about a key.
@@ -58,7 +65,14 @@ struct Entry {
 impl Keys {
     pub(crate) fn new(catalog: Catalog, max_age: Duration, revision: Revision) -> Self {
         let seen = Mutex::new((revision.epoch, revision.all));
-        Self { catalog, max_age, entries: Cache::new(KEYS_MAX), generation: AtomicU64::new(0), seen }
+        Self {
+            catalog,
+            max_age,
+            entries: Cache::new(KEYS_MAX),
+            generation: AtomicU64::new(0),
+            seen,
+            all: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Takes note of changes.
@@ -88,6 +102,22 @@ impl Keys {
     /// Whether there was a key with the secret of this hash.
     pub(crate) fn has_seen(&self, digest: &[u8; 32]) -> bool {
         self.entries.get(digest).is_some()
+    }
+
+    /// Whether there is a key with this secret, by a list that is read every few seconds at most: a guess
+    /// costs no query.
+    pub(crate) async fn is_key(&self, secret: &[u8]) -> bool {
+        let Ok(secret) = std::str::from_utf8(secret) else { return false };
+        let mut all = self.all.lock().await;
+        if all.as_ref().is_none_or(|(read, _)| read.elapsed() >= TOLD_FOR) {
+            // A catalog that does not answer is not asked for every guess either.
+            let hashes = match self.catalog.key_hashes(KEYS_TOLD_MAX).await {
+                Ok(hashes) => hashes,
+                Err(_) => all.take().map(|(_, hashes)| hashes).unwrap_or_default(),
+            };
+            *all = Some((Instant::now(), hashes));
+        }
+        all.as_ref().is_some_and(|(_, hashes)| self.catalog.has_secret(hashes, secret))
     }
 
     /// Asks the catalog. While it does not answer, what was known last holds for as long as the configuration says: a node that

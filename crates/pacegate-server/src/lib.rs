@@ -29,6 +29,7 @@ mod dashboard;
 mod deprecation;
 pub mod door;
 pub mod foreign;
+mod forgery;
 mod grpc;
 mod journal;
 mod keys;

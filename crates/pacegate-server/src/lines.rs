@@ -78,14 +78,17 @@ impl Lines {
         let mut text = String::new();
         for (dimension, identifier) in identities().filter(|identity| !any || counts(identity)) {
             let separator = if text.is_empty() { "" } else { "|" };
-            let _ = match self.keys {
-                LoggedKeys::Plain => {
-                    write!(text, "{separator}{dimension}:{}", shorten_identifier(identifier))
-                }
-                LoggedKeys::Hashed => write!(text, "{separator}{dimension}:{}", hash(identifier)),
-            };
+            let _ = write!(text, "{separator}{dimension}:{}", shown(identifier, self.keys));
         }
         text
+    }
+}
+
+/// An identifier as a log shows it.
+pub(crate) fn shown(identifier: &str, keys: LoggedKeys) -> Cow<'_, str> {
+    match keys {
+        LoggedKeys::Plain => shorten_identifier(identifier),
+        LoggedKeys::Hashed => Cow::Owned(hash(identifier)),
     }
 }
 

@@ -93,7 +93,13 @@ fn too_large() -> ApiError {
     ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {BODY_BYTES_MAX} bytes long"))
 }
 
-fn says_json(headers: &HeaderMap) -> bool {
+/// Whether a request says what its body is.
+pub(crate) fn has_content_type(headers: &HeaderMap) -> bool {
+    headers.contains_key(CONTENT_TYPE)
+}
+
+/// Whether a request says that its body is JSON.
+pub(crate) fn says_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else { return false };
     let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     essence.eq_ignore_ascii_case(b"application/json")

@@ -5,16 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use pacegate::{Role, TlsConfig};
+use pacegate::{CertificateName, Role, TlsConfig};
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 use x509_parser::extensions::GeneralName;
+use x509_parser::time::ASN1Time;
 
 use crate::auth::ADMIT_EVERY;
 use crate::peer::Identity;
@@ -134,8 +135,8 @@ impl Tls {
 
     /// The files it is made of.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let TlsConfig { cert, key, client_ca, .. } = &self.config;
-        [cert, key].into_iter().chain(client_ca).map(AsRef::as_ref)
+        let TlsConfig { cert, key, client_ca, client_crl, .. } = &self.config;
+        [cert, key].into_iter().chain(client_ca).chain(client_crl).map(AsRef::as_ref)
     }
 
     /// What was loaded last.
@@ -146,12 +147,12 @@ impl Tls {
     /// Whom a certificate names: the first name with a role, or else the first name.
     pub(crate) fn identify(&self, certificate: &CertificateDer<'_>) -> Option<Identity> {
         let names = names(certificate);
-        let known = |name: &&String| self.role_of(name).is_some();
+        let known = |name: &&CertificateName| self.role_of(name).is_some();
         let name = names.iter().find(known).or(names.first())?;
-        Some(Identity { role: self.role_of(name), name: name.as_str().into() })
+        Some(Identity { role: self.role_of(name), name: name.to_string().into() })
     }
 
-    fn role_of(&self, name: &str) -> Option<Role> {
+    fn role_of(&self, name: &CertificateName) -> Option<Role> {
         self.config.identities.iter().find(|(own, _)| own == name).map(|(_, role)| *role)
     }
 }
@@ -176,9 +177,17 @@ impl Loaded {
                         .add(certificate)
                         .map_err(|error| unusable("client_ca", file, error.to_string()))?;
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider)
-                    .build()
-                    .map_err(|error| unusable("client_ca", file, error.to_string()))?;
+                let mut verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider);
+                if let Some(file) = &config.client_crl {
+                    verifier = verifier.with_crls(revocation_lists(file)?);
+                }
+                let verifier = verifier.build().map_err(|error| match (&error, &config.client_crl) {
+                    (VerifierBuilderError::InvalidCrl(_), Some(file)) => {
+                        unusable("client_crl", file, error.to_string())
+                    }
+                    _ => unusable("client_ca", file, error.to_string()),
+                })?;
                 Some(verifier)
             }
         };
@@ -217,21 +226,39 @@ fn certificates(field: &'static str, file: &Path) -> Result<Vec<CertificateDer<'
     }
 }
 
+/// The revocation lists in a file. One that its authority should have replaced is used on, and the log
+/// says so: refusing it would turn all clients away.
+fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let lists = CertificateRevocationListDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unusable("client_crl", file, error.to_string()))?;
+    if lists.is_empty() {
+        return Err(unusable("client_crl", file, "has no certificate revocation list".into()));
+    }
+    for list in &lists {
+        let next = x509_parser::parse_x509_crl(list).ok().and_then(|(_, list)| list.next_update());
+        if let Some(next) = next.filter(|next| *next < ASN1Time::now()) {
+            tracing::warn!(file = %file.display(), next_update = %next, "certificate revocation list is out of date");
+        }
+    }
+    Ok(lists)
+}
+
 fn unusable(field: &'static str, file: &Path, reason: String) -> TlsError {
     TlsError::File { field, file: file.display().to_string(), reason }
 }
 
-/// The names of whom a certificate was given to, as they are written in a configuration.
-fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+/// The names of whom a certificate was given to.
+fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let Ok((_, certificate)) = x509_parser::parse_x509_certificate(certificate) else { return Vec::new() };
     let Ok(Some(alternative)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| match name {
-        GeneralName::URI(text) | GeneralName::DNSName(text) | GeneralName::RFC822Name(text) => {
-            Some((*text).to_owned())
-        }
+        GeneralName::DNSName(name) => Some(CertificateName::dns(name)),
+        GeneralName::URI(uri) => Some(CertificateName::Uri((*uri).into())),
+        GeneralName::RFC822Name(address) => Some(CertificateName::Email((*address).into())),
         GeneralName::IPAddress(bytes) => match **bytes {
-            [a, b, c, d] => Some(IpAddr::from([a, b, c, d]).to_string()),
-            _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+            [a, b, c, d] => Some(CertificateName::ip(IpAddr::from([a, b, c, d]))),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| CertificateName::ip(IpAddr::from(bytes))),
         },
         _ => None,
     };

@@ -241,4 +241,13 @@ async fn guessing_keys_is_limited_by_address_and_harms_nobody_else() {
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 20);
     assert!(statuses[20..].iter().all(|status| *status == 429), "{statuses:?}");
     assert_eq!(as_checker(&client).await, 200, "a key that this node knows still works from that address");
+    let status =
+        async |key: &str| send(&client, &Method::GET, "/api/v1/rules", &Value::Null, Some(key)).await;
+    assert_eq!(status(&keys[1].1).await, 200, "and so does one that this node has not seen");
+    assert_eq!(status("secret").await, 429, "but not one that is short enough to be guessed");
+    let metrics = client.get("/metrics").await.body;
+    for line in ["{reason=\"unknown\"} 20", "{reason=\"locked_out\"} 11", "{reason=\"revoked\"} 0"] {
+        let line = format!("pacegate_refused_keys_total{line}");
+        assert!(metrics.as_str().unwrap().contains(&line), "{line} is not in {metrics}");
+    }
 }

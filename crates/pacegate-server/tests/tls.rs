@@ -212,13 +212,14 @@ async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
 #[tokio::test]
 async fn a_certificate_speaks_for_its_owner() {
     let files = Files::new();
-    let identities = "identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, report.example.org: reader, 10.0.0.7: checker, \"2001:db8::7\": checker}";
+    let identities = "identities: {\"uri:spiffe://example.org/orders\": checker, \"email:ops@example.org\": admin, \"dns:Report.example.org\": reader, \"ip:10.0.0.7\": checker, \"ip:2001:db8::7\": checker}";
     let tls = format!("client_ca: {{}}/authority.pem, {identities}");
     let service = files.service_with(&tls, "require_key: true").await;
     for (names, check, reset) in [
         (&["spiffe://example.org/orders"][..], 200, 403),
         (&["ops@example.org"], 200, 200),
         (&["report.example.org"], 403, 403),
+        (&["REPORT.example.org"], 403, 403),
         (&["10.0.0.7"], 200, 403),
         (&["2001:db8::7"], 200, 403),
         // The first name that has a role counts.
@@ -238,9 +239,96 @@ async fn a_certificate_speaks_for_its_owner() {
 }
 
 #[tokio::test]
+async fn name_of_another_type_has_no_role() {
+    let files = Files::new();
+    let names = ["ops@example.org", "spiffe://ops", "127.0.0.1", "ops"];
+    // What each name is in a certificate, and what the same text is of other types.
+    for (name, own) in names.into_iter().zip(["email", "uri", "ip", "dns"]) {
+        for kind in ["dns", "uri", "email", "ip"].into_iter().filter(|kind| *kind != "ip" || own == "ip") {
+            let tls = format!("client_ca: {{}}/authority.pem, identities: {{\"{kind}:{name}\": admin}}");
+            let service = files.service_with(&tls, "").await;
+            let mut connection = files.named(&[name]).open(&service, Wire::Http1).await.unwrap();
+            let expected = if kind == own { 200 } else { 401 };
+            assert_eq!(connection.reset(None).await, Ok(expected), "{own} {name} as {kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn revoked_certificates_are_refused_once_the_list_is_loaded() {
+    let files = Files::new();
+    let list = files.path().join("revoked.pem");
+    let (good, stolen) =
+        (files.authority.client(&[], Validity::Now), files.authority.client(&[], Validity::Now));
+    fs::write(&list, files.authority.revoke(&[])).unwrap();
+    let tls = "client_ca: {}/authority.pem, client_crl: {}/revoked.pem";
+    let service = files.service_with(tls, "").await;
+    let tls = service.tls.clone().unwrap();
+    assert!(tls.files().any(|file| file == list), "the list is followed");
+    let [good, thief] = [&good, &stolen].map(|own| files.caller().showing(own.clone()));
+    is_served(&service, &thief).await;
+    fs::write(&list, files.authority.revoke(&[&stolen])).unwrap();
+    tls.reload().unwrap();
+    for wire in WIRES {
+        assert!(thief.check(&service, wire).await.is_err(), "{wire:?}");
+    }
+    is_served(&service, &good).await;
+    for (text, reason) in [
+        ("", "has no certificate revocation list"),
+        ("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "could not be parsed"),
+    ] {
+        fs::write(&list, text).unwrap();
+        let error = tls.reload().unwrap_err().to_string();
+        assert!(error.starts_with("server.tls.client_crl: ") && error.contains(reason), "{error}");
+        assert!(thief.check(&service, Wire::Http1).await.is_err(), "the list before stays in force");
+    }
+    // A list of another authority says nothing about this one's certificates, so none is believed.
+    fs::write(&list, Authority::new().revoke(&[])).unwrap();
+    tls.reload().unwrap();
+    assert!(good.check(&service, Wire::Http1).await.is_err());
+}
+
+#[tokio::test]
+async fn change_that_a_browser_can_forge_is_refused() {
+    let files = Files::new();
+    let tls = "client_ca: {}/authority.pem, identities: {\"dns:ops.example.org\": admin}";
+    let service = files.service_with(tls, "").await;
+    let (json, form) = (Some("application/json"), Some("application/x-www-form-urlencoded"));
+    for wire in [Wire::Http1, Wire::Http2] {
+        let mut admin = files.named(&["ops.example.org"]).open(&service, wire).await.unwrap();
+        for (method, content_type, key, expected) in [
+            ("POST", None, None, 415),
+            ("POST", form, None, 415),
+            ("POST", Some("multipart/form-data; boundary=x"), None, 415),
+            ("POST", Some("text/plain"), None, 415),
+            ("POST", json, None, 200),
+            ("POST", Some("application/json; charset=utf-8"), None, 200),
+            // A browser does not know the key.
+            ("POST", form, Some("secret"), 200),
+            ("POST", None, Some("secret"), 200),
+        ] {
+            let path = "/admin/reset/u";
+            let (status, body) = admin.request_as(content_type, method, path, key, "").await.unwrap();
+            assert_eq!(status, expected, "{wire:?} {method} {content_type:?} {key:?}: {body}");
+        }
+        // Browsers ask before they send other methods; a form is refused there too.
+        for (content_type, expected) in [(None, 404), (json, 404), (form, 415)] {
+            let path = "/api/v1/rules/00000000-0000-7000-8000-000000000000";
+            let (status, body) = admin.request_as(content_type, "DELETE", path, None, "").await.unwrap();
+            assert_eq!(status, expected, "{wire:?} DELETE {content_type:?}: {body}");
+        }
+        let preflight = admin.request_as(None, "OPTIONS", "/api/v1/rules", None, "").await.unwrap();
+        assert_eq!(preflight.0, 405, "no site is allowed what a browser asks for");
+        let mut nobody = files.named(&["nobody.example.org"]).open(&service, wire).await.unwrap();
+        let (status, _) = nobody.request_as(None, "POST", "/admin/reset/u", None, "").await.unwrap();
+        assert_eq!(status, 401);
+    }
+}
+
+#[tokio::test]
 async fn a_key_wins_over_a_certificate() {
     let files = Files::new();
-    let tls = "client_ca: {}/authority.pem, identities: {ops@example.org: admin}";
+    let tls = "client_ca: {}/authority.pem, identities: {\"email:ops@example.org\": admin}";
     let service = files.service_with(tls, "require_key: true").await;
     let checker = service.catalog.create_key(&Actor::default(), "checker", "c", None).await.unwrap().1;
     for wire in WIRES {
@@ -257,7 +345,7 @@ async fn a_key_wins_over_a_certificate() {
 #[tokio::test]
 async fn the_audit_trail_names_the_certificate() {
     let files = Files::new();
-    let tls = "client_ca: {}/authority.pem, identities: {\"spiffe://example.org/ops\": admin, \"spiffe://example.org/orders\": checker}";
+    let tls = "client_ca: {}/authority.pem, identities: {\"uri:spiffe://example.org/ops\": admin, \"uri:spiffe://example.org/orders\": checker}";
     let service = files.service_with(tls, "").await;
     let plan = r#"{"limits":[{"algorithm":"fixed_window","limit":5,"window_seconds":60}]}"#;
     for (wire, name) in [(Wire::Http1, "silver"), (Wire::Http2, "gold")] {
@@ -269,7 +357,7 @@ async fn the_audit_trail_names_the_certificate() {
     }
     let records = service.catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
     assert_eq!(records.len(), 2, "who was refused changed nothing");
-    assert!(records.iter().all(|record| record.actor.key_id == "certificate:spiffe://example.org/ops"));
+    assert!(records.iter().all(|record| record.actor.key_id == "certificate:uri:spiffe://example.org/ops"));
 }
 
 #[tokio::test]
@@ -355,7 +443,7 @@ async fn another_authority_for_clients_can_be_loaded_too() {
 #[tokio::test]
 async fn certificate_that_is_not_valid_any_more_opens_nothing() {
     let files = Files::new();
-    let tls = "client_ca: {}/authority.pem, identities: {orders.example.org: checker}";
+    let tls = "client_ca: {}/authority.pem, identities: {\"dns:orders.example.org\": checker}";
     let service = files.service_with(tls, "require_key: true").await;
     let caller = files.named(&["orders.example.org"]);
     let mut before = Vec::new();

@@ -1,5 +1,6 @@
 //! The configuration file: YAML, every value overridable by the environment, all mistakes reported at once.
 
+mod certificate;
 mod descriptors;
 mod node;
 mod read;
@@ -27,6 +28,7 @@ use crate::identity::IPV6_PREFIX;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::rule::{POLICY_DIMENSIONS, Rule};
 use crate::stores::{DEFAULT_STORE, Stores};
+pub use certificate::{CertificateName, InvalidCertificateName};
 use node::{Node, Place};
 use reader::Mistakes;
 pub use telemetry::{LogConfig, LogFormat, LoggedDecisions, LoggedKeys, TracesConfig};
@@ -142,8 +144,10 @@ pub struct TlsConfig {
     pub key: PathBuf,
     /// The authorities that sign clients' certificates. If it is set, clients without one are turned away.
     pub client_ca: Option<PathBuf>,
-    /// What clients may do without an API key, by a name in their certificate: a URI, a DNS name, an e-mail address or an IP address.
-    pub identities: Vec<(String, Role)>,
+    /// The certificates that these authorities revoked; clients that show one are turned away.
+    pub client_crl: Option<PathBuf>,
+    /// What clients may do without an API key, by a name in their certificate.
+    pub identities: Vec<(CertificateName, Role)>,
 }
 
 /// What a caller may do.

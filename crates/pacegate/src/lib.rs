@@ -82,9 +82,10 @@ struct Readme;
 pub use attribute::RateLimited;
 pub use check::Check;
 pub use config::{
-    AUDIT_KEY_LENGTH_MIN, CatalogConfig, Config, ConfigError, ConfigErrors, DecisionLogConfig, HeaderFamily,
-    LogConfig, LogFormat, LoggedDecisions, LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig,
-    ServiceConfig, StoreConfig, StoreTls, TlsConfig, TracesConfig,
+    AUDIT_KEY_LENGTH_MIN, CatalogConfig, CertificateName, Config, ConfigError, ConfigErrors,
+    DecisionLogConfig, HeaderFamily, InvalidCertificateName, LogConfig, LogFormat, LoggedDecisions,
+    LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig, ServiceConfig, StoreConfig, StoreTls,
+    TlsConfig, TracesConfig,
 };
 pub use decision::Decision;
 pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};

@@ -350,16 +350,17 @@ fn age_of_keys_is_read() {
 
 #[test]
 fn encryption_is_read_and_its_mistakes_are_reported() {
-    let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, identities: {\"spiffe://example.org/orders\": checker, ops@example.org: admin, 10.0.0.7: reader}}}";
+    let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, client_crl: crl.pem, identities: {\"uri:spiffe://example.org/orders\": checker, \"email:ops@example.org\": admin, \"ip:10.0.0.7\": reader}}}";
     let tls = parse(text, &[]).unwrap().server.tls.unwrap();
     assert_eq!((tls.cert.to_str(), tls.key.to_str()), (Some("a.pem"), Some("a.key")));
     assert_eq!(tls.client_ca.unwrap().to_str(), Some("ca.pem"));
+    assert_eq!(tls.client_crl.unwrap().to_str(), Some("crl.pem"));
     let identities = [
-        ("spiffe://example.org/orders", Role::Checker),
-        ("ops@example.org", Role::Admin),
-        ("10.0.0.7", Role::Reader),
+        ("uri:spiffe://example.org/orders", Role::Checker),
+        ("email:ops@example.org", Role::Admin),
+        ("ip:10.0.0.7", Role::Reader),
     ];
-    assert_eq!(tls.identities, identities.map(|(name, role)| (name.to_owned(), role)));
+    assert_eq!(tls.identities, identities.map(|(name, role)| (name.parse().unwrap(), role)));
     assert!(parse("server: {}", &[]).unwrap().server.tls.is_none());
     let environment = [("PACEGATE_SERVER__TLS__CERT", "b.pem"), ("PACEGATE_SERVER__TLS__KEY", "b.key")];
     assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().cert.to_str(), Some("b.pem"));
@@ -370,16 +371,24 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
         ("{cert: [a.pem], key: a.key}", "line 1: server.tls.cert: must be"),
         ("yes", "line 1: server.tls: must be a map"),
         (
-            "{cert: a.pem, key: a.key, identities: {a: admin}}",
+            "{cert: a.pem, key: a.key, identities: {\"dns:a\": admin}}",
             "line 1: server.tls: identities need client_ca: without it nobody shows a certificate",
         ),
         (
-            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {a: owner}}",
-            "line 1: server.tls.identities.a: `owner` is not one of admin, reader, checker",
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"dns:a\": owner}}",
+            "line 1: server.tls.identities.dns:a: `owner` is not one of admin, reader, checker",
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"a\\tb\": admin}}",
-            "an identity must be 1 to 1024 bytes long without control characters",
+            "a name must be 1 to 1024 bytes long without control characters",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {ops@example.org: admin}}",
+            "server.tls.identities.ops@example.org: expected a name with its type, such as `email:ops@example.org`",
+        ),
+        (
+            "{cert: a.pem, key: a.key, client_crl: b.pem}",
+            "line 1: server.tls: client_crl needs client_ca: without it clients show no certificates",
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: [a]}",

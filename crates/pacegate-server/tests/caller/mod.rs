@@ -68,7 +68,7 @@ impl Caller {
         let builder = builder.unwrap().with_root_certificates(self.authorities.clone());
         let mut config = match &self.certificate {
             None => builder.with_no_client_auth(),
-            Some(Signed { certificate: own, key }) => {
+            Some(Signed { certificate: own, key, .. }) => {
                 let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
                 builder.with_client_auth_cert(vec![certificate(own)], key).unwrap()
             }
@@ -187,9 +187,23 @@ impl Connection {
         key: Option<&str>,
         body: &'static str,
     ) -> Result<(u16, String), String> {
-        let mut request = Request::builder().method(method).header("content-type", "application/json");
-        if let Some(key) = key {
-            request = request.header("x-api-key", key);
+        self.request_as(Some("application/json"), method, path, key, body).await
+    }
+
+    /// The same with another content type, or none.
+    pub async fn request_as(
+        &mut self,
+        content_type: Option<&str>,
+        method: &str,
+        path: &str,
+        key: Option<&str>,
+        body: &'static str,
+    ) -> Result<(u16, String), String> {
+        let mut request = Request::builder().method(method);
+        for (name, value) in [("content-type", content_type), ("x-api-key", key)] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
         }
         let body = Full::from(body);
         let response = match &mut self.sender {

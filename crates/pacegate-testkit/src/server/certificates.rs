@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType,
+    date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -75,7 +78,12 @@ pub struct Signed {
     pub certificate: String,
     /// Its key.
     pub key: String,
+    /// What the authority knows it by.
+    pub serial: u64,
 }
+
+/// The serial number of the next certificate; zero is not valid.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl Default for Authority {
     fn default() -> Self {
@@ -107,21 +115,50 @@ impl Authority {
         self.sign("client", names, validity, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// A list of the certificates that it revoked, as PEM.
+    pub fn revoke(&self, revoked: &[&Signed]) -> String {
+        let years = Validity::Now.years();
+        let revoked_certs = revoked.iter().map(|signed| RevokedCertParams {
+            serial_number: signed.serial.into(),
+            revocation_time: date_time_ymd(years.start, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(years.start, 1, 1),
+            next_update: date_time_ymd(years.end, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked_certs.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.0).expect("a signed list");
+        list.pem().expect("a list as PEM")
+    }
+
     fn sign(&self, kind: &str, names: &[&str], validity: Validity, usage: ExtendedKeyUsagePurpose) -> Signed {
         let key = key();
         let mut parameters = named(kind, names);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        parameters.serial_number = Some(serial.into());
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages = vec![usage];
         parameters.use_authority_key_identifier_extension = true;
-        let years = match validity {
-            Validity::Now => 2000..3000,
-            Validity::Over => 2000..2001,
-            Validity::ToCome => 2999..3000,
-        };
+        let years = validity.years();
         parameters.not_before = date_time_ymd(years.start, 1, 1);
         parameters.not_after = date_time_ymd(years.end, 1, 1);
         let certificate = parameters.signed_by(&key, &self.0).expect("a signed certificate");
-        Signed { certificate: certificate.pem(), key: key.serialize_pem() }
+        Signed { certificate: certificate.pem(), key: key.serialize_pem(), serial }
+    }
+}
+
+impl Validity {
+    fn years(self) -> Range<i32> {
+        match self {
+            Self::Now => 2000..3000,
+            Self::Over => 2000..2001,
+            Self::ToCome => 2999..3000,
+        }
     }
 }
 

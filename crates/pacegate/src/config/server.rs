@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::node::Value;
 use super::read::bounded;
 use super::reader::{Field, Fields, Mistakes};
-use super::{Role, ServerConfig, TlsConfig};
-use crate::identity::check_identifier;
+use super::{CertificateName, Role, ServerConfig, TlsConfig};
 
 const ROLES: [(&str, Role); 3] =
     [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
@@ -83,13 +82,18 @@ fn read_tls(field: Field, mistakes: &mut Mistakes) -> Option<TlsConfig> {
     let cert = cert.and_then(|field| field.text(mistakes));
     let key = key.and_then(|field| field.text(mistakes));
     let client_ca = fields.take("client_ca").and_then(|field| field.text(mistakes));
+    let client_crl = fields.take("client_crl").and_then(|field| field.text(mistakes));
+    if client_crl.is_some() && client_ca.is_none() {
+        mistakes.add(&place, &path, "client_crl needs client_ca: without it clients show no certificates");
+    }
     let mut identities = Vec::new();
     if let Some(field) = fields.take("identities") {
         for (name, field) in field.entries(mistakes) {
-            if let Err(invalid) = check_identifier(&name) {
-                mistakes.add(&field.node.place, &field.path, format!("an identity {invalid}"));
-            }
-            if let Some(role) = field.word(&ROLES, mistakes) {
+            let name = name.parse::<CertificateName>().map_err(|invalid| {
+                mistakes.add(&field.node.place, &field.path, invalid.to_string());
+            });
+            let role = field.word(&ROLES, mistakes);
+            if let (Ok(name), Some(role)) = (name, role) {
                 identities.push((name, role));
             }
         }
@@ -102,5 +106,11 @@ fn read_tls(field: Field, mistakes: &mut Mistakes) -> Option<TlsConfig> {
         }
     }
     fields.finish(mistakes);
-    Some(TlsConfig { cert: cert?.into(), key: key?.into(), client_ca: client_ca.map(Into::into), identities })
+    Some(TlsConfig {
+        cert: cert?.into(),
+        key: key?.into(),
+        client_ca: client_ca.map(Into::into),
+        client_crl: client_crl.map(Into::into),
+        identities,
+    })
 }
