@@ -130,7 +130,7 @@ impl Change<'_> {
 
 impl Catalog {
     /// Whether the database takes writes: writes the state as it is, in a transaction that is committed. While a change of this node is under way,
-    /// that one will tell.
+    /// that one will tell. A file of SQLite also gets as much as a change may need, because a full disk still has room for one page.
     ///
     /// # Errors
     /// [`CatalogError`] when it does not, for want of space or of permission.
@@ -141,7 +141,17 @@ impl Catalog {
         let mut transaction = bounded(STATEMENT_TIMEOUT, begin).await?;
         let sql = "UPDATE pacegate_catalog_state SET revision = revision";
         self.statement(sql).run(&mut transaction).await?;
+        if self.kind == Kind::Sqlite {
+            let sql = "CREATE TABLE IF NOT EXISTS pacegate_write_probe (id INTEGER PRIMARY KEY, filler BLOB)";
+            self.statement(sql).run(&mut transaction).await?;
+            let sql = "INSERT OR REPLACE INTO pacegate_write_probe VALUES (1, zeroblob(32768))";
+            self.statement(sql).run(&mut transaction).await?;
+        }
         commit(transaction).await?;
+        if self.kind == Kind::Sqlite {
+            // The next probe has to find the space again.
+            self.statement("DELETE FROM pacegate_write_probe").run(lease.connection()).await?;
+        }
         lease.settle();
         Ok(())
     }

@@ -13,7 +13,7 @@ mod scrape;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,6 +110,84 @@ fn serve_does_not_start_on_a_database_that_it_cannot_write_to() {
     refused(&["--store", &limited], "permission denied");
     database.query("GRANT DELETE ON pacegate_state TO limited");
     drop(Service::start(&["--store", &limited], &[]));
+}
+
+#[test]
+fn serve_does_not_start_on_a_mariadb_that_it_cannot_write_to() {
+    let database = MariaDb::start();
+    // The tables are made by a user that may do everything.
+    drop(Service::start(&["--store", &database.url(), "--catalog", &database.url()], &[]));
+    database.query("CREATE USER limited@'%' IDENTIFIED VIA mysql_native_password USING PASSWORD('secret')");
+    database.query("GRANT SELECT, CREATE, ALTER, INDEX ON pacegate.* TO limited@'%'");
+    let limited = database.url().replacen("pacegate:secret@", "limited:secret@", 1);
+    refused(&["--store", &limited], "denied");
+    let (code, output, errors) = run(&["serve", "--http", "127.0.0.1:0", "--catalog", &limited]);
+    assert_eq!((code, output.as_str()), (1, ""), "{errors}");
+    assert!(errors.contains("error: catalog:") && errors.contains("denied"), "{errors}");
+    database.query("GRANT INSERT ON pacegate.* TO limited@'%'");
+    refused(&["--store", &limited], "denied");
+    database.query("GRANT UPDATE ON pacegate.* TO limited@'%'");
+    refused(&["--store", &limited], "denied");
+    database.query("GRANT DELETE ON pacegate.* TO limited@'%'");
+    drop(Service::start(&["--store", &limited], &[]));
+}
+
+/// A disk of one MiB that only the service sees; a machine that allows no mount of its own skips it.
+#[test]
+fn catalog_on_a_full_disk_is_noticed() {
+    let own_mounts = ["--user", "--map-root-user", "--mount"];
+    let mut mount = Command::new("unshare");
+    mount.args(own_mounts).args(["mount", "-t", "tmpfs", "tmpfs", "/mnt"]).stderr(Stdio::null());
+    if !mount.status().is_ok_and(|status| status.success()) {
+        println!("SKIPPED catalog_on_a_full_disk_is_noticed: no mount of its own is allowed here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let inner = pacegate();
+    let mut command = Command::new("unshare");
+    command.args(own_mounts).args([
+        "sh",
+        "-c",
+        "mount -t tmpfs -o size=1m tmpfs \"$0\" && exec \"$@\"",
+        path,
+    ]);
+    command.arg(inner.get_program()).args(["serve", "--http", "127.0.0.1:0"]);
+    command.args(["--catalog", &format!("sqlite://{path}/catalog.db")]);
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.env("PACEGATE_ADMIN_KEY", "secret").stderr(Stdio::null());
+    let (process, output, line) = started(&mut command);
+    let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
+    let url = start.rsplit(' ').next().unwrap().to_owned();
+    let service = Service { process, output, url, grpc: grpc.to_owned() };
+    let becomes = |wanted: u16| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (status, answer) = service.ask("GET", "/readyz", "").unwrap();
+            if status == wanted {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "not noticed: {answer}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    becomes(200);
+    let rest = std::path::PathBuf::from(format!("/proc/{}/root{path}/rest", service.process.id()));
+    let mut file = std::fs::File::create(&rest).unwrap();
+    while file.write_all(&[1; 512]).is_ok() {}
+    assert_eq!(becomes(503)["error"]["message"], "the catalog cannot be written to");
+    assert_eq!(scrape::scrape(&service.url).get("pacegate_catalog_up", &[]), Some(0.0));
+    let rule = r#"{"name": "r", "dimension": "user", "algorithm": "fixed_window", "limit": 5, "window_seconds": 60}"#;
+    assert_eq!(service.ask("POST", "/api/v1/rules", rule).unwrap().0, 503);
+    drop(file);
+    std::fs::remove_file(rest).unwrap();
+    becomes(200);
+    assert_eq!(service.ask("POST", "/api/v1/rules", rule).unwrap().0, 201);
 }
 
 /// A catalog that stops taking writes while the service runs.
