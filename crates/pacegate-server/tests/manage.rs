@@ -657,7 +657,7 @@ async fn resets_leave_an_audit_record() {
     let audit = client.admin(Method::GET, "/api/v1/audit", NOTHING).await;
     let records = audit.body["records"].as_array().unwrap();
     let found: Vec<_> = records.iter().map(|record| (&record["action"], &record["subject"])).collect();
-    let (reset, key) = (json!("counters.reset"), json!("key:user-123"));
+    let (reset, key) = (json!("counters.reset"), json!("key:user-123 user:user-123 apikey:user-123"));
     let (both, user) = (json!("ip:10.0.0.1 user:v"), json!("user:u"));
     assert_eq!(
         found,

@@ -49,6 +49,25 @@ async fn one_counter_of_a_policy_is_shared_by_all_dimensions() {
 }
 
 #[tokio::test]
+async fn reset_of_a_key_without_a_policy_forgets_it_in_all_dimensions() {
+    let client = Client::managed("default_limit: {algorithm: fixed_window, limit: 1, window: 1d}").await;
+    for (key, dimensions) in [("u1", &["key", "user", "apikey"][..]), ("10.0.0.1", &["key", "user", "ip"])] {
+        let checks =
+            dimensions.iter().map(|name| json!({"dimension": name, "identifier": key, "endpoint": "/"}));
+        let checks: Vec<Value> = checks.collect();
+        for check in &checks {
+            assert_eq!(client.check(check).await.status, 200, "{check}");
+            assert_eq!(client.check(check).await.status, 429, "{check}");
+        }
+        let reset = client.admin(Method::POST, &format!("/admin/reset/{key}"), Value::Null).await;
+        assert_eq!(reset.status, 200, "{}", reset.body);
+        for check in &checks {
+            assert_eq!(client.check(check).await.status, 200, "{check} was forgotten");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_dimensions_of_policies_are_a_setting() {
     let client = with_policy("policies: {dimensions: [tenant]}", "t1").await;
     for (dimension, rule) in [("tenant", "policy"), ("key", "policy"), ("user", "default")] {

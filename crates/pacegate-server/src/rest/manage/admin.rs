@@ -284,7 +284,7 @@ struct ResetResponse<'a> {
     timestamp: String,
 }
 
-/// Forgets the counters of one key
+/// Forgets the counters of one key at `/`, in every dimension whose identifiers are keys of policies
 #[utoipa::path(
     post,
     path = "/admin/reset/{key}",
@@ -302,8 +302,15 @@ pub(crate) async fn reset(
     managed.parameters(&[])?;
     let key = path_part(path)?;
     shared.limiter.validate(&of(&key)).map_err(named)?;
-    shared.record_reset(&managed.actor, &of(&key)).await?;
-    shared.limiter.reset(&of(&key)).await.map_err(named)?;
+    // Without a policy each of them has a counter of its own. What is no address has none as an address.
+    let current = managed.live.sources();
+    let others = current.file.policy_dimensions.iter().map(String::as_str);
+    let counted = |dimension: &&str| {
+        *dimension != DIMENSION && shared.limiter.validate(&Check::new(dimension, &key).endpoint("/")).is_ok()
+    };
+    let check = others.filter(counted).fold(of(&key), |check, dimension| check.and(dimension, &key));
+    shared.record_reset(&managed.actor, &check).await?;
+    shared.limiter.reset(&check).await.map_err(named)?;
     let body = ResetResponse { key: &key, status: "RESET", timestamp: rfc3339(now()) };
     Ok(json(StatusCode::OK, &body))
 }
