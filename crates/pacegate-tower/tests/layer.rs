@@ -113,7 +113,7 @@ async fn a_denial_can_be_a_problem_that_names_the_violated_policies() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
             "status": 429, "detail": "limit `gold` has no room; try again in 1 s", "violated-policies": ["gold#2"],
-            "retry_after": 1,
+            "limit": 1, "remaining": 0, "reset_at": 1_790_000_002, "retry_after": 1,
         })
     );
 }

@@ -17,6 +17,13 @@ struct Problem<'a> {
     detail: &'a str,
     #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
     violated_policies: Vec<String>,
+    /// This and what follows are those of the limit that binds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -34,12 +41,16 @@ pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
         }
         _ => ("about:blank", denial.status().canonical_reason().unwrap_or_default()),
     };
+    let binding = denial.decision().and_then(|decision| decision.binding());
     let problem = Problem {
         r#type,
         title,
         status: denial.status().as_u16(),
         detail: &detail,
         violated_policies: violated(denial),
+        limit: binding.map(|answer| answer.capacity),
+        remaining: binding.and_then(|answer| answer.remaining),
+        reset_at: binding.and_then(|answer| answer.reset_at).map(|at| at.as_secs_ceil()),
         retry_after: denial.retry_after.map(seconds_ceil),
         request_id: denial.request_id,
     };
