@@ -85,6 +85,7 @@ impl Door {
             && files < max
         {
             tracing::info!(
+                protocol = protocol.name(),
                 max_connections = max,
                 connections = files,
                 "the limit of open files allows fewer connections than server.max_connections"
