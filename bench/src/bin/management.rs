@@ -171,8 +171,14 @@ async fn retention() -> Result<()> {
     }
     let never = Timestamp::default();
     let old = Timestamp::from_micros(2);
-    let retention =
-        Retention { audit: never, decisions: old, minutes: never, hours: never, overrides: never };
+    let retention = Retention {
+        audit: never,
+        decisions: old,
+        minutes: never,
+        hours: never,
+        usage_rows: u64::MAX,
+        overrides: never,
+    };
     let removing = tokio::spawn({
         let catalog = catalog.clone();
         async move { catalog.remove_old(retention).await }

@@ -1,7 +1,12 @@
 //! What hostile callers do to a service, run against the real binary on loopback. Each attack has the figure that the
 //! service must keep, and prints it as `PASS attack_NAME key=value`. `scripts/attack` runs them in full; here they are short.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a test fails by panicking, and an attack prints its figures"
+)]
 
 #[path = "../process/mod.rs"]
 mod process;

@@ -39,7 +39,9 @@ fn flood(service: &Service, checks: usize, check: impl Fn(usize) -> Value + Sync
                 let mut connection = Caller::connect(service);
                 for start in (caller * BATCH..checks).step_by(CALLERS * BATCH) {
                     let heavy = json!({"user_id": "heavy", "endpoint": "/"});
-                    let of = |number: usize| if number % 100 == 0 { heavy.clone() } else { check(number) };
+                    let of = |number: usize| {
+                        if number.is_multiple_of(100) { heavy.clone() } else { check(number) }
+                    };
                     let checks: Vec<Value> = (start..start + BATCH).map(of).collect();
                     let body = json!({"checks": checks}).to_string();
                     assert_eq!(connection.post("/v1/rate-limit/batch-check", &body), 200);
