@@ -55,7 +55,7 @@ fn start(node: &Node, config: &str, store: &str, log: &Path) -> Child {
     pacegate()
         .args(["serve", "--config", config, "--store", store])
         .args(["--http", &node.http.to_string(), "--grpc", &node.grpc.to_string()])
-        .env("PACEGATE_SERVER__DRAIN_DELAY", "200ms")
+        .env("PACEGATE_SERVER__DRAIN_DELAY", "600ms")
         .stdout(Stdio::null())
         .stderr(fs::File::create(log).unwrap())
         .spawn()
