@@ -29,6 +29,7 @@ use crate::lines::Lines;
 use crate::live::Live;
 use crate::overload::Overload;
 use crate::peer::Peer;
+use crate::refunds::Refunds;
 use crate::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
 use crate::respond::{ApiError, Code, Rendering};
 use crate::rest::{self, Watchers};
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) telemetry: Telemetry,
     pub(crate) overload: Overload,
     pub(crate) skew: Skew,
+    pub(crate) refunds: Refunds,
     pub(crate) started: Instant,
     pub(crate) deprecations: Vec<Deprecation>,
     /// The document, once somebody wanted it.
@@ -144,6 +146,7 @@ impl App {
             transitions: Transitions::default(),
             lines: Lines::new(&config.log),
             skew: Skew::default(),
+            refunds: Refunds::default(),
             overload: Overload::new(config),
             telemetry: Telemetry::new(&limiter, config.metrics),
             limiter,

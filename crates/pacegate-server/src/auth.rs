@@ -293,6 +293,12 @@ impl Gate {
         }
     }
 
+    /// Whether a caller may give back what checks took.
+    pub(crate) async fn may_refund(&self, headers: &HeaderMap, peer: Option<&Peer>) -> bool {
+        // In a box, as in `admit_check`, which has authenticated the caller where checks need a key.
+        self.require_key || Box::pin(self.authenticate(headers, peer, Need::Check)).await.is_ok()
+    }
+
     async fn authenticate(
         &self,
         headers: &HeaderMap,

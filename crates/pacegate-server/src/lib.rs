@@ -40,6 +40,7 @@ mod overload;
 mod peer;
 mod per_second;
 mod profiles;
+mod refunds;
 mod request_id;
 mod respond;
 mod rest;

@@ -5,7 +5,7 @@ use pacegate_core::Answers;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::descriptor::check::Hits;
-use crate::descriptor::counted::Tally;
+use crate::descriptor::counted::{Tally, Terms};
 use crate::error::CheckError;
 use crate::limiter::Limiter;
 
@@ -55,7 +55,7 @@ impl Limiter {
             let resolved = self.resolve_by(&rules, &check)?;
             let endpoint = resolved.endpoint.as_deref().unwrap_or_default();
             for (limit, identifier) in resolved.applied {
-                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost), false);
+                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost), Terms::default());
             }
         }
         let allowed = tally.apply(self.stores(), false).await?;

@@ -54,6 +54,9 @@ pub struct DescriptorRule {
     /// Whether a request for more than is left passes while at least 1 is left, and takes that: for
     /// costs that are known only afterwards.
     pub overdraw: bool,
+    /// Whether hits may be given back by a caller that only rules permit to
+    /// ([`Descriptor::refundable_only`](crate::Descriptor::refundable_only)).
+    pub refundable: bool,
 }
 
 /// Which descriptors a rule applies to.
@@ -166,6 +169,7 @@ impl DescriptorRule {
             on_store_error: None,
             replaces: Vec::new(),
             overdraw: false,
+            refundable: false,
         }
     }
 
@@ -217,6 +221,9 @@ impl DescriptorRule {
         }
         if self.overdraw && !matches!(self.allowance, Allowance::Limit(_)) {
             return invalid("overdraw", "has no effect without a limit");
+        }
+        if self.refundable && !matches!(self.allowance, Allowance::Limit(_)) {
+            return invalid("refundable", "has no effect without a limit");
         }
         match &self.selects {
             Selector::Path(entries) if !(1..=ENTRIES_MAX).contains(&entries.len()) => {

@@ -62,6 +62,9 @@ fn fields(rule: &DescriptorRule) -> Vec<String> {
     if rule.overdraw {
         fields.push("overdraw: true".into());
     }
+    if rule.refundable {
+        fields.push("refundable: true".into());
+    }
     fields
 }
 
@@ -168,6 +171,7 @@ mod tests {
         let named = DescriptorRule {
             name: Some("n".into()),
             overdraw: true,
+            refundable: true,
             ..DescriptorRule::path(
                 [PathEntry::any("n")],
                 Limit::try_new(Algorithm::FixedWindow, 5, Duration::from_secs(60)).unwrap(),

@@ -69,8 +69,10 @@ impl Envoy {
             return Ok(undecided(&message, self.shared.failure_mode));
         };
         self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;
+        let gives_back = message.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
+        let may_refund = gives_back && self.shared.gate.may_refund(&headers, peer(&extensions)).await;
         let profile = self.profile(&message).await;
-        let descriptors = descriptors(&message, profile.as_deref())?;
+        let descriptors = descriptors(&message, profile.as_deref(), may_refund)?;
         let (started, span) = (Instant::now(), trace::check(&headers));
         let deciding = self.shared.envoy.check_descriptors(&message.domain, &descriptors);
         let decision = match deciding.instrument(span.clone()).await {
@@ -106,7 +108,14 @@ impl Envoy {
         took: Duration,
     ) {
         for (descriptor, outcome) in message.descriptors.iter().zip(&decision.outcomes) {
-            // Whoever looks, or brings something back, asks for nothing.
+            let refunds = &self.shared.refunds;
+            if outcome.refunded {
+                refunds.allowed(request_id, &outcome.decision);
+            }
+            if outcome.refund_refused {
+                refunds.refused(request_id, &outcome.decision);
+            }
+            // A look or a give-back asks for nothing.
             let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
             let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
             let prefix = self.shared.limiter.ipv6_prefix();
@@ -151,10 +160,12 @@ impl rate_limit_service_server::RateLimitService for Envoy {
     }
 }
 
-/// The descriptors of a request, as the limiter understands them.
+/// The descriptors of a request, as the limiter understands them. Unless the caller `may_refund`, hits
+/// are given back only where the rule says so.
 fn descriptors<'a>(
     message: &'a RateLimitRequest,
     profile: Option<&'a Profile>,
+    may_refund: bool,
 ) -> Result<SmallVec<[Descriptor<'a>; 2]>, ApiError> {
     if message.domain.is_empty() {
         return Err(ApiError::input("domain", "must not be empty"));
@@ -170,6 +181,9 @@ fn descriptors<'a>(
         }
         let entries = given.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let mut descriptor = Descriptor::new(entries).hits(hits(given, message.hits_addend)).profile(profile);
+        if !may_refund {
+            descriptor = descriptor.refundable_only();
+        }
         if let Some(own) = &given.limit {
             let field = format!("descriptors[{place}].limit");
             descriptor = descriptor.allowance(allowance(own, &field)?);

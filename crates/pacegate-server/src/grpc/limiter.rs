@@ -171,9 +171,13 @@ impl Limiter {
 
     async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
         let (metadata, extensions, message) = request.into_parts();
-        // Whoever gives back unasked has no limit, so that nobody may who is not known.
+        // A refund undoes what a limit counted, so only known callers may make one.
         let headers = metadata.into_headers();
-        self.shared.gate.admit_known(&headers, peer(&extensions), Need::Check).await?;
+        let admitted = self.shared.gate.admit_known(&headers, peer(&extensions), Need::Check).await;
+        if let Err(error) = admitted {
+            self.shared.refunds.refused_call(request_id(&headers));
+            return Err(error);
+        }
         let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
         let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
         normalise(&mut message_check);
@@ -183,6 +187,9 @@ impl Limiter {
         let asked = asked.profile(profile.as_deref());
         let left = self.shared.limiter.refund(&asked, &decision).await;
         let left = left.map_err(|error| explain(&message_check, error))?;
+        if decision.allowed && !decision.replayed {
+            self.shared.refunds.allowed(request_id(&headers), &left);
+        }
         Ok(response(&left, &message_check))
     }
 }

@@ -173,7 +173,8 @@ impl Scrape {
             + shared.transitions.held_back()
             + door::lines_held_back()
             + foreign::lines_held_back()
-            + shared.gate.lines_held_back();
+            + shared.gate.lines_held_back()
+            + shared.refunds.held_back();
         page.counter("pacegate_log_lines_dropped", "Log lines that were too many", lines)?;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let labels = |protocol, status| [("protocol", protocol), ("status", status)];
@@ -191,6 +192,8 @@ impl Scrape {
         page.counters("pacegate_overloaded", help, &overloaded)?;
         let refused = shared.gate.refused_keys().map(|(reason, count)| ([("reason", reason)], count));
         page.counters("pacegate_refused_keys", "API keys that were refused", &refused)?;
+        let refunds = shared.refunds.counts().map(|(outcome, count)| ([("outcome", outcome)], count));
+        page.counters("pacegate_refunds", "Requests to give back what checks took", &refunds)?;
         let doors = Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.door(protocol)));
         let open = doors.map(|(labels, door)| (labels, door.open.level().value()));
         page.gauges("pacegate_connections", "Connections of clients that are open now", &open)?;

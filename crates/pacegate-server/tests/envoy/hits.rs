@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tonic::Code as Grpc;
 
 use super::client::Client;
-use super::service::Service;
+use super::service::{Service, with};
 use super::{NOW, ask, descriptor, numbers, request, status};
 
 const RULES: &str = r#"
@@ -22,6 +22,8 @@ descriptors:
   - {domain: edge, name: b, entries: [{key: b}], algorithm: fixed_window, limit: 50, window: 1d}
   - {domain: edge, name: c, entries: [{key: c}], algorithm: sliding_log, limit: 10, window: 1h}
   - {domain: edge, name: tokens, entries: [{key: tokens}], algorithm: fixed_window, limit: 100, window: 1d, overdraw: true}
+  - {domain: edge, name: returns, entries: [{key: returns}], algorithm: fixed_window, limit: 100, window: 1d, refundable: true}
+rules: [{name: r, dimension: user, algorithm: fixed_window, limit: 10, window: 1d}]
 "#;
 
 fn taking(key: &str, hits: Option<u64>) -> RateLimitDescriptor {
@@ -30,6 +32,12 @@ fn taking(key: &str, hits: Option<u64>) -> RateLimitDescriptor {
 
 fn giving_back(key: &str, hits: Option<u64>) -> RateLimitDescriptor {
     RateLimitDescriptor { is_negative_hits: true, ..taking(key, hits) }
+}
+
+/// Asks with the API key that the service knows.
+async fn ask_with_key(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> (Code, Vec<u32>) {
+    let request = with(request(descriptors), &[("x-api-key", "secret")]);
+    numbers(&service.envoy().should_rate_limit(request).await.unwrap().into_inner())
 }
 
 async fn with_general(
@@ -107,20 +115,57 @@ async fn negative_hits_give_back_what_was_taken_and_no_more() {
     for key in ["a", "c"] {
         let full = if key == "a" { 100 } else { 10 };
         assert_eq!(ask(&service, vec![taking(key, Some(6))]).await.statuses[0].limit_remaining, full - 6);
-        let response = ask(&service, vec![giving_back(key, Some(4))]).await;
-        assert_eq!(numbers(&response), (Code::Ok, vec![full - 2]), "{key}");
-        let response = ask(&service, vec![giving_back(key, None)]).await;
-        assert_eq!(numbers(&response), (Code::Ok, vec![full - 1]), "one, unless it says");
-        let response = ask(&service, vec![giving_back(key, Some(1_000))]).await;
-        assert_eq!(numbers(&response), (Code::Ok, vec![full]), "never beyond a fresh counter");
+        let answer = ask_with_key(&service, vec![giving_back(key, Some(4))]).await;
+        assert_eq!(answer, (Code::Ok, vec![full - 2]), "{key}");
+        let answer = ask_with_key(&service, vec![giving_back(key, None)]).await;
+        assert_eq!(answer, (Code::Ok, vec![full - 1]), "one, unless it says");
+        let answer = ask_with_key(&service, vec![giving_back(key, Some(1_000))]).await;
+        assert_eq!(answer, (Code::Ok, vec![full]), "never beyond a fresh counter");
     }
-    // Whoever brings something back is not turned away, be the limit as full as it may.
+    // A give-back is not denied, even if nothing is left.
     assert_eq!(numbers(&ask(&service, vec![taking("b", Some(50))]).await), (Code::Ok, vec![0]));
-    assert_eq!(numbers(&ask(&service, vec![giving_back("b", Some(10))]).await), (Code::Ok, vec![10]));
+    assert_eq!(ask_with_key(&service, vec![giving_back("b", Some(10))]).await, (Code::Ok, vec![10]));
     // A request that is denied gives nothing back either.
     let refused = vec![taking("b", Some(11)), giving_back("a", Some(1))];
     ask(&service, vec![taking("a", Some(5))]).await;
-    assert_eq!(numbers(&ask(&service, refused).await), (Code::OverLimit, vec![10, 95]));
+    assert_eq!(ask_with_key(&service, refused).await, (Code::OverLimit, vec![10, 95]));
+}
+
+#[tokio::test]
+async fn negative_hits_of_an_unknown_caller_give_nothing_back() {
+    let service = Service::start(RULES).await;
+    let of_user = |hits| RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(&[("user", "u1")]) };
+    let returning = |hits| RateLimitDescriptor { is_negative_hits: true, ..of_user(hits) };
+    ask(&service, vec![taking("b", Some(50))]).await;
+    ask(&service, vec![of_user(10)]).await;
+    // OK, because Envoy would let an error pass; the numbers show that nothing was given back.
+    assert_eq!(numbers(&ask(&service, vec![giving_back("b", Some(50))]).await), (Code::Ok, vec![0]));
+    assert_eq!(numbers(&ask(&service, vec![returning(10)]).await), (Code::Ok, vec![0]));
+    let wrong_key = with(request(vec![giving_back("b", Some(50))]), &[("x-api-key", "guessed")]);
+    let answer = service.envoy().should_rate_limit(wrong_key).await.unwrap().into_inner();
+    assert_eq!(numbers(&answer), (Code::Ok, vec![0]));
+    assert_eq!(numbers(&ask(&service, vec![taking("b", Some(1))]).await), (Code::OverLimit, vec![0]));
+    assert_eq!(numbers(&ask(&service, vec![of_user(1)]).await), (Code::OverLimit, vec![0]));
+    // A request that takes from one limit takes it, whatever is refused beside it.
+    let mixed = vec![taking("a", Some(3)), giving_back("b", Some(3))];
+    assert_eq!(numbers(&ask(&service, mixed).await), (Code::Ok, vec![97, 0]));
+    let metrics = service.rest.get("/metrics").await.body;
+    let text = metrics.as_str().unwrap();
+    assert!(text.contains("pacegate_refunds_total{outcome=\"refused\"} 4"), "{text}");
+    assert!(text.contains("pacegate_refunds_total{outcome=\"allowed\"} 0"), "{text}");
+}
+
+#[tokio::test]
+async fn refundable_rule_takes_hits_back_from_any_caller() {
+    let service = Service::start(RULES).await;
+    ask(&service, vec![taking("returns", Some(60))]).await;
+    assert_eq!(numbers(&ask(&service, vec![giving_back("returns", Some(20))]).await), (Code::Ok, vec![60]));
+    // Never more than was taken in this window.
+    assert_eq!(numbers(&ask(&service, vec![giving_back("returns", Some(500))]).await), (Code::Ok, vec![100]));
+    ask(&service, vec![taking("returns", Some(60))]).await;
+    service.rest.clock.advance(Duration::from_secs(86_400));
+    ask(&service, vec![taking("returns", Some(5))]).await;
+    assert_eq!(numbers(&ask(&service, vec![giving_back("returns", Some(60))]).await), (Code::Ok, vec![100]));
 }
 
 #[tokio::test]

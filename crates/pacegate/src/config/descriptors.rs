@@ -50,7 +50,7 @@ fn read_descriptor(field: Field, mistakes: &mut Mistakes) -> Option<DescriptorRu
     let store = fields.take_filled("store", mistakes);
     let on_store_error = fields.take_filled("on_store_error", mistakes);
     let replaces = fields.take_filled("replaces", mistakes);
-    let overdraw = fields.take_filled("overdraw", mistakes);
+    let [overdraw, refundable] = ["overdraw", "refundable"].map(|name| fields.take_filled(name, mistakes));
 
     let domain = domain.map(|field| clean(&field, mistakes));
     let name = name.map(|field| {
@@ -62,7 +62,8 @@ fn read_descriptor(field: Field, mistakes: &mut Mistakes) -> Option<DescriptorRu
     let on_store_error = on_store_error.and_then(|field| field.word(&FAILURE_MODES, mistakes));
     let replaces = replaces.map(|field| field.list(mistakes)).unwrap_or_default();
     let replaces = replaces.iter().filter_map(|item| item.literal(mistakes)).collect();
-    let overdraw = overdraw.is_some_and(|field| field.flag(mistakes).unwrap_or_default());
+    let [overdraw, refundable] = [overdraw, refundable]
+        .map(|field| field.is_some_and(|field| field.flag(mistakes).unwrap_or_default()));
     fields.finish(mistakes);
     Some(DescriptorRule {
         // What is there and wrong is not the same as what is not there.
@@ -75,6 +76,7 @@ fn read_descriptor(field: Field, mistakes: &mut Mistakes) -> Option<DescriptorRu
         on_store_error,
         replaces,
         overdraw,
+        refundable,
     })
 }
 

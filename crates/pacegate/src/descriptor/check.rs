@@ -7,7 +7,7 @@ use pacegate_core::{Answer, Answers, Cost, Timestamp};
 use smallvec::SmallVec;
 
 use super::Allowance;
-use super::counted::Tally;
+use super::counted::{Tally, Terms};
 use super::set::{Allows, Match, limit_of_path, path_identifier};
 use crate::check::Check;
 use crate::decision::Decision;
@@ -27,7 +27,7 @@ pub enum Hits {
     Take(Cost),
     /// Takes nothing; asks whether 1 could be taken.
     Look,
-    /// Gives back this much of what was taken last, never beyond a fresh counter.
+    /// Gives back this much of what was taken last, never beyond a fresh counter, and denies nothing.
     GiveBack(Cost),
 }
 
@@ -70,6 +70,7 @@ impl Hits {
 pub struct Descriptor<'a> {
     entries: SmallVec<[(&'a str, &'a str); 4]>,
     hits: Hits,
+    refundable_only: bool,
     allowance: Option<Allowance>,
     profile: Option<&'a Profile>,
 }
@@ -77,13 +78,23 @@ pub struct Descriptor<'a> {
 impl<'a> Descriptor<'a> {
     /// A descriptor that takes 1.
     pub fn new(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Self { entries: entries.into_iter().collect(), hits: Hits::default(), allowance: None, profile: None }
+        let entries = entries.into_iter().collect();
+        Self { entries, hits: Hits::default(), refundable_only: false, allowance: None, profile: None }
     }
 
     /// What it does; takes 1 unless said.
     #[must_use]
     pub fn hits(mut self, hits: Hits) -> Self {
         self.hits = hits;
+        self
+    }
+
+    /// Lets it give back only to limits of rules with
+    /// [`refundable`](crate::DescriptorRule::refundable); at others it only looks. For callers that
+    /// are not known.
+    #[must_use]
+    pub fn refundable_only(mut self) -> Self {
+        self.refundable_only = true;
         self
     }
 
@@ -99,6 +110,11 @@ impl<'a> Descriptor<'a> {
     pub fn profile(mut self, profile: impl Into<Option<&'a Profile>>) -> Self {
         self.profile = profile.into();
         self
+    }
+
+    /// What it may do to limits that have no descriptor rule.
+    fn terms(&self) -> Terms {
+        Terms { overdraw: false, refund: !self.refundable_only }
     }
 }
 
@@ -141,6 +157,11 @@ pub struct DescriptorOutcome {
     pub unlimited: bool,
     /// The rule that always denies it.
     pub banned_by: Option<Box<str>>,
+    /// Whether hits were given back.
+    pub refunded: bool,
+    /// Whether a limit was not given hits back because its rule does not permit it
+    /// ([`Descriptor::refundable_only`]).
+    pub refund_refused: bool,
     /// Its own limits' decision: it may be allowed when the request is not, because of another descriptor.
     pub decision: Decision,
 }
@@ -177,14 +198,15 @@ impl Limiter {
         let found = find(&rules, domain, descriptors, spelling, &mut tally);
         let banned = found.iter().any(|found| found.banned_by.is_some());
         let allowed = tally.apply(self.stores(), banned).await?;
-        let outcomes: Vec<DescriptorOutcome> = found.into_iter().map(|found| found.outcome(&tally)).collect();
+        let outcomes: Vec<DescriptorOutcome> =
+            found.into_iter().map(|found| found.outcome(&tally, allowed)).collect();
         let at = outcomes.iter().map(|outcome| outcome.decision.at).max().unwrap_or_default();
         Ok(DescriptorDecision { allowed, at, outcomes })
     }
 }
 
 impl Found {
-    fn outcome(self, tally: &Tally) -> DescriptorOutcome {
+    fn outcome(self, tally: &Tally, request_allowed: bool) -> DescriptorOutcome {
         let counted = || self.limits.iter().map(|place| &tally.counted[*place]);
         let answers: Answers = counted().filter_map(|counted| counted.answer).collect();
         let passes = |answer: &Answer| answer.allowed || answer.shadow;
@@ -192,8 +214,10 @@ impl Found {
         let at = answers.iter().filter_map(|answer| answer.at).max().unwrap_or_default();
         let limits = counted().map(|counted| counted.limit.clone()).collect();
         let decision = Decision::of(pacegate_core::Decision::new(allowed, at, answers), limits);
+        let refunds = |permitted| counted().any(|own| own.gives_back() && own.terms.refund == permitted);
+        let (refunded, refund_refused) = (request_allowed && refunds(true), refunds(false));
         let Self { matched, unlimited, banned_by, .. } = self;
-        DescriptorOutcome { matched, unlimited, banned_by, decision }
+        DescriptorOutcome { matched, unlimited, banned_by, refunded, refund_refused, decision }
     }
 }
 
@@ -230,7 +254,9 @@ fn find(
                 Allows::Nothing if rule.mode == Mode::Shadow => {}
                 Allows::Nothing => found.ban(descriptor, &rule.display_name),
                 Allows::Limit(limit) => {
-                    let place = tally.add(limit.clone(), identifier, "", descriptor.hits, rule.overdraw);
+                    let refund = !descriptor.refundable_only || rule.refundable;
+                    let terms = Terms { overdraw: rule.overdraw, refund };
+                    let place = tally.add(limit.clone(), identifier, "", descriptor.hits, terms);
                     found.limits.push(place);
                 }
             }
@@ -263,7 +289,7 @@ impl Found {
             Allowance::Limit(limit) => {
                 let named = limit_of_path(*limit, &descriptor.entries, rules.on_store_error());
                 let identifier = path_identifier(domain, &descriptor.entries);
-                self.limits.push(tally.add(named, identifier, "", descriptor.hits, false));
+                self.limits.push(tally.add(named, identifier, "", descriptor.hits, descriptor.terms()));
             }
         }
     }
@@ -302,7 +328,8 @@ impl Found {
         for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_ref()) {
             self.matched = true;
             let endpoint = endpoint.as_ref().map_or("/", Endpoint::counted);
-            self.limits.push(tally.add(limit, identifier.to_owned(), endpoint, descriptor.hits, false));
+            let identifier = identifier.to_owned();
+            self.limits.push(tally.add(limit, identifier, endpoint, descriptor.hits, descriptor.terms()));
         }
     }
 }

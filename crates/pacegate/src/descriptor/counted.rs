@@ -34,9 +34,17 @@ pub(crate) struct Counted {
     hits: Hits,
     /// The most that one of the descriptors takes.
     largest: Cost,
-    /// Whether a request for more than is left takes what is left, and passes.
-    overdraw: bool,
+    pub(crate) terms: Terms,
     pub(crate) answer: Option<Answer>,
+}
+
+/// What hits may do to a limit beside the usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Whether a request for more than is left takes what is left, and passes.
+    pub(crate) overdraw: bool,
+    /// Whether hits may be given back. Where they may not, a give-back only looks.
+    pub(crate) refund: bool,
 }
 
 /// All limits of a request.
@@ -68,12 +76,20 @@ impl Counted {
         self.same_counter(other)
             && (own.limit, own.mode, own.store) == (theirs.limit, theirs.mode, theirs.store)
             && std::mem::discriminant(&self.hits) == std::mem::discriminant(&other.hits)
-            && self.overdraw == other.overdraw
+            && self.terms == other.terms
+    }
+
+    fn takes(&self) -> bool {
+        matches!(self.hits, Hits::Take(_))
+    }
+
+    pub(crate) fn gives_back(&self) -> bool {
+        matches!(self.hits, Hits::GiveBack(_))
     }
 
     /// The answer to a take that has no room.
     fn denied(&self) -> Option<Answer> {
-        self.answer.filter(|answer| matches!(self.hits, Hits::Take(_)) && !answer.allowed)
+        self.answer.filter(|answer| self.takes() && !answer.allowed)
     }
 }
 
@@ -90,10 +106,10 @@ impl Tally {
         identifier: String,
         endpoint: &str,
         hits: Hits,
-        overdraw: bool,
+        terms: Terms,
     ) -> usize {
         let (endpoint, largest) = (endpoint.to_owned(), hits.cost());
-        let new = Counted { limit, identifier, endpoint, hits, largest, overdraw, answer: None };
+        let new = Counted { limit, identifier, endpoint, hits, largest, terms, answer: None };
         match self.counted.iter().position(|counted| counted.joins(&new)) {
             Some(place) => {
                 let counted = &mut self.counted[place];
@@ -111,11 +127,12 @@ impl Tally {
     /// Takes, looks and gives back. Nothing is given back when something denies, or when the request is `banned` already, and nothing is taken
     /// except from limits that can never hold what was asked for.
     pub(crate) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
-        let looks = self.steps(|hits| matches!(hits, Hits::Look));
-        let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
-        let refunds = self.steps(|hits| matches!(hits, Hits::GiveBack(_)));
+        let looks = self.steps(|counted| counted.hits == Hits::Look);
+        let takes = self.steps(Counted::takes);
+        let refunds = self.steps(|counted| counted.gives_back() && counted.terms.refund);
+        let refused = self.steps(|counted| counted.gives_back() && !counted.terms.refund);
         let until = stores.budget.map(|budget| Instant::now() + budget);
-        self.divide_time(until, looks.len() + takes.len() + refunds.len());
+        self.divide_time(until, looks.len() + takes.len() + refunds.len() + refused.len());
         let mut allowed = self.look(stores, &looks).await? && !banned;
         if allowed {
             allowed = self.take(stores, takes).await?;
@@ -123,8 +140,8 @@ impl Tally {
                 if allowed || !has_time(stores, until) || !self.lower_overdrawn() {
                     break;
                 }
-                let takes = self.steps(|hits| matches!(hits, Hits::Take(_)));
-                self.divide_time(until, takes.len() + refunds.len());
+                let takes = self.steps(Counted::takes);
+                self.divide_time(until, takes.len() + refunds.len() + refused.len());
                 allowed = self.take(stores, takes).await?;
             }
         } else {
@@ -133,11 +150,12 @@ impl Tally {
         if !banned {
             self.drain(stores, allowed, until).await;
         }
-        for step in &refunds {
-            let action = if allowed { Action::Refund { taken_at: None } } else { Action::peek() };
+        let refund = if allowed { Action::Refund { taken_at: None } } else { Action::peek() };
+        let refunds = refunds.iter().map(|step| (step, refund));
+        for (step, action) in refunds.chain(refused.iter().map(|step| (step, Action::peek()))) {
             self.ask(stores, step, action).await?;
             for member in &step.members {
-                // Whoever brings something back is not turned away.
+                // A give-back is not denied: there is nothing that could be taken.
                 if let Some(answer) = &mut self.counted[*member].answer {
                     (answer.allowed, answer.retry_at) = (true, None);
                     answer.reason = answer.reason.filter(|_| answer.degraded);
@@ -148,9 +166,9 @@ impl Tally {
     }
 
     /// The largest costs first: they are the likeliest to be denied, and then nothing has to be given back.
-    fn steps(&self, wanted: impl Fn(&Hits) -> bool) -> Vec<Step> {
+    fn steps(&self, wanted: impl Fn(&Counted) -> bool) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::new();
-        for (place, counted) in self.counted.iter().enumerate().filter(|(_, counted)| wanted(&counted.hits)) {
+        for (place, counted) in self.counted.iter().enumerate().filter(|(_, counted)| wanted(counted)) {
             let cost = counted.hits.cost();
             // The keys of one command differ from one another.
             let fits = |step: &&mut Step| {
@@ -180,7 +198,7 @@ impl Tally {
             let Some(denied) = counted.denied().filter(|denied| !denied.shadow) else { continue };
             let left = denied.remaining.map(|left| Cost::try_new(left.into()));
             match left {
-                Some(Ok(left)) if counted.overdraw && left < counted.hits.cost() => {
+                Some(Ok(left)) if counted.terms.overdraw && left < counted.hits.cost() => {
                     (counted.hits, lowered) = (Hits::Take(left), true);
                 }
                 _ => return false,
@@ -196,7 +214,7 @@ impl Tally {
             let counted = &self.counted[member];
             let Some(denied) = counted.denied() else { continue };
             let never_fits = self.drains && counted.largest.get() > counted.limit.limit.capacity();
-            let overdrawn = counted.overdraw && allowed;
+            let overdrawn = counted.terms.overdraw && allowed;
             if !never_fits && !overdrawn {
                 continue;
             }

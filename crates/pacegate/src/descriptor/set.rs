@@ -45,6 +45,8 @@ pub(super) struct CompiledDescriptor {
     pub(super) replaces: Vec<String>,
     /// Whether a request for more than is left takes what is left.
     pub(super) overdraw: bool,
+    /// Whether any caller may give hits back.
+    pub(super) refundable: bool,
 }
 
 #[derive(Debug)]
@@ -167,6 +169,7 @@ impl CompiledDescriptor {
             mode: rule.mode,
             replaces: rule.replaces.clone(),
             overdraw: rule.overdraw,
+            refundable: rule.refundable,
         })
     }
 }
