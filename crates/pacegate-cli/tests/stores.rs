@@ -352,7 +352,11 @@ fn allowed_of(address: &str, attempts: usize, body: &str) -> u64 {
 /// Four services, 64 clients, limits from 1 to 1,000 of every algorithm: exactly the limit is admitted.
 fn admits_exactly(name: &str, arguments: &[&str]) {
     // Closed, so that nothing but the store can admit; and in no hurry, because this is about counting.
-    let patient = [("PACEGATE_FAILURE__MODE", "closed"), ("PACEGATE_FAILURE__TIMEOUT", "5s")];
+    let patient = [
+        ("PACEGATE_FAILURE__MODE", "closed"),
+        ("PACEGATE_FAILURE__TIMEOUT", "5s"),
+        ("PACEGATE_AD_HOC__MAX_WINDOW", "366d"),
+    ];
     let services: Vec<Service> = (0..4).map(|_| Service::start(arguments, &patient)).collect();
     let addresses: Vec<&str> =
         services.iter().map(|service| service.url.trim_start_matches("http://")).collect();

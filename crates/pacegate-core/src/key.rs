@@ -23,6 +23,37 @@ pub struct Counter {
     digest: (u64, u32),
 }
 
+/// Where a counter comes from. Stores bound how many there are of those that callers make up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The configuration names it, with its dimension.
+    #[default]
+    Configured,
+    /// The configuration names it, and a request its dimension.
+    CallersDimension,
+    /// A request brought its limit along.
+    AdHoc,
+}
+
+impl Origin {
+    /// The bits of a digest's first part that say it.
+    const BITS: u32 = 2;
+
+    /// The origin of the counter that has this digest.
+    #[inline]
+    pub fn of_digest(digest: (u64, u32)) -> Self {
+        match digest.0 >> (u64::BITS - Self::BITS) {
+            0 => Self::Configured,
+            1 => Self::CallersDimension,
+            _ => Self::AdHoc,
+        }
+    }
+
+    fn mark(self, digest: u64) -> u64 {
+        (digest & (u64::MAX >> Self::BITS)) | ((self as u64) << (u64::BITS - Self::BITS))
+    }
+}
+
 impl Counter {
     /// A counter per identifier for everything that `scope` (a pattern, or any other distinction) covers.
     pub fn new(rule: &str, dimension: &str, scope: &str) -> Self {
@@ -77,8 +108,21 @@ impl Counter {
             scope: scope.into(),
             variant,
             per_endpoint,
-            digest: (u64::from_le_bytes(high), u32::from_le_bytes(low)),
+            digest: (Origin::Configured.mark(u64::from_le_bytes(high)), u32::from_le_bytes(low)),
         }
+    }
+
+    /// The same counter with another origin, which is part of its digest: counters of different
+    /// origins never meet.
+    #[must_use]
+    pub fn with_origin(mut self, origin: Origin) -> Self {
+        self.digest.0 = origin.mark(self.digest.0);
+        self
+    }
+
+    /// Where it comes from.
+    pub fn origin(&self) -> Origin {
+        Origin::of_digest(self.digest)
     }
 
     /// The rule's name.
@@ -106,8 +150,8 @@ impl Counter {
         !self.variant.is_empty()
     }
 
-    /// 96 bits of SHA-256 over the parts, which operators choose: a short stand-in for them inside one process. The second
-    /// part is the same for all variants.
+    /// The origin and 94 bits of SHA-256 over the parts: a short stand-in for them inside one process.
+    /// The second part is the same for all variants.
     #[inline(always)]
     pub fn digest(&self) -> (u64, u32) {
         self.digest
@@ -254,6 +298,21 @@ mod tests {
         for counter in counters.iter().chain(&[Counter::variant("rule", "user", "a/b", 0..1)]) {
             assert_eq!(counter.rule(), "rule");
         }
+    }
+
+    #[test]
+    fn digest_tells_the_origin_and_keeps_origins_apart() {
+        let counter = || Counter::new("rule", "user", "");
+        let of = |origin| counter().with_origin(origin).digest();
+        let origins = [Origin::Configured, Origin::CallersDimension, Origin::AdHoc];
+        for origin in origins {
+            assert_eq!(Origin::of_digest(of(origin)), origin);
+            assert_eq!(of(origin).1, counter().family());
+        }
+        assert_eq!(of(Origin::Configured), counter().digest());
+        assert_ne!(of(Origin::AdHoc), of(Origin::CallersDimension));
+        let back = counter().with_origin(Origin::AdHoc).with_origin(Origin::Configured);
+        assert_eq!(back, counter());
     }
 
     #[test]

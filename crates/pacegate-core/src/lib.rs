@@ -46,7 +46,7 @@ mod time;
 pub use cost::{Cost, InvalidCost};
 pub use decision::{Answer, Answers, Decision, Reason, Taken};
 pub use evaluation::{Evaluation, refund};
-pub use key::{Counter, Identity, Key, Variants};
+pub use key::{Counter, Identity, Key, Origin, Variants};
 pub use limit::{Algorithm, InvalidLimit, Limit, Scale, UnknownAlgorithm};
 pub use standing::Standing;
 pub use state::{InvalidState, State};

@@ -1,10 +1,15 @@
 //! Admissions that can be repeated: the first one under a key is answered again for five minutes.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use pacegate_core::{Decision, Timestamp};
-use pacegate_store::{Idempotency, StoreError};
+use pacegate_store::Idempotency;
 use sha2::{Digest, Sha256};
+
+/// A sender has at most this many times as many places as are free, so that each leaves some to others:
+/// one sender gets three quarters of them, ten get 3 parts of 31 each.
+const PLACES_PER_FREE_PLACE: usize = 3;
 
 /// The admissions of one shard of idempotency keys, oldest first.
 #[derive(Debug, Default)]
@@ -12,6 +17,8 @@ pub(crate) struct Admissions {
     by_key: HashMap<[u8; 16], Admission>,
     /// In order of admission, which is the order of expiry.
     order: VecDeque<(Timestamp, [u8; 16])>,
+    /// How many each sender has, by a hash of it.
+    by_sender: HashMap<u64, usize>,
 }
 
 #[derive(Debug)]
@@ -20,6 +27,7 @@ struct Admission {
     /// Under which limits.
     limits: [u8; 8],
     at: Timestamp,
+    sender: Option<u64>,
     decision: Decision,
 }
 
@@ -56,9 +64,11 @@ impl Admissions {
         }
     }
 
-    /// Whether one more fits; asked before anything is charged.
-    pub(crate) fn reserve(&self, max: usize) -> Result<(), StoreError> {
-        if self.by_key.len() < max { Ok(()) } else { Err(StoreError::overloaded()) }
+    /// Whether there is a place among `max` for one more of this sender.
+    pub(crate) fn has_place(&self, sender: Option<u64>, max: usize) -> bool {
+        let free = max.saturating_sub(self.by_key.len());
+        let own = sender.and_then(|sender| self.by_sender.get(&sender)).copied().unwrap_or_default();
+        free > 0 && own < free.saturating_mul(PLACES_PER_FREE_PLACE)
     }
 
     pub(crate) fn record(
@@ -66,11 +76,15 @@ impl Admissions {
         key: [u8; 16],
         fingerprint: [u8; 16],
         limits: [u8; 8],
+        sender: Option<u64>,
         decision: &Decision,
     ) {
-        let admission = Admission { fingerprint, limits, at: decision.at, decision: decision.clone() };
-        self.by_key.insert(key, admission);
-        self.order.push_back((decision.at, key));
+        let (at, decision) = (decision.at, decision.clone());
+        self.by_key.insert(key, Admission { fingerprint, limits, at, sender, decision });
+        self.order.push_back((at, key));
+        if let Some(sender) = sender {
+            *self.by_sender.entry(sender).or_default() += 1;
+        }
     }
 
     fn drop_expired(&mut self, now: Timestamp) {
@@ -80,8 +94,14 @@ impl Admissions {
             }
             self.order.pop_front();
             // The key may have been admitted again since, at a later place in the order.
-            if self.by_key.get(&key).is_some_and(|admission| admission.at == at) {
-                self.by_key.remove(&key);
+            if self.by_key.get(&key).is_some_and(|admission| admission.at == at)
+                && let Some(Admission { sender: Some(sender), .. }) = self.by_key.remove(&key)
+                && let Entry::Occupied(mut own) = self.by_sender.entry(sender)
+            {
+                *own.get_mut() -= 1;
+                if *own.get() == 0 {
+                    own.remove();
+                }
             }
         }
     }

@@ -19,7 +19,9 @@
 //! A command locks the shards of its keys in ascending order, so that commands with several limits are atomic and cannot deadlock.
 //! Keys whose state equals a fresh one are dropped a few at a time by the commands that pass by. The number of keys is bounded, and a
 //! key that is limiting someone is never evicted: when all are live, new keys of a rule share one overflow counter.
-//! Those are bounded as well; beyond that a take is refused as an error.
+//! What callers make up (ad-hoc limits, dimensions) has bounds of its own, so that it uses up neither the
+//! places of rules nor their overflow counters. A limit without any place is answered by its failure mode,
+//! and an idempotency key without a place is not recorded: limits hold, whatever callers send.
 //!
 //! It keeps nothing through a restart.
 

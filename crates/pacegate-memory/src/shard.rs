@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use compact_str::CompactString;
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
-use pacegate_core::{Answer, Cost, Evaluation, Key, Limit, State, Timestamp};
+use pacegate_core::{Answer, Cost, Evaluation, Key, Limit, Origin, State, Timestamp};
 use smallvec::SmallVec;
 
 /// How many entries one sweep looks at: a few microseconds of work.
@@ -56,6 +56,14 @@ impl Entry {
         let answer = evaluation.charge(&mut self.state);
         self.set_fresh_at(answer.reset_at);
         answer
+    }
+
+    fn is_overflow(&self) -> bool {
+        self.tail.is_empty()
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::of_digest((self.digest_high, self.digest_low))
     }
 
     fn is_fresh(&self, now: u32) -> bool {
@@ -122,6 +130,11 @@ impl Lookup {
         self.tail.is_empty()
     }
 
+    /// Where its counter comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin::of_digest(self.digest)
+    }
+
     pub(crate) fn probe(&self, hasher: &RandomState) -> Probe<'_> {
         Probe::new(self.digest, &self.tail, hasher)
     }
@@ -163,11 +176,28 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// What a sweep dropped.
+/// How many entries were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     pub(crate) keys: usize,
-    pub(crate) overflow_counters: usize,
+    /// How many of the keys were of ad-hoc limits.
+    pub(crate) ad_hoc_keys: usize,
+    pub(crate) configured_overflow: usize,
+    pub(crate) callers_overflow: usize,
+}
+
+impl Dropped {
+    /// One more.
+    pub(crate) fn count(&mut self, entry: &Entry) {
+        match (entry.is_overflow(), entry.origin()) {
+            (false, origin) => {
+                self.keys += 1;
+                self.ad_hoc_keys += usize::from(origin == Origin::AdHoc);
+            }
+            (true, Origin::Configured) => self.configured_overflow += 1,
+            (true, _) => self.callers_overflow += 1,
+        }
+    }
 }
 
 /// A part of the keys, guarded by one lock.
@@ -248,25 +278,26 @@ impl Shard {
         self.entries.swap_remove(position);
     }
 
-    /// Forgets the entries whose counters differ from one of the keys in the variant alone, by what their counters have in common; says how many.
+    /// Forgets the entries whose counters differ from one of the keys in the variant alone, by what their counters have in common.
     #[cold]
     pub(crate) fn remove_variants(
         &mut self,
         families: &HashMap<u32, SmallVec<[Lookup; 1]>>,
         hasher: &RandomState,
-    ) -> usize {
-        let before = self.entries.len();
+    ) -> Dropped {
+        let mut dropped = Dropped::default();
         let mut position = 0;
         while let Some(entry) = self.entries.get(position) {
             let family = families.get(&entry.digest_low);
             if family.is_some_and(|lookups| lookups.iter().any(|lookup| lookup.has_tail_of(entry))) {
+                dropped.count(entry);
                 // The entry that takes its place is looked at next.
                 self.remove(position, hasher);
             } else {
                 position += 1;
             }
         }
-        before - self.entries.len()
+        dropped
     }
 
     /// Called by every command; says whether enough of them have passed that some shard is due for a sweep.
@@ -291,11 +322,7 @@ impl Shard {
             }
             let entry = self.entry(self.hand);
             if entry.is_fresh(now) {
-                if entry.tail.is_empty() {
-                    dropped.overflow_counters += 1;
-                } else {
-                    dropped.keys += 1;
-                }
+                dropped.count(entry);
                 // The entry that takes its place is looked at next.
                 self.remove(self.hand, hasher);
             } else {

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
-use pacegate_core::{Answer, Answers, Cost, Decision, Evaluation, State, Taken, Timestamp, refund};
+use pacegate_core::{Answer, Answers, Cost, Decision, Evaluation, Origin, State, Taken, Timestamp, refund};
 use pacegate_store::{
     Action, ApplyFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store, StoreError,
 };
@@ -14,13 +15,15 @@ use smallvec::SmallVec;
 
 use crate::clock::SystemClock;
 use crate::idempotency::{Admissions, Earlier, digest};
-use crate::shard::{Entry, Lookup, Probe, Shard};
+use crate::shard::{Dropped, Entry, Lookup, Probe, Shard};
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// How many shards a full store looks through for expired keys before a new key goes to the overflow counter.
 const SHARDS_SEARCHED: usize = 2;
-/// How many overflow counters there can be beside the keys: more than anybody has rules, and a bound on what callers make up.
-const OVERFLOW_COUNTERS_MAX: usize = 4_096;
+/// How many overflow counters there can be beside the keys. Those of the configuration are one for each
+/// rule, of which there can be 100,000; callers make up the others, and share a smaller number.
+const CONFIGURED_OVERFLOW_MAX: usize = 1 << 17;
+const CALLERS_OVERFLOW_MAX: usize = 4_096;
 /// Fewer keys than this do not need a lock of their own.
 const KEYS_PER_SHARD_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 12;
@@ -32,7 +35,11 @@ const ADMISSION_SHARDS: usize = 64;
 pub struct MemoryOptions {
     /// How many keys are kept; further ones share an overflow counter per rule while all of these are live.
     pub max_keys: usize,
-    /// How many idempotency keys are kept; further takes with one fail until some are five minutes old.
+    /// How many of them can be of limits that requests bring along; further ones of these share
+    /// overflow counters.
+    pub max_ad_hoc_keys: usize,
+    /// How many idempotency keys are kept, for five minutes. Where there is no place for one, a take is
+    /// decided as if it had none.
     pub max_idempotency_keys: usize,
     /// How many parts the keys are split into, rounded up to a power of two. More parts mean less waiting between threads, and shorter
     /// pauses when the table of one part grows.
@@ -46,7 +53,7 @@ impl MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { max_keys: 1_000_000, max_idempotency_keys: 262_144, shards: 128 }
+        Self { max_keys: 1_000_000, max_ad_hoc_keys: usize::MAX, max_idempotency_keys: 262_144, shards: 128 }
     }
 }
 
@@ -58,12 +65,47 @@ pub struct MemoryStore {
     hasher: RandomState,
     /// Keys in all shards, and those about to be inserted.
     keys: CachePadded<AtomicUsize>,
+    /// The same for keys of limits that requests brought along.
+    ad_hoc_keys: CachePadded<AtomicUsize>,
     /// The same for overflow counters.
-    overflow_counters: CachePadded<AtomicUsize>,
+    overflow: CachePadded<OverflowPools>,
+    /// Commands of which a limit had no place and was answered by its failure mode.
+    uncounted: AtomicUsize,
+    /// Takes whose idempotency key had no place.
+    unrecorded: AtomicUsize,
     /// The shard whose turn it is to be searched for expired keys.
     hand: AtomicUsize,
     options: MemoryOptions,
     clock: StoreClock,
+}
+
+/// How many overflow counters there are, by where they come from: what callers make up does not use up
+/// the places of rules.
+#[derive(Debug)]
+struct OverflowPools {
+    configured: AtomicUsize,
+    callers: AtomicUsize,
+}
+
+impl OverflowPools {
+    /// How many there are of this origin, and how many there can be.
+    fn of(&self, origin: Origin) -> (&AtomicUsize, usize) {
+        match origin {
+            Origin::Configured => (&self.configured, CONFIGURED_OVERFLOW_MAX),
+            Origin::CallersDimension | Origin::AdHoc => (&self.callers, CALLERS_OVERFLOW_MAX),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        [&self.configured, &self.callers].iter().all(|pool| pool.load(Ordering::Relaxed) == 0)
+    }
+}
+
+/// Which bound a new key does not fit under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    Keys,
+    AdHocKeys,
 }
 
 /// The machine's clock is the usual one, and is read without a detour.
@@ -99,7 +141,13 @@ impl MemoryStore {
             admissions: (0..ADMISSION_SHARDS).map(|_| Mutex::new(Admissions::default())).collect(),
             hasher: RandomState::default(),
             keys: CachePadded::new(AtomicUsize::new(0)),
-            overflow_counters: CachePadded::new(AtomicUsize::new(0)),
+            ad_hoc_keys: CachePadded::new(AtomicUsize::new(0)),
+            overflow: CachePadded::new(OverflowPools {
+                configured: AtomicUsize::new(0),
+                callers: AtomicUsize::new(0),
+            }),
+            uncounted: AtomicUsize::new(0),
+            unrecorded: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
             options: MemoryOptions { shards, ..options },
             clock,
@@ -114,7 +162,7 @@ impl MemoryStore {
     /// Charges one limit without waiting. `now` is the store's own time when it is `None`.
     ///
     /// # Errors
-    /// [`StoreError`] when there is no room for another key, nor for an overflow counter.
+    /// None now: a limit without a place, be it in an overflow counter, is answered by its failure mode.
     pub fn take(
         &self,
         charge: &Charge<'_>,
@@ -165,7 +213,7 @@ impl MemoryStore {
     /// Applies one command without waiting.
     ///
     /// # Errors
-    /// [`StoreError`] when there are too many idempotency keys or overflow counters.
+    /// [`StoreError`] when there are too many idempotency keys to record one that goes with no identity.
     pub fn apply_now(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
         match (command.charges, &command.action) {
             ([charge], Action::Take { idempotency: None }) => {
@@ -219,25 +267,44 @@ impl MemoryStore {
             let now = moment.now;
             let missing = |lookup: &Lookup| locked.find(lookup).is_none();
             let homeless = |lookup: &Lookup| !lookup.is_overflow() && missing(lookup);
+            let ad_hoc = |lookup: &Lookup| lookup.origin() == Origin::AdHoc && homeless(lookup);
             let own = lookups.iter().filter(|lookup| homeless(lookup)).count();
-            let first = |place: usize| !lookups[..place].contains(&lookups[place]);
-            let unshared =
-                |(place, lookup): &(usize, &Lookup)| lookup.is_overflow() && missing(lookup) && first(*place);
-            let shared = lookups.iter().enumerate().filter(unshared).count();
-            if own > 0 && !reserve(&self.keys, own, self.options.max_keys, take) {
-                let place = lookups.iter().position(homeless).unwrap_or_default();
+            let own_ad_hoc = lookups.iter().filter(|lookup| ad_hoc(lookup)).count();
+            if let Err(bound) = self.reserve_keys(own, own_ad_hoc, take) {
+                // Limits of the configuration get what places there are before ad-hoc ones.
+                let place = lookups.iter().position(ad_hoc).or_else(|| lookups.iter().position(homeless));
                 // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
                 drop(locked);
-                if !(take && self.make_room(moment)) {
+                if !(take && self.make_room(moment, bound))
+                    && let Some(place) = place
+                {
                     lookups[place] = lookups[place].overflow();
                 }
                 continue;
             }
-            locked.keys_reserved = if take { own } else { 0 };
-            if shared > 0 && !reserve(&self.overflow_counters, shared, OVERFLOW_COUNTERS_MAX, take) {
-                return Err(StoreError::overloaded());
+            let first = |place: usize| !lookups[..place].contains(&lookups[place]);
+            let unshared =
+                |(place, lookup): &(usize, &Lookup)| lookup.is_overflow() && missing(lookup) && first(*place);
+            let shared: SmallVec<[usize; 4]> =
+                lookups.iter().enumerate().filter(unshared).map(|(place, _)| place).collect();
+            if take {
+                (locked.keys_reserved, locked.ad_hoc_keys_reserved) = (own, own_ad_hoc);
             }
-            locked.overflow_counters_reserved = if take { shared } else { 0 };
+            // Overflow counters that there is no place for; their limits are answered by their failure mode.
+            let mut unplaced: SmallVec<[usize; 4]> = SmallVec::new();
+            for place in shared {
+                let origin = lookups[place].origin();
+                let (pool, max) = self.overflow.of(origin);
+                if !reserve(pool, 1, max, take) {
+                    unplaced.push(place);
+                } else if take {
+                    locked.overflow_reserved.push(origin);
+                }
+            }
+            let is_unplaced = |place: usize| unplaced.iter().any(|other| lookups[*other] == lookups[place]);
+            if !unplaced.is_empty() {
+                self.uncounted.fetch_add(1, Ordering::Relaxed);
+            }
             let mut trials: SmallVec<[Trial<'_>; 4]> = SmallVec::new();
             for (place, charge) in command.charges.iter().enumerate() {
                 let stored = locked.find(&lookups[place]).map(|entry| &entry.state);
@@ -246,14 +313,20 @@ impl MemoryStore {
                 let evaluation = Evaluation::new(charge.limit, state, now, command.cost);
                 trials.push(Trial { evaluation, before });
             }
-            let fits =
-                |(charge, trial): (&Charge<'_>, &Trial<'_>)| charge.shadow || trial.evaluation.allows();
-            let allowed = command.charges.iter().zip(&trials).all(fits);
+            let fits = |(place, (charge, trial)): (usize, (&Charge<'_>, &Trial<'_>))| {
+                let has_room =
+                    if is_unplaced(place) { charge.uncounted().allowed } else { trial.evaluation.allows() };
+                charge.shadow || has_room
+            };
+            let allowed = command.charges.iter().zip(&trials).enumerate().all(fits);
             let mut answers = Answers::new();
-            for ((charge, lookup), Trial { evaluation, before }) in
-                command.charges.iter().zip(&lookups).zip(&trials)
+            for (place, (charge, Trial { evaluation, before })) in
+                command.charges.iter().zip(&trials).enumerate()
             {
-                let mut answer = if take && allowed && evaluation.allows() {
+                let lookup = &lookups[place];
+                let mut answer = if is_unplaced(place) {
+                    charge.uncounted()
+                } else if take && allowed && evaluation.allows() {
                     locked.charge(lookup, evaluation)
                 } else {
                     let stored = locked.find_mut(lookup).map(|entry| &mut entry.state);
@@ -295,10 +368,19 @@ impl MemoryStore {
             Earlier::Mismatch => Ok(Outcome::Mismatch),
             Earlier::None if !take => self.decide(command, now, false).map(Outcome::Decided),
             Earlier::None => {
-                admissions.reserve(self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS))?;
+                let sender = idempotency.sender.map(|sender| self.hasher.hash_one(sender));
+                let max = self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS);
+                let has_place = admissions.has_place(sender, max);
+                if !has_place && idempotency.home.is_none() {
+                    // Such a command is for its record alone.
+                    return Err(StoreError::overloaded());
+                }
                 let decision = self.decide(command, now, true)?;
-                if decision.allowed {
-                    admissions.record(key, idempotency.fingerprint, limits, &decision);
+                if !has_place {
+                    // Charged, and charged again when it is repeated: limits hold, whatever callers send.
+                    self.unrecorded.fetch_add(1, Ordering::Relaxed);
+                } else if decision.allowed {
+                    admissions.record(key, idempotency.fingerprint, limits, sender, &decision);
                 }
                 Ok(Outcome::Decided(decision))
             }
@@ -306,8 +388,20 @@ impl MemoryStore {
     }
 
     fn refund(&self, command: &Command<'_>, now: Option<Timestamp>, taken_at: Option<Timestamp>) -> Decision {
-        let lookups = self.lookups(command);
+        let mut lookups = self.lookups(command);
         let mut locked = Locked::new(self, &lookups);
+        // A key without a place was charged in its rule's overflow counter. Which charge that was is known by its time alone.
+        if taken_at.is_some() && !self.overflow.is_empty() {
+            let absent = |lookup: &Lookup| locked.find(lookup).is_none();
+            let absent: SmallVec<[bool; 4]> = lookups.iter().map(absent).collect();
+            drop(locked);
+            for (lookup, absent) in lookups.iter_mut().zip(absent) {
+                if absent {
+                    *lookup = lookup.overflow();
+                }
+            }
+            locked = Locked::new(self, &lookups);
+        }
         let now = self.moment(now).now;
         let mut answers = Answers::new();
         for (charge, lookup) in command.charges.iter().zip(&lookups) {
@@ -348,7 +442,7 @@ impl MemoryStore {
         }
         for shard in &self.shards {
             let removed = shard.lock().remove_variants(&families, &self.hasher);
-            self.keys.fetch_sub(removed, Ordering::Relaxed);
+            self.forget(removed);
         }
     }
 
@@ -362,25 +456,50 @@ impl MemoryStore {
         (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Looks through a few shards for expired keys; whether it found any.
-    #[cold]
-    fn make_room(&self, moment: Moment) -> bool {
-        (0..SHARDS_SEARCHED.min(self.shards.len())).any(|_| self.sweep_next(moment))
+    /// Takes places for new keys, of which some are of ad-hoc limits, or says what there is no room for.
+    fn reserve_keys(&self, own: usize, ad_hoc: usize, take: bool) -> Result<(), Bound> {
+        if ad_hoc > 0 && !reserve(&self.ad_hoc_keys, ad_hoc, self.options.max_ad_hoc_keys, take) {
+            return Err(Bound::AdHocKeys);
+        }
+        if own > 0 && !reserve(&self.keys, own, self.options.max_keys, take) {
+            if take {
+                self.ad_hoc_keys.fetch_sub(ad_hoc, Ordering::Relaxed);
+            }
+            return Err(Bound::Keys);
+        }
+        Ok(())
     }
 
-    /// Looks at a few entries of the shard whose turn it is and drops the expired ones; whether there were any.
+    /// Looks through a few shards for expired keys; whether it found any under this bound.
+    #[cold]
+    fn make_room(&self, moment: Moment, bound: Bound) -> bool {
+        (0..SHARDS_SEARCHED.min(self.shards.len())).any(|_| {
+            let dropped = self.sweep_next(moment);
+            let found = if bound == Bound::Keys { dropped.keys } else { dropped.ad_hoc_keys };
+            found > 0
+        })
+    }
+
+    /// Counts what a shard has no more.
+    fn forget(&self, dropped: Dropped) {
+        self.keys.fetch_sub(dropped.keys, Ordering::Relaxed);
+        self.ad_hoc_keys.fetch_sub(dropped.ad_hoc_keys, Ordering::Relaxed);
+        self.overflow.configured.fetch_sub(dropped.configured_overflow, Ordering::Relaxed);
+        self.overflow.callers.fetch_sub(dropped.callers_overflow, Ordering::Relaxed);
+    }
+
+    /// Looks at a few entries of the shard whose turn it is and drops the expired ones; says how many.
     ///
     /// Whatever keys the commands touch, the turn goes round all shards, so that idle ones are cleared as well. No lock is held here.
     #[cold]
-    fn sweep_next(&self, moment: Moment) -> bool {
+    fn sweep_next(&self, moment: Moment) -> Dropped {
         if !moment.own {
-            return false;
+            return Dropped::default();
         }
         let turn = self.hand.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let dropped = self.shards[turn].lock().sweep(moment.now, &self.hasher);
-        self.keys.fetch_sub(dropped.keys, Ordering::Relaxed);
-        self.overflow_counters.fetch_sub(dropped.overflow_counters, Ordering::Relaxed);
-        dropped.keys > 0
+        self.forget(dropped);
+        dropped
     }
 }
 
@@ -444,7 +563,10 @@ struct Locked<'a> {
     shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
     /// Places that are counted already; what is left of them is given back at the end.
     keys_reserved: usize,
-    overflow_counters_reserved: usize,
+    /// How many of them are for ad-hoc limits.
+    ad_hoc_keys_reserved: usize,
+    /// Where the overflow counters come from that have a place.
+    overflow_reserved: SmallVec<[Origin; 4]>,
 }
 
 impl<'a> Locked<'a> {
@@ -454,7 +576,8 @@ impl<'a> Locked<'a> {
         numbers.sort_unstable();
         numbers.dedup();
         let shards = numbers.into_iter().map(|number| (number, store.shards[number].lock())).collect();
-        Self { store, shards, keys_reserved: 0, overflow_counters_reserved: 0 }
+        let overflow_reserved = SmallVec::new();
+        Self { store, shards, keys_reserved: 0, ad_hoc_keys_reserved: 0, overflow_reserved }
     }
 
     /// Whether this command is the one after which some shard is swept.
@@ -486,9 +609,16 @@ impl<'a> Locked<'a> {
         let probe = lookup.probe(&self.store.hasher);
         let place = self.place(&probe);
         self.shards[place].1.insert(&probe, state, answer.reset_at, &self.store.hasher);
-        let reserved =
-            if lookup.is_overflow() { &mut self.overflow_counters_reserved } else { &mut self.keys_reserved };
-        *reserved = reserved.saturating_sub(1);
+        let origin = lookup.origin();
+        if lookup.is_overflow() {
+            if let Some(reserved) = self.overflow_reserved.iter().position(|other| *other == origin) {
+                self.overflow_reserved.swap_remove(reserved);
+            }
+        } else {
+            self.keys_reserved = self.keys_reserved.saturating_sub(1);
+            let ad_hoc = usize::from(origin == Origin::AdHoc);
+            self.ad_hoc_keys_reserved = self.ad_hoc_keys_reserved.saturating_sub(ad_hoc);
+        }
         answer
     }
 
@@ -497,8 +627,10 @@ impl<'a> Locked<'a> {
         let place = self.place(&probe);
         let shard = &mut self.shards[place].1;
         if let Some(position) = shard.find(&probe) {
+            let mut dropped = Dropped::default();
+            dropped.count(shard.entry(position));
             shard.remove(position, &self.store.hasher);
-            self.store.keys.fetch_sub(1, Ordering::Relaxed);
+            self.store.forget(dropped);
         }
     }
 
@@ -510,9 +642,12 @@ impl<'a> Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if self.keys_reserved + self.overflow_counters_reserved > 0 {
+        if self.keys_reserved > 0 {
             self.store.keys.fetch_sub(self.keys_reserved, Ordering::Relaxed);
-            self.store.overflow_counters.fetch_sub(self.overflow_counters_reserved, Ordering::Relaxed);
+            self.store.ad_hoc_keys.fetch_sub(self.ad_hoc_keys_reserved, Ordering::Relaxed);
+        }
+        for origin in &self.overflow_reserved {
+            self.store.overflow.of(*origin).0.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -524,7 +659,12 @@ impl Store for MemoryStore {
     }
 
     fn figures(&self) -> Figures {
-        let mut figures = vec![("keys", Figure::Level(self.keys() as u64))];
+        let mut figures = vec![
+            ("keys", Figure::Level(self.keys() as u64)),
+            ("ad_hoc_keys", Figure::Level(self.ad_hoc_keys.load(Ordering::Relaxed) as u64)),
+            ("uncounted", Figure::Count(self.uncounted.load(Ordering::Relaxed) as u64)),
+            ("unrecorded", Figure::Count(self.unrecorded.load(Ordering::Relaxed) as u64)),
+        ];
         if let StoreClock::System(clock) = &self.clock {
             figures.push(("clock_ahead_seconds", Figure::Level(clock.ahead() / 1_000_000)));
         }

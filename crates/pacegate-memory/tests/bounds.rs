@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, Cost, Counter, Identity, Key, Limit, Origin, Reason, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
-use pacegate_store::{Action, Charge, Clock, Command, Outcome, StoreError};
+use pacegate_store::{Action, Charge, Clock, Command, FailureMode, Idempotency, Outcome, Store as _};
 use pacegate_testkit::{SimulatedClock, admission};
 
 fn limit(algorithm: Algorithm, quota: u64, seconds: u64) -> Limit {
@@ -160,56 +160,188 @@ fn a_key_is_not_dropped_before_its_state_is_fresh() {
     }
 }
 
-#[test]
-fn too_many_idempotency_keys_are_refused_and_charge_nothing() {
-    use pacegate_store::Idempotency;
+const HOME: Identity<'static> = Identity { dimension: "user", identifier: "u" };
 
+/// A take under the idempotency key of a sender, in a store with few places for such keys.
+fn take_once(store: &MemoryStore, limit: &Limit, sender: Option<&str>, key: &str) -> (bool, bool) {
+    let counter = Counter::new("once", "user", "");
+    let home = Some(HOME);
+    let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [0; 16], home, sender });
+    match apply(store, Action::Take { idempotency }, &counter, limit, "u") {
+        Outcome::Decided(decision) => (decision.allowed, decision.replayed),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn few_idempotency_keys(max_idempotency_keys: usize) -> (Arc<SimulatedClock>, MemoryStore) {
     let clock = Arc::new(SimulatedClock::default());
-    let options = MemoryOptions { max_idempotency_keys: 64, ..MemoryOptions::default() };
-    let store = MemoryStore::with_clock(options, clock.clone());
-    let (counter, limit) =
-        (Counter::new("bounded", "user", ""), limit(Algorithm::FixedWindow, 100_000, 3_600));
-    let take = |key: &str| {
-        let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [0; 16], home: None });
-        let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
-        let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+    let options = MemoryOptions { max_idempotency_keys, ..MemoryOptions::default() };
+    (clock.clone(), MemoryStore::with_clock(options, clock))
+}
+
+#[test]
+fn one_sender_leaves_idempotency_keys_to_others() {
+    let (clock, store) = few_idempotency_keys(64 * 64);
+    let limit = limit(Algorithm::FixedWindow, 1_000_000, 86_400);
+    let many = 20_000;
+    let sent = (0..many).filter(|key| take_once(&store, &limit, Some("flood"), &format!("f-{key}")).0);
+    assert_eq!(sent.count(), many, "checks are decided without a record");
+    let recorded = (0..many).filter(|key| take_once(&store, &limit, Some("flood"), &format!("f-{key}")).1);
+    let recorded = recorded.count();
+    assert!((64 * 40..=64 * 49).contains(&recorded), "{recorded} of 4,096 places");
+    for key in 0..200 {
+        let key = format!("innocent-{key}");
+        assert_eq!(take_once(&store, &limit, Some("other"), &key), (true, false));
+        assert_eq!(take_once(&store, &limit, Some("other"), &key), (true, true), "{key} is recorded");
+    }
+    clock.advance(Idempotency::KEPT_FOR);
+    assert_eq!(take_once(&store, &limit, Some("flood"), "later"), (true, false));
+    assert_eq!(take_once(&store, &limit, Some("flood"), "later"), (true, true), "old keys make room");
+}
+
+#[test]
+fn limits_hold_without_a_place_for_the_idempotency_key() {
+    let (_clock, store) = few_idempotency_keys(64);
+    let limit = limit(Algorithm::FixedWindow, 300, 86_400);
+    let admitted = (0..1_000).filter(|key| take_once(&store, &limit, None, &format!("key-{key}")).0).count();
+    assert_eq!(admitted, 300);
+    let unrecorded = store.figures().into_iter().find(|(name, _)| *name == "unrecorded").unwrap().1.value();
+    assert!(unrecorded >= 900, "{unrecorded}");
+}
+
+#[test]
+fn commands_that_only_record_fail_without_a_place() {
+    let (clock, store) = few_idempotency_keys(64);
+    let record = |key: &str| {
+        let home = None;
+        let idempotency =
+            Some(Idempotency { caller: "caller", key, fingerprint: [0; 16], home, sender: None });
+        let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
         store.apply_now(&command, None)
     };
-    let accepted = (0..1_000).filter(|key| take(&format!("key-{key}")).is_ok()).count();
+    let accepted = (0..1_000).filter(|key| record(&format!("key-{key}")).is_ok()).count();
     assert!(accepted <= 64, "{accepted} idempotency keys kept");
-    let error = (0..1_000).find_map(|key| take(&format!("more-{key}")).err()).unwrap();
+    let error = (0..1_000).find_map(|key| record(&format!("more-{key}")).err()).unwrap();
     assert!(error.is_retryable());
-    let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "u") else { panic!() };
-    assert_eq!(decision.remaining(), Some(100_000 - accepted as u32));
     clock.advance(Idempotency::KEPT_FOR);
-    assert!(take("later").is_ok(), "old keys make room");
+    assert!(record("later").is_ok(), "old keys make room");
+}
+
+/// What a store decides on one limit of one identifier.
+fn take_with(
+    store: &MemoryStore,
+    counter: &Counter,
+    limit: &Limit,
+    mode: FailureMode,
+) -> (bool, Option<Reason>) {
+    let charge = Charge { on_store_error: mode, ..Charge::new(Key::new(counter, "u", "/"), limit) };
+    let decision = store.take(&charge, Cost::ONE, None).unwrap();
+    (decision.allowed, decision.answers[0].reason)
+}
+
+fn made_up(number: usize) -> Counter {
+    Counter::new("ad-hoc", &format!("dimension-{number}"), "").with_origin(Origin::AdHoc)
 }
 
 #[test]
-fn rules_that_callers_make_up_are_bounded_too() {
+fn counters_that_callers_make_up_are_bounded_and_fail_by_their_mode() {
     let (_clock, store) = store(100);
     let limit = limit(Algorithm::FixedWindow, 1, 3_600);
-    let mut refused = 0;
-    for made_up in 0..20_000 {
-        let counter = Counter::new("ad-hoc", &format!("dimension-{made_up}"), "");
-        let charge = Charge::new(Key::new(&counter, "u", "/"), &limit);
-        match store.take(&charge, Cost::ONE, None) {
-            Ok(_) => {}
-            Err(error) => {
-                assert!(error.is_retryable());
-                refused += 1;
-            }
+    let mut uncounted = 0;
+    for number in 0..20_000 {
+        let mode = [FailureMode::Open, FailureMode::Closed][number % 2];
+        let (allowed, reason) = take_with(&store, &made_up(number), &limit, mode);
+        match reason {
+            None => assert!(allowed),
+            Some(Reason::FailOpen) => assert!(allowed && mode == FailureMode::Open),
+            Some(Reason::FailClosed) => assert!(!allowed && mode == FailureMode::Closed),
+            Some(other) => panic!("{other:?}"),
         }
+        uncounted += usize::from(reason.is_some());
     }
     assert_eq!(store.keys(), 100);
-    assert_eq!(refused, 20_000 - 100 - 4_096);
+    assert_eq!(uncounted, 20_000 - 100 - 4_096);
+    // Rules have overflow counters of their own.
+    for rule in 0..1_000 {
+        let counter = Counter::new(&format!("rule-{rule}"), "user", "");
+        assert_eq!(take_with(&store, &counter, &limit, FailureMode::Closed), (true, None), "rule {rule}");
+        let denied = (false, Some(Reason::LimitExceeded));
+        assert_eq!(take_with(&store, &counter, &limit, FailureMode::Closed), denied, "rule {rule}");
+    }
 }
 
-/// A take for a rule of its own, in a store without room for another key.
-fn take_made_up(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) -> Result<bool, StoreError> {
-    let counter = Counter::new("ad-hoc", &format!("dimension-{number}"), "");
+#[test]
+fn limit_without_a_place_does_not_free_the_others_of_its_check() {
+    let (_clock, store) = store(1);
+    let limit = limit(Algorithm::FixedWindow, 3, 3_600);
+    for number in 0..5_000 {
+        take_with(&store, &made_up(number), &limit, FailureMode::Open);
+    }
+    let (rule, unplaced) = (Counter::new("rule", "user", ""), made_up(9_999));
+    let passed = (0..10).filter(|_| {
+        let charges = [&unplaced, &rule].map(|counter| Charge::new(Key::new(counter, "u", "/"), &limit));
+        let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+        match store.apply_now(&command, None).unwrap() {
+            Outcome::Decided(decision) => decision.allowed,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(passed.count(), 3, "the rule's limit");
+}
+
+#[test]
+fn ad_hoc_keys_leave_the_places_of_rules_free() {
+    let clock = Arc::new(SimulatedClock::default());
+    let options = MemoryOptions { max_keys: 1_000, max_ad_hoc_keys: 100, ..MemoryOptions::default() };
+    let store = MemoryStore::with_clock(options, clock.clone());
+    let day = limit(Algorithm::FixedWindow, 5, 86_400);
+    let ad_hoc = Counter::new("ad-hoc", "user", "").with_origin(Origin::AdHoc);
+    for key in 0..5_000 {
+        allowed(&store, &ad_hoc, &day, &format!("made-up-{key}"));
+    }
+    assert_eq!(store.keys(), 100);
+    let (logins, once) = (Counter::new("logins", "user", ""), limit(Algorithm::FixedWindow, 1, 60));
+    for user in 0..800 {
+        assert!(allowed(&store, &logins, &once, &format!("user-{user}")), "first login of user {user}");
+    }
+    apply(&store, Action::Reset, &ad_hoc, &day, "made-up-0");
+    assert!(allowed(&store, &ad_hoc, &day, "reset made a place"));
+    assert_eq!(store.keys(), 900);
+    clock.advance(Duration::from_secs(86_400));
+    let fresh = (0..90).filter(|key| allowed(&store, &ad_hoc, &once, &format!("later-{key}"))).count();
+    // A search for expired keys looks at some of them.
+    assert!(fresh >= 80, "expired keys make room: {fresh}");
+}
+
+#[test]
+fn refund_reaches_the_overflow_counter_that_was_charged() {
+    for algorithm in Algorithm::ALL {
+        let (_clock, store) = store(1);
+        let counter = Counter::new("shared", "user", "");
+        let limit = limit(algorithm, 3, 3_600);
+        assert!(allowed(&store, &counter, &limit, "has a place"));
+        let Outcome::Decided(taken) = apply(&store, Action::take(), &counter, &limit, "a") else { panic!() };
+        assert!(allowed(&store, &counter, &limit, "b") && allowed(&store, &counter, &limit, "c"));
+        assert!(!allowed(&store, &counter, &limit, "d"), "{algorithm}");
+        let refund = |taken_at| {
+            apply(&store, Action::Refund { taken_at }, &counter, &limit, "a");
+        };
+        // Without the time of a charge, nothing says that it was made there.
+        refund(None);
+        assert!(!allowed(&store, &counter, &limit, "d"), "{algorithm}");
+        refund(Some(taken.answers[0].refund_at(&limit, Cost::ONE, taken.at)));
+        assert!(allowed(&store, &counter, &limit, "d"), "{algorithm}");
+        assert!(!allowed(&store, &counter, &limit, "e"), "{algorithm}");
+    }
+}
+
+/// A take for a counter that a caller made up, in a store without room for another key. `None` when it
+/// had no place.
+fn take_made_up(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) -> Option<bool> {
+    let counter = made_up(number);
     let charge = Charge::new(Key::new(&counter, "u", "/"), limit);
-    store.take(&charge, Cost::try_new(cost).unwrap(), None).map(|decision| decision.allowed)
+    let decision = store.take(&charge, Cost::try_new(cost).unwrap(), None).unwrap();
+    (!decision.answers[0].degraded).then_some(decision.allowed)
 }
 
 #[test]
@@ -221,9 +353,9 @@ fn expired_overflow_counters_make_room_for_others() {
     for number in 0..4_096 {
         assert!(take_made_up(&store, number, &short, 1).unwrap());
     }
-    assert!(take_made_up(&store, 4_096, &short, 1).is_err(), "all counters are live");
+    assert!(take_made_up(&store, 4_096, &short, 1).is_none(), "all counters are live");
     clock.advance(Duration::from_secs(60));
-    let accepted = (5_000..9_000).filter(|number| take_made_up(&store, *number, &short, 1).is_ok()).count();
+    let accepted = (5_000..9_000).filter(|number| take_made_up(&store, *number, &short, 1).is_some()).count();
     assert!(accepted > 3_000, "{accepted} of 4,000 new counters found room");
     assert_eq!(store.keys(), 1);
 }

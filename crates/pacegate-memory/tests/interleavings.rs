@@ -119,8 +119,13 @@ fn a_duplicate_that_arrives_at_the_same_moment_is_charged_once() {
                 .map(|_| {
                     let store = store.clone();
                     thread::spawn(move || {
-                        let idempotency =
-                            Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None };
+                        let idempotency = Idempotency {
+                            caller: "c",
+                            key: "k",
+                            fingerprint: [7; 16],
+                            home: None,
+                            sender: None,
+                        };
                         assert!(take(&store, &["u", "v"], &limit(5), Some(idempotency)));
                     })
                 })

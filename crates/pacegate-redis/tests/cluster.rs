@@ -97,7 +97,13 @@ async fn a_spread_chain_is_idempotent() {
     let chain = Chain::new([1, 5, 5]);
     let identifiers = ["u", "10.0.0.1", "k"];
     let take = |body| Action::Take {
-        idempotency: Some(Idempotency { caller: "caller", key: "once", fingerprint: [body; 16], home: HOME }),
+        idempotency: Some(Idempotency {
+            caller: "caller",
+            key: "once",
+            fingerprint: [body; 16],
+            home: HOME,
+            sender: None,
+        }),
     };
     let first = chain.decide(&*store, take(1), identifiers).await;
     assert!(first.allowed && !first.replayed);
@@ -147,7 +153,8 @@ async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
     let charges: Vec<Charge<'_>> =
         keys.iter().zip(&chain.limits).map(|(key, limit)| Charge::new(*key, limit)).collect();
     let take = async |key: &str, charges: &[Charge<'_>]| {
-        let idempotency = Some(Idempotency { caller: "caller", key, fingerprint: [1; 16], home: HOME });
+        let idempotency =
+            Some(Idempotency { caller: "caller", key, fingerprint: [1; 16], home: HOME, sender: None });
         let command = Command { action: Action::Take { idempotency }, charges, cost: Cost::ONE };
         match store.apply(&[command], Some(START)).await.remove(0).unwrap() {
             Outcome::Decided(decision) => decision,
@@ -193,6 +200,7 @@ async fn raced_duplicates_of_spread_chains_are_charged_once() {
                     key: &key,
                     fingerprint: [1; 16],
                     home: HOME,
+                    sender: None,
                 });
                 let command =
                     Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };

@@ -102,7 +102,9 @@ fn decision(outcome: Result<Outcome, StoreError>) -> Decision {
 
 fn once(key: &'static str) -> Action<'static> {
     let home = Some(Identity { dimension: "user", identifier: "u" });
-    Action::Take { idempotency: Some(Idempotency { caller: "caller", key, fingerprint: [7; 16], home }) }
+    Action::Take {
+        idempotency: Some(Idempotency { caller: "caller", key, fingerprint: [7; 16], home, sender: None }),
+    }
 }
 
 #[tokio::test]

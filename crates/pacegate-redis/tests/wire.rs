@@ -55,7 +55,13 @@ async fn a_denial_a_peek_and_a_replay_write_nothing() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let once = Action::Take {
-        idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None }),
+        idempotency: Some(Idempotency {
+            caller: "c",
+            key: "k",
+            fingerprint: [7; 16],
+            home: None,
+            sender: None,
+        }),
     };
     assert!(decide(&store, once, &all()).await.allowed);
     assert!(decide(&store, Action::take(), &all()).await.allowed);
@@ -76,7 +82,13 @@ async fn every_key_lives_until_its_state_is_fresh() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let once = Action::Take {
-        idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None }),
+        idempotency: Some(Idempotency {
+            caller: "c",
+            key: "k",
+            fingerprint: [7; 16],
+            home: None,
+            sender: None,
+        }),
     };
     let decision = decide(&store, once, &all()).await;
     let keys = server.command(&["KEYS", "*"]);

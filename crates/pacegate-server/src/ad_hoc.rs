@@ -1,14 +1,82 @@
 //! Limits that requests bring along, completed from the default limit where they say only a part.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate::{Algorithm, InvalidLimit, Limit};
+use pacegate::{AdHocConfig, Algorithm, InvalidLimit, Limit};
+
+use crate::per_second::PerSecond;
 
 /// What the default limit is where the configuration has none: a bucket of 100 that gets 10 a second.
 const QUOTA: u64 = 10;
 const BURST: u64 = 100;
 /// The window that a bucket's capacity is counted over when a request asks for a window.
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// The most that a sliding log of a request counts: each of its entries takes memory.
+const LOG_QUOTA_MAX: u64 = 10_000;
+
+/// What is wrong with a limit that a request brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InvalidAdHoc {
+    /// It cannot be counted with.
+    Limit(InvalidLimit),
+    /// Its window is longer than this.
+    Window(Duration),
+    /// Its burst takes longer than this to come back.
+    Burst(Duration),
+}
+
+impl From<InvalidLimit> for InvalidAdHoc {
+    fn from(error: InvalidLimit) -> Self {
+        Self::Limit(error)
+    }
+}
+
+/// Why the window of a request is too long.
+pub(crate) fn window_reason(max: Duration) -> String {
+    format!("must be at most {max:?} (ad_hoc.max_window)")
+}
+
+/// Why the burst of a request is too large.
+pub(crate) fn burst_reason(max: Duration) -> String {
+    format!("must come back within {max:?} at the limit's rate (ad_hoc.max_window)")
+}
+
+/// Limits in Envoy's requests that were ignored: an error would let those requests pass.
+#[derive(Debug)]
+pub(crate) struct IgnoredLimits {
+    count: AtomicU64,
+    lines: PerSecond,
+}
+
+impl Default for IgnoredLimits {
+    fn default() -> Self {
+        Self { count: AtomicU64::new(0), lines: PerSecond::new(1) }
+    }
+}
+
+impl IgnoredLimits {
+    pub(crate) fn note(&self, limits: u64, request_id: &str) {
+        self.count.fetch_add(limits, Ordering::Relaxed);
+        if self.lines.admit() {
+            tracing::warn!(
+                request_id,
+                limits,
+                "limits of a request ignored; see ad_hoc in the configuration"
+            );
+        }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many log lines were too many.
+    pub(crate) fn held_back(&self) -> u64 {
+        self.lines.held_back()
+    }
+}
 
 /// What a request says about its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +88,36 @@ pub(crate) struct AdHoc {
 }
 
 impl AdHoc {
-    /// The limit, if the request says anything about one. What is missing is the default's, in numbers of the algorithm's shape.
-    pub(crate) fn limit(self, default: Option<Limit>) -> Result<Option<Limit>, InvalidLimit> {
+    /// The limit within `bounds`, if the request says anything about one. What is missing is the
+    /// default's, in numbers of the algorithm's shape.
+    pub(crate) fn limit(
+        self,
+        default: Option<Limit>,
+        bounds: &AdHocConfig,
+    ) -> Result<Option<Limit>, InvalidAdHoc> {
+        let limit = self.completed(default)?;
+        if let Some(limit) = &limit {
+            // What the operator chose for the default limit is not too long.
+            let usual = default.map_or(Duration::ZERO, |default| default.window());
+            let max = bounds.max_window.max(usual);
+            if limit.window() > max {
+                return Err(InvalidAdHoc::Window(max));
+            }
+            // A counter is kept until all of its burst is back.
+            let usual = default.map_or(0, |default| default.refill_secs_ceil());
+            let max = max.max(Duration::from_secs(usual));
+            if Duration::from_secs(limit.refill_secs_ceil()) > max.max(Duration::from_secs(1)) {
+                return Err(InvalidAdHoc::Burst(max));
+            }
+            let quota = u64::from(limit.quota());
+            if limit.algorithm() == Algorithm::SlidingLog && quota > LOG_QUOTA_MAX {
+                return Err(InvalidLimit::QuotaOutOfRange { quota, max: LOG_QUOTA_MAX }.into());
+            }
+        }
+        Ok(limit)
+    }
+
+    fn completed(self, default: Option<Limit>) -> Result<Option<Limit>, InvalidLimit> {
         let Self { algorithm, quota, window, burst } = self;
         if self == Self::default() {
             return Ok(None);
@@ -82,7 +178,12 @@ pub(crate) fn name_for(algorithm: Algorithm, sliding_window: bool) -> &'static s
 
 #[cfg(test)]
 mod tests {
+    use pacegate::AdHocCallers;
+
     use super::*;
+
+    const BOUNDS: AdHocConfig =
+        AdHocConfig { allow: AdHocCallers::Always, max_window: Duration::from_secs(86_400), max_keys: None };
 
     fn bucket() -> Option<Limit> {
         Some(Limit::per_second(10).unwrap().with_burst(100).unwrap())
@@ -117,7 +218,7 @@ mod tests {
         ];
         for (default, (algorithm, quota, window, burst), expected) in rows {
             let ad_hoc = AdHoc { algorithm, quota, window: window.map(Duration::from_secs), burst };
-            assert_eq!(ad_hoc.limit(default).unwrap(), expected, "{ad_hoc:?} beside {default:?}");
+            assert_eq!(ad_hoc.limit(default, &BOUNDS).unwrap(), expected, "{ad_hoc:?} beside {default:?}");
         }
         let large = limit(TokenBucket, 10, 1, 2_000_000);
         let whole = AdHoc {
@@ -126,7 +227,33 @@ mod tests {
             window: Some(Duration::from_secs(1)),
             burst: None,
         };
-        assert_eq!(whole.limit(large).unwrap(), limit(SlidingLog, 5, 1, 5));
-        assert!(AdHoc { quota: None, window: None, ..whole }.limit(large).is_err(), "too many to remember");
+        assert_eq!(whole.limit(large, &BOUNDS).unwrap(), limit(SlidingLog, 5, 1, 5));
+        let unsaid = AdHoc { quota: None, window: None, ..whole };
+        assert!(unsaid.limit(large, &BOUNDS).is_err(), "too many to remember");
+    }
+
+    #[test]
+    fn windows_and_logs_of_requests_are_bounded() {
+        let bounds = AdHocConfig { max_window: Duration::from_secs(3_600), ..BOUNDS };
+        let ad_hoc = |algorithm, quota, seconds| AdHoc {
+            algorithm: Some(algorithm),
+            quota: Some(quota),
+            window: Some(Duration::from_secs(seconds)),
+            burst: None,
+        };
+        let refused = |ad_hoc: AdHoc| ad_hoc.limit(None, &bounds).unwrap_err();
+        assert!(ad_hoc(Algorithm::Gcra, 1_000_000, 3_600).limit(None, &bounds).is_ok());
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(refused(ad_hoc(Algorithm::Gcra, 5, 3_601)), InvalidAdHoc::Window(hour));
+        assert!(ad_hoc(Algorithm::SlidingLog, 10_000, 60).limit(None, &bounds).is_ok());
+        let burst = AdHoc { burst: Some(1_000_000), ..ad_hoc(Algorithm::TokenBucket, 1, 60) };
+        assert_eq!(refused(burst), InvalidAdHoc::Burst(hour));
+        assert!(AdHoc { burst: Some(60), ..burst }.limit(None, &bounds).is_ok());
+        let too_many = InvalidLimit::QuotaOutOfRange { quota: 10_001, max: 10_000 };
+        assert_eq!(refused(ad_hoc(Algorithm::SlidingLog, 10_001, 60)), InvalidAdHoc::Limit(too_many));
+        // The default's window is the operator's choice, and stays.
+        let daily = limit(Algorithm::FixedWindow, 500, 86_400, 500);
+        let lower = AdHoc { quota: Some(5), ..AdHoc::default() };
+        assert_eq!(lower.limit(daily, &bounds).unwrap(), limit(Algorithm::FixedWindow, 5, 86_400, 5));
     }
 }

@@ -14,13 +14,17 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::{ALLOW, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
-use pacegate::{Check, CheckError, Config, Decision, FailureMode, Limiter, NamedLimit, Profile, StoreHealth};
+use pacegate::{
+    AdHocCallers, AdHocConfig, Check, CheckError, Config, Decision, FailureMode, Limiter, NamedLimit,
+    Profile, StoreHealth,
+};
 use pacegate_catalog::Actor;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tracing::Instrument;
 
+use crate::ad_hoc::IgnoredLimits;
 use crate::auth::{AdminKey, Gate};
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::forgery;
@@ -69,6 +73,9 @@ pub(crate) struct Shared {
     pub(crate) overload: Overload,
     pub(crate) skew: Skew,
     pub(crate) refunds: Refunds,
+    /// What limits requests may bring along.
+    pub(crate) ad_hoc: AdHocConfig,
+    pub(crate) ignored_limits: IgnoredLimits,
     pub(crate) started: Instant,
     pub(crate) deprecations: Vec<Deprecation>,
     /// The document, once somebody wanted it.
@@ -147,6 +154,8 @@ impl App {
             lines: Lines::new(&config.log),
             skew: Skew::default(),
             refunds: Refunds::default(),
+            ad_hoc: config.ad_hoc,
+            ignored_limits: IgnoredLimits::default(),
             overload: Overload::new(config),
             telemetry: Telemetry::new(&limiter, config.metrics),
             limiter,
@@ -244,6 +253,42 @@ impl Shared {
         let identities = check.identities().iter().map(|(dimension, identifier)| (*dimension, &**identifier));
         let identities: Vec<(&str, &str)> = identities.collect();
         Ok(live.catalog.record_reset(actor, &identities, check.endpoint).await?)
+    }
+
+    /// Refuses a check with a limit of its own from callers that may not send one.
+    #[inline]
+    pub(crate) async fn permit(
+        &self,
+        check: &Check<'_>,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<(), ApiError> {
+        if check.own_limit().is_none() || self.ad_hoc.allow == AdHocCallers::Always {
+            return Ok(());
+        }
+        // In a box, because it is rare and would make the future of every check larger.
+        Box::pin(self.gate.permit_ad_hoc(self.ad_hoc.allow, headers, peer)).await
+    }
+
+    /// The same for several checks, of which each that is refused becomes its error.
+    pub(crate) async fn permit_each<'a>(
+        &self,
+        checks: Vec<Result<Check<'a>, ApiError>>,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Vec<Result<Check<'a>, ApiError>> {
+        let has_limit =
+            |check: &Result<Check<'_>, _>| check.as_ref().is_ok_and(|check| check.own_limit().is_some());
+        if self.ad_hoc.allow == AdHocCallers::Always || !checks.iter().any(has_limit) {
+            return checks;
+        }
+        match self.gate.permit_ad_hoc(self.ad_hoc.allow, headers, peer).await {
+            Ok(()) => checks,
+            Err(error) => {
+                let refuse = |check| if has_limit(&check) { Err(error.clone()) } else { check };
+                checks.into_iter().map(refuse).collect()
+            }
+        }
     }
 
     /// Decides on a check that came with `headers`, and takes note of it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use ipnet::IpNet;
-use pacegate::{Algorithm, Check, Config, Decision, Limit, Limiter, LoggedKeys, Role, Stores};
+use pacegate::{AdHocCallers, Algorithm, Check, Config, Decision, Limit, Limiter, LoggedKeys, Role, Stores};
 use pacegate_catalog::Actor;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -297,6 +297,45 @@ impl Gate {
     pub(crate) async fn may_refund(&self, headers: &HeaderMap, peer: Option<&Peer>) -> bool {
         // In a box, as in `admit_check`, which has authenticated the caller where checks need a key.
         self.require_key || Box::pin(self.authenticate(headers, peer, Need::Check)).await.is_ok()
+    }
+
+    /// Whether a caller may send a limit of its own.
+    pub(crate) async fn permit_ad_hoc(
+        &self,
+        allow: AdHocCallers,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<(), ApiError> {
+        match allow {
+            AdHocCallers::Always => Ok(()),
+            AdHocCallers::WithKey if self.require_key => Ok(()),
+            AdHocCallers::WithKey => {
+                let known = self.authenticate(headers, peer, Need::Look).await;
+                known.map(drop).map_err(|error| match presented(headers) {
+                    Some(_) => error,
+                    None => {
+                        let reason = "needs an API key, as X-API-Key or Authorization: Bearer (ad_hoc.allow)";
+                        ApiError::field(Code::Unauthenticated, "limit", reason)
+                    }
+                })
+            }
+            AdHocCallers::Never => {
+                Err(ApiError::field(Code::Forbidden, "limit", "is not allowed in requests (ad_hoc.allow)"))
+            }
+        }
+    }
+
+    /// Who sent a request, for what is divided among senders: the key where checks need one, otherwise
+    /// the address, because anyone can make up keys.
+    pub(crate) fn sender(&self, headers: &HeaderMap, peer: Option<&Peer>) -> String {
+        match (presented(headers), peer) {
+            (Some(key), _) if self.require_key => {
+                let digest = Sha256::digest(key);
+                digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+            }
+            (_, Some(peer)) => network_of(peer.ip()).to_string(),
+            (_, None) => "unknown".to_owned(),
+        }
     }
 
     async fn authenticate(

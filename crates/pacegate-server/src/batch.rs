@@ -35,13 +35,22 @@ pub(crate) struct Item<'a> {
     pub(crate) key: Option<&'a str>,
 }
 
-/// Decides on `items` in their order. `key` is the idempotency key of all of them, which come in `body`; `explain` names the field that an item was
-/// refused for.
+/// What all checks of a batch have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<'a> {
+    /// The idempotency key of all of them.
+    pub(crate) key: Option<&'a str>,
+    /// Who sent them.
+    pub(crate) sender: &'a str,
+    /// What they came in.
+    pub(crate) body: &'a [u8],
+}
+
+/// Decides on `items` in their order; `explain` names the field that an item was refused for.
 pub(crate) async fn decide<'a>(
     shared: &Shared,
     items: Vec<Item<'a>>,
-    key: Option<&'a str>,
-    body: &[u8],
+    Sent { key, sender, body }: Sent<'a>,
     headers: &HeaderMap,
     explain: impl Fn(usize, CheckError) -> ApiError,
 ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
@@ -53,12 +62,14 @@ pub(crate) async fn decide<'a>(
     let callers: Vec<String> = items.iter().enumerate().map(caller).collect();
     if let Some(key) = key {
         // Recorded before anything is charged: the same key of the same identities on another batch is refused as a whole.
-        shared.limiter.anchor(&format!("whole {}", callers.concat()), key, body).await?;
+        let caller = format!("whole {}", callers.concat());
+        shared.limiter.anchor(&caller, Some(sender), key, body).await?;
     }
     let mut checks: Vec<Check<'_>> = Vec::with_capacity(items.len());
     let mut places: Vec<Result<(), ApiError>> = Vec::with_capacity(items.len());
     for (item, caller) in items.into_iter().zip(callers) {
         places.push(item.check.map(|check| {
+            let check = check.sender(sender);
             checks.push(match (item.key, key) {
                 // A key of the item's own is the same key as that of a single check, so that a retry may come either way.
                 (Some(own), _) => {

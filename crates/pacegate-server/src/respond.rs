@@ -9,6 +9,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code as Grpc, Status};
 use utoipa::ToSchema;
 
+use crate::ad_hoc::{InvalidAdHoc, burst_reason, window_reason};
 use crate::openapi::vocabulary::Time;
 use crate::per_second::PerSecond;
 use crate::profiles::now;
@@ -282,6 +283,17 @@ impl From<CheckError> for ApiError {
                 Self::new(Code::InternalError, "the request could not be decided").because(error.to_string())
             }
         }
+    }
+}
+
+/// A limit that a request brings along, and may not.
+pub(crate) fn invalid_ad_hoc(error: InvalidAdHoc) -> ApiError {
+    match error {
+        InvalidAdHoc::Limit(error) => invalid_limit(error),
+        InvalidAdHoc::Window(max) => {
+            ApiError::field(Code::InvalidLimit, "window_seconds", window_reason(max))
+        }
+        InvalidAdHoc::Burst(max) => ApiError::field(Code::InvalidLimit, "burst_capacity", burst_reason(max)),
     }
 }
 

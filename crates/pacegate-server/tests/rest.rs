@@ -401,10 +401,85 @@ async fn a_rule_that_only_watches_does_not_show() {
 
 #[tokio::test]
 async fn headers_stay_structured_fields_at_the_extremes() {
+    let plan = "plans: {extreme: [{algorithm: token_bucket, limit: 1, window: 366d, burst: 1000000000}]}\n";
+    let client = Client::new(plan);
+    let answer = client.check(&json!({"user_id": "u", "endpoint": "/z", "plans": ["extreme"]})).await;
+    assert_eq!(answer.header("ratelimit-policy"), "\"extreme\";q=1000000000;w=999999999999999");
+}
+
+#[tokio::test]
+async fn limits_of_requests_are_bounded_by_name() {
     let client = Client::new(RULES);
-    let body = json!({"user_id": "u", "endpoint": "/z", "limit": 1, "window_seconds": 31_622_400, "burst_capacity": 1_000_000_000});
-    let answer = client.check(&body).await;
-    assert_eq!(answer.header("ratelimit-policy"), "\"ad-hoc\";q=1000000000;w=999999999999999");
+    let limit = |fields: Value| {
+        let mut body = json!({"user_id": "u", "endpoint": "/z", "limit": 5, "window_seconds": 60});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body
+    };
+    let rows = [
+        (json!({"window_seconds": 86_401}), "window_seconds", "must be at most 86400s (ad_hoc.max_window)"),
+        (
+            json!({"burst_capacity": 7_201}),
+            "burst_capacity",
+            "must come back within 86400s at the limit's rate (ad_hoc.max_window)",
+        ),
+        (
+            json!({"limit": 10_001, "strategy": "sliding_log"}),
+            "limit",
+            "must be between 1 and 10000, not 10001",
+        ),
+    ];
+    for (fields, field, reason) in rows {
+        let body = limit(fields);
+        let details = json!({"field": field, "reason": reason});
+        let refused = client.check(&body).await;
+        assert_eq!((refused.status, &refused.body["error"]["details"]), (StatusCode::BAD_REQUEST, &details));
+        let batch = client.post("/v1/rate-limit/batch-check", &json!({"checks": [body]})).await;
+        assert_eq!(batch.body["results"][0]["error"]["details"], details);
+    }
+    for fields in [
+        json!({"window_seconds": 86_400}),
+        json!({"burst_capacity": 7_200}),
+        json!({"limit": 10_000, "strategy": "sliding_log"}),
+    ] {
+        assert_eq!(client.check(&limit(fields)).await.status, StatusCode::OK);
+    }
+    let client = Client::new(&format!("{RULES}ad_hoc: {{max_window: 366d}}\n"));
+    assert_eq!(client.check(&limit(json!({"window_seconds": 31_622_400}))).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn limits_of_requests_can_be_kept_to_callers_with_a_key_or_refused() {
+    let body = json!({"user_id": "u", "endpoint": "/z", "limit": 5, "window_seconds": 60});
+    let plain = json!({"user_id": "u", "endpoint": "/z"});
+    let batch = json!({"checks": [body, plain]}).to_string();
+    let with_key = [("content-type", "application/json"), ("x-api-key", "secret")];
+    let status = "/v1/rate-limit/status/u/z?limit=5&window_seconds=60";
+    for (allow, keyless, keyed, code) in [
+        ("with_key", 401, 200, "UNAUTHENTICATED"),
+        ("never", 403, 403, "FORBIDDEN"),
+        ("always", 200, 200, ""),
+    ] {
+        let client = Client::new(&format!("{RULES}ad_hoc: {{allow: {allow}}}\n"));
+        let refused = client.check(&body).await;
+        assert_eq!(refused.status, keyless, "{allow}");
+        if keyless != 200 {
+            assert_eq!(refused.body["error"]["code"], code);
+            assert_eq!(refused.body["error"]["details"]["field"], "limit");
+        }
+        assert_eq!(client.get(status).await.status, keyless, "{allow}");
+        assert_eq!(client.check(&plain).await.status, 200, "{allow}");
+        let sent = client.send(Method::POST, "/v1/rate-limit/check", &with_key, body.to_string()).await;
+        assert_eq!(sent.status, keyed, "{allow}");
+        let mixed = client.post("/v1/rate-limit/batch-check", &serde_json::from_str(&batch).unwrap()).await;
+        assert_eq!(mixed.status, 200);
+        assert_eq!(
+            mixed.body["results"][0]["error"].is_object(),
+            keyless != 200,
+            "{allow}: {:?}",
+            mixed.body
+        );
+        assert_eq!(mixed.body["results"][1]["allowed"], true, "{allow}");
+    }
 }
 
 #[tokio::test]

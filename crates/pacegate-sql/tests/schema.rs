@@ -214,7 +214,8 @@ const ROWS: &str = "SELECT k, state, expires FROM pacegate_state ORDER BY k";
 
 #[tokio::test]
 async fn denied_take_peek_reset_and_refund_of_absent_keys_write_no_row() {
-    let idempotency = |key| Some(Idempotency { caller: "caller", key, fingerprint: [7; 16], home: None });
+    let idempotency =
+        |key| Some(Idempotency { caller: "caller", key, fingerprint: [7; 16], home: None, sender: None });
     for database in both() {
         let store = connect(&database.url()).await.unwrap();
         assert!(take(&store, "u").await);

@@ -128,6 +128,11 @@ impl StoreError {
         matches!(self.kind, Kind::Unanswered | Kind::TimedOut | Kind::Uncertain)
     }
 
+    /// Whether the store has no room for what the command would write.
+    pub fn is_overloaded(&self) -> bool {
+        self.kind == Kind::Overloaded
+    }
+
     /// Whether the store did not answer in time.
     pub fn is_timeout(&self) -> bool {
         self.kind == Kind::TimedOut

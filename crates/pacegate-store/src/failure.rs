@@ -63,6 +63,21 @@ impl Store for WithoutStore {
     }
 }
 
+impl Charge<'_> {
+    /// The answer when no store counts for it, neither its own nor one in this process: it passes if it
+    /// fails open or only watches.
+    pub fn uncounted(&self) -> Answer {
+        let mut answer = match mode(self) {
+            FailureMode::Open => Answer::unknown(self.limit, true, Reason::FailOpen),
+            FailureMode::Closed | FailureMode::Local => {
+                Answer::unknown(self.limit, false, Reason::FailClosed)
+            }
+        };
+        answer.shadow = self.shadow;
+        answer
+    }
+}
+
 /// Decides on a take or a peek without the store it was meant for. Limits that fail closed deny whatever the others say; otherwise `local` decides
 /// on those that fall back to it, all or nothing as always.
 pub(crate) async fn decide_without_store(
@@ -87,11 +102,10 @@ pub(crate) async fn decide_without_store(
         .iter()
         .map(|charge| {
             let mut answer = match mode(charge) {
-                FailureMode::Open => Answer::unknown(charge.limit, true, Reason::FailOpen),
-                FailureMode::Closed => Answer::unknown(charge.limit, false, Reason::FailClosed),
+                FailureMode::Open | FailureMode::Closed => charge.uncounted(),
                 FailureMode::Local => match local_answers.next() {
                     Some(answer) => decided_locally(answer),
-                    None => Answer::unknown(charge.limit, false, Reason::FailClosed),
+                    None => charge.uncounted(),
                 },
             };
             answer.shadow = charge.shadow;

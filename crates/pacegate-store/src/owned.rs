@@ -48,12 +48,14 @@ pub(crate) struct OwnedIdempotency {
     key: Box<str>,
     fingerprint: [u8; 16],
     home: Option<(Box<str>, Box<str>)>,
+    sender: Option<Box<str>>,
 }
 
 impl OwnedIdempotency {
     pub(crate) fn as_idempotency(&self) -> Idempotency<'_> {
         let home = self.home.as_ref().map(|(dimension, identifier)| Identity { dimension, identifier });
-        Idempotency { caller: &self.caller, key: &self.key, fingerprint: self.fingerprint, home }
+        let (fingerprint, sender) = (self.fingerprint, self.sender.as_deref());
+        Idempotency { caller: &self.caller, key: &self.key, fingerprint, home, sender }
     }
 }
 
@@ -64,6 +66,7 @@ impl From<Idempotency<'_>> for OwnedIdempotency {
             key: idempotency.key.into(),
             fingerprint: idempotency.fingerprint,
             home: idempotency.home.map(|home| (home.dimension.into(), home.identifier.into())),
+            sender: idempotency.sender.map(Into::into),
         }
     }
 }

@@ -21,7 +21,8 @@ pub struct Charge<'a> {
     pub limit: &'a Limit,
     /// A shadow limit is counted while it has room but never denies.
     pub shadow: bool,
-    /// What happens to the request when the store fails. Stores ignore it; [`GuardedStore`](crate::GuardedStore) acts on it.
+    /// What happens to the request when the store fails. [`GuardedStore`](crate::GuardedStore) acts on it,
+    /// and a store in memory that has no place for the key.
     pub on_store_error: FailureMode,
 }
 
@@ -44,6 +45,9 @@ pub struct Idempotency<'a> {
     /// With whose counters the record is kept. It is the same whatever limits are in force, so that a repetition
     /// finds the record after they changed. `None` is a place of its own, for a key that goes with no identity.
     pub home: Option<Identity<'a>>,
+    /// Who sent it: an API key or an address. A store with few places for records divides them among
+    /// senders. `None` is the program itself.
+    pub sender: Option<&'a str>,
 }
 
 impl Idempotency<'_> {
@@ -163,6 +167,7 @@ pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> +
 /// - an absent key is a fresh one, and a key is forgotten only once its state equals a fresh one;
 /// - time never goes back for a key by up to one window, and no decision depends on an expiry of the backend;
 /// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`];
+///   a store without a place for the record decides without it, except on a command that only records;
 /// - a repetition under other limits than it was admitted under ([`Command::limits_digest`]) is answered by a look at those
 ///   in force now ([`Decision::into_replay`]).
 pub trait Store: Send + Sync + fmt::Debug {

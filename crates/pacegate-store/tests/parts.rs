@@ -131,7 +131,7 @@ fn decided(result: Result<Outcome, StoreError>) -> Decision {
 }
 
 fn key(fingerprint: u8) -> Idempotency<'static> {
-    Idempotency { caller: "caller", key: "key", fingerprint: [fingerprint; 16], home: None }
+    Idempotency { caller: "caller", key: "key", fingerprint: [fingerprint; 16], home: None, sender: None }
 }
 
 /// Does something just before the first take, as another request on another machine may.

@@ -138,7 +138,8 @@ async fn repetition_within_a_batch_is_recognised() {
     let (store, _) = shards(&Arc::default());
     let rules = Rules::new(10);
     let charges = rules.charges((Some(1), Some(2), 1));
-    let idempotency = Some(Idempotency { caller: "c", key: "k", fingerprint: [0; 16], home: None });
+    let idempotency =
+        Some(Idempotency { caller: "c", key: "k", fingerprint: [0; 16], home: None, sender: None });
     let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
     let replayed = store.apply(&[command; 3], None).await.into_iter().map(|result| match result {
         Ok(Outcome::Decided(decision)) => decision.replayed,

@@ -250,6 +250,7 @@ async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<A
             key: &key,
             fingerprint: [1; 16],
             home,
+            sender: None,
         });
         let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
         let sent = Instant::now();

@@ -163,8 +163,13 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
                     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &limit)];
                     let key = key.to_string();
                     let home = Some(Identity { dimension: "user", identifier: "everyone" });
-                    let idempotency =
-                        Some(Idempotency { caller: "caller", key: &key, fingerprint: [1; 16], home });
+                    let idempotency = Some(Idempotency {
+                        caller: "caller",
+                        key: &key,
+                        fingerprint: [1; 16],
+                        home,
+                        sender: None,
+                    });
                     let command =
                         Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
                     decided(store.apply(&[command], Some(START)).await.remove(0).expect("the store answers"))
@@ -224,7 +229,9 @@ fn three_a_minute() -> Limit {
 }
 
 fn idempotency<'a>(caller: &'a str, key: &'a str, body: u8) -> Action<'a> {
-    Action::Take { idempotency: Some(Idempotency { caller, key, fingerprint: [body; 16], home: HOME }) }
+    Action::Take {
+        idempotency: Some(Idempotency { caller, key, fingerprint: [body; 16], home: HOME, sender: None }),
+    }
 }
 
 /// Records are kept with the counters of this identity, as a limiter keeps them.
@@ -322,6 +329,7 @@ pub async fn looks_an_admission_up_without_recording_one(store: &dyn Store) {
             key: "looked-up",
             fingerprint: [body; 16],
             home: HOME,
+            sender: None,
         }),
     };
     let before = decided(apply(store, peek(1), "looked-up", "u", START).await);

@@ -36,6 +36,7 @@ pub struct Check<'a> {
     pub(crate) plans: SmallVec<[&'a str; 2]>,
     pub(crate) limit: Option<Limit>,
     pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
+    pub(crate) sender: Option<&'a str>,
     pub(crate) profile: Option<&'a Profile>,
     pub(crate) tier: Option<&'a str>,
 }
@@ -57,6 +58,7 @@ impl<'a> Check<'a> {
             plans: SmallVec::new(),
             limit: None,
             idempotency: None,
+            sender: None,
             profile: None,
             tier: None,
         }
@@ -129,6 +131,14 @@ impl<'a> Check<'a> {
     #[must_use]
     pub fn idempotency(mut self, caller: impl Into<Cow<'a, str>>, key: &'a str) -> Self {
         self.idempotency = Some((caller.into(), key));
+        self
+    }
+
+    /// Who sent it, an API key or an address: a store with few places for idempotency keys divides them
+    /// among senders. The program itself unless said.
+    #[must_use]
+    pub fn sender(mut self, sender: impl Into<Option<&'a str>>) -> Self {
+        self.sender = sender.into();
         self
     }
 

@@ -83,6 +83,8 @@ pub struct Config {
     /// The same for answers to Envoy, which can write `X-RateLimit` headers of its own; as `headers`
     /// unless it is set.
     pub envoy_headers: Option<Vec<HeaderFamily>>,
+    /// What limits requests may bring along.
+    pub ad_hoc: AdHocConfig,
     /// Named lists of limits.
     pub plans: Vec<(String, Vec<Limit>)>,
     /// Who is limited where.
@@ -200,6 +202,42 @@ impl fmt::Debug for ServiceConfig {
     }
 }
 
+/// What limits requests may bring along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdHocConfig {
+    /// Whose requests may.
+    pub allow: AdHocCallers,
+    /// The longest window.
+    pub max_window: Duration,
+    /// How many counters a store in memory keeps for them; a tenth of its keys unless it is set.
+    pub max_keys: Option<usize>,
+}
+
+/// Whose requests may bring limits along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdHocCallers {
+    /// All.
+    Always,
+    /// Those with an API key, or a certificate with a role.
+    WithKey,
+    /// None.
+    Never,
+}
+
+impl Default for AdHocConfig {
+    fn default() -> Self {
+        Self { allow: AdHocCallers::Always, max_window: DAY, max_keys: None }
+    }
+}
+
+impl AdHocConfig {
+    /// The bounds of a store in memory with these limits.
+    pub fn bound(&self, memory: MemoryOptions) -> MemoryOptions {
+        let max = self.max_keys.unwrap_or((memory.max_keys / 10).max(1));
+        MemoryOptions { max_ad_hoc_keys: max.min(memory.max_keys), ..memory }
+    }
+}
+
 /// How often each key may use the management API; the service limits itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagementConfig {
@@ -283,7 +321,7 @@ impl StoreConfig {
             url: url.into(),
             shards: Vec::new(),
             place: String::new(),
-            memory: MemoryOptions::default(),
+            memory: AdHocConfig::default().bound(MemoryOptions::default()),
             tls: StoreTls::default(),
             connections: None,
             new_keys_per_second: None,
@@ -393,6 +431,7 @@ impl Default for Config {
             metrics: true,
             headers: vec![HeaderFamily::XRateLimit, HeaderFamily::Ietf],
             envoy_headers: None,
+            ad_hoc: AdHocConfig::default(),
             plans: Vec::new(),
             rules: Vec::new(),
             descriptors: Vec::new(),

@@ -82,10 +82,10 @@ struct Readme;
 pub use attribute::RateLimited;
 pub use check::Check;
 pub use config::{
-    AUDIT_KEY_LENGTH_MIN, CatalogConfig, CertificateName, Config, ConfigError, ConfigErrors,
-    DecisionLogConfig, HeaderFamily, InvalidCertificateName, LogConfig, LogFormat, LoggedDecisions,
-    LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig, ServiceConfig, StoreConfig, StoreTls,
-    TlsConfig, TracesConfig,
+    AUDIT_KEY_LENGTH_MIN, AdHocCallers, AdHocConfig, CatalogConfig, CertificateName, Config, ConfigError,
+    ConfigErrors, DecisionLogConfig, HeaderFamily, InvalidCertificateName, LogConfig, LogFormat,
+    LoggedDecisions, LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig, ServiceConfig,
+    StoreConfig, StoreTls, TlsConfig, TracesConfig,
 };
 pub use decision::Decision;
 pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};

@@ -344,17 +344,28 @@ impl Limiter {
         }
     }
 
-    /// Records an idempotency key for `body` without charging anything, so that the same key with another body is refused.
+    /// Records an idempotency key for `body` without charging anything, so that the same key with another
+    /// body is refused. A store without a place for it does not record it.
     ///
     /// # Errors
     /// [`CheckError::IdempotencyMismatch`] when the caller used the key for another body within the last five minutes.
-    pub async fn anchor(&self, caller: &str, key: &str, body: &[u8]) -> Result<(), CheckError> {
+    pub async fn anchor(
+        &self,
+        caller: &str,
+        sender: Option<&str>,
+        key: &str,
+        body: &[u8],
+    ) -> Result<(), CheckError> {
         if !is_idempotency_key(key) {
             return Err(CheckError::InvalidIdempotencyKey);
         }
-        let idempotency = Some(Idempotency { caller, key, fingerprint: fingerprint(body), home: None });
+        let idempotency =
+            Some(Idempotency { caller, key, fingerprint: fingerprint(body), home: None, sender });
         let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
-        decided(self.stores.apply(&command, &[]).await?).map(drop)
+        match self.stores.apply(&command, &[]).await {
+            Err(error) if error.is_overloaded() => Ok(()),
+            outcome => decided(outcome?).map(drop),
+        }
     }
 
     /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is
@@ -634,8 +645,13 @@ impl RefundClaim {
 
     /// Records the refund; says whether it is the first one.
     async fn record(&self, stores: &Stores) -> Result<bool, CheckError> {
-        let record =
-            Idempotency { caller: "pacegate refund", key: &self.key, fingerprint: [0; 16], home: None };
+        let record = Idempotency {
+            caller: "pacegate refund",
+            key: &self.key,
+            fingerprint: [0; 16],
+            home: None,
+            sender: None,
+        };
         let action = Action::Take { idempotency: Some(record) };
         let command = Command { action, charges: &[], cost: Cost::ONE };
         let outcome = stores.keeper(self.place).apply_or_fail(&command).await?;

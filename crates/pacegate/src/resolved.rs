@@ -34,6 +34,7 @@ pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'
                     .iter()
                     .min()
                     .map(|(dimension, identifier)| Identity { dimension, identifier }),
+                sender: check.sender,
             }),
         },
         Act::Peek => Action::peek(),

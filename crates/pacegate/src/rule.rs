@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use pacegate_core::{Counter, Limit};
+use pacegate_core::{Counter, Limit, Origin};
 use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -353,19 +353,22 @@ impl NamedLimit {
     fn counter_of(&self, limit: &Limit) -> Counter {
         let scope = if self.is_per_endpoint() { Scope::Endpoint } else { Scope::Pattern };
         let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
-        rule_counter(&self.name, self.dimension(), scope, pattern, limit)
+        let counter = rule_counter(&self.name, self.dimension(), scope, pattern, limit);
+        counter.with_origin(self.counter.origin())
     }
 
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
     pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let scope = format!("{PLAN_SCOPE}{}", distinction(&limit));
         let counter = Counter::variant(plan, dimension, &scope, PLAN_SCOPE.len()..scope.len());
+        let counter = counter.with_origin(origin_in(dimension));
         Self::new(plan, limit, Why::Plan, counter, on_store_error)
     }
 
     /// The limit that applies where no rule does.
     pub(crate) fn default(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let counter = Counter::per_endpoint(DEFAULT_NAME, dimension, DEFAULT_SCOPE);
+        let counter = counter.with_origin(origin_in(dimension));
         Self::new(DEFAULT_NAME, limit, Why::Default, counter, on_store_error)
     }
 
@@ -375,6 +378,7 @@ impl NamedLimit {
         let scope = format!("{AD_HOC_SCOPE}{}", distinction(&limit));
         let variant = AD_HOC_SCOPE.len()..scope.len();
         let counter = Counter::variant_per_endpoint("ad-hoc", dimension, &scope, variant);
+        let counter = counter.with_origin(Origin::AdHoc);
         Self::new("ad-hoc", limit, Why::AdHoc, counter, on_store_error)
     }
 
@@ -408,6 +412,13 @@ fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit:
         Scope::Pattern => Counter::variant(name, dimension, &text, variant),
         Scope::Endpoint => Counter::variant_per_endpoint(name, dimension, &text, variant),
     }
+}
+
+/// Where the counter of a plan or of the default limit comes from. Which dimensions rules count by does
+/// not matter: a counter must stay the same when rules change.
+fn origin_in(dimension: &str) -> Origin {
+    let known = [identity::USER, identity::IP, identity::API_KEY, identity::KEY].contains(&dimension);
+    if known { Origin::Configured } else { Origin::CallersDimension }
 }
 
 /// No rule's scope: those have a pattern, which starts with a slash.

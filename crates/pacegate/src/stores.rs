@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate_core::Timestamp;
-use pacegate_memory::MemoryStore;
+use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
     ApplyFuture, BreakerState, Command, Figures, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth,
     TRACES, apply_in_parts,
 };
 use smallvec::SmallVec;
 use tokio::task::yield_now;
+
+use crate::config::AdHocConfig;
 
 /// The name of the store for everything that names no other.
 pub(crate) const DEFAULT_STORE: &str = "default";
@@ -288,5 +290,7 @@ pub(crate) fn in_memory(commands: usize) -> tracing::Span {
 }
 
 fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Keeper {
-    Keeper::Elsewhere(GuardedStore::new(name, store, Arc::new(MemoryStore::default()), timeout))
+    // While the store fails, requests with ad-hoc limits must not use up what rules need.
+    let options = AdHocConfig::default().bound(MemoryOptions::default());
+    Keeper::Elsewhere(GuardedStore::new(name, store, Arc::new(MemoryStore::new(options)), timeout))
 }

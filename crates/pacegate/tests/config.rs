@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat, Mode, Role,
-    Scope, StoreConfig,
+    AdHocCallers, Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat,
+    Mode, Role, Scope, StoreConfig,
 };
 use pacegate_testkit::effort;
 
@@ -458,4 +458,21 @@ fn file_may_have_as_many_rules_as_can_be_in_force() {
     let rules = config.rules.iter().cycle().take(pacegate::RULES_MAX + 1).cloned().collect();
     let error = Config { rules, ..config }.limiter().unwrap_err().to_string();
     assert_eq!(error, "100001 rules are more than the 100000 that are allowed");
+}
+
+#[test]
+fn limits_of_requests_are_bounded_by_ad_hoc() {
+    let ad_hoc_keys = |yaml: &str| Config::parse(yaml).unwrap().stores[0].memory.max_ad_hoc_keys;
+    assert_eq!(Config::default().ad_hoc, Config::parse("").unwrap().ad_hoc);
+    assert_eq!(ad_hoc_keys(""), 100_000, "a tenth of the keys");
+    assert_eq!(ad_hoc_keys("stores: {default: {max_keys: 500}}"), 50);
+    assert_eq!(ad_hoc_keys("stores: {default: {max_keys: 5}}"), 1);
+    assert_eq!(ad_hoc_keys("ad_hoc: {max_keys: 7}\nstores: {default: {max_keys: 500}}"), 7);
+    assert_eq!(ad_hoc_keys("ad_hoc: {max_keys: 700}\nstores: {default: {max_keys: 500}}"), 500);
+    let config = Config::parse("ad_hoc: {allow: with_key, max_window: 2h}").unwrap();
+    assert_eq!((config.ad_hoc.allow, config.ad_hoc.max_window.as_secs()), (AdHocCallers::WithKey, 7_200));
+    for wrong in ["{allow: everyone}", "{max_window: 367d}", "{max_window: 1ms}", "{max_keys: 0}", "{x: 1}"] {
+        let errors = Config::parse(&format!("ad_hoc: {wrong}")).unwrap_err();
+        assert!(errors.0[0].path.starts_with("ad_hoc."), "{wrong}: {errors}");
+    }
 }

@@ -459,7 +459,13 @@ async fn health_and_figures_are_told_by_store() {
     let down = [("default".to_owned(), StoreHealth::Up), ("far".to_owned(), StoreHealth::Down)];
     assert_eq!(health(&stores), down);
     let figures: Vec<_> = stores.figures().collect();
-    let memory = vec![("keys", Figure::Level(0)), ("clock_ahead_seconds", Figure::Level(0))];
+    let memory = vec![
+        ("keys", Figure::Level(0)),
+        ("ad_hoc_keys", Figure::Level(0)),
+        ("uncounted", Figure::Count(0)),
+        ("unrecorded", Figure::Count(0)),
+        ("clock_ahead_seconds", Figure::Level(0)),
+    ];
     assert_eq!(figures[0], ("default", memory));
     assert_eq!(
         figures[1],

@@ -35,7 +35,8 @@ async fn negative_hits_without_a_key() {
     let directory = tempfile::tempdir().unwrap();
     let service =
         Service::start(&["--config", &file(directory.path(), RULES)], &[("PACEGATE_ADMIN_KEY", "secret")]);
-    let mut client = Client::connect(format!("http://{}", service.grpc)).await.unwrap();
+    let endpoint = Channel::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut client = Client::new(endpoint.connect().await.unwrap());
     let rounds = effort(100, 10_000);
     let mut passed = [0; 2];
     for (place, (key, value)) in [("user", "mallory"), ("tokens", "mallory")].into_iter().enumerate() {

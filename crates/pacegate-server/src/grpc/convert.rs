@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, Limiter, NamedLimit, Standing,
-    Timestamp, Why, identity,
+    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, NamedLimit, Standing, Timestamp, Why,
+    identity,
 };
 use pacegate_proto::v1::{
     self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
 };
 
-use crate::ad_hoc::{AdHoc, is_sliding_window, name_for};
+use crate::ad_hoc::{AdHoc, InvalidAdHoc, burst_reason, is_sliding_window, name_for, window_reason};
+use crate::app::Shared;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{millis_ceil, parse_strategy, used};
 use pacegate_tower::headers::seconds_ceil;
@@ -24,9 +25,9 @@ pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
 
-/// What is asked, as `limiter` understands it, with its identities in the spelling that is counted. A limit that says only a part is completed from its
-/// default one.
-pub(super) fn check<'a>(request: &'a CheckRequest, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
+/// What is asked, as the limiter understands it, with its identities in the spelling that is counted. A
+/// limit that says only a part is completed from the default one.
+pub(super) fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, ApiError> {
     let first = dimension(request.dimension, &request.custom_dimension)?;
     if request.identifier.is_empty() {
         return Err(ApiError::input("identifier", "is missing"));
@@ -40,7 +41,7 @@ pub(super) fn check<'a>(request: &'a CheckRequest, limiter: &Limiter) -> Result<
             dimension(other.dimension, &other.custom_dimension).map_err(|error| within(place, error))?;
         check = check.and(dimension, &other.identifier);
     }
-    limiter.canonicalise(&mut check).map_err(|error| explain(request, error))?;
+    shared.limiter.canonicalise(&mut check).map_err(|error| explain(request, error))?;
     if !request.endpoint.is_empty() {
         check = check.endpoint(&request.endpoint);
     } else if request.plans.is_empty() && request.limit.is_none() {
@@ -66,7 +67,7 @@ pub(super) fn check<'a>(request: &'a CheckRequest, limiter: &Limiter) -> Result<
         check = check.tier(request.tier.as_str());
     }
     match &request.limit {
-        Some(own) => Ok(check.limit(completed(own, limiter.default_limit())?)),
+        Some(own) => Ok(check.limit(completed(own, shared)?)),
         None => Ok(check),
     }
 }
@@ -93,7 +94,7 @@ fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
 }
 
 /// The limit of a check, whose numbers may be left out.
-fn completed(limit: &v1::Limit, default: Option<pacegate::Limit>) -> Result<pacegate::Limit, ApiError> {
+fn completed(limit: &v1::Limit, shared: &Shared) -> Result<pacegate::Limit, ApiError> {
     let ad_hoc = AdHoc {
         algorithm: algorithm(limit)?,
         quota: (limit.quota > 0).then_some(limit.quota.into()),
@@ -101,7 +102,15 @@ fn completed(limit: &v1::Limit, default: Option<pacegate::Limit>) -> Result<pace
         burst: (limit.burst > 0).then_some(limit.burst.into()),
     };
     let missing = || ApiError::field(Code::InvalidLimit, "limit.quota", "is missing");
-    ad_hoc.limit(default).map_err(out_of_range)?.ok_or_else(missing)
+    let refused = |error| match error {
+        InvalidAdHoc::Limit(error) => out_of_range(error),
+        InvalidAdHoc::Window(max) => {
+            ApiError::field(Code::InvalidLimit, "limit.window_us", window_reason(max))
+        }
+        InvalidAdHoc::Burst(max) => ApiError::field(Code::InvalidLimit, "limit.burst", burst_reason(max)),
+    };
+    let completed = ad_hoc.limit(shared.limiter.default_limit(), &shared.ad_hoc).map_err(refused)?;
+    completed.ok_or_else(missing)
 }
 
 /// A limit whose numbers are all there.

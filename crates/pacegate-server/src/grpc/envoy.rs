@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::HeaderMap;
 use hyper::header::RETRY_AFTER;
 use pacegate::{
-    Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision, DescriptorOutcome, FailureMode, Hits,
-    Limit, Profile, identity,
+    AdHocCallers, AdHocConfig, Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision,
+    DescriptorOutcome, FailureMode, Hits, Limit, Profile, identity,
 };
 use pacegate_proto::envoy::config::core::v3::HeaderValue;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -27,6 +28,7 @@ use tracing::Instrument;
 use super::limiter::{peer, respond};
 use crate::app::Shared;
 use crate::auth::Need;
+use crate::peer::Peer;
 use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::trace;
@@ -71,8 +73,13 @@ impl Envoy {
         self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;
         let gives_back = message.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
         let may_refund = gives_back && self.shared.gate.may_refund(&headers, peer(&extensions)).await;
+        let max_window = self.max_window(&message, &headers, peer(&extensions)).await;
         let profile = self.profile(&message).await;
-        let descriptors = descriptors(&message, profile.as_deref(), may_refund)?;
+        let permits = Permits { refund: may_refund, max_window };
+        let (descriptors, ignored) = descriptors(&message, profile.as_deref(), permits)?;
+        if ignored > 0 {
+            self.shared.ignored_limits.note(ignored, request_id(&headers));
+        }
         let (started, span) = (Instant::now(), trace::check(&headers));
         let deciding = self.shared.envoy.check_descriptors(&message.domain, &descriptors);
         let decision = match deciding.instrument(span.clone()).await {
@@ -87,6 +94,20 @@ impl Envoy {
         trace::decided(&span, &decision.whole());
         self.observe(&message, &decision, request_id(&headers), started.elapsed());
         Ok(self.response(&decision))
+    }
+
+    /// The longest window of a limit that this request may bring along; `None` if it may bring none.
+    async fn max_window(
+        &self,
+        message: &RateLimitRequest,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Option<Duration> {
+        let AdHocConfig { allow, max_window, .. } = self.shared.ad_hoc;
+        if allow != AdHocCallers::Always && message.descriptors.iter().any(|given| given.limit.is_some()) {
+            Box::pin(self.shared.gate.permit_ad_hoc(allow, headers, peer)).await.ok()?;
+        }
+        Some(max_window)
     }
 
     /// What is known about the user, if a descriptor names one.
@@ -160,13 +181,22 @@ impl rate_limit_service_server::RateLimitService for Envoy {
     }
 }
 
-/// The descriptors of a request, as the limiter understands them. Unless the caller `may_refund`, hits
-/// are given back only where the rule says so.
+/// What a caller may do.
+#[derive(Clone, Copy)]
+struct Permits {
+    /// Give hits back, also where the rule does not say so.
+    refund: bool,
+    /// Bring limits along, with windows of up to this.
+    max_window: Option<Duration>,
+}
+
+/// The descriptors of a request, as the limiter understands them, and how many limits that they brought
+/// along are ignored. An error would let the request pass, so the rules apply instead.
 fn descriptors<'a>(
     message: &'a RateLimitRequest,
     profile: Option<&'a Profile>,
-    may_refund: bool,
-) -> Result<SmallVec<[Descriptor<'a>; 2]>, ApiError> {
+    permits: Permits,
+) -> Result<(SmallVec<[Descriptor<'a>; 2]>, u64), ApiError> {
     if message.domain.is_empty() {
         return Err(ApiError::input("domain", "must not be empty"));
     }
@@ -174,6 +204,7 @@ fn descriptors<'a>(
         return Err(ApiError::input("descriptors", format!("must have 1 to {DESCRIPTORS_MAX} items")));
     }
     let mut descriptors = SmallVec::with_capacity(message.descriptors.len());
+    let mut ignored = 0;
     for (place, given) in message.descriptors.iter().enumerate() {
         if given.entries.len() > ENTRIES_MAX {
             let field = format!("descriptors[{place}].entries");
@@ -181,16 +212,23 @@ fn descriptors<'a>(
         }
         let entries = given.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let mut descriptor = Descriptor::new(entries).hits(hits(given, message.hits_addend)).profile(profile);
-        if !may_refund {
+        if !permits.refund {
             descriptor = descriptor.refundable_only();
         }
         if let Some(own) = &given.limit {
             let field = format!("descriptors[{place}].limit");
-            descriptor = descriptor.allowance(allowance(own, &field)?);
+            let allowance = allowance(own, &field)?;
+            let window =
+                if let Allowance::Limit(limit) = &allowance { limit.window() } else { Duration::ZERO };
+            if permits.max_window.is_some_and(|max| window <= max) {
+                descriptor = descriptor.allowance(allowance);
+            } else {
+                ignored += 1;
+            }
         }
         descriptors.push(descriptor);
     }
-    Ok(descriptors)
+    Ok((descriptors, ignored))
 }
 
 /// What a descriptor does; `general` is for those that do not say themselves, and 0 there means that nobody said anything.

@@ -22,7 +22,7 @@ use super::stream::{self, Answers};
 use crate::activity::Activity;
 use crate::app::Shared;
 use crate::auth::{Need, actor};
-use crate::batch::{CHECKS_MAX, Item, between, decide};
+use crate::batch::{CHECKS_MAX, Item, Sent, between, decide};
 use crate::peer::{Peer, batch_place};
 use crate::request_id::{REQUEST_ID, as_text, request_id};
 use crate::respond::ApiError;
@@ -40,28 +40,29 @@ impl Limiter {
         Self { shared }
     }
 
-    /// Refuses whoever may not do what is `need`ed; gives back the message and the metadata.
-    async fn admit<T>(&self, request: Request<T>, need: Need) -> Result<(HeaderMap, T), ApiError> {
-        let (metadata, extensions, message) = request.into_parts();
-        let headers = metadata.into_headers();
-        let peer = peer(&extensions);
+    /// Refuses callers that may not do what is `need`ed; gives back the message and who sent it.
+    async fn admit<T>(&self, request: Request<T>, need: Need) -> Result<(Sender, T), ApiError> {
+        let (metadata, mut extensions, message) = request.into_parts();
+        let sender = Sender { headers: metadata.into_headers(), peer: extensions.remove::<Peer>() };
+        let (headers, peer) = (&sender.headers, sender.peer.as_ref());
         match need {
-            Need::Check | Need::Look => self.shared.gate.admit_check(&headers, peer, need).await?,
-            Need::Read | Need::Write => drop(self.shared.gate.admit(&headers, peer, need).await?),
+            Need::Check | Need::Look => self.shared.gate.admit_check(headers, peer, need).await?,
+            Need::Read | Need::Write => drop(self.shared.gate.admit(headers, peer, need).await?),
         }
-        Ok((headers, message))
+        Ok((sender, message))
     }
 
     async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
-        let (headers, message) = self.admit(request, Need::Check).await?;
-        decide_one(&self.shared, &headers, message).await
+        let (sender, message) = self.admit(request, Need::Check).await?;
+        decide_one(&self.shared, &sender, message).await
     }
 
     async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
-        let (_, message) = self.admit(request, Need::Look).await?;
+        let (sender, message) = self.admit(request, Need::Look).await?;
         let mut message = of_quota(message);
         normalise(&mut message);
-        let asked = check(&message, &self.shared.limiter)?;
+        let asked = check(&message, &self.shared)?;
+        self.shared.permit(&asked, &sender.headers, sender.peer.as_ref()).await?;
         let profile = profile(&self.shared, &asked).await;
         let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await;
         let decision = decision.map_err(|error| explain(&message, error))?;
@@ -76,7 +77,7 @@ impl Limiter {
         let key_id = self.shared.gate.admit(&headers, peer, Need::Write).await?;
         let mut message = of_reset(message);
         normalise(&mut message);
-        let asked = check(&message, &self.shared.limiter)?;
+        let asked = check(&message, &self.shared)?;
         self.shared.limiter.validate(&asked).map_err(|error| explain(&message, error))?;
         self.shared.record_reset(&actor(key_id, peer, &headers), &asked).await?;
         let at = self.shared.limiter.reset(&asked).await;
@@ -85,8 +86,7 @@ impl Limiter {
     }
 
     async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
-        let peer = peer(request.extensions()).cloned();
-        let (headers, mut batch) = self.admit(request, Need::Check).await?;
+        let (Sender { headers, peer }, mut batch) = self.admit(request, Need::Check).await?;
         if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
             return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
         }
@@ -95,15 +95,17 @@ impl Limiter {
         let _unanswered = self.shared.overload.take_on_batch(identities)?;
         batch.checks.iter_mut().for_each(normalise);
         if batch.all_or_nothing {
-            return self.batch_together(&batch, &headers).await;
+            return self.batch_together(&batch, &headers, peer.as_ref()).await;
         }
         let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
         let body = if key.is_some() { substance(&batch) } else { Vec::new() };
         let mut asked: Vec<Result<Check<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
         for (index, message) in batch.checks.iter().enumerate() {
             between(index).await;
-            asked.push(check(message, &self.shared.limiter));
+            asked.push(check(message, &self.shared));
         }
+        let asked = self.shared.permit_each(asked, &headers, peer.as_ref()).await;
+        let sender = self.shared.gate.sender(&headers, peer.as_ref());
         let users = asked.iter().map(|check| check.as_ref().ok());
         let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
         let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
@@ -114,7 +116,8 @@ impl Limiter {
             }
         });
         let explain = |place: usize, error| explain(&batch.checks[place], error);
-        let decided = decide(&self.shared, items.collect(), key, &body, &headers, explain).await?;
+        let sent = Sent { key, sender: &sender, body: &body };
+        let decided = decide(&self.shared, items.collect(), sent, &headers, explain).await?;
         let mut results = Vec::with_capacity(decided.len());
         for (index, (decision, message)) in decided.into_iter().zip(&batch.checks).enumerate() {
             between(index).await;
@@ -141,16 +144,15 @@ impl Limiter {
         &self,
         batch: &BatchCheckRequest,
         headers: &HeaderMap,
+        peer: Option<&Peer>,
     ) -> Result<BatchCheckResponse, ApiError> {
         let keys = batch.checks.iter().map(|check| &check.idempotency_key).chain([&batch.idempotency_key]);
         if keys.into_iter().any(|key| !key.is_empty()) {
             return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
         }
-        let asked: Vec<Check<'_>> = batch
-            .checks
-            .iter()
-            .map(|message| check(message, &self.shared.limiter))
-            .collect::<Result<_, _>>()?;
+        let asked = batch.checks.iter().map(|message| check(message, &self.shared)).collect();
+        let asked = self.shared.permit_each(asked, headers, peer).await;
+        let asked: Vec<Check<'_>> = asked.into_iter().collect::<Result<_, _>>()?;
         let profiles = join_all(asked.iter().map(|check| profile(&self.shared, check))).await;
         let asked: Vec<Check<'_>> = asked
             .into_iter()
@@ -181,7 +183,7 @@ impl Limiter {
         let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
         let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
         normalise(&mut message_check);
-        let asked = check(&message_check, &self.shared.limiter)?;
+        let asked = check(&message_check, &self.shared)?;
         let profile = profile(&self.shared, &asked).await;
         let decision = taken(&message_taken)?;
         let asked = asked.profile(profile.as_deref());
@@ -194,18 +196,28 @@ impl Limiter {
     }
 }
 
-/// Decides on one request, whose idempotency key may be among `headers`.
+/// Who sent a request: its metadata, and the other end of its connection.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) headers: HeaderMap,
+    pub(super) peer: Option<Peer>,
+}
+
+/// Decides on one request, whose idempotency key may be in its metadata.
 pub(super) async fn decide_one(
     shared: &Shared,
-    headers: &HeaderMap,
+    Sender { headers, peer }: &Sender,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
     let _unanswered = shared.overload.take_on()?;
     normalise(&mut message);
-    let mut asked = check(&message, &shared.limiter)?;
-    if let Some(key) = idempotency_key(filled(&message.idempotency_key), headers)? {
+    let key = idempotency_key(filled(&message.idempotency_key), headers)?;
+    let sender = key.map(|_| shared.gate.sender(headers, peer.as_ref()));
+    let mut asked = check(&message, shared)?;
+    shared.permit(&asked, headers, peer.as_ref()).await?;
+    if let Some(key) = key {
         let caller = asked.identity();
-        asked = asked.idempotency(caller, key);
+        asked = asked.idempotency(caller, key).sender(sender.as_deref());
     }
     let profile = profile(shared, &asked).await;
     let asked = asked.profile(profile.as_deref());
@@ -281,9 +293,8 @@ impl rate_limiter_server::RateLimiter for Limiter {
     ) -> Result<Response<Self::CheckStreamStream>, Status> {
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
         respond(request, |request| async move {
-            let peer = peer(request.extensions()).cloned();
-            let (headers, messages) = self.admit(request, Need::Check).await?;
-            Ok(stream::answer(self.shared.clone(), headers, peer, messages, connection))
+            let (sender, messages) = self.admit(request, Need::Check).await?;
+            Ok(stream::answer(self.shared.clone(), sender, messages, connection))
         })
         .await
     }

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::stream::StreamExt;
-use hyper::HeaderMap;
 use pacegate_proto::v1::check_result::Result as Outcome;
 use pacegate_proto::v1::{CheckRequest, CheckResult};
 use tokio::sync::mpsc;
@@ -13,12 +12,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::convert::error;
-use super::limiter::decide_one;
+use super::limiter::{Sender, decide_one};
 use super::stopped;
 use crate::activity::Activity;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::peer::Peer;
 use crate::request_id::request_id;
 use crate::rest::IDEMPOTENCY_HEADERS;
 
@@ -33,14 +31,13 @@ pub(super) type Answers = ReceiverStream<Result<CheckResult, Status>>;
 /// Answers `messages` as they come, until the client ends them, is idle, may not go on or does not take its answers, or the service ends.
 pub(super) fn answer(
     shared: Arc<Shared>,
-    mut headers: HeaderMap,
-    peer: Option<Peer>,
+    mut from: Sender,
     messages: Streaming<CheckRequest>,
     connection: Option<Arc<Activity>>,
 ) -> Answers {
     // One key cannot be for many checks; each can have its own.
     for name in IDEMPOTENCY_HEADERS {
-        headers.remove(name);
+        from.headers.remove(name);
     }
     let (sender, receiver) = mpsc::channel(PENDING_MAX);
     tokio::spawn(async move {
@@ -53,7 +50,7 @@ pub(super) fn answer(
                 () = idle(&shared, &received) => {
                     Status::unavailable("the stream was idle for server.idle_timeout; open it again")
                 }
-                error = shared.gate.until_refused(&headers, peer.as_ref(), Need::Check) => error.into(),
+                error = shared.gate.until_refused(&from.headers, from.peer.as_ref(), Need::Check) => error.into(),
             };
             let _ = end.set(status);
         };
@@ -61,11 +58,11 @@ pub(super) fn answer(
             .take_until(Box::pin(ended))
             .map(|message| {
                 received.fetch_add(1, Ordering::Relaxed);
-                let (shared, headers) = (&shared, &headers);
+                let (shared, from) = (&shared, &from);
                 async move {
-                    let result = match decide_one(shared, headers, message?).await {
+                    let result = match decide_one(shared, from, message?).await {
                         Ok(response) => Outcome::Response(response),
-                        Err(wrong) => Outcome::Error(error(wrong.logged(request_id(headers)))),
+                        Err(wrong) => Outcome::Error(error(wrong.logged(request_id(&from.headers)))),
                     };
                     Ok(CheckResult { result: Some(result) })
                 }

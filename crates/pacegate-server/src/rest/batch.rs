@@ -18,7 +18,7 @@ use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
 use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::batch::{CHECKS_MAX, Item, between, decide, identities};
+use crate::batch::{CHECKS_MAX, Item, Sent, between, decide, identities};
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{batch_place, peer};
 use crate::request_id::request_id;
@@ -88,8 +88,8 @@ pub(super) async fn batch_check(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit_check(request.headers(), peer(&request), Need::Check).await?;
     let peer = peer(&request).cloned();
+    shared.gate.admit_check(request.headers(), peer.as_ref(), Need::Check).await?;
     let (headers, body) = read_json(request).await?;
     let _place = batch_place(peer.as_ref()).await;
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
@@ -108,12 +108,14 @@ pub(super) async fn batch_check(
         checks.push(match request {
             Ok(request) => {
                 shared.skew.observe(request.timestamp);
-                request.check(&shared.limiter)
+                request.check(&shared)
             }
             Err(error) => Err(error.clone()),
         });
     }
     let _unanswered = shared.overload.take_on_batch(identities(&checks))?;
+    let checks = shared.permit_each(checks, &headers, peer.as_ref()).await;
+    let sender = shared.gate.sender(&headers, peer.as_ref());
     let users: Vec<Option<String>> =
         checks.iter().map(|check| check.as_ref().ok().and_then(Check::user).map(str::to_owned)).collect();
     let profiles = join_all(users.iter().map(|user_id| shared.profile(user_id.as_deref()))).await;
@@ -125,7 +127,8 @@ pub(super) async fn batch_check(
         Ok(request) => request.explain(error),
         Err(_) => error.into(),
     };
-    let results = decide(&shared, items.collect(), key, &body, &headers, explain).await?;
+    let sent = Sent { key, sender: &sender, body: &body };
+    let results = decide(&shared, items.collect(), sent, &headers, explain).await?;
     // Written one by one, so that others get their turn in between.
     let mut body = br#"{"results":["#.to_vec();
     for (index, (result, request)) in results.iter().zip(&requests).enumerate() {

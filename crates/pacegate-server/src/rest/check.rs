@@ -71,12 +71,14 @@ where
     let _unanswered = shared.overload.take_on()?;
     let request = CheckRequest::parse(&body)?;
     let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
-    let check = request.check(&shared.limiter)?;
+    let check = request.check(shared)?;
+    shared.permit(&check, &headers, peer).await?;
+    let sender = key.map(|_| shared.gate.sender(&headers, peer));
     let profile = shared.profile(check.user()).await;
     let mut check = check.profile(profile.as_deref());
     if let Some(key) = key {
         let caller = check.identity();
-        check = check.idempotency(caller, key);
+        check = check.idempotency(caller, key).sender(sender.as_deref());
     }
     let decision = shared.decide(&check, &headers).await.map_err(|error| request.explain(error))?;
     shared.skew.observe(request.timestamp);

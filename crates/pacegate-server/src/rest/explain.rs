@@ -125,7 +125,7 @@ pub(crate) async fn explain(
     shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
-    let check = request.check(&shared.limiter)?;
+    let check = request.check(&shared)?;
     let profile = shared.profile(check.user()).await;
     let check = check.profile(profile.as_deref());
     let decision = shared.limiter.peek(&check).await.map_err(|error| request.explain(error))?;

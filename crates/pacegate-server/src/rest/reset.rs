@@ -46,7 +46,7 @@ pub(super) async fn reset(
     let actor = actor(key_id, peer(&request), request.headers());
     let (_, body) = read_json(request).await?;
     let request = CheckRequest::parse(&body)?;
-    let check = request.check(&shared.limiter)?;
+    let check = request.check(&shared)?;
     shared.limiter.validate(&check).map_err(|error| request.explain(error))?;
     shared.record_reset(&actor, &check).await?;
     let at = shared.limiter.reset(&check).await.map_err(|error| request.explain(error))?;

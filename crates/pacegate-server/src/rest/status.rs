@@ -17,7 +17,7 @@ use crate::auth::Need;
 use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, Endpoint, MethodName, Quota, TierName, UserId, WholeWindow,
 };
-use crate::peer::peer;
+use crate::peer::{Peer, peer};
 use crate::respond::{ApiError, Code};
 
 /// How a user stands, without consuming anything
@@ -46,7 +46,7 @@ pub(super) async fn status(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     shared.gate.admit_check(request.headers(), peer(&request), Need::Look).await?;
-    drop(request);
+    let (caller, _) = request.into_parts();
     let Path(path) = path.map_err(|_| ApiError::input("endpoint", "is not valid UTF-8"))?;
     // With nothing behind the user's slash, the endpoint is that slash.
     let (user_id, endpoint) =
@@ -70,7 +70,8 @@ pub(super) async fn status(
         }
     }
     let request = request.with_method()?;
-    let check = request.check(&shared.limiter)?;
+    let check = request.check(&shared)?;
+    shared.permit(&check, &caller.headers, caller.extensions.get::<Peer>()).await?;
     let profile = shared.profile(check.user()).await;
     let check = check.profile(profile.as_deref());
     let decision = shared.limiter.peek(&check).await?;

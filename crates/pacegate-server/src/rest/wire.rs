@@ -6,17 +6,18 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use hyper::HeaderMap;
-use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter, identity};
+use pacegate::{Algorithm, Check, CheckError, Cost, Limit, identity};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
 use crate::ad_hoc::{AdHoc, is_sliding_window};
+use crate::app::Shared;
 use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
     Quota, TierName, UserId, WholeWindow,
 };
-use crate::respond::{ApiError, Code, invalid_limit};
+use crate::respond::{ApiError, Code, invalid_ad_hoc};
 
 /// How many identities one check can have.
 const KEYS_MAX: usize = 16;
@@ -149,10 +150,10 @@ impl<'a> CheckRequest<'a> {
     }
 
     /// What is asked, as the limiter understands it, with its identities in the spelling that is counted.
-    pub(crate) fn check(&'a self, limiter: &Limiter) -> Result<Check<'a>, ApiError> {
+    pub(crate) fn check(&'a self, shared: &Shared) -> Result<Check<'a>, ApiError> {
         let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
         let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
-        limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
+        shared.limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
         check.method = self.method.as_deref();
         if let Some(cost) = self.cost {
             let cost = Cost::try_new(cost)
@@ -167,7 +168,7 @@ impl<'a> CheckRequest<'a> {
                 check = check.plan(plan);
             }
         }
-        if let Some(limit) = self.ad_hoc_limit(limiter)? {
+        if let Some(limit) = self.ad_hoc_limit(shared)? {
             check = check.limit(limit);
         }
         Ok(check)
@@ -202,7 +203,7 @@ impl<'a> CheckRequest<'a> {
     }
 
     /// The limit that the request brings along, completed from the default limit.
-    fn ad_hoc_limit(&self, limiter: &Limiter) -> Result<Option<Limit>, ApiError> {
+    fn ad_hoc_limit(&self, shared: &Shared) -> Result<Option<Limit>, ApiError> {
         let ad_hoc = AdHoc {
             algorithm: self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?,
             quota: self.limit,
@@ -212,7 +213,7 @@ impl<'a> CheckRequest<'a> {
         if ad_hoc == AdHoc::default() {
             return Ok(None);
         }
-        ad_hoc.limit(limiter.default_limit()).map_err(invalid_limit)
+        ad_hoc.limit(shared.limiter.default_limit(), &shared.ad_hoc).map_err(invalid_ad_hoc)
     }
 
     /// Whether the client calls the sliding log `sliding_window`.

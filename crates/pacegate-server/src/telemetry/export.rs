@@ -20,8 +20,19 @@ use crate::connection::Protocol;
 use crate::{door, foreign};
 
 /// What stores count about themselves: the name there, the name here, and what it means.
-const STORE_FIGURES: [(&str, &str, &str); 14] = [
+const STORE_FIGURES: [(&str, &str, &str); 17] = [
     ("keys", "pacegate_keys", "Counters that are kept now"),
+    ("ad_hoc_keys", "pacegate_ad_hoc_keys", "Counters of ad-hoc limits among them"),
+    (
+        "uncounted",
+        "pacegate_store_uncounted",
+        "Checks of which a limit had no place in a store in memory and was answered by its failure mode",
+    ),
+    (
+        "unrecorded",
+        "pacegate_idempotency_unrecorded",
+        "Checks whose idempotency key was not recorded because there was no place for it",
+    ),
     (
         "clock_ahead_seconds",
         "pacegate_store_clock_ahead_seconds",
@@ -174,7 +185,8 @@ impl Scrape {
             + door::lines_held_back()
             + foreign::lines_held_back()
             + shared.gate.lines_held_back()
-            + shared.refunds.held_back();
+            + shared.refunds.held_back()
+            + shared.ignored_limits.held_back();
         page.counter("pacegate_log_lines_dropped", "Log lines that were too many", lines)?;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let labels = |protocol, status| [("protocol", protocol), ("status", status)];
@@ -194,6 +206,8 @@ impl Scrape {
         page.counters("pacegate_refused_keys", "API keys that were refused", &refused)?;
         let refunds = shared.refunds.counts().map(|(outcome, count)| ([("outcome", outcome)], count));
         page.counters("pacegate_refunds", "Requests to give back what checks took", &refunds)?;
+        let help = "Limits in Envoy's requests that were ignored";
+        page.counter("pacegate_ad_hoc_ignored", help, shared.ignored_limits.count())?;
         let doors = Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.door(protocol)));
         let open = doors.map(|(labels, door)| (labels, door.open.level().value()));
         page.gauges("pacegate_connections", "Connections of clients that are open now", &open)?;

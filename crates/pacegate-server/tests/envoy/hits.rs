@@ -200,8 +200,9 @@ async fn a_descriptor_can_bring_a_limit_of_any_unit() {
         (RateLimitUnit::Month, Unit::Month, 30 * 86_400),
         (RateLimitUnit::Year, Unit::Year, 365 * 86_400),
     ];
+    let rules = format!("{RULES}ad_hoc: {{max_window: 365d}}\n");
     for (unit, shown, seconds) in units {
-        let service = Service::start(RULES).await;
+        let service = Service::start(&rules).await;
         // From the second's edge to the end of the window, which is aligned to the epoch.
         let left = i64::try_from((seconds - NOW % seconds) * 1_000_000).unwrap() - 123_456;
         for (code, remaining) in [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
@@ -233,6 +234,30 @@ async fn a_limit_brought_along_takes_the_place_of_the_rule() {
     }
     let hits = RateLimitDescriptor { hits_addend: Some(400), ..with_limit(1_000, RateLimitUnit::Day.into()) };
     assert_eq!(numbers(&ask(&service, vec![hits]).await), (Code::Ok, vec![599]));
+}
+
+#[tokio::test]
+async fn limit_that_may_not_be_brought_along_leaves_the_rule_in_force() {
+    let week = || with_limit(1_000, RateLimitUnit::Week.into());
+    let hour = || with_limit(1_000, RateLimitUnit::Hour.into());
+    let ignored = async |service: &Service| {
+        let metrics = service.rest.get("/metrics").await.body;
+        let line =
+            metrics.as_str().unwrap().lines().find(|line| line.starts_with("pacegate_ad_hoc_ignored_total"));
+        line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let service = Service::start(RULES).await;
+    assert_eq!(numbers(&ask(&service, vec![week()]).await), (Code::Ok, vec![99]), "the rule says 100");
+    assert_eq!(numbers(&ask(&service, vec![hour()]).await), (Code::Ok, vec![999]));
+    assert_eq!(ignored(&service).await, 1);
+
+    let service = Service::start(&format!("{RULES}ad_hoc: {{allow: with_key}}\n")).await;
+    assert_eq!(numbers(&ask(&service, vec![hour()]).await), (Code::Ok, vec![99]));
+    assert_eq!(ask_with_key(&service, vec![hour()]).await, (Code::Ok, vec![999]));
+    let service = Service::start(&format!("{RULES}ad_hoc: {{allow: never}}\n")).await;
+    let nothing = with_limit(0, RateLimitUnit::Hour.into());
+    assert_eq!(ask_with_key(&service, vec![hour(), nothing]).await, (Code::Ok, vec![98, 98]));
+    assert_eq!(ignored(&service).await, 2);
 }
 
 #[tokio::test]

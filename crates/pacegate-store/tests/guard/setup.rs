@@ -228,7 +228,7 @@ pub(crate) fn assert_nothing_invented(answer: &Answer) {
 }
 
 pub(crate) fn key(key: &str, fingerprint: u8) -> Option<Idempotency<'_>> {
-    Some(Idempotency { caller: "caller", key, fingerprint: [fingerprint; 16], home: None })
+    Some(Idempotency { caller: "caller", key, fingerprint: [fingerprint; 16], home: None, sender: None })
 }
 
 /// The error lines of the log, as text.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pacegate_core::{Algorithm, Limit};
+use pacegate_memory::MemoryOptions;
 
 use super::descriptors::read_descriptors;
 use super::node::{Node, Place, Value};
@@ -13,8 +14,8 @@ use super::server::read_server;
 use super::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
 use super::telemetry::{read_log, read_traces};
 use super::{
-    AUDIT_KEY_LENGTH_MIN, Config, DecisionLogConfig, HeaderFamily, ManagementConfig, RetentionConfig,
-    ServiceConfig,
+    AUDIT_KEY_LENGTH_MIN, AdHocCallers, AdHocConfig, Config, DecisionLogConfig, HeaderFamily,
+    ManagementConfig, RetentionConfig, ServiceConfig,
 };
 use crate::endpoint::{EncodedSlashes, PathOptions, Pattern};
 use crate::identity::{self, InvalidIdentity};
@@ -113,6 +114,12 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
         config.envoy_headers = fields.take("headers").map(|field| read_headers(field, mistakes));
         fields.finish(mistakes);
     }
+    if let Some(field) = fields.take("ad_hoc") {
+        read_ad_hoc(field, &mut config.ad_hoc, mistakes);
+    }
+    for store in &mut config.stores {
+        store.memory = config.ad_hoc.bound(store.memory);
+    }
     if let Some(field) = fields.take("plans") {
         for (name, field) in field.entries(mistakes) {
             check_name(&name, &field, mistakes);
@@ -195,6 +202,31 @@ fn read_paths(field: Field, paths: &mut PathOptions, mistakes: &mut Mistakes) {
         if let Some(flag) = fields.take(name).and_then(|field| field.flag(mistakes)) {
             *target = flag;
         }
+    }
+    fields.finish(mistakes);
+}
+
+fn read_ad_hoc(field: Field, ad_hoc: &mut AdHocConfig, mistakes: &mut Mistakes) {
+    let Some(mut fields) = Fields::new(field, mistakes) else { return };
+    let callers = [
+        ("always", AdHocCallers::Always),
+        ("with_key", AdHocCallers::WithKey),
+        ("never", AdHocCallers::Never),
+    ];
+    if let Some(allow) = fields.take("allow").and_then(|field| field.word(&callers, mistakes)) {
+        ad_hoc.allow = allow;
+    }
+    if let Some(field) = fields.take("max_window")
+        && let Some(window) = field.duration(mistakes)
+    {
+        if !(Duration::from_secs(1)..=Limit::WINDOW_MAX).contains(&window) {
+            mistakes.add(&field.node.place, &field.path, "must be between 1s and 366d");
+        }
+        ad_hoc.max_window = window;
+    }
+    let keys_max = MemoryOptions::KEYS_MAX as u64;
+    if let Some(field) = fields.take("max_keys") {
+        ad_hoc.max_keys = bounded(&field, 1, keys_max, mistakes);
     }
     fields.finish(mistakes);
 }

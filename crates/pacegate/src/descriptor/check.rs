@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Allowance;
 use super::counted::{Tally, Terms};
-use super::set::{Allows, Match, limit_of_path, path_identifier};
+use super::set::{Allows, Match, path_identifier};
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::endpoint::{Endpoint, PathOptions};
@@ -287,7 +287,8 @@ impl Found {
             Allowance::Unlimited => self.unlimited = true,
             Allowance::Nothing => self.ban(descriptor, "ad-hoc"),
             Allowance::Limit(limit) => {
-                let named = limit_of_path(*limit, &descriptor.entries, rules.on_store_error());
+                let (set, mode) = (rules.descriptors(), rules.on_store_error());
+                let named = set.limit_brought(*limit, domain, &descriptor.entries, mode);
                 let identifier = path_identifier(domain, &descriptor.entries);
                 self.limits.push(tally.add(named, identifier, "", descriptor.hits, descriptor.terms()));
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::{Counter, Limit};
+use pacegate_core::{Counter, Limit, Origin};
 use pacegate_store::FailureMode;
 use smallvec::SmallVec;
 
@@ -109,8 +109,7 @@ impl DescriptorSet {
         let own = self.domains.get(domain);
         let mut found = SmallVec::new();
         if !path_given {
-            let in_own = own.and_then(|own| own.paths.find(entries));
-            let rule = in_own.or_else(|| self.any.paths.find(entries));
+            let rule = self.of_path(domain, entries);
             let of_path =
                 |rule: usize| Match { rule: &self.rules[rule], identifier: path_identifier(domain, entries) };
             found.extend(rule.map(of_path));
@@ -122,6 +121,34 @@ impl DescriptorSet {
             });
         }
         found
+    }
+
+    fn of_path(&self, domain: &str, entries: &[(&str, &str)]) -> Option<usize> {
+        let own = self.domains.get(domain).and_then(|own| own.paths.find(entries));
+        own.or_else(|| self.any.paths.find(entries))
+    }
+
+    /// A limit that a request brings along for the path of a descriptor. It counts where a rule for that
+    /// path does.
+    pub(super) fn limit_brought(
+        &self,
+        limit: Limit,
+        domain: &str,
+        entries: &[(&str, &str)],
+        on_store_error: FailureMode,
+    ) -> Arc<NamedLimit> {
+        let has_rule = self.of_path(domain, entries).is_some();
+        let origin = if has_rule { Origin::Configured } else { Origin::AdHoc };
+        Arc::new(NamedLimit {
+            name: "ad-hoc".into(),
+            limit,
+            mode: Mode::Enforce,
+            why: Why::AdHoc,
+            counter: path_counter(&limit, entries.iter().map(|(key, _)| *key)).with_origin(origin),
+            store: 0,
+            on_store_error,
+            policy: None,
+        })
     }
 }
 
@@ -195,24 +222,6 @@ impl Selector {
             }
         }
     }
-}
-
-/// A limit that a request brings along for the path of a descriptor.
-pub(super) fn limit_of_path(
-    limit: Limit,
-    entries: &[(&str, &str)],
-    on_store_error: FailureMode,
-) -> Arc<NamedLimit> {
-    Arc::new(NamedLimit {
-        name: "ad-hoc".into(),
-        limit,
-        mode: Mode::Enforce,
-        why: Why::AdHoc,
-        counter: path_counter(&limit, entries.iter().map(|(key, _)| *key)),
-        store: 0,
-        on_store_error,
-        policy: None,
-    })
 }
 
 /// Whom a path counts: its actual values, whichever rule limits it.
