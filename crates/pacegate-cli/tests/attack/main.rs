@@ -3,6 +3,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
     missing_docs,
     reason = "a test fails by panicking, and an attack prints its figures"
