@@ -26,6 +26,7 @@ use tracing::Instrument;
 
 use crate::ad_hoc::IgnoredLimits;
 use crate::auth::{AdminKey, Gate};
+use crate::bodies::Bodies;
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::forgery;
 use crate::grpc::Services;
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) lines: Lines,
     pub(crate) telemetry: Telemetry,
     pub(crate) overload: Overload,
+    /// The memory of request bodies under way.
+    pub(crate) bodies: Arc<Bodies>,
     pub(crate) skew: Skew,
     pub(crate) refunds: Refunds,
     /// What limits requests may bring along.
@@ -157,6 +160,7 @@ impl App {
             ad_hoc: config.ad_hoc,
             ignored_limits: IgnoredLimits::default(),
             overload: Overload::new(config),
+            bodies: Arc::new(Bodies::new(config.server.max_request_memory)),
             telemetry: Telemetry::new(&limiter, config.metrics),
             limiter,
             started: Instant::now(),

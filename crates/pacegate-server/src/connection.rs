@@ -32,10 +32,11 @@ use crate::peer::Peer;
 use crate::tls::{ClientCertificate, Tls};
 use crate::unread::{Lingering, Unread};
 
-/// The most memory a request's head can take, in bytes.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// The same where heads are compressed, per request.
-const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// The largest head of a request, in bytes. Over HTTP/1 it is the size of the connection's buffer as well.
+const HEAD_BYTES_MAX: u32 = 16 * 1024;
+/// How many bytes of one body, and of all on a connection, the client may send before they are read (HTTP/2).
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// How long a connection that came just before the end may take to send its request.
 const LAST_REQUEST: Duration = Duration::from_millis(250);
 /// How long a client without requests may take to leave once the service ends.
@@ -162,12 +163,14 @@ impl Connection {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(self.config.idle_timeout)
-            .max_buf_size(HEAD_BYTES_MAX);
+            .max_buf_size(HEAD_BYTES_MAX as usize);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(u32::try_from(self.config.max_streams).unwrap_or(u32::MAX))
-            .max_header_list_size(HEADERS_BYTES_MAX)
+            .max_header_list_size(HEAD_BYTES_MAX)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .keep_alive_interval(self.config.idle_timeout)
             .keep_alive_timeout(ALIVE_TIMEOUT.min(self.config.idle_timeout));
         if self.protocol == Protocol::Grpc {
@@ -259,9 +262,8 @@ impl Requests {
         if long {
             request.extensions_mut().insert(self.activity.clone());
         }
-        let answer = self.app.grpc.respond(&self.app.shared, request, self.peer.clone());
         async move {
-            let response = answer.await;
+            let response = self.app.grpc.respond(&self.app.shared, request, &self.peer).await;
             let status = response.headers().get("grpc-status");
             self.app.shared.telemetry.count_grpc(status.map(HeaderValue::as_bytes));
             Ok(response.map(|body| begun.track(body)))

@@ -4,18 +4,18 @@ mod convert;
 mod envoy;
 mod health;
 mod limiter;
+mod messages;
 mod stream;
 
 use std::convert::Infallible;
-use std::future::ready;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use http_body_util::{BodyStream, StreamBody};
+use http_body_util::{BodyStream, Full as Whole, StreamBody};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, Response};
@@ -33,13 +33,19 @@ use tower::{Service, ServiceExt};
 use crate::BODY_BYTES_MAX;
 use crate::activity::Received;
 use crate::app::{Shared, panic_message};
+use crate::auth::Need;
+use crate::bodies::{Held, Incomplete, discard, gather};
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, as_text};
+use crate::request_id::{REQUEST_ID, as_text, request_id};
+use crate::respond::{ApiError, Code};
+use messages::{Messages, PREFIX_BYTES, RequestBody, too_large};
 
 /// The services that clients can ask about the health of; the empty name stands for all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+
+const SERVICES: [&str; 5] = [LIMITER, ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA];
 
 /// A service that is rarely asked, whatever its type.
 type Rare = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
@@ -77,50 +83,147 @@ impl Services {
     }
 
     /// Answers a request that came from `peer`. Whatever happens inside, there is an answer.
-    ///
-    /// The service is chosen at once and not in the future, which is moved about until it is first polled and had better be small.
-    pub(crate) fn respond(
+    pub(crate) async fn respond(
         &self,
         shared: &Arc<Shared>,
         mut request: Request<Received<Incoming>>,
-        peer: Peer,
-    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        peer: &Peer,
+    ) -> Response<Body> {
         let id = shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
-        request.extensions_mut().insert(peer);
         let timeout = timeout_of(request.headers()).map(|timeout| {
             let own = timeout.unwrap_or(shared.request_timeout);
             if is_long(request.uri().path()) { timeout } else { Some(own.min(shared.request_timeout)) }
         });
-        let answer = timeout.map(|timeout| (timeout, self.dispatch(shared, request)));
-        async move {
-            let mut response = match answer {
-                Ok((timeout, answer)) => answered(answer, timeout, &id).await,
-                Err(status) => status.into_http(),
-            };
-            response.headers_mut().insert(REQUEST_ID, id);
-            response
-        }
+        let mut response = match timeout {
+            Ok(timeout) => answered(self.dispatch(shared, request, peer), timeout, &id).await,
+            Err(status) => status.into_http(),
+        };
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
     }
 
-    fn dispatch(&self, shared: &Arc<Shared>, request: Request<Received<Incoming>>) -> Answering {
-        let service = request.uri().path().split('/').nth(1).unwrap_or_default();
-        match service {
-            LIMITER => self.limiter.clone().call(request),
-            ENVOY => self.envoy.clone().call(request),
-            HEALTH => self.health.clone().call(request),
+    /// Decides from the head whether the caller may ask, waits for the message, and only then has it decoded.
+    async fn dispatch(
+        &self,
+        shared: &Arc<Shared>,
+        mut request: Request<Received<Incoming>>,
+        peer: &Peer,
+    ) -> Result<Response<Body>, Infallible> {
+        if !SERVICES.contains(&service_of(&request)) {
+            return Ok(Status::unimplemented("there is no such service").into_http());
+        }
+        if let Err(error) = admit(shared, &mut request, peer).await {
+            let status = Status::from(error.logged(request_id(request.headers())));
+            Box::pin(discard(request.into_body(), &shared.bodies, Some(peer))).await;
+            return Ok(status.into_http());
+        }
+        request.extensions_mut().insert(peer.clone());
+        // Charged until there is an answer.
+        let (request, _held) = match receive(shared, request, peer).await {
+            Ok(received) => received,
+            Err(status) => return Ok(status.into_http()),
+        };
+        match service_of(&request) {
+            LIMITER => self.limiter.clone().call(request).await,
+            ENVOY => self.envoy.clone().call(request).await,
+            HEALTH => self.health.clone().call(request).await,
             other => match self.rare.iter().find(|(name, _)| *name == other) {
                 Some((_, service)) => {
-                    Box::pin(service.clone().oneshot(request.map(|body| while_used(shared, body))))
+                    let request = request.map(|body| while_used(shared, body));
+                    Box::pin(service.clone().oneshot(request)).await
                 }
-                None => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
+                None => Ok(Status::internal("the service could not be made").into_http()),
             },
         }
     }
 }
 
+/// The name of the service that a request is for.
+fn service_of<B>(request: &Request<B>) -> &str {
+    request.uri().path().split('/').nth(1).unwrap_or_default()
+}
+
+/// A caller that may manage.
+#[derive(Clone, Debug)]
+struct Admin {
+    key_id: String,
+}
+
+impl Admin {
+    /// What a management method answers when nobody was admitted to it.
+    fn missing() -> ApiError {
+        ApiError::new(Code::Unauthenticated, "this operation needs an API key")
+    }
+}
+
+/// A request whose message was not read, because there is no memory for it.
+#[derive(Clone, Copy, Debug)]
+struct Unread;
+
+/// Refuses callers that may not do what they ask for, by the head of the request alone.
+async fn admit<B>(shared: &Shared, request: &mut Request<B>, peer: &Peer) -> Result<(), ApiError> {
+    let (gate, headers, peer) = (&shared.gate, request.headers(), Some(peer));
+    let service = service_of(request);
+    match request.uri().path().rsplit('/').next().unwrap_or_default() {
+        "ResetLimit" if service == LIMITER => {
+            let key_id = Box::pin(gate.admit(headers, peer, Need::Write)).await?;
+            request.extensions_mut().insert(Admin { key_id });
+            Ok(())
+        }
+        // Giving back has no limit of its own, so that it needs a key even where checks need none.
+        "Refund" if service == LIMITER => {
+            let admitted = Box::pin(gate.admit_known(headers, peer, Need::Check)).await;
+            admitted.inspect_err(|_| shared.refunds.refused_call(request_id(headers)))
+        }
+        "GetRemainingQuota" if service == LIMITER => gate.admit_check(headers, peer, Need::Look).await,
+        _ if service == LIMITER || service == ENVOY => gate.admit_check(headers, peer, Need::Check).await,
+        // Health and reflection are for everyone.
+        _ => Ok(()),
+    }
+}
+
+/// The request with its message, or with a body that passes on whole messages if it has several, and the memory that is
+/// charged for it.
+async fn receive(
+    shared: &Shared,
+    request: Request<Received<Incoming>>,
+    peer: &Peer,
+) -> Result<(Request<RequestBody>, Option<Held>), Status> {
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    if has_several_messages(path) {
+        let messages = Messages::new(body, &shared.bodies, peer, shared.request_timeout);
+        return Ok((Request::from_parts(parts, RequestBody::Stream(messages)), None));
+    }
+    let gathering = gather(body, PREFIX_BYTES + BODY_BYTES_MAX, &shared.bodies, Some(peer));
+    // What goes on for long has no time of its own, but its message has.
+    let gathered = if is_long(path) {
+        let late = || Status::deadline_exceeded("the message took too long to arrive");
+        tokio::time::timeout(shared.request_timeout, gathering).await.map_err(|_| late())?
+    } else {
+        gathering.await
+    };
+    let (bytes, held) = match gathered {
+        Ok(gathered) => (gathered.bytes, gathered.held),
+        // Not an error: Envoy lets those pass.
+        Err(Incomplete::Full(_)) if path.split('/').nth(1) == Some(ENVOY) => {
+            parts.extensions.insert(Unread);
+            (Bytes::from_static(&[0; PREFIX_BYTES]), None)
+        }
+        Err(Incomplete::Full(full)) => return Err(ApiError::from(full).into()),
+        Err(Incomplete::TooLarge) => return Err(too_large()),
+        Err(Incomplete::Broken) => return Err(Status::cancelled("the message could not be read to its end")),
+    };
+    Ok((Request::from_parts(parts, RequestBody::Whole(Whole::new(bytes))), held))
+}
+
 /// The answer of a service, or what became of the request without one.
-async fn answered(answer: Answering, timeout: Option<Duration>, id: &HeaderValue) -> Response<Body> {
+async fn answered(
+    answer: impl Future<Output = Result<Response<Body>, Infallible>>,
+    timeout: Option<Duration>,
+    id: &HeaderValue,
+) -> Response<Body> {
     let answer = AssertUnwindSafe(answer).catch_unwind();
     let answer = match timeout {
         None => answer.await,
@@ -139,9 +242,6 @@ async fn answered(answer: Answering, timeout: Option<Duration>, id: &HeaderValue
     }
 }
 
-/// A service at work.
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
 /// Completes when the service ends.
 async fn stopped(shared: Arc<Shared>) {
     // The sender is in there, so that it is not gone before.
@@ -149,7 +249,7 @@ async fn stopped(shared: Arc<Shared>) {
 }
 
 /// A body that goes on for as long as the client uses it, but not longer than the service.
-fn while_used(shared: &Arc<Shared>, body: Received<Incoming>) -> Body {
+fn while_used(shared: &Arc<Shared>, body: RequestBody) -> Body {
     let received = Arc::new(AtomicU64::new(0));
     let (shared, counted) = (shared.clone(), received.clone());
     let unused = async move {
@@ -167,6 +267,11 @@ fn while_used(shared: &Arc<Shared>, body: Received<Incoming>) -> Body {
 /// Whether a request at this path goes on for as long as the client likes.
 pub(crate) fn is_long(path: &str) -> bool {
     ["/CheckStream", "/Watch", "/ServerReflectionInfo"].iter().any(|method| path.ends_with(method))
+}
+
+/// Whether the client sends any number of messages to this path.
+fn has_several_messages(path: &str) -> bool {
+    ["/CheckStream", "/ServerReflectionInfo"].iter().any(|method| path.ends_with(method))
 }
 
 /// How long the client waits: up to eight digits and a unit.

@@ -172,7 +172,8 @@ impl Rate {
     }
 }
 
-fn refusal(message: &str) -> ApiError {
+/// What a request is answered that the node does not take on.
+pub(crate) fn refusal(message: &str) -> ApiError {
     ApiError::new(Code::Overloaded, format!("{message}; retry in {RETRY_AFTER} s")).retry_after(RETRY_AFTER)
 }
 

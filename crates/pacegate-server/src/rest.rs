@@ -15,17 +15,17 @@ mod watchers;
 mod whoami;
 mod wire;
 
-use std::error::Error;
-
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Request, StatusCode};
 use serde::Serialize;
 
 use crate::BODY_BYTES_MAX;
+use crate::app::Shared;
+use crate::bodies::{Gathered, Incomplete, gather};
+use crate::peer::Peer;
 use crate::respond::{ApiError, Code};
 
 pub(crate) use answer::{millis_ceil, used};
@@ -64,12 +64,12 @@ fn written(status: StatusCode, bytes: serde_json::Result<Vec<u8>>) -> Response {
     }
 }
 
-/// The whole body of a request that says it is JSON, if it is not too large.
-async fn read_json<B>(request: Request<B>) -> Result<(HeaderMap, Bytes), ApiError>
-where
-    B: hyper::body::Body<Data = Bytes>,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+/// The whole body of a request from `peer` that says it is JSON, if it is not too large.
+async fn read_json<B: hyper::body::Body<Data = Bytes>>(
+    shared: &Shared,
+    request: Request<B>,
+    peer: Option<&Peer>,
+) -> Result<(HeaderMap, Gathered), ApiError> {
     let (parts, body) = request.into_parts();
     if !says_json(&parts.headers) {
         return Err(ApiError::new(
@@ -82,10 +82,13 @@ where
     if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
         return Err(too_large());
     }
-    match Limited::new(body, BODY_BYTES_MAX).collect().await {
-        Ok(body) => Ok((parts.headers, body.to_bytes())),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(_) => Err(ApiError::new(Code::InvalidInput, "the body could not be read to its end")),
+    match gather(body, BODY_BYTES_MAX, &shared.bodies, peer).await {
+        Ok(body) => Ok((parts.headers, body)),
+        Err(Incomplete::TooLarge) => Err(too_large()),
+        Err(Incomplete::Broken) => {
+            Err(ApiError::new(Code::InvalidInput, "the body could not be read to its end"))
+        }
+        Err(Incomplete::Full(full)) => Err(full.into()),
     }
 }
 

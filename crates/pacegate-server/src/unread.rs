@@ -18,9 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 /// How much of a body is discarded before the answer, so that the connection can be used again.
-const DISCARD_BYTES_MAX: u64 = 4 * 1024 * 1024;
+pub(crate) const DISCARD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// How long the client may take to send it.
-const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
+pub(crate) const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 /// How much is discarded after the answer on a connection that is closed, or a stream that is reset.
 const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// How long that may take.

@@ -122,6 +122,8 @@ pub struct ServerConfig {
     /// How many checks this node decides a second at most; `None` for any number. Further ones are refused at once. A batch counts the
     /// identities of its checks.
     pub max_checks_per_second: Option<u64>,
+    /// How many bytes the bodies of requests under way may take together. Further ones are refused.
+    pub max_request_memory: usize,
     /// How long a client may take to send a request's head, or to stay idle.
     pub idle_timeout: Duration,
     /// How long a client may take to send a body, and the service to answer.
@@ -401,6 +403,7 @@ impl Default for Config {
                 max_connections_per_address: None,
                 max_streams: 256,
                 max_checks_per_second: None,
+                max_request_memory: 64 * 1024 * 1024,
                 idle_timeout: Duration::from_secs(30),
                 request_timeout: Duration::from_secs(10),
                 drain_delay: Duration::from_secs(1),

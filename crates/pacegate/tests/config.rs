@@ -401,6 +401,28 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
 }
 
 #[test]
+fn memory_of_requests_is_read_with_its_unit() {
+    let memory = |text: &str| parse(text, &[]).unwrap().server.max_request_memory;
+    assert_eq!(memory(""), 64 << 20);
+    assert_eq!(memory("server: {max_request_memory: 1MiB}"), 1 << 20);
+    assert_eq!(memory("server: {max_request_memory: 2048 KiB}"), 2 << 20);
+    let environment = [("PACEGATE_SERVER__MAX_REQUEST_MEMORY", "2GiB")];
+    assert_eq!(parse("", &environment).unwrap().server.max_request_memory, 2 << 30);
+    for (value, expected) in [
+        ("1000", "needs a unit: 1000KiB, 1000MiB or 1000GiB"),
+        ("64MB", "`64MB` is not a size like 512KiB, 64MiB or 2GiB"),
+        ("99999999999999999999GiB", "is not a size"),
+        ("-1MiB", "is not a size"),
+        ("1023KiB", "must be between 1MiB and 1024GiB"),
+        ("[1MiB]", "must be a size like 64MiB, not a list"),
+    ] {
+        let errors = parse(&format!("server: {{max_request_memory: {value}}}"), &[]).unwrap_err().to_string();
+        assert!(errors.starts_with("line 1: server.max_request_memory: "), "{errors}");
+        assert!(errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
 fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reported() {
     let defaults = parse("", &[]).unwrap();
     assert_eq!(defaults.server.grpc.unwrap().to_string(), "127.0.0.1:8081");

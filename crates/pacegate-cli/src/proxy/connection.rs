@@ -37,6 +37,9 @@ pub(super) type Place = Arc<door::Place>;
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The same where heads are compressed, per request.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// How many bytes of one body, and of all on a connection, the client may send before the upstream takes them (HTTP/2).
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// How long a client may take to say that it is still there.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -155,6 +158,8 @@ fn builder(config: &ServerConfig) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(u32::try_from(config.max_streams).unwrap_or(u32::MAX))
         .max_header_list_size(HEADERS_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(config.idle_timeout)
         .keep_alive_timeout(ALIVE_TIMEOUT.min(config.idle_timeout));
     builder

@@ -25,9 +25,9 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
+use super::Unread;
 use super::limiter::{peer, respond};
 use crate::app::Shared;
-use crate::auth::Need;
 use crate::peer::Peer;
 use crate::request_id::request_id;
 use crate::respond::ApiError;
@@ -66,11 +66,11 @@ impl Envoy {
     async fn decide(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, ApiError> {
         let (metadata, extensions, message) = request.into_parts();
         let headers = metadata.into_headers();
-        // Not an error: Envoy lets those pass.
-        let Ok(_unanswered) = self.shared.overload.take_on() else {
+        // Neither is an error: Envoy lets those pass.
+        let unread = extensions.get::<Unread>().is_some();
+        let Some(_unanswered) = self.shared.overload.take_on().ok().filter(|_| !unread) else {
             return Ok(undecided(&message, self.shared.failure_mode));
         };
-        self.shared.gate.admit_check(&headers, peer(&extensions), Need::Check).await?;
         let gives_back = message.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
         let may_refund = gives_back && self.shared.gate.may_refund(&headers, peer(&extensions)).await;
         let max_window = self.max_window(&message, &headers, peer(&extensions)).await;

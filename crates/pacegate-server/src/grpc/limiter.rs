@@ -15,13 +15,14 @@ use tokio::time::Instant;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 use tracing::Instrument;
 
+use super::Admin;
 use super::convert::{
     check, error, explain, normalise, of_quota, of_reset, response, response_together, seconds, taken,
 };
 use super::stream::{self, Answers};
 use crate::activity::Activity;
 use crate::app::Shared;
-use crate::auth::{Need, actor};
+use crate::auth::actor;
 use crate::batch::{CHECKS_MAX, Item, Sent, between, decide};
 use crate::peer::{Peer, batch_place};
 use crate::request_id::{REQUEST_ID, as_text, request_id};
@@ -40,25 +41,13 @@ impl Limiter {
         Self { shared }
     }
 
-    /// Refuses callers that may not do what is `need`ed; gives back the message and who sent it.
-    async fn admit<T>(&self, request: Request<T>, need: Need) -> Result<(Sender, T), ApiError> {
-        let (metadata, mut extensions, message) = request.into_parts();
-        let sender = Sender { headers: metadata.into_headers(), peer: extensions.remove::<Peer>() };
-        let (headers, peer) = (&sender.headers, sender.peer.as_ref());
-        match need {
-            Need::Check | Need::Look => self.shared.gate.admit_check(headers, peer, need).await?,
-            Need::Read | Need::Write => drop(self.shared.gate.admit(headers, peer, need).await?),
-        }
-        Ok((sender, message))
-    }
-
     async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
-        let (sender, message) = self.admit(request, Need::Check).await?;
+        let (sender, message) = taken_apart(request);
         decide_one(&self.shared, &sender, message).await
     }
 
     async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
-        let (sender, message) = self.admit(request, Need::Look).await?;
+        let (sender, message) = taken_apart(request);
         let mut message = of_quota(message);
         normalise(&mut message);
         let asked = check(&message, &self.shared)?;
@@ -74,19 +63,19 @@ impl Limiter {
     async fn reset(&self, request: Request<ResetRequest>) -> Result<ResetResponse, ApiError> {
         let (metadata, extensions, message) = request.into_parts();
         let (headers, peer) = (metadata.into_headers(), peer(&extensions));
-        let key_id = self.shared.gate.admit(&headers, peer, Need::Write).await?;
+        let admin = extensions.get::<Admin>().ok_or_else(Admin::missing)?;
         let mut message = of_reset(message);
         normalise(&mut message);
         let asked = check(&message, &self.shared)?;
         self.shared.limiter.validate(&asked).map_err(|error| explain(&message, error))?;
-        self.shared.record_reset(&actor(key_id, peer, &headers), &asked).await?;
+        self.shared.record_reset(&actor(admin.key_id.clone(), peer, &headers), &asked).await?;
         let at = self.shared.limiter.reset(&asked).await;
         let at = at.map_err(|error| explain(&message, error))?;
         Ok(ResetResponse { reset_at: seconds(at) })
     }
 
     async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
-        let (Sender { headers, peer }, mut batch) = self.admit(request, Need::Check).await?;
+        let (Sender { headers, peer }, mut batch) = taken_apart(request);
         if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
             return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
         }
@@ -172,14 +161,7 @@ impl Limiter {
     }
 
     async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
-        let (metadata, extensions, message) = request.into_parts();
-        // A refund undoes what a limit counted, so only known callers may make one.
-        let headers = metadata.into_headers();
-        let admitted = self.shared.gate.admit_known(&headers, peer(&extensions), Need::Check).await;
-        if let Err(error) = admitted {
-            self.shared.refunds.refused_call(request_id(&headers));
-            return Err(error);
-        }
+        let (Sender { headers, .. }, message) = taken_apart(request);
         let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
         let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
         normalise(&mut message_check);
@@ -201,6 +183,12 @@ impl Limiter {
 pub(super) struct Sender {
     pub(super) headers: HeaderMap,
     pub(super) peer: Option<Peer>,
+}
+
+/// Who sent a request, and its message.
+fn taken_apart<T>(request: Request<T>) -> (Sender, T) {
+    let (metadata, mut extensions, message) = request.into_parts();
+    (Sender { headers: metadata.into_headers(), peer: extensions.remove::<Peer>() }, message)
 }
 
 /// Decides on one request, whose idempotency key may be in its metadata.
@@ -293,7 +281,7 @@ impl rate_limiter_server::RateLimiter for Limiter {
     ) -> Result<Response<Self::CheckStreamStream>, Status> {
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
         respond(request, |request| async move {
-            let (sender, messages) = self.admit(request, Need::Check).await?;
+            let (sender, messages) = taken_apart(request);
             Ok(stream::answer(self.shared.clone(), sender, messages, connection))
         })
         .await

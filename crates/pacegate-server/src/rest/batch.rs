@@ -90,7 +90,7 @@ pub(super) async fn batch_check(
 ) -> Result<Response, ApiError> {
     let peer = peer(&request).cloned();
     shared.gate.admit_check(request.headers(), peer.as_ref(), Need::Check).await?;
-    let (headers, body) = read_json(request).await?;
+    let (headers, body) = read_json(&shared, request, peer.as_ref()).await?;
     let _place = batch_place(peer.as_ref()).await;
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
     if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {

@@ -1,6 +1,5 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
-use std::error::Error;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -56,17 +55,13 @@ pub(crate) async fn check(
 }
 
 /// The same for whoever knows already that it is a check, and where it comes from.
-pub(crate) async fn check_from<B>(
+pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     shared: &Shared,
     request: Request<B>,
     peer: Option<&Peer>,
-) -> Result<Response, ApiError>
-where
-    B: hyper::body::Body<Data = Bytes>,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+) -> Result<Response, ApiError> {
     shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
-    let (headers, body) = read_json(request).await?;
+    let (headers, body) = read_json(shared, request, peer).await?;
     // Only now: a body that comes slowly must not count as a check that the node leaves unanswered.
     let _unanswered = shared.overload.take_on()?;
     let request = CheckRequest::parse(&body)?;

@@ -122,8 +122,9 @@ pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
-    let (_, body) = read_json(request).await?;
+    let peer = peer(&request).cloned();
+    shared.gate.admit(request.headers(), peer.as_ref(), Need::Read).await?;
+    let (_, body) = read_json(&shared, request, peer.as_ref()).await?;
     let request = CheckRequest::parse(&body)?;
     let check = request.check(&shared)?;
     let profile = shared.profile(check.user()).await;

@@ -19,7 +19,6 @@ use axum::body::Body;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::Response;
-use bytes::Bytes;
 use hyper::header::{ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, StatusCode};
@@ -31,6 +30,7 @@ use pacegate_catalog::{Actor, CatalogError, Expected};
 use super::read_json;
 use crate::app::Shared;
 use crate::auth::{Need, actor};
+use crate::bodies::Gathered;
 use crate::live::Live;
 use crate::peer::Peer;
 use crate::respond::{ApiError, Code};
@@ -60,12 +60,13 @@ impl Managed {
     pub(super) async fn with_json(
         shared: &Shared,
         request: Request<Body>,
-    ) -> Result<(Self, Bytes), ApiError> {
+    ) -> Result<(Self, Gathered), ApiError> {
         let (parts, body) = request.into_parts();
+        let peer = parts.extensions.get::<Peer>().cloned();
         let managed = Self::of(shared, parts).await?;
         let mut request = Request::new(body);
         *request.headers_mut() = managed.headers.clone();
-        let (_, body) = read_json(request).await?;
+        let (_, body) = read_json(shared, request, peer.as_ref()).await?;
         Ok((managed, body))
     }
 

@@ -42,9 +42,10 @@ pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    let key_id = shared.gate.admit(request.headers(), peer(&request), Need::Write).await?;
-    let actor = actor(key_id, peer(&request), request.headers());
-    let (_, body) = read_json(request).await?;
+    let peer = peer(&request).cloned();
+    let key_id = shared.gate.admit(request.headers(), peer.as_ref(), Need::Write).await?;
+    let actor = actor(key_id, peer.as_ref(), request.headers());
+    let (_, body) = read_json(&shared, request, peer.as_ref()).await?;
     let request = CheckRequest::parse(&body)?;
     let check = request.check(&shared)?;
     shared.limiter.validate(&check).map_err(|error| request.explain(error))?;

@@ -199,9 +199,13 @@ impl Scrape {
             .chain(grpc.map(|(code, responses)| (labels("grpc", &**code), count(responses))))
             .collect();
         page.counters("pacegate_responses", "Answers, by class of status or code", &responses)?;
-        let overloaded = shared.overload.refused().map(|(reason, count)| ([("reason", reason)], count));
+        let [rate, queue] = shared.overload.refused();
+        let overloaded = [rate, queue, ("memory", shared.bodies.refused())];
+        let overloaded = overloaded.map(|(reason, count)| ([("reason", reason)], count));
         let help = "Requests that were refused at once because the node was overloaded";
         page.counters("pacegate_overloaded", help, &overloaded)?;
+        let help = "Memory that bodies of requests under way take now";
+        page.gauge("pacegate_request_memory_bytes", help, shared.bodies.held())?;
         let refused = shared.gate.refused_keys().map(|(reason, count)| ([("reason", reason)], count));
         page.counters("pacegate_refused_keys", "API keys that were refused", &refused)?;
         let refunds = shared.refunds.counts().map(|(outcome, count)| ([("outcome", outcome)], count));

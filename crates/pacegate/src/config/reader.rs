@@ -199,6 +199,26 @@ impl Field {
         }
     }
 
+    /// `512KiB`, `64MiB`, `2GiB`, in bytes.
+    pub(crate) fn size(&self, mistakes: &mut Mistakes) -> Option<u64> {
+        const UNITS: [(&str, u32); 3] = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+        match &self.node.value {
+            Value::Text(text) => {
+                let size = UNITS.iter().find_map(|(unit, bits)| {
+                    let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+                    number.checked_mul(1 << bits)
+                });
+                size.or_else(|| {
+                    self.refuse(mistakes, format!("`{text}` is not a size like 512KiB, 64MiB or 2GiB"))
+                })
+            }
+            Value::Integer(number) => {
+                self.refuse(mistakes, format!("needs a unit: {number}KiB, {number}MiB or {number}GiB"))
+            }
+            other => self.refuse(mistakes, format!("must be a size like 64MiB, not {}", other.kind())),
+        }
+    }
+
     /// `60s`, `5m`, `1h 30m`, `1d`.
     pub(crate) fn duration(&self, mistakes: &mut Mistakes) -> Option<Duration> {
         match &self.node.value {

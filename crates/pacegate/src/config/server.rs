@@ -10,6 +10,9 @@ use super::{CertificateName, Role, ServerConfig, TlsConfig};
 const ROLES: [(&str, Role); 3] =
     [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
 const IDENTITIES_MAX: usize = 10_000;
+/// Four of the largest bodies.
+const REQUEST_MEMORY_MIN: u64 = 1 << 20;
+const REQUEST_MEMORY_MAX: u64 = 1 << 40;
 const CHECKS_PER_SECOND_MAX: u64 = 1_000_000_000;
 
 pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mut Mistakes) {
@@ -52,6 +55,14 @@ pub(super) fn read_server(field: Field, server: &mut ServerConfig, mistakes: &mu
             Value::Text(text) if text == "none" => None,
             _ => bounded(&field, 1, CHECKS_PER_SECOND_MAX, mistakes).map(|number| number as u64),
         };
+    }
+    if let Some(field) = fields.take("max_request_memory")
+        && let Some(bytes) = field.size(mistakes)
+    {
+        if !(REQUEST_MEMORY_MIN..=REQUEST_MEMORY_MAX).contains(&bytes) {
+            mistakes.add(&field.node.place, &field.path, "must be between 1MiB and 1024GiB");
+        }
+        server.max_request_memory = usize::try_from(bytes).unwrap_or(usize::MAX);
     }
     if let Some(bits) = fields.take("ipv6_prefix").and_then(|field| bounded(&field, 1, 128, mistakes)) {
         server.ipv6_prefix = u8::try_from(bits).unwrap_or(server.ipv6_prefix);

@@ -1,0 +1,561 @@
+//! Bodies of requests under way: kept as their bytes arrive, within one budget of memory for all of them.
+//!
+//! What a client announces reserves nothing. A body that arrived whole is charged while its request is decided. A body whose
+//! end is missing is charged with the bytes it holds and with its request. When these bodies need more than their part of the
+//! budget, the ones that have waited longest are refused, first those of the address that holds most: a caller that holds
+//! memory without sending loses it to callers that send.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use hyper::body::Body;
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use crate::overload::refusal;
+use crate::peer::{Peer, network_of};
+use crate::respond::ApiError;
+use crate::unread::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
+
+/// A body of at most this size that arrived whole is not charged: its request takes more than that itself.
+const FREE_BYTES_MAX: usize = 1024;
+/// What a request takes whose body has not arrived yet, besides that body: its head, its stream and its future.
+const REQUEST_BYTES: usize = 8 * 1024;
+/// What a stream of messages takes besides the message that is on its way: buffers of its decoder and of its answers.
+const STREAM_BYTES: usize = 24 * 1024;
+
+/// The memory that bodies of requests under way may take together.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    max: usize,
+    /// The part of it for bodies whose end is missing. What arrives whole has the rest for itself.
+    waiting_max: usize,
+    held: AtomicUsize,
+    refused: AtomicU64,
+    waiting: Mutex<Waiting>,
+}
+
+/// Bodies whose end is missing.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: usize,
+    /// The number that was given last.
+    last: u64,
+    callers: HashMap<IpAddr, Caller>,
+}
+
+#[derive(Debug, Default)]
+struct Caller {
+    bytes: usize,
+    /// In the order in which they began to wait.
+    bodies: BTreeMap<u64, (usize, Arc<Signal>)>,
+}
+
+/// What is known about a body that waits, and how it is told that it is refused.
+#[derive(Debug, Default)]
+struct Signal {
+    /// Its place among those that wait; 0 before it has one.
+    number: AtomicU64,
+    /// Whether something arrived since it was last looked at, on a stream that goes on.
+    moved: AtomicBool,
+    refused: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Signal {
+    /// Takes the next place.
+    fn enter(&self, last: &mut u64) -> u64 {
+        *last += 1;
+        self.number.store(*last, Ordering::Relaxed);
+        *last
+    }
+}
+
+/// There is no memory left for a body.
+#[derive(Debug)]
+pub(crate) struct Full;
+
+impl From<Full> for ApiError {
+    fn from(Full: Full) -> Self {
+        refusal("the bodies of requests under way take all of server.max_request_memory")
+    }
+}
+
+impl Bodies {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            max,
+            waiting_max: max / 4 * 3,
+            held: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// How many bytes are charged now.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed) as u64
+    }
+
+    /// How many requests were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a body waits for more, with what it holds now.
+    fn wait(&self, caller: IpAddr, bytes: usize, signal: &Arc<Signal>) {
+        let mut refused = Vec::new();
+        {
+            let waiting = &mut *self.waiting.lock();
+            let number = signal.number.load(Ordering::Relaxed);
+            // One that was refused in the meantime is told so by its signal.
+            if number != 0 && !waiting.remove(caller, number) {
+                return;
+            }
+            let number = if number == 0 { signal.enter(&mut waiting.last) } else { number };
+            let own = waiting.callers.entry(caller).or_default();
+            own.bodies.insert(number, (bytes, signal.clone()));
+            own.bytes += bytes;
+            waiting.bytes += bytes;
+            if waiting.bytes > self.waiting_max {
+                // More than is needed, so that this is rare.
+                waiting.refuse_down_to(self.waiting_max / 8 * 7, &mut refused);
+            }
+        }
+        self.refused.fetch_add(refused.len() as u64, Ordering::Relaxed);
+        for signal in refused {
+            signal.refused.store(true, Ordering::Release);
+            signal.waker.wake();
+        }
+    }
+}
+
+impl Waiting {
+    /// Forgets a body; says whether it was there.
+    fn remove(&mut self, caller: IpAddr, number: u64) -> bool {
+        let Some(own) = self.callers.get_mut(&caller) else { return false };
+        let Some((bytes, _)) = own.bodies.remove(&number) else { return false };
+        own.bytes -= bytes;
+        self.bytes -= bytes;
+        if own.bodies.is_empty() {
+            self.callers.remove(&caller);
+        }
+        true
+    }
+
+    fn refuse_down_to(&mut self, target: usize, refused: &mut Vec<Arc<Signal>>) {
+        while self.bytes > target {
+            let Some((caller, own)) = self.callers.iter_mut().max_by_key(|(_, own)| own.bytes) else {
+                return;
+            };
+            let (caller, half) = (*caller, own.bytes / 2);
+            while self.bytes > target
+                && own.bytes > half
+                && let Some((_, (bytes, signal))) = own.bodies.pop_first()
+            {
+                // A stream that is in use is as good as new.
+                if signal.moved.swap(false, Ordering::Relaxed) {
+                    own.bodies.insert(signal.enter(&mut self.last), (bytes, signal));
+                    continue;
+                }
+                own.bytes -= bytes;
+                self.bytes -= bytes;
+                refused.push(signal);
+            }
+            if own.bodies.is_empty() {
+                self.callers.remove(&caller);
+            }
+        }
+    }
+}
+
+/// Memory that is charged for one body until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bodies: Arc<Bodies>,
+    caller: IpAddr,
+    bytes: usize,
+    waiting: Option<Arc<Signal>>,
+}
+
+impl Held {
+    pub(crate) fn new(bodies: &Arc<Bodies>, peer: Option<&Peer>) -> Self {
+        let caller = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| network_of(peer.ip()));
+        Self { bodies: bodies.clone(), caller, bytes: 0, waiting: None }
+    }
+
+    /// Charges `bytes` instead of what was charged so far.
+    fn charge(&mut self, bytes: usize) -> Result<(), Full> {
+        let more = bytes.saturating_sub(self.bytes);
+        let held = &self.bodies.held;
+        if held.fetch_add(more, Ordering::Relaxed) + more > self.bodies.max && more > 0 {
+            held.fetch_sub(more, Ordering::Relaxed);
+            self.bodies.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Full);
+        }
+        held.fetch_sub(self.bytes.saturating_sub(bytes), Ordering::Relaxed);
+        self.bytes = bytes;
+        if let Some(signal) = &self.waiting {
+            self.bodies.wait(self.caller, bytes, signal);
+        }
+        Ok(())
+    }
+
+    /// Charges a request that has `bytes` of its body.
+    pub(crate) fn charge_request(&mut self, bytes: usize) -> Result<(), Full> {
+        self.charge(REQUEST_BYTES + bytes)
+    }
+
+    /// Charges a stream that has `bytes` of a message.
+    pub(crate) fn charge_stream(&mut self, bytes: usize) -> Result<(), Full> {
+        self.charge(STREAM_BYTES + bytes)
+    }
+
+    /// A message of a stream arrived.
+    pub(crate) fn moved(&self) {
+        if let Some(signal) = &self.waiting {
+            signal.moved.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// More of the body is waited for. An error when others need the memory more.
+    pub(crate) fn wait(&mut self, context: &Context<'_>) -> Result<(), Full> {
+        let signal = self.waiting.get_or_insert_with(|| {
+            let signal = Arc::default();
+            self.bodies.wait(self.caller, self.bytes, &signal);
+            signal
+        });
+        signal.waker.register(context.waker());
+        if signal.refused.load(Ordering::Acquire) { Err(Full) } else { Ok(()) }
+    }
+
+    /// Nothing is waited for any more.
+    pub(crate) fn arrived(&mut self) {
+        if let Some(signal) = self.waiting.take() {
+            let mut waiting = self.bodies.waiting.lock();
+            waiting.remove(self.caller, signal.number.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.arrived();
+        self.bodies.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A whole body, charged as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) bytes: Bytes,
+    pub(crate) held: Option<Held>,
+}
+
+impl Deref for Gathered {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Why a body could not be gathered.
+#[derive(Debug)]
+pub(crate) enum Incomplete {
+    /// It is longer than it may be.
+    TooLarge,
+    /// It broke off.
+    Broken,
+    /// There is no memory for it.
+    Full(Full),
+}
+
+impl From<Full> for Incomplete {
+    fn from(full: Full) -> Self {
+        Self::Full(full)
+    }
+}
+
+/// The whole body of a request from `peer`, if it has at most `bytes_max`. It costs next to nothing when it is there already.
+pub(crate) async fn gather<B: Body<Data = Bytes>>(
+    body: B,
+    bytes_max: usize,
+    bodies: &Arc<Bodies>,
+    peer: Option<&Peer>,
+) -> Result<Gathered, Incomplete> {
+    let mut body = pin!(body);
+    let mut gathering =
+        Gathering { bodies, peer, bytes_max, first: Bytes::new(), buffer: Vec::new(), held: None };
+    poll_fn(|context| {
+        loop {
+            match body.as_mut().poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        gathering.add(data)?;
+                    }
+                    if body.is_end_stream() {
+                        return Poll::Ready(gathering.finish());
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Incomplete::Broken)),
+                Poll::Ready(None) => return Poll::Ready(gathering.finish()),
+                Poll::Pending => {
+                    gathering.wait(context)?;
+                    return Poll::Pending;
+                }
+            }
+        }
+    })
+    .await
+}
+
+/// A body on its way.
+struct Gathering<'a> {
+    bodies: &'a Arc<Bodies>,
+    peer: Option<&'a Peer>,
+    bytes_max: usize,
+    /// The first piece, which mostly is the whole body. It is a part of the connection's buffer.
+    first: Bytes,
+    /// All pieces, once there are several or more are waited for: a small piece must not keep a large buffer.
+    buffer: Vec<u8>,
+    held: Option<Held>,
+}
+
+impl Gathering<'_> {
+    fn held(&mut self) -> &mut Held {
+        self.held.get_or_insert_with(|| Held::new(self.bodies, self.peer))
+    }
+
+    fn add(&mut self, data: Bytes) -> Result<(), Incomplete> {
+        if self.first.len() + self.buffer.len() + data.len() > self.bytes_max {
+            return Err(Incomplete::TooLarge);
+        }
+        if self.first.is_empty() && self.buffer.is_empty() {
+            self.first = data;
+            return Ok(());
+        }
+        let first = std::mem::take(&mut self.first);
+        self.append(&first)?;
+        self.append(&data)
+    }
+
+    fn append(&mut self, data: &[u8]) -> Result<(), Incomplete> {
+        let length = self.buffer.len() + data.len();
+        if length > self.buffer.capacity() {
+            let capacity = length.max((2 * self.buffer.capacity()).min(self.bytes_max));
+            self.held().charge_request(capacity)?;
+            self.buffer.reserve_exact(capacity - self.buffer.len());
+        }
+        self.buffer.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn wait(&mut self, context: &Context<'_>) -> Result<(), Incomplete> {
+        let first = std::mem::take(&mut self.first);
+        self.append(&first)?;
+        let capacity = self.buffer.capacity();
+        let held = self.held();
+        if held.bytes == 0 {
+            held.charge_request(capacity)?;
+        }
+        Ok(held.wait(context)?)
+    }
+
+    fn finish(&mut self) -> Result<Gathered, Incomplete> {
+        let bytes = match std::mem::take(&mut self.first) {
+            first if !first.is_empty() => first,
+            _ => std::mem::take(&mut self.buffer).into(),
+        };
+        if bytes.len() <= FREE_BYTES_MAX {
+            return Ok(Gathered { bytes, held: None });
+        }
+        let held = self.held();
+        held.arrived();
+        // A buffer is charged with its capacity already.
+        if held.bytes == 0 {
+            held.charge(bytes.len())?;
+        }
+        Ok(Gathered { bytes, held: self.held.take() })
+    }
+}
+
+/// Takes what still arrives of a body that is not wanted, for a moment, so that the client sees its answer and the connection
+/// goes on. Not for longer than the memory of such requests allows.
+pub(crate) async fn discard<B: Body<Data = Bytes>>(body: B, bodies: &Arc<Bodies>, peer: Option<&Peer>) {
+    if body.is_end_stream() {
+        return;
+    }
+    let mut body = pin!(body);
+    let (mut read, mut held) = (0, None);
+    let discarded = poll_fn(|context| {
+        loop {
+            match body.as_mut().poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    read += frame.data_ref().map_or(0, |data| data.len() as u64);
+                    if read > DISCARD_BYTES_MAX || body.is_end_stream() {
+                        return Poll::Ready(());
+                    }
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    let held = held.get_or_insert_with(|| Held::new(bodies, peer));
+                    if held.charge_request(0).and_then(|()| held.wait(context)).is_err() {
+                        return Poll::Ready(());
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    });
+    let _ = timeout(DISCARD_TIME_MAX, discarded).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::net::SocketAddr;
+
+    use futures_util::FutureExt;
+    use http_body_util::{Full as Whole, StreamBody};
+    use hyper::body::Frame;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+
+    use super::*;
+
+    type Pieces = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
+    const MAX: usize = 256 * 1024;
+
+    /// A body whose pieces are sent by hand.
+    fn slow() -> (Pieces, impl Body<Data = Bytes, Error = std::io::Error>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (sender, StreamBody::new(UnboundedReceiverStream::new(receiver)))
+    }
+
+    fn send(pieces: &Pieces, length: usize) {
+        pieces.send(Ok(Frame::data(vec![b'x'; length].into()))).unwrap();
+    }
+
+    fn peer(last: u8) -> Peer {
+        SocketAddr::from(([192, 0, 2, last], 1)).into()
+    }
+
+    /// Begins to gather a body of which `length` bytes arrive.
+    async fn begin(
+        bodies: &Arc<Bodies>,
+        last: u8,
+        length: usize,
+    ) -> (Pieces, tokio::task::JoinHandle<Result<Gathered, Incomplete>>) {
+        let (pieces, body) = slow();
+        send(&pieces, length);
+        let (bodies, peer) = (bodies.clone(), peer(last));
+        let task = tokio::spawn(async move { gather(body, MAX, &bodies, Some(&peer)).await });
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        (pieces, task)
+    }
+
+    #[tokio::test]
+    async fn whole_body_is_charged_until_it_is_dropped_and_a_small_one_never() {
+        let bodies = Arc::new(Bodies::new(1 << 20));
+        let whole = |length: usize| Whole::new(Bytes::from(vec![b'x'; length]));
+        let small = gather(whole(1_024), MAX, &bodies, None).await.unwrap();
+        assert_eq!((small.len(), bodies.held()), (1_024, 0));
+        let large = gather(whole(100_000), MAX, &bodies, None).await.unwrap();
+        assert_eq!((large.len(), bodies.held()), (100_000, 100_000));
+        drop(large);
+        assert_eq!(bodies.held(), 0);
+        let too_large = gather(whole(MAX + 1), MAX, &bodies, None).await.unwrap_err();
+        assert!(matches!(too_large, Incomplete::TooLarge));
+    }
+
+    #[tokio::test]
+    async fn body_in_pieces_is_charged_as_it_grows() {
+        let bodies = Arc::new(Bodies::new(1 << 20));
+        let (pieces, task) = begin(&bodies, 1, 10).await;
+        assert_eq!(bodies.held() as usize, REQUEST_BYTES + 10);
+        for _ in 0..99 {
+            send(&pieces, 1_000);
+        }
+        while bodies.held() < 99_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(bodies.held() < 2 * 99_010 + REQUEST_BYTES as u64, "{}", bodies.held());
+        drop(pieces);
+        let gathered = task.await.unwrap().unwrap();
+        assert_eq!(gathered.len(), 99_010);
+        assert!(bodies.waiting.lock().callers.is_empty());
+        drop(gathered);
+        assert_eq!(bodies.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn oldest_bodies_of_the_heaviest_address_are_refused_for_new_ones() {
+        let bodies = Arc::new(Bodies::new(1 << 20));
+        let (other, other_task) = begin(&bodies, 2, 50_000).await;
+        let mut attackers = Vec::new();
+        for _ in 0..40 {
+            attackers.push(begin(&bodies, 1, 50_000).await);
+        }
+        assert!(bodies.refused() > 20, "{}", bodies.refused());
+        assert!(bodies.held() <= 1 << 20);
+        let (last, last_task) = attackers.pop().unwrap();
+        let (_, first_task) = attackers.remove(0);
+        assert!(matches!(first_task.await.unwrap(), Err(Incomplete::Full(_))));
+        drop((last, other));
+        assert_eq!(last_task.await.unwrap().unwrap().len(), 50_000);
+        assert_eq!(other_task.await.unwrap().unwrap().len(), 50_000);
+        drop(attackers);
+    }
+
+    #[tokio::test]
+    async fn what_arrives_whole_has_room_while_others_wait() {
+        let bodies = Arc::new(Bodies::new(1 << 20));
+        let mut waiting = Vec::new();
+        for last in 0..200 {
+            waiting.push(begin(&bodies, last, 50_000).await);
+        }
+        let whole = gather(Whole::new(Bytes::from(vec![b'x'; 100_000])), MAX, &bodies, None);
+        assert!(whole.now_or_never().unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn stream_in_use_outlives_idle_ones() {
+        let bodies = Arc::new(Bodies::new(1 << 20));
+        let context = &mut Context::from_waker(std::task::Waker::noop());
+        let mut streams: Vec<_> = (0..30).map(|_| Held::new(&bodies, None)).collect();
+        for stream in &mut streams {
+            stream.charge_stream(0).unwrap();
+            stream.wait(context).unwrap();
+        }
+        streams[0].moved();
+        let mut later: Vec<_> = (0..12).map(|_| Held::new(&bodies, None)).collect();
+        for stream in &mut later {
+            stream.charge_stream(0).unwrap();
+            stream.wait(context).unwrap();
+        }
+        assert!(streams[0].wait(context).is_ok() && streams[1].wait(context).is_err());
+        drop((streams, later));
+        assert_eq!((bodies.held(), bodies.waiting.lock().bytes), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unwanted_body_is_taken_for_a_moment() {
+        let bodies = Arc::new(Bodies::new(1 << 20));
+        let (pieces, body) = slow();
+        send(&pieces, 10);
+        discard(body, &bodies, None).await;
+        assert_eq!(bodies.held(), 0);
+        assert!(pieces.is_closed());
+    }
+}
