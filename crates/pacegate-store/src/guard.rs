@@ -161,6 +161,10 @@ impl GuardedStore {
         deadline: Duration,
     ) -> Vec<Result<Outcome, StoreError>> {
         self.start_probing();
+        if deadline.is_zero() {
+            let late = || Err(StoreError::unavailable("there is no time left for the store"));
+            return commands.iter().map(|_| late()).collect();
+        }
         let down = self.patient.as_ref().is_some_and(|patient| !patient.breaker.lock().is_closed());
         let Some(turn) = (if down { None } else { self.breaker.turn() }) else {
             let refused =

@@ -55,6 +55,8 @@ pub(crate) struct Tally {
     drains: bool,
     /// How long each step may take, where all of them together have only so long.
     step_timeout: Option<Duration>,
+    /// When all of them must be over: a step that has to wait for a timer takes longer than its part.
+    until: Option<Instant>,
 }
 
 /// What is asked in one step: places of limits, and one cost for all of them.
@@ -186,6 +188,7 @@ impl Tally {
 
     /// Divides the time that is left among steps to come.
     fn divide_time(&mut self, until: Option<Instant>, steps: usize) {
+        self.until = until;
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         self.step_timeout = left.map(|left| left / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
     }
@@ -267,7 +270,7 @@ impl Tally {
             {
                 if caller.is_gone() {
                     // An admission that cannot be delivered is undone, without the caller's budget.
-                    self.step_timeout = None;
+                    (self.step_timeout, self.until) = (None, None);
                     self.give_back_all(stores, &steps[..=index]).await;
                     return Ok(false);
                 }
@@ -328,7 +331,8 @@ impl Tally {
             members().map(|counted| charge(&counted.limit, &counted.identifier, &counted.endpoint)).collect();
         let places: SmallVec<[usize; 4]> = members().map(|counted| counted.limit.store).collect();
         let command = Command { action, charges: &charges, cost: step.cost };
-        let at_most = self.step_timeout.unwrap_or(Duration::MAX);
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let at_most = self.step_timeout.unwrap_or(Duration::MAX).min(left.unwrap_or(Duration::MAX));
         let Outcome::Decided(decision) = stores.apply_within(&command, &places, at_most).await? else {
             return Err(StoreError::unanswered().into());
         };
