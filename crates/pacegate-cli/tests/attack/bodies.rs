@@ -11,7 +11,7 @@ use crate::callers::resident_bytes;
 use crate::process::Service;
 
 /// The memory that the process may have in use at any moment of an attack. Without optimisation, code and futures take more.
-const RESIDENT_MAX: u64 = if cfg!(debug_assertions) { 200_000_000 } else { 150_000_000 };
+const RESIDENT_MAX: u64 = if cfg!(debug_assertions) { 215_000_000 } else { 150_000_000 };
 /// The connections of an attack over gRPC, and the streams of each: as many as `server.max_streams` allows by default.
 const CONNECTIONS: usize = 24;
 const STREAMS: usize = 256;
