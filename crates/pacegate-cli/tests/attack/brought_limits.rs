@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use pacegate_testkit::effort;
 use serde_json::Value;
 
+use crate::callers::alone;
 use crate::process::{Service, file};
 
 /// How many identities each check of a batch has.
@@ -62,6 +63,7 @@ fn innocents(service: &Service, name: &str, endpoint: &str) -> (usize, usize) {
 
 #[test]
 fn ad_hoc_limits_and_idempotency_keys_of_one_caller() {
+    let _alone = alone();
     // In full as many batches as fill a store of the usual size, which is smaller here otherwise.
     let (size, max_keys, places) = effort((100, 2_000, 1_024), (1_000, 1_000_000, 262_144));
     let directory = tempfile::tempdir().unwrap();

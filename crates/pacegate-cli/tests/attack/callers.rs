@@ -4,9 +4,16 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::process::Service;
+
+/// Held by an attack while it runs: they are measured, so they do not run beside each other.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Memory that the process has in use, in bytes.
 pub(crate) fn resident_bytes(service: &Service) -> u64 {

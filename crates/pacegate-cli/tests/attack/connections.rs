@@ -13,7 +13,7 @@ use tokio_stream::StreamExt;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use crate::callers::timed;
+use crate::callers::{alone, timed};
 use crate::process::{Service, file};
 
 /// An innocent caller is answered within this time or not at all: attackers are let go much later.
@@ -74,6 +74,7 @@ fn probe(target: SocketAddr) -> Duration {
 
 #[test]
 fn silent_clients_do_not_shut_out_the_health_probe() {
+    let _alone = alone();
     let (clients, places) = effort((220, 200), (10_100, 10_000));
     let directory = tempfile::tempdir().unwrap();
     let service = start(&directory, &format!("max_connections: {places}, {IDLE}"));
@@ -91,6 +92,7 @@ fn silent_clients_do_not_shut_out_the_health_probe() {
 
 #[test]
 fn slow_clients_of_one_address_do_not_shut_out_others() {
+    let _alone = alone();
     let clients = effort(120, 1_000);
     let directory = tempfile::tempdir().unwrap();
     let service = start(&directory, &format!("max_connections: {}, {IDLE}", effort(100, 1_000)));
@@ -112,6 +114,7 @@ fn slow_clients_of_one_address_do_not_shut_out_others() {
 
 #[test]
 fn idle_streams_do_not_hold_their_places() {
+    let _alone = alone();
     let streams = 100;
     let directory = tempfile::tempdir().unwrap();
     let server = "max_connections: 100, max_connections_per_address: 100, idle_timeout: 1s";

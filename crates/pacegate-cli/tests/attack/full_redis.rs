@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pacegate_testkit::effort;
 use pacegate_testkit::server::RedisServer;
 
-use crate::callers::timed;
+use crate::callers::{alone, timed};
 use crate::process::{Service, file};
 
 const RULES: &str = "
@@ -61,6 +61,7 @@ impl Caller {
 
 #[test]
 fn flood_makes_no_more_keys_than_its_budget() {
+    let _alone = alone();
     let server = RedisServer::start();
     let directory = tempfile::tempdir().unwrap();
     let per_second = 100;
@@ -85,6 +86,7 @@ fn flood_makes_no_more_keys_than_its_budget() {
 
 #[test]
 fn full_redis_frees_no_limited_user() {
+    let _alone = alone();
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let directory = tempfile::tempdir().unwrap();
     let config = file(directory.path(), RULES);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pacegate_testkit::effort;
 use tempfile::TempDir;
 
-use crate::callers::timed;
+use crate::callers::{alone, timed};
 use crate::process::{Service, file, pacegate, started};
 
 /// An admin key that a list of common words has.
@@ -73,6 +73,7 @@ impl Client {
 
 #[test]
 fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
+    let _alone = alone();
     let directory = TempDir::new().unwrap();
     let service = start(&directory, SHORT);
     let mut admin = Client::new(&service);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pacegate_testkit::effort;
 use pacegate_testkit::server::{Postgres, RedisCluster, RedisServer};
 
-use crate::callers::{Caller, quantile, timed};
+use crate::callers::{Caller, alone, quantile, timed};
 use crate::process::{Service, file};
 
 /// A user that is over its limit long before the attack begins.
@@ -142,6 +142,7 @@ fn service(store: &str) -> Service {
 
 #[test]
 fn large_batches_on_redis_leave_single_checks_to_the_store() {
+    let _alone = alone();
     let redis = RedisServer::start();
     let attack = Attack {
         name: "redis",
@@ -155,6 +156,7 @@ fn large_batches_on_redis_leave_single_checks_to_the_store() {
 
 #[test]
 fn large_batches_on_a_cluster_leave_single_checks_to_the_store() {
+    let _alone = alone();
     let cluster = RedisCluster::start(3, 0);
     let pause = Duration::from_millis(100);
     let attack = Attack { name: "cluster", connections: 2, checks: 200, identities: 2, pause };
@@ -163,6 +165,7 @@ fn large_batches_on_a_cluster_leave_single_checks_to_the_store() {
 
 #[test]
 fn large_batches_on_a_database_leave_single_checks_to_the_store() {
+    let _alone = alone();
     let database = Postgres::start();
     let pause = Duration::from_secs(1);
     let attack =

@@ -12,6 +12,7 @@ use pacegate_testkit::REPORT_SPELLINGS;
 use pacegate_testkit::server::free_port;
 use tempfile::TempDir;
 
+use crate::callers::alone;
 use crate::process::{file, pacegate, started};
 
 /// What is in the limited file, and nowhere else.
@@ -115,6 +116,7 @@ fn status(answer: &str) -> &str {
 
 #[test]
 fn every_served_spelling_of_a_limited_path_is_counted_or_refused() {
+    let _alone = alone();
     let directory = TempDir::new().unwrap();
     let root = directory.path().join("root");
     std::fs::create_dir_all(root.join("sub")).unwrap();

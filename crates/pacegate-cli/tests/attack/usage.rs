@@ -9,7 +9,7 @@ use std::time::Duration;
 use pacegate_testkit::effort;
 use serde_json::{Value, json};
 
-use crate::callers::{Caller, quantile, resident_bytes, timed};
+use crate::callers::{Caller, alone, quantile, resident_bytes, timed};
 use crate::process::{Service, file};
 
 const CALLERS: usize = 4;
@@ -75,11 +75,13 @@ fn withstands(name: &str, check: impl Fn(usize) -> Value + Sync) {
 
 #[test]
 fn made_up_identifiers_fill_neither_memory_nor_catalog() {
+    let _alone = alone();
     withstands("identifiers", |number| json!({"user_id": format!("{number:0>1000}"), "endpoint": "/"}));
 }
 
 #[test]
 fn made_up_dimensions_fill_neither_memory_nor_catalog() {
+    let _alone = alone();
     let check = |number| {
         let dimension = format!("made-up-{number:0>56}");
         json!({"dimension": dimension, "identifier": format!("{number:0>900}"), "endpoint": "/"})
@@ -88,7 +90,8 @@ fn made_up_dimensions_fill_neither_memory_nor_catalog() {
 }
 
 #[test]
-fn ten_watchers_leave_checks_alone() {
+fn watchers_leave_checks_alone() {
+    let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let service = start(directory.path());
     // As many identifiers as a node counts apart.
@@ -104,14 +107,14 @@ fn ten_watchers_leave_checks_alone() {
         quantile(&mut took, 0.99)
     };
     let alone = p99();
-    let watching: Vec<TcpStream> = (0..10).map(|_| watch(&service)).collect();
+    // As many as one key may have.
+    let watching: Vec<TcpStream> = (0..8).map(|_| watch(&service)).collect();
     let watched = p99();
-    let events = watching.into_iter().map(events).min().unwrap();
-    assert!(events >= 1, "every watcher got figures");
-    let most = 2 * alone + Duration::from_millis(20);
+    watching.into_iter().for_each(wait_for_figures);
+    let most = 2 * alone + Duration::from_millis(effort(200, 20));
     assert!(watched <= most, "p99 {watched:?} with watchers, {alone:?} without");
     println!(
-        "PASS attack_usage kind=watchers watchers=10 p99_alone_us={} p99_watched_us={}",
+        "PASS attack_usage kind=watchers watchers=8 p99_alone_us={} p99_watched_us={}",
         alone.as_micros(),
         watched.as_micros()
     );
@@ -125,11 +128,13 @@ fn watch(service: &Service) -> TcpStream {
     stream
 }
 
-/// How many figures came so far.
-fn events(mut stream: TcpStream) -> usize {
-    stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let mut text = Vec::new();
-    // Ends with the timeout, as the stream goes on.
-    let _ = stream.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).matches("event: figures").count()
+/// Reads until figures have come.
+fn wait_for_figures(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&text).contains("event: figures") {
+        let length = stream.read(&mut buffer).unwrap();
+        assert_ne!(length, 0, "the watcher was refused: {}", String::from_utf8_lossy(&text));
+        text.extend_from_slice(&buffer[..length]);
+    }
 }
