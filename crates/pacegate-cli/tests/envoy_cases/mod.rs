@@ -431,9 +431,13 @@ pub const CASES: &[Case] = &[
         ],
     },
     Case {
-        name: "negative hits give back",
+        // Here a caller without a key gives nothing back, unless the rule is `refundable`.
+        name: "negative hits without a key give nothing back",
         descriptors: &["{key: a, rate_limit: {unit: minute, requests_per_unit: 5}}"],
-        steps: &[(0, "d: a=1 @4", "OK 1/5"), (0, "d: a=1 @-3", "OK 4/5"), (0, "d: a=1 @4", "OK 0/5"), (0, "d: a=1", "OVER 0/5")],
+        steps: &[
+            (0, "d: a=1 @4", "OK 1/5"), (0, "d: a=1 @-3", "OK 4/5 => OK 1/5"), (0, "d: a=1", "OK 3/5 => OK 0/5"),
+            (0, "d: a=1", "OK 2/5 => OVER 0/5"),
+        ],
     },
     Case {
         name: "a limit that the request brings along",
