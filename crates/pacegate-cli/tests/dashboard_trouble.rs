@@ -109,7 +109,10 @@ async fn whoever_finds_no_place_to_watch_gets_one_when_there_is_one() {
     let others: Vec<TcpStream> = (0..8).map(|_| watch()).collect();
     browser.sign_in("secret").await;
     browser
-        .see_in("#connection", "This key watches 8 times already; close one of those first. Retrying.")
+        .see_in(
+            "#connection",
+            "This key watches 8 times already; close one of those first. Try again in 1 second. Retrying.",
+        )
         .await;
     drop(others);
     browser.see_in("#connection", "Live").await;

@@ -17,7 +17,7 @@ export class ApiError extends Error {
 function plain(status, message, retryAfter) {
   if (status === 0) return 'The service does not answer.';
   const text = message ? sentence(message) : `The service answered with status ${status}.`;
-  return retryAfter ? `${text} Try again in ${retryAfter} seconds.` : text;
+  return retryAfter ? `${text} Try again in ${retryAfter} ${retryAfter === '1' ? 'second' : 'seconds'}.` : text;
 }
 
 function sentence(text) {
