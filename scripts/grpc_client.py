@@ -43,8 +43,8 @@ def refused(call, code, field, what):
 class Envoy:
     """Envoy's rate limit protocol, with the stubs of xds-protos."""
 
-    def __init__(self, channel):
-        self.stub = rls_pb2_grpc.RateLimitServiceStub(channel)
+    def __init__(self, channel, key):
+        self.stub, self.key = rls_pb2_grpc.RateLimitServiceStub(channel), key
 
     @staticmethod
     def descriptor(*entries, hits=None, negative=False, limit=None):
@@ -59,9 +59,9 @@ class Envoy:
             descriptor.limit.requests_per_unit, descriptor.limit.unit = limit
         return descriptor
 
-    def ask(self, *descriptors, domain="edge", hits=0):
+    def ask(self, *descriptors, domain="edge", hits=0, metadata=()):
         request = rls_pb2.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
-        return self.stub.ShouldRateLimit(request, timeout=TIMEOUT)
+        return self.stub.ShouldRateLimit(request, timeout=TIMEOUT, metadata=metadata)
 
     def expect(self, what, descriptors, code, statuses, **options):
         """`statuses` are (code, name, requests per unit, remaining), or (code, remaining) where no limit applies."""
@@ -131,12 +131,10 @@ class Envoy:
             OVER_LIMIT,
             [(OVER_LIMIT, "per-team", 10, 4)],
         )
-        self.expect(
-            "team=red, hits -3: given back",
-            [self.descriptor(("team", "red"), hits=3, negative=True)],
-            OK,
-            [(OK, "per-team", 10, 7)],
-        )
+        back = [self.descriptor(("team", "red"), hits=3, negative=True)]
+        self.expect("team=red, hits -3 without a key: looks only", back, OK, [(OK, "per-team", 10, 4)])
+        key = (("x-api-key", self.key),)
+        self.expect("team=red, hits -3: given back", back, OK, [(OK, "per-team", 10, 7)], metadata=key)
         year = ratelimit_unit_pb2.YEAR
         own = self.descriptor(("team", "own"), limit=(2, year))
         for code, left in ((OK, 1), (OK, 0), (OVER_LIMIT, 0)):
@@ -268,7 +266,7 @@ def test_health(channel):
 def main():
     address, key = sys.argv[1:]
     with grpc.insecure_channel(address) as channel:
-        Envoy(channel).test()
+        Envoy(channel, key).test()
         Pacegate(channel, key).test()
         test_health(channel)
     print("everything was answered as documented")
