@@ -50,20 +50,16 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     stats.trim_start_matches("calls=").split(',').next().unwrap().parse().unwrap_or(0)
 }
 
+/// A take that may be repeated.
+const ONCE: Action<'static> = Action::Take {
+    idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None, sender: None }),
+};
+
 #[tokio::test]
 async fn a_denial_a_peek_and_a_replay_write_nothing() {
     let server = RedisServer::start();
     let store = connect(&server).await;
-    let once = Action::Take {
-        idempotency: Some(Idempotency {
-            caller: "c",
-            key: "k",
-            fingerprint: [7; 16],
-            home: None,
-            sender: None,
-        }),
-    };
-    assert!(decide(&store, once, &all()).await.allowed);
+    assert!(decide(&store, ONCE, &all()).await.allowed);
     assert!(decide(&store, Action::take(), &all()).await.allowed);
     let changes = info(&server, "persistence", "rdb_changes_since_last_save");
     let digest = server.command(&["DEBUG", "DIGEST"]);
@@ -72,7 +68,7 @@ async fn a_denial_a_peek_and_a_replay_write_nothing() {
         assert!(!decide(&store, Action::take(), &[limit]).await.allowed);
     }
     assert!(!decide(&store, Action::peek(), &all()).await.allowed);
-    assert!(decide(&store, once, &all()).await.replayed);
+    assert!(decide(&store, ONCE, &all()).await.replayed);
     assert_eq!(info(&server, "persistence", "rdb_changes_since_last_save"), changes, "nothing to replicate");
     assert_eq!(server.command(&["DEBUG", "DIGEST"]), digest, "no key changed");
 }
@@ -81,16 +77,7 @@ async fn a_denial_a_peek_and_a_replay_write_nothing() {
 async fn every_key_lives_until_its_state_is_fresh() {
     let server = RedisServer::start();
     let store = connect(&server).await;
-    let once = Action::Take {
-        idempotency: Some(Idempotency {
-            caller: "c",
-            key: "k",
-            fingerprint: [7; 16],
-            home: None,
-            sender: None,
-        }),
-    };
-    let decision = decide(&store, once, &all()).await;
+    let decision = decide(&store, ONCE, &all()).await;
     let keys = server.command(&["KEYS", "*"]);
     assert_eq!(keys.lines().count(), 7, "{keys}");
     for key in keys.lines() {
