@@ -108,7 +108,7 @@ impl<S> Filter<S> for Bounded {
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // Of the others nobody is asked again for each line.
+        // Lines that are not bounded are enabled once, without a question for each of them.
         if Self::is_bounded(metadata) { Interest::sometimes() } else { Interest::always() }
     }
 

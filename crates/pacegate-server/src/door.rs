@@ -96,7 +96,7 @@ impl Door {
         Self { listener, places: Arc::new(places) }
     }
 
-    /// Has each connection served by `serve` until `stopping` completes; then nobody listens, what was accepted is finished,
+    /// Has each connection served by `serve` until `stopping` completes; then it stops listening, what was accepted is finished,
     /// and it returns.
     pub async fn serve<F>(
         self,

@@ -151,7 +151,7 @@ struct Admin {
 }
 
 impl Admin {
-    /// What a management method answers when nobody was admitted to it.
+    /// What a management method answers to a caller that was not admitted.
     fn missing() -> ApiError {
         ApiError::new(Code::Unauthenticated, "this operation needs an API key")
     }

@@ -19,7 +19,8 @@ use tokio::time::{Instant, timeout};
 const USERS_MAX: usize = 100_000;
 /// How many users that the catalog knows nothing about are remembered, by their hashes: callers can make up as many and as long ones as they like.
 const ABSENT_MAX: usize = 100_000;
-/// For so long an entry is believed even when users were changed since and nobody can say which, so that frequent imports do not make every check a query.
+/// How long an entry is believed although users were changed and the catalog cannot say which. Frequent imports
+/// must not make every check a query.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// A check does not wait longer for the catalog, which may have to connect first.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(250);

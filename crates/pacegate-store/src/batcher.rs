@@ -129,7 +129,7 @@ impl<T, R> Waiting<T, R> {
                     Err(_) => return Some(filled),
                 },
             };
-            // Callers who went away need no answer, and must not be charged for waiting in vain.
+            // Callers who went away need no answer, and must not be charged after they stopped waiting.
             if next.asked.1.is_closed() {
                 self.weight.fetch_sub(next.weight, Ordering::Relaxed);
             } else if !batch.is_empty() && filled + next.weight > weight_max {

@@ -151,7 +151,7 @@ impl Shared {
         if request.method() == Method::CONNECT {
             return Err(Trouble::Connect);
         }
-        // The upstream may go by another one than whoever stands before the proxy.
+        // With two, the upstream may read another one than a proxy in front of this one did.
         if request.headers().get_all(HOST).iter().nth(1).is_some() {
             return Err(Trouble::Hosts);
         }
