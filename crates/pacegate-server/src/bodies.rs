@@ -27,10 +27,10 @@ use crate::unread::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
 
 /// A body of at most this size that arrived whole is not charged: its request takes more than that itself.
 const FREE_BYTES_MAX: usize = 1024;
-/// What a request takes whose body has not arrived yet, besides that body: its head, its stream and its future.
-const REQUEST_BYTES: usize = 8 * 1024;
-/// What a stream of messages takes besides the message that is on its way: buffers of its decoder and of its answers.
-const STREAM_BYTES: usize = 24 * 1024;
+/// What a request takes whose body has not arrived yet, besides that body: its head, its stream and its future. Measured.
+const REQUEST_BYTES: usize = 20 * 1024;
+/// What a stream of messages takes besides the message that is on its way: buffers of its decoder and of its answers. Measured.
+const STREAM_BYTES: usize = 52 * 1024;
 
 /// The memory that bodies of requests under way may take together.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Bodies {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
-            waiting_max: max / 4 * 3,
+            waiting_max: max / 8 * 3,
             held: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             waiting: Mutex::default(),
@@ -294,7 +294,7 @@ pub(crate) async fn gather<B: Body<Data = Bytes>>(
 ) -> Result<Gathered, Incomplete> {
     let mut body = pin!(body);
     let mut gathering =
-        Gathering { bodies, peer, bytes_max, first: Bytes::new(), buffer: Vec::new(), held: None };
+        Gathering { bodies, peer, bytes_max, first: Bytes::new(), chunks: Chunks::default(), held: None };
     poll_fn(|context| {
         loop {
             match body.as_mut().poll_frame(context) {
@@ -326,8 +326,49 @@ struct Gathering<'a> {
     /// The first piece, which mostly is the whole body. It is a part of the connection's buffer.
     first: Bytes,
     /// All pieces, once there are several or more are waited for: a small piece must not keep a large buffer.
-    buffer: Vec<u8>,
+    chunks: Chunks,
     held: Option<Held>,
+}
+
+/// Bytes in chunks. A body that grows neither copies what it has nor frees it: memory that many bodies free at different
+/// sizes stays with the allocator for a while.
+#[derive(Default)]
+struct Chunks {
+    chunks: Vec<Vec<u8>>,
+    length: usize,
+    capacity: usize,
+}
+
+impl Chunks {
+    /// The largest chunk.
+    const BYTES_MAX: usize = 16 * 1024;
+
+    /// The size of the next chunk for so many bytes: as much as there is already, so that small bodies stay small.
+    fn next(&self, bytes: usize) -> usize {
+        bytes.max(self.capacity).min(Self::BYTES_MAX)
+    }
+
+    /// Fills the last chunk; returns what does not fit.
+    fn fill<'d>(&mut self, data: &'d [u8]) -> &'d [u8] {
+        let Some(last) = self.chunks.last_mut() else { return data };
+        let (fits, rest) = data.split_at(data.len().min(last.capacity() - last.len()));
+        last.extend_from_slice(fits);
+        self.length += fits.len();
+        rest
+    }
+
+    fn add_chunk(&mut self, capacity: usize) {
+        let chunk = Vec::with_capacity(capacity);
+        self.capacity += chunk.capacity();
+        self.chunks.push(chunk);
+    }
+
+    fn into_bytes(mut self) -> Bytes {
+        match self.chunks.len() {
+            0 | 1 => self.chunks.pop().unwrap_or_default().into(),
+            _ => self.chunks.concat().into(),
+        }
+    }
 }
 
 impl Gathering<'_> {
@@ -336,10 +377,10 @@ impl Gathering<'_> {
     }
 
     fn add(&mut self, data: Bytes) -> Result<(), Incomplete> {
-        if self.first.len() + self.buffer.len() + data.len() > self.bytes_max {
+        if self.first.len() + self.chunks.length + data.len() > self.bytes_max {
             return Err(Incomplete::TooLarge);
         }
-        if self.first.is_empty() && self.buffer.is_empty() {
+        if self.first.is_empty() && self.chunks.length == 0 {
             self.first = data;
             return Ok(());
         }
@@ -349,20 +390,21 @@ impl Gathering<'_> {
     }
 
     fn append(&mut self, data: &[u8]) -> Result<(), Incomplete> {
-        let length = self.buffer.len() + data.len();
-        if length > self.buffer.capacity() {
-            let capacity = length.max((2 * self.buffer.capacity()).min(self.bytes_max));
+        let mut rest = self.chunks.fill(data);
+        while !rest.is_empty() {
+            let next = self.chunks.next(rest.len());
+            let capacity = self.chunks.capacity + next;
             self.held().charge_request(capacity)?;
-            self.buffer.reserve_exact(capacity - self.buffer.len());
+            self.chunks.add_chunk(next);
+            rest = self.chunks.fill(rest);
         }
-        self.buffer.extend_from_slice(data);
         Ok(())
     }
 
     fn wait(&mut self, context: &Context<'_>) -> Result<(), Incomplete> {
         let first = std::mem::take(&mut self.first);
         self.append(&first)?;
-        let capacity = self.buffer.capacity();
+        let capacity = self.chunks.capacity;
         let held = self.held();
         if held.bytes == 0 {
             held.charge_request(capacity)?;
@@ -373,14 +415,14 @@ impl Gathering<'_> {
     fn finish(&mut self) -> Result<Gathered, Incomplete> {
         let bytes = match std::mem::take(&mut self.first) {
             first if !first.is_empty() => first,
-            _ => std::mem::take(&mut self.buffer).into(),
+            _ => std::mem::take(&mut self.chunks).into_bytes(),
         };
         if bytes.len() <= FREE_BYTES_MAX {
             return Ok(Gathered { bytes, held: None });
         }
         let held = self.held();
         held.arrived();
-        // A buffer is charged with its capacity already.
+        // Chunks are charged with their capacity already.
         if held.bytes == 0 {
             held.charge(bytes.len())?;
         }

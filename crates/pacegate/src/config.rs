@@ -401,7 +401,7 @@ impl Default for Config {
                 require_key: false,
                 max_connections: 10_000,
                 max_connections_per_address: None,
-                max_streams: 256,
+                max_streams: 128,
                 max_checks_per_second: None,
                 max_request_memory: 64 * 1024 * 1024,
                 idle_timeout: Duration::from_secs(30),

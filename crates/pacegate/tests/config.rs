@@ -426,7 +426,7 @@ fn memory_of_requests_is_read_with_its_unit() {
 fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reported() {
     let defaults = parse("", &[]).unwrap();
     assert_eq!(defaults.server.grpc.unwrap().to_string(), "127.0.0.1:8081");
-    assert_eq!((defaults.server.max_streams, defaults.server.drain_delay), (256, Duration::from_secs(1)));
+    assert_eq!((defaults.server.max_streams, defaults.server.drain_delay), (128, Duration::from_secs(1)));
     assert_eq!(defaults.envoy_store_timeout, Duration::from_millis(12), "Envoy waits for 20 ms");
     let text = "server: {grpc: \"0.0.0.0:9091\", max_streams: 1000, drain_delay: 5s}\nfailure: {envoy_timeout: 7ms}\n";
     let config = parse(text, &[]).unwrap();

@@ -12,7 +12,7 @@ use crate::process::Service;
 
 /// The memory that the process may have in use at any moment of an attack. Without optimisation, code and futures take more.
 const RESIDENT_MAX: u64 = if cfg!(debug_assertions) { 280_000_000 } else { 150_000_000 };
-/// The connections of an attack over gRPC, and the streams of each: as many as `server.max_streams` allows by default.
+/// The connections of an attack over gRPC, and the streams that each tries to open: twice as many as `server.max_streams` allows.
 const CONNECTIONS: usize = 24;
 const STREAMS: usize = 256;
 /// A message that the service would accept if it arrived.
