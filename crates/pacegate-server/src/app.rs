@@ -26,6 +26,7 @@ use tracing::Instrument;
 
 use crate::ad_hoc::IgnoredLimits;
 use crate::auth::{AdminKey, Gate};
+use crate::batches::Batches;
 use crate::bodies::Bodies;
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::forgery;
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) overload: Overload,
     /// The memory of request bodies under way.
     pub(crate) bodies: Arc<Bodies>,
+    pub(crate) batches: Batches,
     pub(crate) skew: Skew,
     pub(crate) refunds: Refunds,
     /// What limits requests may bring along.
@@ -161,6 +163,7 @@ impl App {
             ignored_limits: IgnoredLimits::default(),
             overload: Overload::new(config),
             bodies: Arc::new(Bodies::new(config.server.max_request_memory)),
+            batches: Batches::default(),
             telemetry: Telemetry::new(&limiter, config.metrics),
             limiter,
             started: Instant::now(),

@@ -14,8 +14,8 @@ use crate::trace;
 /// The most checks of one batch, over REST as over gRPC.
 pub(crate) use pacegate_proto::BATCH_CHECKS_MAX as CHECKS_MAX;
 
-/// So many checks of a batch are worked on before other requests get their turn on the thread.
-const AT_ONCE: usize = 32;
+/// So many checks of a batch are worked on before other requests get their turn on the thread: a check can have 16 identities.
+const AT_ONCE: usize = 8;
 
 /// Lets other requests go on, now and then, while work on a batch's checks goes on; `index` counts them.
 pub(crate) async fn between(index: usize) {

@@ -23,6 +23,7 @@ mod ad_hoc;
 mod app;
 mod auth;
 mod batch;
+mod batches;
 mod bodies;
 mod catalog_health;
 mod connection;

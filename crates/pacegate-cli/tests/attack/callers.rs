@@ -15,6 +15,11 @@ pub fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Lets the service have the processor first, as if this thread ran on another machine.
+pub(crate) fn yield_to_service() {
+    rustix::process::setpriority_process(None, 19).unwrap();
+}
+
 /// Memory that the process has in use, in bytes.
 pub(crate) fn resident_bytes(service: &Service) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.process.id())).unwrap();

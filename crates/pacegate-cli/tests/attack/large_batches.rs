@@ -8,7 +8,7 @@ use std::time::Duration;
 use pacegate_testkit::effort;
 use pacegate_testkit::server::{Postgres, RedisCluster, RedisServer};
 
-use crate::callers::{Caller, alone, quantile, timed};
+use crate::callers::{Caller, alone, quantile, timed, yield_to_service};
 use crate::process::{Service, file};
 
 /// A user that is over its limit long before the attack begins.
@@ -83,6 +83,7 @@ fn run(attack: &Attack, service: &Service) {
         for connection in 0..attack.connections {
             let (over, answered, refused, fail_open) = (&over, &answered, &refused, &fail_open);
             scope.spawn(move || {
+                yield_to_service();
                 let mut caller = Caller::connect(service);
                 for round in 0.. {
                     let body = batch(attack.checks, attack.identities, connection * 1_000 + round % 4);

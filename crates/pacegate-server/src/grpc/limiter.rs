@@ -31,7 +31,7 @@ use crate::rest::idempotency_key;
 use crate::trace;
 
 /// The service.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Limiter {
     shared: Arc<Shared>,
 }
@@ -266,7 +266,9 @@ impl rate_limiter_server::RateLimiter for Limiter {
         &self,
         request: Request<BatchCheckRequest>,
     ) -> Result<Response<BatchCheckResponse>, Status> {
-        respond(request, |request| self.batch(request)).await
+        let (limiter, checks) = (self.clone(), request.get_ref().checks.len());
+        let work = async move { respond(request, |request| limiter.batch(request)).await };
+        self.shared.batches.run(checks, work).await
     }
 
     async fn refund(&self, request: Request<RefundRequest>) -> Result<Response<CheckResponse>, Status> {

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::future::join_all;
-use hyper::{Request, StatusCode};
+use hyper::{HeaderMap, Request, StatusCode};
 use pacegate::Check;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -19,8 +19,9 @@ use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::batch::{CHECKS_MAX, Item, Sent, between, decide, identities};
+use crate::bodies::Gathered;
 use crate::openapi::vocabulary::IdempotencyKey;
-use crate::peer::{batch_place, peer};
+use crate::peer::{Peer, batch_place, peer};
 use crate::request_id::request_id;
 use crate::respond::{ApiError, Envelope};
 
@@ -37,6 +38,9 @@ struct BatchRequest<'a> {
     #[schema(value_type = Option<IdempotencyKey>)]
     idempotency_key: Option<Cow<'a, str>>,
 }
+
+/// A check has at least an identity and an endpoint.
+const CHECK_BYTES_MIN: usize = 32;
 
 const FIELDS: [(&str, Kind); 2] = [("checks", Kind::List), ("idempotency_key", Kind::Text)];
 
@@ -92,6 +96,18 @@ pub(super) async fn batch_check(
     shared.gate.admit_check(request.headers(), peer.as_ref(), Need::Check).await?;
     let (headers, body) = read_json(&shared, request, peer.as_ref()).await?;
     let _place = batch_place(peer.as_ref()).await;
+    // How many checks it has is not known before it is read.
+    let checks = body.len() / CHECK_BYTES_MIN;
+    let work = decide_batch(shared.clone(), headers, body, peer);
+    shared.batches.run(checks, work).await
+}
+
+async fn decide_batch(
+    shared: Arc<Shared>,
+    headers: HeaderMap,
+    body: Gathered,
+    peer: Option<Peer>,
+) -> Result<Response, ApiError> {
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
     if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
         return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
