@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use pacegate_core::{Algorithm, Cost, Counter, InvalidLimit, Key, Limit};
+use anyhow::{Context, Result, bail};
+use pacegate_core::{Algorithm, Counter, InvalidLimit, Key, Limit};
 use pacegate_redis::RedisStore;
 use pacegate_store::{Action, Charge, Command, Outcome, Store};
 
@@ -72,10 +72,8 @@ impl Scenario {
             .iter()
             .map(|(counter, limit)| Charge::new(Key::new(counter, user, "/orders"), limit))
             .collect();
-        let command = Command { action: self.action, charges: &charges, cost: Cost::ONE };
-        let mut outcomes = store.apply(std::slice::from_ref(&command), None).await;
-        ensure!(outcomes.len() == 1, "one command has {} outcomes", outcomes.len());
-        match outcomes.pop().context("no outcome")? {
+        let command = Command { action: self.action, charges: &charges };
+        match store.apply(&command, None).await {
             Ok(Outcome::Decided(decision)) => Ok(decision.allowed),
             Ok(other) => bail!("not a decision: {other:?}"),
             Err(error) => Err(error).context("the store failed"),

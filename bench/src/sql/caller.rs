@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
 use pacegate_sql::SqlStore;
-use pacegate_store::{Action, Charge, Command, Outcome, Store};
+use pacegate_store::{Charge, Command, Outcome, Store};
 use tokio::task::JoinSet;
 
 use super::naive::Naive;
@@ -70,10 +70,8 @@ impl Check {
     }
 
     async fn ask(&self, user: &str, cost: Cost) -> Result<bool> {
-        let charges = [Charge::new(Key::new(&self.counter, user, "/orders"), &self.limit)];
-        let command = Command { action: Action::take(), charges: &charges, cost };
-        let mut outcomes = self.store.apply(std::slice::from_ref(&command), None).await;
-        match outcomes.pop().context("no outcome")? {
+        let charge = Charge::new(Key::new(&self.counter, user, "/orders"), &self.limit);
+        match self.store.apply(&Command::take(&[Charge { cost, ..charge }]), None).await {
             Ok(Outcome::Decided(decision)) => Ok(decision.allowed),
             Ok(other) => bail!("not a decision: {other:?}"),
             Err(error) => Err(error).context("the store failed"),

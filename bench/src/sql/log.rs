@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pacegate_core::{Algorithm, Cost, Counter, Evaluation, Key, Limit, Timestamp};
 use pacegate_sql::{SqlOptions, SqlStore};
-use pacegate_store::{Action, Charge, Command, Outcome, Store};
+use pacegate_store::{Charge, Command, Outcome, Store};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -194,8 +194,7 @@ async fn dense(database: &Database, scenario: Scenario, connections: usize) -> R
 async fn ask(store: &SqlStore, limit: &Limit, user: &str) -> Result<bool> {
     let counter = Counter::new("log", "user", "*");
     let charges = [Charge::new(Key::new(&counter, user, ""), limit)];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    match store.apply(std::slice::from_ref(&command), None).await.pop().context("no outcome")? {
+    match store.apply(&Command::take(&charges), None).await {
         Ok(Outcome::Decided(decision)) => Ok(decision.allowed),
         Ok(other) => bail!("not a decision: {other:?}"),
         Err(error) => Err(error).context("the store failed"),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use pacegate::identity::{self, InvalidIdentity, NAME_LENGTH_MAX};
-use pacegate::{Algorithm, InvalidRule, Limit, Numbers, PLAN_LIMITS_MAX, Rule};
+use pacegate::{Algorithm, InvalidRule, Limit, LimitOverride, PLAN_LIMITS_MAX, PlanLimit, Rule};
 
 use crate::error::CatalogError;
 
@@ -60,14 +60,14 @@ pub(crate) fn check_rule(rule: &Rule) -> Result<Cow<'_, Rule>, CatalogError> {
 }
 
 /// Whatever the algorithm is that the numbers will be used with.
-pub(crate) fn check_numbers(numbers: &Numbers) -> Result<(), CatalogError> {
+pub(crate) fn check_numbers(numbers: &LimitOverride) -> Result<(), CatalogError> {
     let window = numbers.window.unwrap_or(Duration::from_secs(1));
     let limit = Limit::try_new(Algorithm::TokenBucket, numbers.quota, window);
     let checked = limit.and_then(|limit| numbers.burst.map_or(Ok(limit), |burst| limit.with_burst(burst)));
     checked.map(drop).map_err(|error| CatalogError::invalid(error.field(), error.to_string()))
 }
 
-pub(crate) fn check_custom_limits(limits: &[(String, Numbers)]) -> Result<(), CatalogError> {
+pub(crate) fn check_custom_limits(limits: &[(String, LimitOverride)]) -> Result<(), CatalogError> {
     let mut names = HashSet::new();
     for (rule, numbers) in limits {
         check_name("custom_limits", rule)?;
@@ -83,15 +83,19 @@ pub(crate) fn check_custom_limits(limits: &[(String, Numbers)]) -> Result<(), Ca
     Ok(())
 }
 
-/// Limits of one algorithm and window would share a counter.
-pub(crate) fn check_plan(limits: &[Limit]) -> Result<(), CatalogError> {
+/// Limits of one algorithm, window and unit would share a counter.
+pub(crate) fn check_plan(limits: &[PlanLimit]) -> Result<(), CatalogError> {
     if !(1..=PLAN_LIMITS_MAX).contains(&limits.len()) {
         let message = format!("limits must have 1 to {PLAN_LIMITS_MAX} entries");
         return Err(CatalogError::invalid("limits", message));
     }
     let mut shapes = HashSet::new();
-    for limit in limits {
-        if !shapes.insert((limit.algorithm(), limit.window())) {
+    for PlanLimit { limit, unit, .. } in limits {
+        if let Some(Err(invalid)) = unit.as_deref().map(identity::check_unit) {
+            return Err(CatalogError::invalid("limits", format!("unit {invalid}")));
+        }
+        let unit = unit.as_deref().filter(|unit| *unit != identity::REQUESTS);
+        if !shapes.insert((limit.algorithm(), limit.window(), unit)) {
             let message = format!("limits has two {} limits over {:?}", limit.algorithm(), limit.window());
             return Err(CatalogError::invalid("limits", message));
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Limit, Numbers, Rule, Scope};
+use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit, Rule, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,6 +16,10 @@ struct KeptLimit {
     quota: u64,
     window_micros: u64,
     burst: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -27,19 +31,30 @@ struct KeptNumbers {
 }
 
 /// The limits of a plan, for its row.
-pub(crate) fn write_limits(limits: &[Limit]) -> Result<String, CatalogError> {
-    let kept = limits.iter().map(|limit| KeptLimit {
+pub(crate) fn write_limits(limits: &[PlanLimit]) -> Result<String, CatalogError> {
+    let kept = limits.iter().map(|PlanLimit { limit, unit, cost }| KeptLimit {
         algorithm: limit.algorithm().name().to_owned(),
         quota: limit.quota().into(),
         window_micros: whole_micros(limit.window()),
         burst: limit.capacity().into(),
+        unit: unit.clone(),
+        cost: cost.map(|cost| cost.get().into()),
     });
     written(&kept.collect::<Vec<_>>())
 }
 
-pub(crate) fn read_limits(text: &str) -> Result<Vec<Limit>, CatalogError> {
+pub(crate) fn read_limits(text: &str) -> Result<Vec<PlanLimit>, CatalogError> {
     let kept: Vec<KeptLimit> = serde_json::from_str(text).map_err(unreadable)?;
-    kept.iter().map(|kept| limit(&kept.algorithm, kept.quota, kept.window_micros, kept.burst)).collect()
+    let plan_limit = |kept: KeptLimit| {
+        let limit = limit(&kept.algorithm, kept.quota, kept.window_micros, kept.burst)?;
+        Ok(PlanLimit { limit, unit: kept.unit, cost: cost(kept.cost)? })
+    };
+    kept.into_iter().map(plan_limit).collect()
+}
+
+/// A cost, if there is one.
+pub(crate) fn cost(kept: Option<u64>) -> Result<Option<Cost>, CatalogError> {
+    kept.map(Cost::try_new).transpose().map_err(unreadable)
 }
 
 /// A limit from the columns or fields it is kept in.
@@ -55,7 +70,7 @@ pub(crate) fn limit(
 }
 
 /// A user's own limits, for the row.
-pub(crate) fn write_custom_limits(limits: &[(String, Numbers)]) -> Result<String, CatalogError> {
+pub(crate) fn write_custom_limits(limits: &[(String, LimitOverride)]) -> Result<String, CatalogError> {
     let kept = limits.iter().map(|(rule, numbers)| KeptNumbers {
         rule: rule.clone(),
         quota: numbers.quota,
@@ -65,9 +80,9 @@ pub(crate) fn write_custom_limits(limits: &[(String, Numbers)]) -> Result<String
     written(&kept.collect::<Vec<_>>())
 }
 
-pub(crate) fn read_custom_limits(text: &str) -> Result<Vec<(String, Numbers)>, CatalogError> {
+pub(crate) fn read_custom_limits(text: &str) -> Result<Vec<(String, LimitOverride)>, CatalogError> {
     let kept: Vec<KeptNumbers> = serde_json::from_str(text).map_err(unreadable)?;
-    let numbers = |kept: &KeptNumbers| Numbers {
+    let numbers = |kept: &KeptNumbers| LimitOverride {
         quota: kept.quota,
         window: kept.window_micros.map(Duration::from_micros),
         burst: kept.burst,
@@ -81,14 +96,15 @@ pub(crate) fn read_custom_limits(text: &str) -> Result<Vec<(String, Numbers)>, C
 
 pub(crate) fn rule(stored: &StoredRule) -> Value {
     let StoredRule { rule_id, rule, policy, version, .. } = stored;
-    let Rule { name, dimension, identifier, tier, endpoint, method, limit, .. } = rule;
+    let Rule { name, dimension, identifier, tier, endpoint, methods, limit, .. } = rule;
     json!({
         "rule_id": rule_id, "version": version, "name": name, "dimension": dimension, "identifier": identifier,
-        "tier": tier, "endpoint_pattern": endpoint.as_str(), "method": method,
+        "tier": tier, "endpoint_pattern": endpoint.as_str(), "method": methods.as_text(),
         "algorithm": limit.algorithm().name(), "limit": limit.quota(),
         "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
         "mode": rule.mode.name(), "counter": scope(rule.scope), "store": rule.store,
-        "on_store_error": rule.on_store_error.map(|mode| mode.name()),
+        "on_store_error": rule.on_store_error.map(|mode| mode.name()), "unlimited": rule.unlimited,
+        "unit": rule.unit, "cost": rule.cost.map(|cost| cost.get()), "overdraw": rule.overdraw,
         "policy": policy.map(|policy| json!({
             "refillRate": policy.refill_rate, "windowSeconds": policy.window_seconds,
         })),
@@ -96,9 +112,9 @@ pub(crate) fn rule(stored: &StoredRule) -> Value {
 }
 
 pub(crate) fn plan(plan: &StoredPlan) -> Value {
-    let limit = |limit: &Limit| {
+    let limit = |PlanLimit { limit, unit, cost }: &PlanLimit| {
         json!({
-            "algorithm": limit.algorithm().name(), "limit": limit.quota(),
+            "unit": unit, "cost": cost.map(|cost| cost.get()), "algorithm": limit.algorithm().name(), "limit": limit.quota(),
             "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
         })
     };
@@ -134,7 +150,7 @@ pub(crate) fn key(key: &StoredKey) -> Value {
     })
 }
 
-fn numbers(numbers: &Numbers) -> Value {
+fn numbers(numbers: &LimitOverride) -> Value {
     let (window, burst) = (numbers.window.map(seconds), numbers.burst);
     json!({ "limit": numbers.quota, "window_seconds": window, "burst_capacity": burst })
 }

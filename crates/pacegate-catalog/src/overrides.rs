@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Numbers, Timestamp};
+use pacegate::{LimitOverride, Timestamp};
 use sqlx::any::AnyRow;
 use uuid::Uuid;
 
@@ -163,7 +163,7 @@ pub(crate) fn read(row: &AnyRow) -> Result<Override, CatalogError> {
         override_id: column(row, 0)?,
         user_id: column(row, 1)?,
         rule: column(row, 2)?,
-        numbers: Numbers {
+        numbers: LimitOverride {
             quota: unsigned(column(row, 3)?)?,
             window: optional(4)?.map(Duration::from_micros),
             burst: optional(5)?,

@@ -1,6 +1,6 @@
 //! Plans in the catalog.
 
-use pacegate::Limit;
+use pacegate::PlanLimit;
 use sqlx::any::AnyRow;
 
 use crate::audit::Entry;
@@ -54,7 +54,7 @@ impl Catalog {
         &self,
         actor: &Actor,
         name: &str,
-        limits: &[Limit],
+        limits: &[PlanLimit],
         expected: Option<Expected>,
     ) -> Result<(StoredPlan, bool), CatalogError> {
         check_name("name", name)?;
@@ -98,7 +98,7 @@ impl Catalog {
 async fn put(
     change: &mut Change<'_>,
     name: &str,
-    limits: &[Limit],
+    limits: &[PlanLimit],
     expected: Option<Expected>,
 ) -> Result<(StoredPlan, bool), CatalogError> {
     let before = find(change, name).await?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use pacegate::{Limit, Numbers, Rule, Timestamp};
+use pacegate::{LimitOverride, PlanLimit, Rule, Timestamp};
 
 /// A rule with what the catalog knows about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct StoredRule {
     pub rule_id: String,
     /// The rule.
     pub rule: Rule,
-    /// Numbers of a policy that its limit has no place for.
+    /// LimitOverride of a policy that its limit has no place for.
     pub policy: Option<PolicyDetail>,
     /// Grows by one with every change.
     pub version: i64,
@@ -39,7 +39,7 @@ pub struct StoredPlan {
     /// The plan's name.
     pub name: String,
     /// Its limits.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<PlanLimit>,
     /// Grows by one with every change.
     pub version: i64,
     /// When it was changed last.
@@ -54,7 +54,7 @@ pub struct User {
     /// The tier.
     pub tier: Option<String>,
     /// Limits of their own, by the name of the rule.
-    pub custom_limits: Vec<(String, Numbers)>,
+    pub custom_limits: Vec<(String, LimitOverride)>,
     /// Grows by one with every change.
     pub version: i64,
     /// When it was changed last.
@@ -67,12 +67,12 @@ pub struct UserChange {
     /// The new tier; `Some(None)` removes it.
     pub tier: Option<Option<String>>,
     /// The new custom limits, in place of all those before.
-    pub custom_limits: Option<Vec<(String, Numbers)>>,
+    pub custom_limits: Option<Vec<(String, LimitOverride)>>,
 }
 
 impl UserChange {
     /// Replaces tier and custom limits.
-    pub fn all(tier: Option<&str>, custom_limits: &[(String, Numbers)]) -> Self {
+    pub fn all(tier: Option<&str>, custom_limits: &[(String, LimitOverride)]) -> Self {
         Self { tier: Some(tier.map(str::to_owned)), custom_limits: Some(custom_limits.to_vec()) }
     }
 }
@@ -87,7 +87,7 @@ pub struct Override {
     /// Which rules it replaces the numbers of.
     pub rule: String,
     /// The numbers.
-    pub numbers: Numbers,
+    pub numbers: LimitOverride,
     /// Why somebody made it.
     pub reason: Option<String>,
     /// From when on it does not hold any more.
@@ -202,7 +202,7 @@ pub struct NewOverride {
     /// Which rules it replaces the numbers of.
     pub rule: String,
     /// The numbers.
-    pub numbers: Numbers,
+    pub numbers: LimitOverride,
     /// Why somebody makes it.
     pub reason: Option<String>,
     /// From when on it does not hold any more.

@@ -225,7 +225,7 @@ impl Sources {
                 );
                 continue;
             }
-            builder = builder.plan(&plan.name, plan.limits.iter().copied());
+            builder = builder.plan(&plan.name, plan.limits.iter().cloned());
         }
         builder
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use pacegate::{FailureMode, Mode, Pattern, Rule, Scope, Timestamp};
+use pacegate::{FailureMode, Methods, Mode, Pattern, Rule, Scope, Timestamp};
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 
@@ -34,6 +34,9 @@ struct Definition<'a> {
     endpoint: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     method: Option<String>,
+    /// Instead of a method, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    methods: Vec<String>,
     #[serde(borrow)]
     algorithm: Cow<'a, str>,
     quota: u64,
@@ -47,6 +50,14 @@ struct Definition<'a> {
     store: Option<String>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     on_store_error: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unlimited: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    overdraw: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     policy: Option<Policy>,
 }
@@ -65,19 +76,22 @@ pub(crate) fn variant_key(rule: &Rule) -> String {
         .optional(rule.identifier.as_deref())
         .optional(rule.tier.as_deref())
         .text(&rule.endpoint.canonical())
-        .optional(rule.method.as_deref())
+        .optional(rule.methods.as_text())
         .hexadecimal()
 }
 
 /// The rule for the column `definition_json`.
 pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String, CatalogError> {
+    let mut methods: Vec<String> = rule.methods.iter().map(str::to_owned).collect();
+    let method = if methods.len() == 1 { methods.pop() } else { None };
     json::written(&Definition {
         name: rule.name.clone(),
         dimension: rule.dimension.clone(),
         identifier: rule.identifier.clone(),
         tier: rule.tier.clone(),
         endpoint: rule.endpoint.as_str().into(),
-        method: rule.method.clone(),
+        method,
+        methods,
         algorithm: rule.limit.algorithm().name().into(),
         quota: rule.limit.quota().into(),
         window_micros: whole_micros(rule.limit.window()),
@@ -86,6 +100,10 @@ pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String,
         counter: json::scope(rule.scope).into(),
         store: rule.store.clone(),
         on_store_error: rule.on_store_error.map(|mode| mode.name().into()),
+        unlimited: rule.unlimited,
+        unit: rule.unit.clone(),
+        cost: rule.cost.map(|cost| cost.get().into()),
+        overdraw: rule.overdraw,
         policy: policy
             .map(|PolicyDetail { refill_rate, window_seconds }| Policy { refill_rate, window_seconds }),
     })
@@ -126,14 +144,20 @@ fn defined(text: &str) -> Result<(Rule, Option<PolicyDetail>), CatalogError> {
     let limit = json::limit(&definition.algorithm, quota, window_micros, burst)?;
     let on_store_error =
         definition.on_store_error.map(|word| named(&FAILURE_MODES, FailureMode::name, &word)).transpose()?;
+    let methods = definition.method.iter().chain(&definition.methods).map(String::as_str);
+    let methods = Methods::try_new(methods).map_err(unreadable)?;
     let rule = Rule {
         name: definition.name,
         dimension: definition.dimension,
         identifier: definition.identifier,
         tier: definition.tier,
         endpoint: Pattern::parse(&definition.endpoint).map_err(unreadable)?,
-        method: definition.method,
+        methods,
         limit,
+        unlimited: definition.unlimited,
+        unit: definition.unit,
+        cost: json::cost(definition.cost)?,
+        overdraw: definition.overdraw,
         mode: named(&MODES, Mode::name, &definition.mode)?,
         scope: named(&SCOPES, json::scope, &definition.counter)?,
         store: definition.store,

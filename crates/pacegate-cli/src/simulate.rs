@@ -28,7 +28,7 @@ const TIERS_BYTES_MAX: u64 = 1 << 30;
   pacegate simulate --rules pacegate.yaml --rules-b stricter.yaml --log access.log.1.gz access.log --html report.html
   pacegate simulate --rules pacegate.yaml --log app.jsonl --map user=account.id,endpoint=http.path,tenant=org
 
-Parts of a request for --map: time, endpoint, method, request (like `GET /a HTTP/1.1`), status, cost, tier; any other word is a
+Parts of a request for --map: time, endpoint, method, request (like `GET /a HTTP/1.1`), status, cost, cost.UNIT (like cost.tokens), tier; any other word is a
 dimension, like user, ip, apikey or tenant. `--map user=` leaves a part out. In access logs the fields are address, ident, user,
 time, request, status, bytes, referer, agent, and extra1 to extra9 for what follows.")]
 pub(crate) struct Simulate {

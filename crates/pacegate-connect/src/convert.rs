@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Answer, Check, CheckError, Decision, Limit, NamedLimit, Reason, Standing, StoreError, Timestamp, Why,
+    Answer, Check, CheckError, Decision, Limit, LimitSource, NamedLimit, Reason, Standing, StoreError,
+    Timestamp,
 };
 use pacegate_core::Answers;
 use pacegate_proto::v1::{self, CheckRequest, CheckResponse, Identity, LimitAnswer};
@@ -24,6 +25,7 @@ pub(crate) fn request(check: &Check<'_>) -> CheckRequest {
         endpoint: check.endpoint.unwrap_or_default().to_owned(),
         method: check.method.unwrap_or_default().to_owned(),
         cost: check.cost.get(),
+        costs: check.costs().iter().map(|(unit, cost)| ((*unit).to_owned(), cost.get())).collect(),
         plans: check.plans().iter().map(|plan| (*plan).to_owned()).collect(),
         limit: check.own_limit().map(|limit| message(&limit)),
         idempotency_key: check.idempotency_key().unwrap_or_default().to_owned(),
@@ -53,6 +55,9 @@ pub(crate) fn taken(decision: &Decision) -> CheckResponse {
         shadow: answer.shadow,
         why: named.why.name().to_owned(),
         decided_at_us: answer.at.map(Timestamp::as_micros),
+        reset_at_us: answer.reset_at.map(Timestamp::as_micros),
+        uncharged: answer.uncharged,
+        unit: named.unit.as_deref().unwrap_or_default().to_owned(),
         ..LimitAnswer::default()
     };
     CheckResponse {
@@ -103,12 +108,18 @@ fn own_answer(own: LimitAnswer) -> Option<(NamedLimit, Answer)> {
     answer.retry_at = own.retry_at_us.map(Timestamp::from_micros);
     answer.reason = Reason::parse(&own.reason);
     answer.at = own.decided_at_us.map(Timestamp::from_micros);
+    answer.uncharged = own.uncharged;
     (answer.standing, answer.previous_standing) = (standing, standing);
     if let Some(position) = own.queue_position {
         answer.set_queue(Duration::from_micros(own.delay_us.unwrap_or_default()), position);
     }
-    let mut named =
-        NamedLimit::reported(&own.rule, &own.dimension, limit, Why::parse(&own.why).unwrap_or(Why::Anyone));
+    let mut named = NamedLimit::reported(
+        &own.rule,
+        &own.dimension,
+        limit,
+        LimitSource::parse(&own.why).unwrap_or(LimitSource::Anyone),
+    );
+    named.unit = Some(own.unit).filter(|unit| !unit.is_empty()).map(Into::into);
     if own.shadow {
         named.mode = pacegate::Mode::Shadow;
     }

@@ -96,7 +96,7 @@ impl FromConfig for Limiter {
             Some(service) => {
                 let service = Service::new(service, config.store_timeout)?;
                 let local = config.limiter_with(pacegate::Stores::default())?;
-                Ok(local.elsewhere(std::sync::Arc::new(service), config.failure_mode))
+                Ok(local.with_remote(std::sync::Arc::new(service), config.failure_mode))
             }
         }
     }

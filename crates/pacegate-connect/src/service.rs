@@ -107,15 +107,9 @@ impl Service {
     /// Decides on each of the checks with one call.
     async fn check_batch(
         &self,
-        mut checks: Vec<CheckRequest>,
+        checks: Vec<CheckRequest>,
     ) -> Result<Vec<Result<Decision, CheckError>>, CheckError> {
         let size = checks.len();
-        if size == 1
-            && let Some(only) = checks.pop()
-        {
-            let response = self.call(|mut client| async move { client.check_rate_limit(only).await }).await?;
-            return Ok(vec![decision(response)]);
-        }
         let batch = BatchCheckRequest { checks, ..Default::default() };
         let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
         let result = |result: v1::CheckResult| match result.result {
@@ -221,6 +215,13 @@ fn failed_item(error: v1::Error) -> CheckError {
 }
 
 impl Remote for Service {
+    fn check<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
+        Box::pin(async move {
+            let request = request(check);
+            decision(self.call(|mut client| async move { client.check_rate_limit(request).await }).await?)
+        })
+    }
+
     fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a> {
         Box::pin(async move {
             let mut decisions = Vec::with_capacity(checks.len());
@@ -253,7 +254,17 @@ impl Remote for Service {
     fn peek<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
         Box::pin(async move {
             let CheckRequest {
-                identifier, endpoint, custom_dimension, method, plans, limit, also, cost, ..
+                identifier,
+                endpoint,
+                custom_dimension,
+                method,
+                plans,
+                limit,
+                also,
+                cost,
+                tier,
+                costs,
+                ..
             } = request(check);
             let quota = QuotaRequest {
                 identifier,
@@ -264,6 +275,8 @@ impl Remote for Service {
                 limit,
                 also,
                 cost,
+                tier,
+                costs,
                 with_limits: true,
                 ..Default::default()
             };
@@ -275,8 +288,9 @@ impl Remote for Service {
 
     fn reset<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Timestamp> {
         Box::pin(async move {
-            let CheckRequest { identifier, endpoint, custom_dimension, method, plans, also, limit, .. } =
-                request(check);
+            let CheckRequest {
+                identifier, endpoint, custom_dimension, method, plans, also, limit, tier, ..
+            } = request(check);
             let reset = ResetRequest {
                 identifier,
                 endpoint,
@@ -285,6 +299,7 @@ impl Remote for Service {
                 plans,
                 also,
                 limit,
+                tier,
                 ..Default::default()
             };
             let response = self.call(|mut client| async move { client.reset_limit(reset).await }).await?;

@@ -20,6 +20,7 @@ plans:
   gold: [{algorithm: fixed_window, limit: 5, window: 60s}]
   daily: [{algorithm: sliding_log, limit: 8, window: 1d}]
   leaky: [{algorithm: leaky_bucket, limit: 1, window: 1s, burst: 3}]
+  chat: [{algorithm: fixed_window, limit: 50, window: 60s}, {algorithm: gcra, limit: 900, window: 60s, unit: tokens}]
 rules:
   - {name: per-user, dimension: user, endpoint: "/api/{*rest}", algorithm: token_bucket, limit: 10, window: 1s}
   - {name: watch, dimension: user, endpoint: "/api/{*rest}", mode: shadow, algorithm: gcra, limit: 1, window: 60s}
@@ -99,6 +100,7 @@ async fn a_program_cannot_tell_who_decides() {
         Check::new("user", "u").endpoint("/api/orders").cost(Cost::try_new(3).unwrap()),
         Check::key("k").limit(ad_hoc),
         Check::new("user", "u").endpoint("/elsewhere"),
+        Check::key("k").plan("chat").cost_in("tokens", Cost::try_new(250).unwrap()),
     ];
     for round in 0..120_usize {
         for clock in &clocks {

@@ -24,9 +24,11 @@ pub(crate) use token_bucket::Bucket;
 pub(crate) trait Counting: Copy {
     /// What cost would still be allowed now, rounded down.
     fn remaining(&self, limit: &Limit) -> u32;
+    /// What a charge that needs no room may take: until twice the capacity is in use, which bounds the debt to one capacity.
+    fn room_with_debt(&self, limit: &Limit) -> u32;
     /// Whether `cost`, which is at most the capacity, has room now.
     fn fits(&self, limit: &Limit, cost: Cost) -> bool;
-    /// The reading after `cost`, which fits, has been taken.
+    /// The reading after `cost`, which fits or is within the room with debt, has been taken.
     fn charged(&self, limit: &Limit, cost: Cost) -> Self;
     /// When the whole capacity is back if nothing more comes, in microseconds; `None` when it is there already.
     fn reset_at(&self, limit: &Limit) -> Option<u64>;
@@ -98,6 +100,17 @@ impl Counting for Reading {
             Self::FixedWindow(window) => window.remaining(limit),
             Self::SlidingLog(log) => log.remaining(limit),
             Self::SlidingCounter(counter) => counter.remaining(limit),
+        }
+    }
+
+    fn room_with_debt(&self, limit: &Limit) -> u32 {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
+                bucket.room_with_debt(limit)
+            }
+            Self::FixedWindow(window) => window.room_with_debt(limit),
+            Self::SlidingLog(log) => log.room_with_debt(limit),
+            Self::SlidingCounter(counter) => counter.room_with_debt(limit),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// What a request takes from a limit: 1 to [`Cost::MAX`].
+/// What a charge takes from a limit: 1 to [`Cost::MAX`], or [`Cost::ZERO`] to look without charging.
 ///
 /// ```
 /// use pacegate_core::Cost;
@@ -15,7 +15,9 @@ use thiserror::Error;
 pub struct Cost(u32);
 
 impl Cost {
-    /// The cost of a request that says nothing about it.
+    /// Takes nothing. A charge of this cost is admitted where a cost of 1 would be.
+    pub const ZERO: Self = Self(0);
+    /// The cost of a request that does not name one.
     pub const ONE: Self = Self(1);
     /// The largest cost; a larger one could never be admitted by any valid limit.
     pub const MAX: Self = Self(1_000_000_000);
@@ -35,6 +37,24 @@ impl Cost {
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
+    }
+
+    /// Whether nothing is taken.
+    #[inline]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The same cost, at most `max`.
+    #[inline]
+    pub(crate) const fn at_most(self, max: u32) -> Self {
+        if self.0 < max { self } else { Self(max) }
+    }
+
+    /// What is left of it when `part` is not taken.
+    #[must_use]
+    pub const fn less(self, part: u32) -> Self {
+        Self(self.0.saturating_sub(part))
     }
 }
 

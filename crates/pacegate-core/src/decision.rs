@@ -66,6 +66,8 @@ pub struct Answer {
     pub retry_at: Option<Timestamp>,
     /// Why it is denied.
     pub reason: Option<Reason>,
+    /// What was not charged of the cost, because more would exceed a debt of one capacity.
+    pub uncharged: u32,
     /// When it was decided, for a limit that is kept apart from the others of its request; `None` when that is [`Decision::at`].
     pub at: Option<Timestamp>,
     /// How close the key is to its limit.
@@ -92,6 +94,7 @@ impl Answer {
             reset_at: Some(reset_at),
             retry_at: None,
             reason: None,
+            uncharged: 0,
             at: None,
             standing: stored,
             previous_standing: stored,

@@ -1,6 +1,7 @@
 //! One request against one limit: looked at first, charged only once every limit of the request agrees.
 
 use crate::algorithm::{Counting, Reading, queue};
+use crate::chain::{Demand, Fit};
 use crate::cost::Cost;
 use crate::decision::{Answer, Reason, Taken};
 use crate::limit::Limit;
@@ -27,7 +28,12 @@ use crate::time::Timestamp;
 pub struct Evaluation<'a> {
     limit: &'a Limit,
     now: Timestamp,
-    cost: Cost,
+    /// What must fit.
+    needed: Cost,
+    /// What is taken if the request is admitted; less than asked for where that would exceed the debt bound.
+    amount: Cost,
+    /// What is not taken of the cost for that reason.
+    uncharged: u32,
     reading: Reading,
     /// As stored at the last charge.
     stored: Standing,
@@ -38,19 +44,36 @@ impl<'a> Evaluation<'a> {
     /// Looks at `state` (absent means fresh) as it is at `now`. Changes nothing.
     #[inline]
     pub fn new(limit: &'a Limit, state: Option<&State>, now: Timestamp, cost: Cost) -> Self {
+        Self::of(&Demand::new(limit, cost), state, now)
+    }
+
+    /// The same for a charge that may need less room than its cost.
+    #[inline]
+    pub fn of(demand: &Demand<'a>, state: Option<&State>, now: Timestamp) -> Self {
+        let Demand { limit, cost, fit, .. } = *demand;
         let state = state.filter(|state| state.belongs_to(limit));
         let reading = match state {
             Some(ahead) if ahead.lies_ahead(now) => Reading::new(limit, Some(&ahead.moved_to(now)), now),
             state => Reading::new(limit, state, now),
         };
-        let fits = cost.get() <= limit.capacity() && reading.fits(limit, cost);
-        Self { limit, now, cost, reading, stored: state.map_or(Standing::Normal, State::standing), fits }
+        let stored = state.map_or(Standing::Normal, State::standing);
+        let needed = if fit == Fit::Whole && !cost.is_zero() { cost } else { Cost::ONE };
+        let amount = if fit == Fit::Whole { cost } else { cost.at_most(reading.room_with_debt(limit)) };
+        let fits = fit == Fit::Forced || (needed.get() <= limit.capacity() && reading.fits(limit, needed));
+        let uncharged = cost.get() - amount.get();
+        Self { limit, now, needed, amount, uncharged, reading, stored, fits }
     }
 
     /// Whether this limit has room for the request.
     #[inline(always)]
     pub fn allows(&self) -> bool {
         self.fits
+    }
+
+    /// Whether an admitted request changes the state: it has room and takes something.
+    #[inline(always)]
+    pub(crate) fn charges(&self) -> bool {
+        self.fits && !self.amount.is_zero()
     }
 
     /// The answer when nothing is charged: for a peek, or because some limit denies. `state` is what was looked at.
@@ -62,16 +85,16 @@ impl<'a> Evaluation<'a> {
         answer.allowed = self.fits;
         if self.fits {
             self.queue(&mut answer);
-        } else if self.cost.get() > self.limit.capacity() {
+        } else if self.needed.get() > self.limit.capacity() {
             answer.reason = Some(Reason::CostExceedsLimit);
         } else {
             answer.reason = Some(Reason::LimitExceeded);
             answer.standing = Standing::Throttled;
             let retry_at = match state {
                 Some(ahead) if ahead.lies_ahead(self.now) => {
-                    self.reading.retry_at(self.limit, Some(&ahead.moved_to(self.now)), self.cost)
+                    self.reading.retry_at(self.limit, Some(&ahead.moved_to(self.now)), self.needed)
                 }
-                state => self.reading.retry_at(self.limit, state, self.cost),
+                state => self.reading.retry_at(self.limit, state, self.needed),
             };
             answer.retry_at = Some(Timestamp::from_micros(retry_at));
         }
@@ -83,7 +106,7 @@ impl<'a> Evaluation<'a> {
     pub fn charge(&self, state: &mut State) -> Answer {
         let (answer, reading) = self.charged();
         self.correct_time(state);
-        state.set(self.limit, &reading, answer.standing, self.cost);
+        state.set(self.limit, &reading, answer.standing, self.amount);
         answer
     }
 
@@ -97,7 +120,7 @@ impl<'a> Evaluation<'a> {
     /// Charges an absent key: the answer, and the state to keep from now on.
     pub fn charge_fresh(&self) -> (Answer, State) {
         let (answer, reading) = self.charged();
-        let state = State::written(self.limit, &reading, answer.standing, self.cost);
+        let state = State::written(self.limit, &reading, answer.standing, self.amount);
         (answer, state)
     }
 
@@ -106,10 +129,15 @@ impl<'a> Evaluation<'a> {
         self.charge_fresh().1
     }
 
+    /// A charge that needs no room is admitted even if the debt bound leaves nothing to take.
+    pub(crate) fn tell_uncharged(&self, answer: &mut Answer) {
+        answer.uncharged = if self.fits { self.uncharged } else { 0 };
+    }
+
     #[inline]
     fn charged(&self) -> (Answer, Reading) {
         debug_assert!(self.fits, "only what fits is charged");
-        let reading = self.reading.charged(self.limit, self.cost);
+        let reading = self.reading.charged(self.limit, self.amount);
         let remaining = reading.remaining(self.limit);
         let taken = Taken {
             remaining,
@@ -118,6 +146,7 @@ impl<'a> Evaluation<'a> {
             reset_at: instant(reading.reset_at(self.limit), self.now),
         };
         let mut answer = Answer::charged(self.limit, &taken);
+        answer.uncharged = self.uncharged;
         self.queue(&mut answer);
         (answer, reading)
     }
@@ -131,7 +160,8 @@ impl<'a> Evaluation<'a> {
     #[inline]
     fn queue(&self, answer: &mut Answer) {
         if let Reading::LeakyBucket(bucket) = &self.reading {
-            queue(answer, bucket, self.limit, self.cost);
+            let cost = if self.amount.is_zero() { self.needed } else { self.amount };
+            queue(answer, bucket, self.limit, cost);
         }
     }
 }

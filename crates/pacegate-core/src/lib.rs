@@ -34,6 +34,7 @@
 //! use the `pacegate` crate.
 
 mod algorithm;
+pub mod chain;
 mod cost;
 mod decision;
 mod evaluation;
@@ -43,6 +44,7 @@ mod standing;
 mod state;
 mod time;
 
+pub use chain::{Demand, Fit, States};
 pub use cost::{Cost, InvalidCost};
 pub use decision::{Answer, Answers, Decision, Reason, Taken};
 pub use evaluation::{Evaluation, refund};

@@ -185,6 +185,12 @@ impl Limit {
         Self::try_new(Algorithm::TokenBucket, quota, Duration::from_secs(3_600))
     }
 
+    /// The limit with the most room, for what is not limited but needs numbers.
+    pub fn largest() -> Self {
+        let (algorithm, quota, window) = (Algorithm::TokenBucket, Self::QUOTA_MAX as u32, 1_000_000);
+        Self { algorithm, quota, burst: quota, window, scale: Scale::choose(algorithm, quota, quota, window) }
+    }
+
     /// How it counts.
     #[inline]
     pub const fn algorithm(&self) -> Algorithm {

@@ -72,7 +72,9 @@ impl State {
     /// charge in one go, without the detours that other cases need. `None` leaves everything as it is, for an evaluation to look at.
     #[inline(always)]
     pub fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Option<Taken> {
-        if !self.same_scale(limit) || cost.get() > limit.capacity() || self.lies_ahead(now) {
+        // A cost of zero wraps around: neither it nor a cost above the capacity is taken here.
+        let cannot_be_taken = cost.get().wrapping_sub(1) >= limit.capacity();
+        if !self.same_scale(limit) || cannot_be_taken || self.lies_ahead(now) {
             return None;
         }
         let stored = self.standing;

@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate_core::{Algorithm, Answer, Cost, Evaluation, Limit, State, Timestamp, refund};
+use pacegate_core::{
+    Algorithm, Answer, Cost, Demand, Evaluation, Fit, Limit, State, States, Timestamp, chain, refund,
+};
 use pacegate_testkit::history::{self, Act, History};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -22,21 +24,12 @@ impl Counter {
     }
 
     fn take(&mut self, limit: &Limit, now: u64, cost: u64) -> Answer {
-        let evaluation =
-            Evaluation::new(limit, self.state.as_ref(), Timestamp::from_micros(now), price(cost));
-        match &mut self.state {
-            Some(state) if !evaluation.allows() => {
-                evaluation.correct_time(state);
-                evaluation.answer(Some(state))
-            }
-            None if !evaluation.allows() => evaluation.answer(None),
-            Some(state) => evaluation.charge(state),
-            None => {
-                let (answer, state) = evaluation.charge_fresh();
-                self.state = Some(state);
-                answer
-            }
-        }
+        self.take_as(limit, now, cost, Fit::Whole)
+    }
+
+    fn take_as(&mut self, limit: &Limit, now: u64, cost: u64, fit: Fit) -> Answer {
+        let demand = Demand { fit, ..Demand::new(limit, price(cost)) };
+        chain::take(&[demand], self, Timestamp::from_micros(now)).answers[0]
     }
 
     fn give_back(&mut self, limit: &Limit, now: u64, cost: u64) {
@@ -53,6 +46,22 @@ impl Counter {
     fn encoded(&self) -> Option<Vec<u8>> {
         self.state.as_ref().map(State::encode)
     }
+}
+
+impl States for Counter {
+    fn state(&self, _: usize) -> Option<&State> {
+        self.state.as_ref()
+    }
+
+    fn state_mut(&mut self, _: usize) -> Option<&mut State> {
+        self.state.as_mut()
+    }
+
+    fn insert(&mut self, _: usize, state: State, _: Option<Timestamp>) {
+        assert!(self.state.replace(state).is_none(), "only a key without a state gets a new one");
+    }
+
+    fn changed(&mut self, _: usize, _: Option<Timestamp>) {}
 }
 
 fn price(cost: u64) -> Cost {
@@ -76,11 +85,11 @@ fn run(
     for operation in &history.operations {
         let limit = &history.keys[0][operation.charges[0].limit];
         now = operation.step.apply(now, micros(limit), retry_at);
-        let cost = operation.amount.cost(u64::from(limit.capacity()));
+        let cost = operation.charges[0].amount.cost(u64::from(limit.capacity())).max(1);
         check(&counter, limit, now, cost)?;
         match operation.act {
             Act::Take => {
-                let answer = counter.take(limit, now, cost);
+                let answer = counter.take_as(limit, now, cost, operation.charges[0].fit);
                 retry_at = answer.retry_at.map(Timestamp::as_micros).or(retry_at);
             }
             Act::Peek => {}
@@ -99,7 +108,7 @@ fn admissions(history: &History) -> Vec<Admission> {
     let mut admitted = Vec::new();
     for operation in &history.operations {
         now = operation.step.apply(now, micros(limit), retry_at).max(now);
-        let cost = operation.amount.cost(u64::from(limit.capacity()));
+        let cost = operation.charges[0].amount.cost(u64::from(limit.capacity())).max(1);
         let answer = counter.take(limit, now, cost);
         retry_at = answer.retry_at.map(Timestamp::as_micros).or(retry_at);
         if answer.allowed {
@@ -276,7 +285,7 @@ fn admissions_over_a_step_back(history: &History, step_at: usize, back: u64) -> 
     for (index, operation) in history.operations.iter().enumerate() {
         let lag = if index < step_at { 0 } else { back };
         real = operation.step.apply(real, micros(limit), retry_at).max(real);
-        let cost = operation.amount.cost(u64::from(limit.capacity()));
+        let cost = operation.charges[0].amount.cost(u64::from(limit.capacity())).max(1);
         let answer = counter.take(limit, real - lag, cost);
         retry_at = answer.retry_at.map(|at| at.as_micros() + lag).or(retry_at);
         if answer.allowed {
@@ -284,6 +293,52 @@ fn admissions_over_a_step_back(history: &History, step_at: usize, back: u64) -> 
         }
     }
     admitted
+}
+
+/// How much more than now a counter could have in use: at most twice the capacity altogether.
+fn check_debt(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+    let before = counter.look(limit, now, 1);
+    let mut overdrawn = counter.clone();
+    let answer = overdrawn.take_as(limit, now, cost, Fit::Overdraw);
+    // It passes while one is left, and then charges all of its cost or runs into the bound.
+    prop_assert_eq!(answer.allowed, before.remaining > Some(0));
+    let mut forced = counter.clone();
+    let forced_answer = forced.take_as(limit, now, cost, Fit::Forced);
+    prop_assert!(forced_answer.allowed && u64::from(forced_answer.uncharged) <= cost);
+    if answer.allowed {
+        prop_assert_eq!((answer.uncharged, overdrawn.encoded()), (forced_answer.uncharged, forced.encoded()));
+    }
+    // Where the cost fits, it is an ordinary charge.
+    let mut ordinary = counter.clone();
+    if ordinary.take(limit, now, cost).allowed {
+        prop_assert_eq!(forced_answer.uncharged, 0);
+        prop_assert_eq!(forced.encoded(), ordinary.encoded());
+    }
+    // Twice the capacity at most: what is taken from then on, however often, is nothing.
+    let mut taken = cost - u64::from(forced_answer.uncharged);
+    for _ in 0..4 {
+        taken += 1_000_000_000 - u64::from(forced.take_as(limit, now, 1_000_000_000, Fit::Forced).uncharged);
+    }
+    prop_assert!(taken <= 2 * u64::from(limit.capacity()), "{taken} at once");
+    prop_assert_eq!(forced.look(limit, now, 1).remaining, Some(0).filter(|_| taken > 0).or(before.remaining));
+    check_worked_off(&forced, limit, now)
+}
+
+/// Debt is worked off at the limit's own rate, and leaves nothing behind.
+fn check_worked_off(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
+    let counter = counter.corrected(limit, now);
+    check_retry(&counter, limit, now, 1)?;
+    let reset_at = counter.look(limit, now, 1).reset_at.unwrap().as_micros();
+    if reset_at == Timestamp::MAX.as_micros() {
+        return Ok(());
+    }
+    for cost in [1, u64::from(limit.capacity())] {
+        let told = |answer: Answer| (answer.allowed, answer.remaining, answer.reset_at, answer.retry_at);
+        let (after, fresh) =
+            (counter.look(limit, reset_at, cost), Counter::default().look(limit, reset_at, cost));
+        prop_assert_eq!(told(after), told(fresh));
+    }
+    Ok(())
 }
 
 /// What is encoded is decoded to the same state, also with a byte changed or cut off: to some state or an error, never a panic.
@@ -355,6 +410,11 @@ macro_rules! laws {
                 #[test]
                 fn the_short_way_is_the_same_way(history in history::of_changing(ALGORITHM)) {
                     run(&history, check_short_way)?;
+                }
+
+                #[test]
+                fn debt_is_at_most_one_capacity_and_is_worked_off(history in history::of(ALGORITHM)) {
+                    run(&history, check_debt)?;
                 }
 
                 #[test]

@@ -9,8 +9,8 @@
 //! let counter = Counter::new("logins", "ip", "");
 //! let limit = Limit::per_minute(1)?;
 //! let charge = Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit);
-//! assert!(store.take(&charge, Cost::ONE, None)?.allowed);
-//! assert!(!store.take(&charge, Cost::ONE, None)?.allowed);
+//! assert!(store.take(&charge, None)?.allowed);
+//! assert!(!store.take(&charge, None)?.allowed);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

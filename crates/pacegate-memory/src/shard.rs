@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use compact_str::CompactString;
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
-use pacegate_core::{Answer, Cost, Evaluation, Key, Limit, Origin, State, Timestamp};
+use pacegate_core::{Answer, Demand, Key, Origin, State, Timestamp, chain};
 use smallvec::SmallVec;
 
 /// How many entries one sweep looks at: a few microseconds of work.
@@ -47,14 +47,11 @@ impl Entry {
 
     /// Decides on the request, whatever the limit was before, and charges it if there is room.
     #[inline(never)]
-    pub(crate) fn evaluate(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Answer {
-        let evaluation = Evaluation::new(limit, Some(&self.state), now, cost);
-        if !evaluation.allows() {
-            evaluation.correct_time(&mut self.state);
-            return evaluation.answer(Some(&self.state));
+    pub(crate) fn take(&mut self, demand: &Demand<'_>, now: Timestamp) -> Answer {
+        let (answer, changed) = chain::take_one(demand, &mut self.state, now);
+        if changed {
+            self.set_fresh_at(answer.reset_at);
         }
-        let answer = evaluation.charge(&mut self.state);
-        self.set_fresh_at(answer.reset_at);
         answer
     }
 

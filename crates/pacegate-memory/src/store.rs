@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
-use pacegate_core::{Answer, Answers, Cost, Decision, Evaluation, Origin, State, Taken, Timestamp, refund};
+use pacegate_core::{Answers, Decision, Demand, Fit, Origin, State, States, Taken, Timestamp, chain};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store, StoreError,
+    Action, ApplyFuture, BatchFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store,
+    StoreError,
 };
 use smallvec::SmallVec;
 
@@ -163,28 +164,21 @@ impl MemoryStore {
     ///
     /// # Errors
     /// None now: a limit without a place, be it in an overflow counter, is answered by its failure mode.
-    pub fn take(
-        &self,
-        charge: &Charge<'_>,
-        cost: Cost,
-        now: Option<Timestamp>,
-    ) -> Result<Decision, StoreError> {
+    pub fn take(&self, charge: &Charge<'_>, now: Option<Timestamp>) -> Result<Decision, StoreError> {
         let lookup = Lookup::new(&charge.key);
         let probe = lookup.probe(&self.hasher);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
         let Some(position) = shard.find(&probe) else {
             drop(shard);
-            let command = Command { action: Action::take(), charges: std::slice::from_ref(charge), cost };
-            return self.decide(&command, now, true);
+            return self.decide(&Command::take(std::slice::from_ref(charge)), now, true);
         };
         let moment = self.moment(now);
         let due = shard.pass();
-        let mut answer = shard.entry_mut(position).evaluate(charge.limit, moment.now, cost);
+        let answer = shard.entry_mut(position).take(&charge.demand(), moment.now);
         drop(shard);
         if due {
             self.sweep_next(moment);
         }
-        answer.shadow = charge.shadow;
         Ok(Decision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer])))
     }
 
@@ -192,14 +186,17 @@ impl MemoryStore {
     /// that was, and what is left. `None`, which charges nothing, sends the caller to [`take`](Self::take). As a key that is not valid is never
     /// there, a caller need check it only then.
     #[inline(always)]
-    pub fn take_known(&self, charge: &Charge<'_>, cost: Cost) -> Option<(Timestamp, Taken)> {
+    pub fn take_known(&self, charge: &Charge<'_>) -> Option<(Timestamp, Taken)> {
+        if charge.fit != Fit::Whole {
+            return None;
+        }
         let probe = Probe::of_plain(&charge.key, &self.hasher)?;
         // Before the lock, which is 70 ns faster among many keys: what is taken here is not given back by its time, as a log's entries are.
         let moment = self.moment(None);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
         let position = shard.find(&probe)?;
         let entry = shard.entry_mut(position);
-        let taken = entry.state.take(charge.limit, moment.now, cost)?;
+        let taken = entry.state.take(charge.limit, moment.now, charge.cost)?;
         entry.set_fresh_at(Some(taken.reset_at));
         // Counted last: what is not taken here passes once more on the long way.
         let due = shard.pass();
@@ -216,9 +213,7 @@ impl MemoryStore {
     /// [`StoreError`] when there are too many idempotency keys to record one that goes with no identity.
     pub fn apply_now(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
         match (command.charges, &command.action) {
-            ([charge], Action::Take { idempotency: None }) => {
-                self.take(charge, command.cost, now).map(Outcome::Decided)
-            }
+            ([charge], Action::Take { idempotency: None }) => self.take(charge, now).map(Outcome::Decided),
             _ => self.execute(command, now),
         }
     }
@@ -244,7 +239,7 @@ impl MemoryStore {
             Action::Take { idempotency: Some(idempotency) } => self.once(command, &idempotency, now, true),
             Action::Peek { idempotency: Some(idempotency) } => self.once(command, &idempotency, now, false),
             Action::Peek { idempotency: None } => self.decide(command, now, false).map(Outcome::Decided),
-            Action::Refund { taken_at } => Ok(Outcome::Decided(self.refund(command, now, taken_at))),
+            Action::Refund => Ok(Outcome::Decided(self.refund(command, now))),
             Action::ResetVariants => {
                 self.reset_variants(command);
                 Ok(Outcome::Reset { at: self.reset(command, now) })
@@ -301,50 +296,26 @@ impl MemoryStore {
                     locked.overflow_reserved.push(origin);
                 }
             }
-            let is_unplaced = |place: usize| unplaced.iter().any(|other| lookups[*other] == lookups[place]);
-            if !unplaced.is_empty() {
-                self.uncounted.fetch_add(1, Ordering::Relaxed);
-            }
-            let mut trials: SmallVec<[Trial<'_>; 4]> = SmallVec::new();
-            for (place, charge) in command.charges.iter().enumerate() {
-                let stored = locked.find(&lookups[place]).map(|entry| &entry.state);
-                let before = state_before(&lookups, &trials, place, stored);
-                let state = before.as_ref().or(stored);
-                let evaluation = Evaluation::new(charge.limit, state, now, command.cost);
-                trials.push(Trial { evaluation, before });
-            }
-            let fits = |(place, (charge, trial)): (usize, (&Charge<'_>, &Trial<'_>))| {
-                let has_room =
-                    if is_unplaced(place) { charge.uncounted().allowed } else { trial.evaluation.allows() };
-                charge.shadow || has_room
-            };
-            let allowed = command.charges.iter().zip(&trials).enumerate().all(fits);
-            let mut answers = Answers::new();
-            for (place, (charge, Trial { evaluation, before })) in
-                command.charges.iter().zip(&trials).enumerate()
-            {
-                let lookup = &lookups[place];
-                let mut answer = if is_unplaced(place) {
-                    charge.uncounted()
-                } else if take && allowed && evaluation.allows() {
-                    locked.charge(lookup, evaluation)
+            let decision = if unplaced.is_empty() {
+                let demands: SmallVec<[Demand<'_>; 4]> = command.charges.iter().map(Charge::demand).collect();
+                let mut states = LockedStates { locked: &mut locked, lookups: &lookups };
+                if take {
+                    chain::take(&demands, &mut states, now)
                 } else {
-                    let stored = locked.find_mut(lookup).map(|entry| &mut entry.state);
-                    let answer = evaluation.answer(before.as_ref().or(stored.as_deref()));
-                    if let Some(state) = stored.filter(|_| take) {
-                        evaluation.correct_time(state);
-                    }
-                    answer
-                };
-                answer.shadow = charge.shadow;
-                answers.push(answer);
-            }
+                    chain::peek(&demands, &mut states, now)
+                }
+            } else {
+                self.uncounted.fetch_add(1, Ordering::Relaxed);
+                let is_unplaced =
+                    |index: usize| unplaced.iter().any(|other| lookups[*other] == lookups[index]);
+                decide_placed(command, &mut locked, &lookups, is_unplaced, now, take)
+            };
             let due = locked.pass();
             drop(locked);
             if due {
                 self.sweep_next(moment);
             }
-            return Ok(Decision::new(allowed, now, answers));
+            return Ok(decision);
         }
     }
 
@@ -387,35 +358,24 @@ impl MemoryStore {
         }
     }
 
-    fn refund(&self, command: &Command<'_>, now: Option<Timestamp>, taken_at: Option<Timestamp>) -> Decision {
+    fn refund(&self, command: &Command<'_>, now: Option<Timestamp>) -> Decision {
         let mut lookups = self.lookups(command);
         let mut locked = Locked::new(self, &lookups);
-        // A key without a place was charged in its rule's overflow counter. Which charge that was is known by its time alone.
-        if taken_at.is_some() && !self.overflow.is_empty() {
-            let absent = |lookup: &Lookup| locked.find(lookup).is_none();
-            let absent: SmallVec<[bool; 4]> = lookups.iter().map(absent).collect();
+        // A key without an entry was charged in its rule's overflow counter. Which charge that was is known by its time alone.
+        if !self.overflow.is_empty() {
+            let is_absent = |(charge, lookup): (&Charge<'_>, &Lookup)| {
+                charge.taken_at.is_some() && locked.find(lookup).is_none()
+            };
+            let absent: SmallVec<[bool; 4]> = command.charges.iter().zip(&lookups).map(is_absent).collect();
             drop(locked);
-            for (lookup, absent) in lookups.iter_mut().zip(absent) {
-                if absent {
-                    *lookup = lookup.overflow();
-                }
+            for (lookup, _) in lookups.iter_mut().zip(absent).filter(|(_, absent)| *absent) {
+                *lookup = lookup.overflow();
             }
             locked = Locked::new(self, &lookups);
         }
+        let demands: SmallVec<[Demand<'_>; 4]> = command.charges.iter().map(Charge::demand).collect();
         let now = self.moment(now).now;
-        let mut answers = Answers::new();
-        for (charge, lookup) in command.charges.iter().zip(&lookups) {
-            let mut entry = locked.find_mut(lookup);
-            let state = entry.as_mut().map(|entry| &mut entry.state);
-            let (mut answer, changed) = refund(charge.limit, state, now, command.cost, taken_at);
-            if let Some(entry) = entry.filter(|_| changed) {
-                entry.set_fresh_at(answer.reset_at);
-            }
-            answer.shadow = charge.shadow;
-            answers.push(answer);
-        }
-        let allowed = answers.iter().all(|answer| answer.allowed || answer.shadow);
-        Decision::new(allowed, now, answers)
+        chain::refund(&demands, &mut LockedStates { locked: &mut locked, lookups: &lookups }, now)
     }
 
     fn reset(&self, command: &Command<'_>, now: Option<Timestamp>) -> Timestamp {
@@ -503,40 +463,68 @@ impl MemoryStore {
     }
 }
 
-/// The evaluation of a charge, and the state it was made from where that is not the stored one.
-struct Trial<'a> {
-    evaluation: Evaluation<'a>,
-    before: Option<State>,
+/// The states of a command's keys, for the chain of its charges.
+struct LockedStates<'l, 's> {
+    locked: &'l mut Locked<'s>,
+    lookups: &'l [Lookup],
 }
 
-impl Trial<'_> {
-    /// The state after this charge, if it is made.
-    fn after(&self, stored: Option<&State>) -> Option<State> {
-        let mut state = self.before.as_ref().or(stored).cloned();
-        match &mut state {
-            _ if !self.evaluation.allows() => {}
-            Some(state) => {
-                self.evaluation.charge(state);
-            }
-            None => state = Some(self.evaluation.charge_fresh().1),
+impl States for LockedStates<'_, '_> {
+    fn state(&self, index: usize) -> Option<&State> {
+        self.locked.find(&self.lookups[index]).map(|entry| &entry.state)
+    }
+
+    fn state_mut(&mut self, index: usize) -> Option<&mut State> {
+        self.locked.find_mut(&self.lookups[index]).map(|entry| &mut entry.state)
+    }
+
+    fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>) {
+        self.locked.insert(&self.lookups[index], state, fresh_at);
+    }
+
+    fn changed(&mut self, index: usize, fresh_at: Option<Timestamp>) {
+        if let Some(entry) = self.locked.find_mut(&self.lookups[index]) {
+            entry.set_fresh_at(fresh_at);
         }
-        state
+    }
+
+    /// New keys of one rule share its overflow counter, so that several charges of a command can concern the same one.
+    fn same_key_before(&self, index: usize) -> Option<usize> {
+        let (before, own) = (&self.lookups[..index], &self.lookups[index]);
+        if own.is_overflow() { before.iter().rposition(|lookup| lookup == own) } else { None }
     }
 }
 
-/// The state that the charge at `place` meets after those before it. New keys of one rule share its overflow counter, so that several charges
-/// of a command can concern the same one; `None` is the usual case that no earlier one does.
-fn state_before(
+/// Decides on a command of which some charges have no entry, not even an overflow counter: these are answered by their failure
+/// mode, and the others are charged if all of them pass.
+#[cold]
+fn decide_placed(
+    command: &Command<'_>,
+    locked: &mut Locked<'_>,
     lookups: &[Lookup],
-    trials: &[Trial<'_>],
-    place: usize,
-    stored: Option<&State>,
-) -> Option<State> {
-    if !lookups[place].is_overflow() {
-        return None;
-    }
-    let earlier = lookups[..place].iter().rposition(|lookup| *lookup == lookups[place])?;
-    trials[earlier].after(stored)
+    is_unplaced: impl Fn(usize) -> bool,
+    now: Timestamp,
+    take: bool,
+) -> Decision {
+    let indices = || 0..command.charges.len();
+    let passes = |index: usize| command.charges[index].shadow || command.charges[index].uncounted().allowed;
+    let pass = indices().filter(|index| is_unplaced(*index)).all(passes);
+    let placed = || indices().filter(|index| !is_unplaced(*index));
+    let demands: SmallVec<[Demand<'_>; 4]> = placed().map(|index| command.charges[index].demand()).collect();
+    let own: SmallVec<[Lookup; 4]> = placed().map(|index| lookups[index].clone()).collect();
+    let mut states = LockedStates { locked, lookups: &own };
+    let decision = if take && pass {
+        chain::take(&demands, &mut states, now)
+    } else {
+        chain::peek(&demands, &mut states, now)
+    };
+    let mut counted = decision.answers.into_iter();
+    let answers: Answers = indices()
+        .filter_map(|index| {
+            if is_unplaced(index) { Some(command.charges[index].uncounted()) } else { counted.next() }
+        })
+        .collect();
+    Decision::new(pass && decision.allowed, now, answers)
 }
 
 /// Whether `newcomers` more fit under `max`; if so, a take has their places from then on.
@@ -598,17 +586,11 @@ impl<'a> Locked<'a> {
         shard.find(&probe).map(|position| shard.entry_mut(position))
     }
 
-    /// Charges what `evaluation` found room for in the entry of `lookup`, which is created if need be.
-    fn charge(&mut self, lookup: &Lookup, evaluation: &Evaluation<'_>) -> Answer {
-        if let Some(entry) = self.find_mut(lookup) {
-            let answer = evaluation.charge(&mut entry.state);
-            entry.set_fresh_at(answer.reset_at);
-            return answer;
-        }
-        let (answer, state) = evaluation.charge_fresh();
+    /// Keeps a state under a key that had none.
+    fn insert(&mut self, lookup: &Lookup, state: State, fresh_at: Option<Timestamp>) {
         let probe = lookup.probe(&self.store.hasher);
         let place = self.place(&probe);
-        self.shards[place].1.insert(&probe, state, answer.reset_at, &self.store.hasher);
+        self.shards[place].1.insert(&probe, state, fresh_at, &self.store.hasher);
         let origin = lookup.origin();
         if lookup.is_overflow() {
             if let Some(reserved) = self.overflow_reserved.iter().position(|other| *other == origin) {
@@ -619,7 +601,6 @@ impl<'a> Locked<'a> {
             let ad_hoc = usize::from(origin == Origin::AdHoc);
             self.ad_hoc_keys_reserved = self.ad_hoc_keys_reserved.saturating_sub(ad_hoc);
         }
-        answer
     }
 
     fn remove(&mut self, lookup: &Lookup) {
@@ -653,7 +634,11 @@ impl Drop for Locked<'_> {
 }
 
 impl Store for MemoryStore {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(ready(self.apply_now(command, now)))
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         let outcomes = commands.iter().map(|command| self.apply_now(command, now)).collect();
         Box::pin(ready(outcomes))
     }

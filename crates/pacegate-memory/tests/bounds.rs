@@ -29,7 +29,7 @@ fn apply(
     identifier: &str,
 ) -> Outcome {
     let charges = [Charge::new(Key::new(counter, identifier, "/"), limit)];
-    let command = Command { action, charges: &charges, cost: Cost::ONE };
+    let command = Command { action, charges: &charges };
     store.apply_now(&command, None).unwrap()
 }
 
@@ -51,7 +51,7 @@ fn eight_threads_admit_exactly_the_limit() {
         let counter = Counter::new(&format!("round-{round}"), "user", "");
         let charge = Charge::new(Key::new(&counter, "everyone", "/"), &limit);
         let attempts = quota as usize / 8 + 20;
-        let admitted = admission::count(8, attempts, || store.take(&charge, Cost::ONE, now).unwrap().allowed);
+        let admitted = admission::count(8, attempts, || store.take(&charge, now).unwrap().allowed);
         assert_eq!(admitted, quota, "{algorithm} in round {round}");
     }
 }
@@ -86,12 +86,12 @@ fn new_keys_of_one_rule_in_one_command_all_charge_its_overflow_counter() {
         let limit = limit(algorithm, 100, 3_600);
         assert!(allowed(&store, &counter, &limit, "first"));
         let ask = |action, cost, identifiers: &[&str], shadow: bool| {
+            let cost = Cost::try_new(cost).unwrap();
             let charges: Vec<Charge<'_>> = identifiers
                 .iter()
-                .map(|who| Charge { shadow, ..Charge::new(Key::new(&counter, who, "/"), &limit) })
+                .map(|who| Charge { cost, shadow, ..Charge::new(Key::new(&counter, who, "/"), &limit) })
                 .collect();
-            let cost = Cost::try_new(cost).unwrap();
-            match store.apply_now(&Command { action, charges: &charges, cost }, None).unwrap() {
+            match store.apply_now(&Command { action, charges: &charges }, None).unwrap() {
                 Outcome::Decided(decision) => decision,
                 other => panic!("{other:?}"),
             }
@@ -216,7 +216,7 @@ fn commands_that_only_record_fail_without_a_place() {
         let home = None;
         let idempotency =
             Some(Idempotency { caller: "caller", key, fingerprint: [0; 16], home, sender: None });
-        let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
+        let command = Command { action: Action::Take { idempotency }, charges: &[] };
         store.apply_now(&command, None)
     };
     let accepted = (0..1_000).filter(|key| record(&format!("key-{key}")).is_ok()).count();
@@ -235,7 +235,7 @@ fn take_with(
     mode: FailureMode,
 ) -> (bool, Option<Reason>) {
     let charge = Charge { on_store_error: mode, ..Charge::new(Key::new(counter, "u", "/"), limit) };
-    let decision = store.take(&charge, Cost::ONE, None).unwrap();
+    let decision = store.take(&charge, None).unwrap();
     (decision.allowed, decision.answers[0].reason)
 }
 
@@ -280,7 +280,7 @@ fn limit_without_a_place_does_not_free_the_others_of_its_check() {
     let (rule, unplaced) = (Counter::new("rule", "user", ""), made_up(9_999));
     let passed = (0..10).filter(|_| {
         let charges = [&unplaced, &rule].map(|counter| Charge::new(Key::new(counter, "u", "/"), &limit));
-        let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+        let command = Command::take(&charges);
         match store.apply_now(&command, None).unwrap() {
             Outcome::Decided(decision) => decision.allowed,
             other => panic!("{other:?}"),
@@ -324,7 +324,8 @@ fn refund_reaches_the_overflow_counter_that_was_charged() {
         assert!(allowed(&store, &counter, &limit, "b") && allowed(&store, &counter, &limit, "c"));
         assert!(!allowed(&store, &counter, &limit, "d"), "{algorithm}");
         let refund = |taken_at| {
-            apply(&store, Action::Refund { taken_at }, &counter, &limit, "a");
+            let charge = Charge { taken_at, ..Charge::new(Key::new(&counter, "a", "/"), &limit) };
+            store.apply_now(&Command { action: Action::Refund, charges: &[charge] }, None).unwrap();
         };
         // Without the time of a charge, nothing says that it was made there.
         refund(None);
@@ -339,8 +340,9 @@ fn refund_reaches_the_overflow_counter_that_was_charged() {
 /// had no place.
 fn take_made_up(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) -> Option<bool> {
     let counter = made_up(number);
-    let charge = Charge::new(Key::new(&counter, "u", "/"), limit);
-    let decision = store.take(&charge, Cost::try_new(cost).unwrap(), None).unwrap();
+    let cost = Cost::try_new(cost).unwrap();
+    let charge = Charge { cost, ..Charge::new(Key::new(&counter, "u", "/"), limit) };
+    let decision = store.take(&charge, None).unwrap();
     (!decision.answers[0].degraded).then_some(decision.allowed)
 }
 
@@ -406,10 +408,10 @@ fn a_load_of_denials_sweeps_as_well() {
     }
     clock.advance(Duration::from_secs(60));
     let charge = Charge::new(Key::new(&counter, "hot", "/"), &limit);
-    assert!(store.take(&charge, Cost::ONE, None).unwrap().allowed);
+    assert!(store.take(&charge, None).unwrap().allowed);
     for _ in 0..100_000 {
-        assert!(store.take_known(&charge, Cost::ONE).is_none());
-        assert!(!store.take(&charge, Cost::ONE, None).unwrap().allowed);
+        assert!(store.take_known(&charge).is_none());
+        assert!(!store.take(&charge, None).unwrap().allowed);
     }
     assert!(store.keys() < 100, "{} keys left", store.keys());
 }
@@ -433,9 +435,9 @@ fn what_concurrent_callers_took_can_be_given_back() {
     let limit = limit(Algorithm::SlidingLog, 100_000, 3_600);
     let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
     admission::count(4, 2_000, || {
-        let decision = store.take(&charges[0], Cost::ONE, None).unwrap();
-        let action = Action::Refund { taken_at: Some(decision.at) };
-        store.apply_now(&Command { action, charges: &charges, cost: Cost::ONE }, None).unwrap();
+        let decision = store.take(&charges[0], None).unwrap();
+        let refund = Charge { taken_at: Some(decision.at), ..charges[0] };
+        store.apply_now(&Command { action: Action::Refund, charges: &[refund] }, None).unwrap();
         decision.allowed
     });
     let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "u") else { panic!() };
@@ -449,7 +451,7 @@ fn a_refund_under_another_limit_does_not_make_a_live_key_expire() {
     let (live, other) = (limit(Algorithm::FixedWindow, 1, 3_600), limit(Algorithm::FixedWindow, 1, 60));
     assert!(allowed(&store, &counter, &live, "me"));
     // The state belongs to the other window, so there is nothing to give back.
-    apply(&store, Action::Refund { taken_at: None }, &counter, &other, "me");
+    apply(&store, Action::Refund, &counter, &other, "me");
     clock.advance(Duration::from_secs(5));
     for check in 0..100_000 {
         allowed(&store, &counter, &live, &format!("other-{}", check % 50));

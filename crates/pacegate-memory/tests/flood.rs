@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_core::{Algorithm, Counter, Key, Limit};
 use pacegate_memory::{MemoryOptions, MemoryStore};
-use pacegate_store::{Action, Charge, Command, Outcome};
+use pacegate_store::{Charge, Command, Outcome};
 use pacegate_testkit::SimulatedClock;
 
 fn allowed(store: &MemoryStore, counter: &Counter, limit: &Limit, identifier: &str) -> bool {
     let charges = [Charge::new(Key::new(counter, identifier, "/"), limit)];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    let command = Command::take(&charges);
     match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.allowed,
         other => panic!("{other:?}"),

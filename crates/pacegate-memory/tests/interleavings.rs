@@ -35,7 +35,7 @@ fn take(
         .iter()
         .map(|identifier| Charge::new(Key::new(&counter, identifier, "/"), limit))
         .collect();
-    let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+    let command = Command { action: Action::Take { idempotency }, charges: &charges };
     match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.allowed,
         other => panic!("{other:?}"),
@@ -45,7 +45,7 @@ fn take(
 fn remaining(store: &MemoryStore, identifier: &str, limit: &Limit) -> u32 {
     let counter = Counter::new("rule", "user", "");
     let charges = [Charge::new(Key::new(&counter, identifier, "/"), limit)];
-    let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+    let command = Command::peek(&charges);
     match store.apply_now(&command, None).unwrap() {
         Outcome::Decided(decision) => decision.remaining().unwrap(),
         other => panic!("{other:?}"),
@@ -159,8 +159,8 @@ fn expired_keys_make_room_while_others_take_reset_and_refund() {
                         assert!(take(&store, &[identifier], &limit(2), None));
                         let (counter, limit) = (Counter::new("rule", "user", ""), limit(2));
                         let charge = Charge::new(Key::new(&counter, identifier, "/"), &limit);
-                        if store.take_known(&charge, Cost::ONE).is_none() {
-                            store.take(&charge, Cost::ONE, None).unwrap();
+                        if store.take_known(&charge).is_none() {
+                            store.take(&charge, None).unwrap();
                         }
                     })
                 })
@@ -170,10 +170,8 @@ fn expired_keys_make_room_while_others_take_reset_and_refund() {
                 thread::spawn(move || {
                     let (counter, limit) = (Counter::new("rule", "user", ""), limit(2));
                     let charges = [Charge::new(Key::new(&counter, "c", "/"), &limit)];
-                    for action in [Action::take(), Action::Refund { taken_at: None }, Action::Reset] {
-                        store
-                            .apply_now(&Command { action, charges: &charges, cost: Cost::ONE }, None)
-                            .unwrap();
+                    for action in [Action::take(), Action::Refund, Action::Reset] {
+                        store.apply_now(&Command { action, charges: &charges }, None).unwrap();
                     }
                 })
             };

@@ -9,15 +9,15 @@
 -- KEYS[n+1]    the record of the idempotency key, if there is one
 --
 -- ARGV[1]      't' take, 'k' take that makes no new key, 'p' peek, 'f' refund, 'x' reset
--- ARGV[2]      the cost
--- ARGV[3..n+2] the limit of each charge, packed as LIMIT
--- ARGV[n+3]    if there is more to say: for a take or a peek under an idempotency key, the fingerprint of the request (16 bytes) and of its
---              limits (8 bytes); for a refund, when it was taken; or empty
--- ARGV[n+4]    in tests only, the time in microseconds instead of the server's
+-- ARGV[2..n+1] each charge, packed as CHARGE: its limit and its cost
+-- ARGV[n+2]    optional: for a take or a peek under an idempotency key, the fingerprint of the request (16 bytes) and of its limits (8 bytes);
+--              for a refund, when each cost was taken, as a double, or -1 for the newest charges; or empty
+-- ARGV[n+3]    in tests only, the time in microseconds instead of the server's
 --
 -- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset, 4 replayed under other limits, 16 + n decided with n
---              new keys that stay) and time as HEAD, then, if it was decided, whether it is admitted (one byte), and an ANSWER for each charge;
---              or an error that wrote nothing: OOM if Redis is full, NEWKEY for 'k', each with the places of the charges that need a new key
+--              new keys that stay) and time as HEAD, then, if it was decided, whether it is admitted (one byte), and an ANSWER for each charge,
+--              and, if a debt bound kept something from being charged, how much that is for each charge (4 bytes);
+--              or an error that wrote nothing: OOM if Redis is full, NEWKEY for 'k', each with the numbers of the charges that need a new key
 --
 -- State        a string packed as STATE; a sliding log is a sorted set: the score is the time, the member 'total:cost:window:standing',
 --              where total is the running sum of all costs. It makes members unique, and spares a check to walk the log.
@@ -29,8 +29,9 @@
 -- written without them, and those for what is rarer are made when they are needed: `rarely` and `logging`.
 
 local HEAD = '<Bd'
--- algorithm, shadow, tick exponent, quota, capacity, window, tick, window in ticks, units of a token, units per tick, capacity in units
-local LIMIT, LIMIT_LENGTH = '<BBBI4I4dddddd', 59
+-- algorithm, flags, tick exponent, quota, capacity, cost, window, tick, window in ticks, units of a token, units per tick, capacity in units;
+-- flags: 1 for a shadow limit; 2 for a charge that needs room for 1 only, and 4 for one that needs none: what exceeds the room is debt
+local CHARGE, CHARGE_LENGTH = '<BBBI4I4ddddddd', 67
 -- version, algorithm, standing, tick exponent, quota, window, and three numbers: level and tick (token bucket, leaky bucket, gcra);
 -- window number and count (fixed window); window number, current and previous count (sliding counter)
 local STATE, STATE_LENGTH, VERSION = '<BBBBI4dddd', 40, 1
@@ -43,25 +44,25 @@ local KEPT_FOR = 300000000
 local STAYS = 10000000
 -- Tests that bring their own time run for less than this many milliseconds of the server's.
 local KEPT_IN_TESTS = 86400000
--- The start of the error reply for a key, by its place, whose value no version of this script wrote.
+-- The start of the error reply for a key, by its number, whose value no version of this script wrote.
 local FOREIGN = 'FOREIGN '
--- The start of the errors for new keys, by their places.
+-- The start of the errors for new keys, by their numbers.
 local FULL, NEW_KEY = 'OOM no memory for the keys', 'NEWKEY not made'
 local floor, pack, unpack_struct, call, try = math.floor, struct.pack, struct.unpack, redis.call, redis.pcall
 
-local action, cost = ARGV[1], tonumber(ARGV[2])
+local action = ARGV[1]
 local known_only = action == 'k'
 if known_only then action = 't' end
--- A limit is longer than a fingerprint or a time, so these are told apart by that.
-local count = #ARGV - 2
+-- No fingerprint, list of doubles or time is as long as a charge, so these are told apart by that.
+local count = #ARGV - 1
 local extra, now = '', nil
-if count > 0 and #ARGV[count + 2] ~= LIMIT_LENGTH then
-  if count > 1 and #ARGV[count + 1] ~= LIMIT_LENGTH then
+if count > 0 and #ARGV[count + 1] ~= CHARGE_LENGTH then
+  if count > 1 and #ARGV[count] ~= CHARGE_LENGTH then
     count = count - 1
-    now = tonumber(ARGV[count + 3])
+    now = tonumber(ARGV[count + 2])
   end
   count = count - 1
-  extra = ARGV[count + 3]
+  extra = ARGV[count + 2]
 end
 local injected = now
 if not now then
@@ -88,7 +89,7 @@ if record then
 end
 
 -- Everything it needs is handed in: what a function shares with the script around it costs time whenever it is made.
-local function rarely(now, cost, extra)
+local function rarely(now)
   local rare, floor = {}, math.floor
 
   local function ceil_div(a, b)
@@ -146,9 +147,9 @@ local function rarely(now, cost, extra)
 
   -- The level of a bucket at tick 'at' after the cost is given back. What can have come back by itself since it was taken is not given back
   -- once more. In ticks and units, because a refund may be larger than 2^53 units.
-  function rare.refund_level(tick, unit, rate, level, at)
+  function rare.refund_level(tick, unit, rate, level, at, cost, taken_at)
     local ticks, units = rare.mul_div(unit, cost, rate)
-    if extra ~= '' then ticks = ticks - math.max(at - floor(tonumber(extra) / tick), 0) end
+    if taken_at then ticks = ticks - math.max(at - floor(taken_at / tick), 0) end
     if ticks < 0 then return level end
     if ticks > floor(level / rate) then return 0 end
     return math.max(level - ticks * rate - units, 0)
@@ -162,11 +163,11 @@ local function rarely(now, cost, extra)
   end
 
   -- Current and previous count of a window after the cost is given back to the window it was taken in.
-  function rare.refund_windows(window, number, current, previous)
+  function rare.refund_windows(window, number, current, previous, cost, taken_at)
     local taken_in = number
-    if extra ~= '' then taken_in = floor(tonumber(extra) / window) end
+    if taken_at then taken_in = floor(taken_at / window) end
     if taken_in == number then
-      if extra == '' and cost > current then previous = math.max(previous - (cost - current), 0) end
+      if not taken_at and cost > current then previous = math.max(previous - (cost - current), 0) end
       current = math.max(current - cost, 0)
     elseif taken_in + 1 == number then
       previous = math.max(previous - cost, 0)
@@ -174,10 +175,18 @@ local function rarely(now, cost, extra)
     return current, previous
   end
 
+  -- What a charge that needs no room may take: until twice the capacity is in use.
+  function rare.room_with_debt(algorithm, quota, left, current, previous, used, level, unit, units)
+    if algorithm == FIXED then return math.max(2 * quota - current, 0) end
+    if algorithm == COUNTER then return math.max(2 * quota - current - previous, left) end
+    if algorithm == LOG then return math.max(2 * quota - used, 0) end
+    return math.max(floor((math.min(2 * units, MAX) - level) / unit), 0)
+  end
+
   return rare
 end
 
-local function logging(now, cost, extra, injected)
+local function logging(now, injected)
   local logs, floor, call = {}, math.floor, redis.call
   -- A refund touches the entries after the one it reduces; it gives up where that would keep Redis from everybody else.
   local REFUND_REACH = 10000
@@ -273,7 +282,7 @@ local function logging(now, cost, extra, injected)
     end
   end
 
-  function logs.append(log, standing)
+  function logs.append(log, standing, cost)
     local own, total = cost, log.total + cost
     if log.stale then
       call('UNLINK', log.key)
@@ -294,18 +303,17 @@ local function logging(now, cost, extra, injected)
     expire(log.key, log.time + log.window)
   end
 
-  -- Takes up to the cost back from the entry made when 'extra' says, or from the newest entries; says whether that was anything.
-  function logs.refund_log(log)
+  -- Takes up to the cost back from the entry made at 'taken_at', or from the newest entries; says whether that was anything.
+  function logs.refund_log(log, cost, taken_at)
     if not log.newest then return false end
-    local taken_at = extra ~= '' and tonumber(extra)
-    if taken_at and (taken_at <= log.live_from or call('ZCOUNT', log.key, '(' .. extra, '+inf') > REFUND_REACH) then
+    if taken_at and (taken_at <= log.live_from or call('ZCOUNT', log.key, '(' .. score(taken_at), '+inf') > REFUND_REACH) then
       return false
     end
     local left = cost
     for _ = 1, REFUND_REACH do
       local entry
       if taken_at then
-        entry = call('ZRANGEBYSCORE', log.key, extra, extra, 'WITHSCORES')
+        entry = call('ZRANGEBYSCORE', log.key, score(taken_at), score(taken_at), 'WITHSCORES')
       else
         entry = call('ZREVRANGE', log.key, 0, 0, 'WITHSCORES')
       end
@@ -337,21 +345,22 @@ end
 -- Several limits are looked at twice: first all of them, to know whether the request is admitted, then each to charge it and to answer.
 -- A refund looks first as well, so that a value that is not ours stops it before it writes.
 local admitted, first_round, reply = 1, 1, nil
--- The places of the charges that need a new key, the last of these keys, whether they may be made, and how many of them stay.
+-- The numbers of the charges that need a new key, the last of these keys, whether they may be made, and how many of them stay.
 local new, new_key, may_make, made = '', nil, false, 0
-local rare, logs
+local rare, logs, uncharged
 if count < 2 and action ~= 'f' then first_round = 2 end
 for round = first_round, 2 do
   reply = ''
   for i = 1, count do
     local key = KEYS[i]
-    local algorithm, shadow, exponent, quota, capacity, window, tick, ticks, unit, rate, units = unpack_struct(LIMIT, ARGV[2 + i])
+    local algorithm, flags, exponent, quota, capacity, cost, window, tick, ticks, unit, rate, units = unpack_struct(CHARGE, ARGV[1 + i])
+    local shadow = flags % 2
 
     -- Read: what is stored, if this algorithm wrote it over this window.
     local standing, a, b, c, stored_quota, stored_exponent = 0, nil, nil, nil, nil, nil
     local log, exists
     if algorithm == LOG then
-      logs = logs or logging(now, cost, extra, injected)
+      logs = logs or logging(now, injected)
       log = logs.read_log(key, window)
       if not log then return {err = FOREIGN .. i} end
       if log.ahead and round == 2 and action ~= 'p' then logs.correct(log) end
@@ -362,7 +371,7 @@ for round = first_round, 2 do
       if text and text.err then
         -- A sliding log of ours counts for nothing under another algorithm; anything else is not ours.
         local newest = redis.pcall('ZREVRANGE', key, 0, 0)
-        logs = logs or logging(now, cost, extra, injected)
+        logs = logs or logging(now, injected)
         if newest.err or not logs.parse(newest[1]) then return {err = FOREIGN .. i} end
       elseif text then
         if #text ~= STATE_LENGTH then return {err = FOREIGN .. i} end
@@ -375,7 +384,7 @@ for round = first_round, 2 do
           if algorithm == FIXED or algorithm == COUNTER then seen = a * window
           elseif stored_exponent > 0 then seen = b * 10 ^ stored_exponent end
           if seen > now + window then
-            rare = rare or rarely(now, cost, extra)
+            rare = rare or rarely(now)
             a, b, c = rare.taken_now(algorithm, window, stored_exponent, a, b, c)
             if round == 2 and action ~= 'p' then
               local text = pack(STATE, VERSION, algorithm, standing, stored_exponent, stored_quota, window, a, b, c)
@@ -424,7 +433,7 @@ for round = first_round, 2 do
       if tick ~= 1 then at = floor(now / tick) end
       if a then
         if stored_quota ~= quota or stored_exponent ~= exponent then
-          rare = rare or rarely(now, cost, extra)
+          rare = rare or rarely(now)
           level, at = rare.convert(window, tick, unit, stored_quota, stored_exponent, a, b)
         elseif at >= b then
           level = a - (at - b) * rate
@@ -436,34 +445,50 @@ for round = first_round, 2 do
       if level < units then left = floor((units - level) / unit) end
     end
 
+    -- How much must fit, and how much is taken: the same, unless the charge only looks or may run into debt.
+    local wanted, amount = cost, cost
+    if flags > 1 or cost == 0 then
+      wanted = 1
+      if flags > 1 then
+        rare = rare or rarely(now)
+        amount = math.min(cost, rare.room_with_debt(algorithm, quota, left, current, previous, log and log.used, level, unit, units))
+        if flags > 3 then wanted = 0 end
+      end
+    end
+
     if round == 1 then
-      if cost > left then
+      if wanted > left then
         if shadow == 0 and action == 't' then admitted = 0 end
-      elseif not exists then
+      elseif not exists and amount > 0 then
         new, new_key = new .. ' ' .. i, key
       end
     else
-      local wanted, settled = cost, nil
+      local settled
       local changed = false
       if action == 'f' then
-        wanted = 1
-        rare = rare or rarely(now, cost, extra)
+        wanted, amount = 1, 1
+        rare = rare or rarely(now)
         settled = rare.settle(standing, left, capacity)
+        local taken_at
+        if extra ~= '' then
+          taken_at = unpack_struct('<d', extra, 8 * i - 7)
+          if taken_at < 0 then taken_at = nil end
+        end
         if algorithm == LOG then
-          changed = logs.refund_log(log)
+          changed = logs.refund_log(log, cost, taken_at)
           if changed then
             log = logs.read_log(key, window)
             left = math.max(quota - log.used, 0)
           end
         elseif algorithm == FIXED or algorithm == COUNTER then
           local before, before_previous = current, previous
-          current, previous = rare.refund_windows(window, number, current, previous or 0)
+          current, previous = rare.refund_windows(window, number, current, previous or 0, cost, taken_at)
           changed = current ~= before or (previous ~= before_previous and algorithm == COUNTER)
           left = math.max(quota - current, 0)
           if algorithm == COUNTER then left = math.max(floor((left * ticks - previous * (ticks - offset)) / ticks), 0) end
         elseif level > 0 then
           local before = level
-          level = rare.refund_level(tick, unit, rate, level, at)
+          level = rare.refund_level(tick, unit, rate, level, at, cost, taken_at)
           changed = level ~= before
           left = 0
           if level < units then left = floor((units - level) / unit) end
@@ -482,14 +507,19 @@ for round = first_round, 2 do
         -- A limit that only watches never denies, and is not charged where it has no room.
         if shadow == 0 then admitted = 0 end
       elseif algorithm == LEAKY then
-        -- The queue as it is before this request: how long to wait, and at which place.
+        -- The queue as it is before this request: how long to wait, and at which position.
         delay, position = floor(level / rate), floor(level / unit)
         if delay * rate < level then delay = delay + 1 end
         if position * unit < level then position = position + 1 end
-        delay, position = delay * tick, position + wanted
+        delay, position = delay * tick, position + math.max(amount, 1)
         if delay > MAX then delay = MAX end
       end
       local charged = allowed == 1 and admitted == 1 and action == 't'
+      if charged and amount < cost then
+        uncharged = uncharged or {}
+        uncharged[i] = cost - amount
+      end
+      charged = charged and amount > 0
       local left_before = left
       if charged then
         if not may_make and (record or new_key or not exists) then
@@ -507,13 +537,14 @@ for round = first_round, 2 do
           if record then made = 1 end
         end
         changed = true
-        left = left - cost
+        left = left - amount
+        if left < 0 then left = 0 end
         if algorithm == FIXED or algorithm == COUNTER then
-          current = current + cost
+          current = current + amount
         elseif algorithm == LOG then
-          log.used, log.fresh_at = log.used + cost, log.time + window
+          log.used, log.fresh_at = log.used + amount, log.time + window
         else
-          level = level + cost * unit
+          level = level + amount * unit
         end
       end
 
@@ -595,7 +626,7 @@ for round = first_round, 2 do
           call('SET', key, text, until_when, time)
         end
       elseif charged then
-        logs.append(log, standing)
+        logs.append(log, standing, amount)
       end
       if charged and not exists and fresh_at - now >= STAYS then made = made + 1 end
       if count == 1 then
@@ -617,6 +648,9 @@ end
 if count ~= 1 then
   if made > 0 then status = 16 + math.min(made, 200) end
   reply = pack('<BdB', status, now, admitted) .. reply
+end
+if uncharged then
+  for i = 1, count do reply = reply .. pack('<I4', uncharged[i] or 0) end
 end
 if recorded then
   local until_when, time = 'PXAT', floor((now + KEPT_FOR) / 1000) + 1

@@ -48,7 +48,30 @@ pub(crate) fn record_key(idempotency: &Idempotency<'_>, at_home: bool) -> String
 /// The slot of a key's tag.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+    slot_of_tag(tag)
+}
+
+fn slot_of_tag(tag: &str) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
+}
+
+/// The slot of a counter, without its name: the identity alone decides it.
+pub(crate) fn slot_of(key: &Key<'_>) -> u16 {
+    let mut tag = String::with_capacity(48);
+    key.write_identity(&mut tag);
+    slot_of_tag(&tag)
+}
+
+/// The slot of an idempotency key's record.
+pub(crate) fn slot_of_record(idempotency: &Idempotency<'_>) -> u16 {
+    match idempotency.home {
+        Some(home) => {
+            let mut tag = String::with_capacity(48);
+            home.write(&mut tag);
+            slot_of_tag(&tag)
+        }
+        None => slot(&record_key(idempotency, true)),
+    }
 }
 
 /// The names of all keys that a command touches.
@@ -78,7 +101,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pacegate_core::Counter;
+    use pacegate_core::{Counter, Identity};
 
     #[test]
     fn limits_of_one_identity_share_a_slot() {
@@ -88,6 +111,13 @@ mod tests {
                 .each_ref()
                 .map(|counter| counter_key(&Key::new(counter, identifier, "/long".repeat(200).as_str())));
             assert_eq!(slot(&names[0]), slot(&names[1]), "{names:?}");
+            assert_eq!(slot_of(&Key::new(&counters[0], identifier, "")), slot(&names[0]), "{names:?}");
+            let home = Some(Identity { dimension: "user", identifier });
+            let idempotency =
+                Idempotency { caller: "c", key: "{k}", fingerprint: [0; 16], home, sender: None };
+            assert_eq!(slot_of_record(&idempotency), slot(&names[0]), "{names:?}");
+            let idempotency = Idempotency { home: None, ..idempotency };
+            assert_eq!(slot_of_record(&idempotency), slot(&record_key(&idempotency, true)));
             assert!(names.iter().all(|name| name.len() <= 512), "{names:?}");
         }
     }

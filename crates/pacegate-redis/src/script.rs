@@ -1,6 +1,6 @@
 //! The script, its arguments and its replies.
 
-use pacegate_core::{Answer, Answers, Decision, Reason, Standing, Timestamp};
+use pacegate_core::{Answer, Answers, Decision, Fit, Reason, Standing, Timestamp};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use redis::Cmd;
 
@@ -9,7 +9,10 @@ use crate::keys::Keys;
 /// What runs in Redis; it documents its arguments itself.
 pub(crate) const SCRIPT: &str = include_str!("check.lua");
 
+const CHARGE_LENGTH: usize = 67;
 const ANSWER_LENGTH: usize = 36;
+/// What a debt bound kept from being charged, where there is something.
+const UNCHARGED_LENGTH: usize = 4;
 
 /// The call of the script for `command`. A take makes new keys unless it is for known ones only.
 pub(crate) fn invocation(
@@ -29,11 +32,11 @@ pub(crate) fn invocation(
             (if known_only { "k" } else { "t" }, idempotency.map(|own| request(&own, command)))
         }
         Action::Peek { idempotency } => ("p", idempotency.map(|own| request(&own, command))),
-        Action::Refund { taken_at } => ("f", taken_at.map(|at| at.as_micros().to_string().into_bytes())),
+        Action::Refund => ("f", times(command.charges)),
         // Resets, and whatever has no reply of its own.
         _ => ("x", None),
     };
-    call.arg(action).arg(command.cost.get());
+    call.arg(action);
     for charge in command.charges {
         call.arg(&packed(charge)[..]);
     }
@@ -51,20 +54,34 @@ fn request(idempotency: &Idempotency<'_>, command: &Command<'_>) -> Vec<u8> {
     [&idempotency.fingerprint[..], &command.limits_digest()[..]].concat()
 }
 
-/// A limit's numbers as the script unpacks them: `<BBBI4I4dddddd`.
-fn packed(charge: &Charge<'_>) -> [u8; 59] {
+/// When the cost of each charge was taken, as doubles; `None` when no time is given.
+fn times(charges: &[Charge<'_>]) -> Option<Vec<u8>> {
+    charges.iter().any(|charge| charge.taken_at.is_some()).then(|| {
+        let time = |charge: &Charge<'_>| charge.taken_at.map_or(-1.0, |at| at.as_micros() as f64);
+        charges.iter().flat_map(|charge| time(charge).to_le_bytes()).collect()
+    })
+}
+
+/// A charge as the script unpacks it: `<BBBI4I4ddddddd`.
+fn packed(charge: &Charge<'_>) -> [u8; CHARGE_LENGTH] {
     let (limit, scale) = (charge.limit, charge.limit.scale());
-    let mut bytes = [0; 59];
+    let mut bytes = [0; CHARGE_LENGTH];
+    let fit = match charge.fit {
+        Fit::Whole => 0,
+        Fit::Overdraw => 2,
+        Fit::Forced => 4,
+    };
     bytes[0] = limit.algorithm().code();
-    bytes[1] = u8::from(charge.shadow);
+    bytes[1] = u8::from(charge.shadow) | fit;
     bytes[2] = scale.tick_exponent();
     bytes[3..7].copy_from_slice(&limit.quota().to_le_bytes());
     bytes[7..11].copy_from_slice(&limit.capacity().to_le_bytes());
     let window = u64::try_from(limit.window().as_micros()).unwrap_or(u64::MAX);
-    let numbers = [window, scale.tick(), scale.window_ticks(), scale.unit(), scale.rate(), scale.capacity()];
-    for (place, number) in bytes[11..].chunks_exact_mut(8).zip(numbers) {
+    let (cost, capacity) = (u64::from(charge.cost.get()), scale.capacity());
+    let numbers = [cost, window, scale.tick(), scale.window_ticks(), scale.unit(), scale.rate(), capacity];
+    for (field, number) in bytes[11..].chunks_exact_mut(8).zip(numbers) {
         // Exact: all of them are below 2^53.
-        place.copy_from_slice(&(number as f64).to_le_bytes());
+        field.copy_from_slice(&(number as f64).to_le_bytes());
     }
     bytes
 }
@@ -88,11 +105,18 @@ fn parse(command: &Command<'_>, reply: &mut Reply<'_>) -> Option<Outcome> {
         _ => {}
     }
     let allowed = reply.byte()? == 1;
-    if reply.0.len() != command.charges.len() * ANSWER_LENGTH {
+    let (length, charges) = (reply.0.len(), command.charges.len());
+    if length != charges * ANSWER_LENGTH && length != charges * (ANSWER_LENGTH + UNCHARGED_LENGTH) {
         return None;
     }
     let answers: Option<Answers> = command.charges.iter().map(|charge| answer(charge, reply)).collect();
-    let mut decision = Decision::new(allowed, at, answers?);
+    let mut answers = answers?;
+    if !reply.0.is_empty() {
+        for answer in &mut answers {
+            answer.uncharged = reply.whole()?;
+        }
+    }
+    let mut decision = Decision::new(allowed, at, answers);
     decision.replayed = status == 1;
     Some(Outcome::Decided(if status == 4 { decision.into_replay() } else { decision }))
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Command, Figure, Figures, Outcome, Part, ProbeFuture, Spread, Store,
-    StoreError, apply_spread, first_success, spread_piece,
+    Action, ApplyFuture, BatchFuture, Charge, Command, Figure, Figures, Outcome, Part, ProbeFuture, Spread,
+    Store, StoreError, apply_in_parts, apply_spread, first_success, spread_piece,
 };
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
@@ -20,7 +20,7 @@ use crate::connection::{Live, Node};
 use crate::connector::{Connector, RedisOptions};
 use crate::error::{ReplyError, Trouble, answered, is_replica, trouble};
 use crate::forget::run;
-use crate::keys::{Keys, counter_key, record_key, slot};
+use crate::keys::{Keys, slot_of, slot_of_record};
 use crate::new_keys::NewKeys;
 use crate::script;
 use crate::sentinel::Sentinel;
@@ -102,7 +102,7 @@ impl RedisStore {
         for identifier in (first..first + REHEARSALS_MAX).map(|number| number.to_string()) {
             let charges = [(&counters[0], &log), (&counters[1], &window)]
                 .map(|(counter, limit)| Charge::new(Key::new(counter, &identifier, ""), limit));
-            let Ok(node) = self.router.node(slot(&counter_key(&charges[0].key))) else { continue };
+            let Ok(node) = self.router.node(slot_of(&charges[0].key)) else { continue };
             if rehearsed.iter().any(|other| Arc::ptr_eq(other, &node)) {
                 continue;
             }
@@ -112,12 +112,13 @@ impl RedisStore {
                 (Action::take(), Cost::ONE),
                 (Action::take(), Cost::ONE),
                 (Action::take(), two),
-                (Action::Refund { taken_at: None }, Cost::ONE),
+                (Action::Refund, Cost::ONE),
                 (Action::Reset, Cost::ONE),
             ];
             let mut tried = Ok(());
             for (action, cost) in steps {
-                let command = Command { action, charges: &charges, cost };
+                let charges = charges.map(|charge| Charge { cost, ..charge });
+                let command = Command { action, charges: &charges };
                 if tried.is_ok() || matches!(action, Action::Reset) {
                     // A command that is missing may have left a key without a time to live: the last step always runs.
                     let sent = self.send(&Request::new(&command, self.is_cluster(), None), None).await;
@@ -133,7 +134,7 @@ impl RedisStore {
             }
             let mut scan = redis::cmd("SCAN");
             scan.arg(0).arg("COUNT").arg(1);
-            let command = Command { action: Action::ResetVariants, charges: &charges, cost: Cost::ONE };
+            let command = Command { action: Action::ResetVariants, charges: &charges };
             run(&node, 0, &scan, &command).await?;
             rehearsed.push(node);
             if rehearsed.len() >= self.router.primaries() {
@@ -148,6 +149,15 @@ impl RedisStore {
         matches!(*self.router, Router::Cluster(_))
     }
 
+    /// Applies a command whose keys are all in one slot.
+    async fn apply_in_one_step(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+    ) -> Result<Outcome, StoreError> {
+        self.send(&Request::new(command, self.is_cluster(), now), None).await
+    }
+
     /// Applies commands whose keys can each be touched in one step.
     async fn apply_in_steps(
         &self,
@@ -156,9 +166,6 @@ impl RedisStore {
     ) -> Vec<Result<Outcome, StoreError>> {
         let requests: Vec<Request<'_>> =
             commands.iter().map(|command| Request::new(command, self.is_cluster(), now)).collect();
-        if let [request] = requests.as_slice() {
-            return vec![self.send(request, None).await];
-        }
         let groups = self.groups(&requests);
         let answered = join_all(groups.iter().map(async |(slot, places)| {
             let mut answered = Vec::with_capacity(places.len());
@@ -375,7 +382,7 @@ impl RedisStore {
     /// Runs the script at the primary of `slot`, without a key.
     fn probe_slot(&self, slot: u16) -> ProbeFuture<'_> {
         Box::pin(async move {
-            let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
+            let look = Command::peek(&[]);
             let request = Request { slot, ..Request::new(&look, self.is_cluster(), None) };
             self.send(&request, None).await.map(drop)
         })
@@ -394,17 +401,15 @@ impl RedisStore {
     ) -> Result<Outcome, StoreError> {
         let known = command.charges.iter().filter(|charge| !charge.key.counter().has_variants());
         let known: Vec<Charge<'_>> = known.copied().collect();
-        let reset = Command { action: Action::Reset, charges: &known, cost: command.cost };
-        let outcome =
-            self.apply(&[reset], now).await.pop().unwrap_or_else(|| Err(StoreError::unanswered()))?;
+        let outcome = self.apply(&Command { action: Action::Reset, charges: &known }, now).await?;
         self.forget(command).await?;
         Ok(outcome)
     }
 
     /// The slots of a command's charges, and that of the record of its idempotency key.
     fn slots(&self, command: &Command<'_>) -> (SmallVec<[u16; 4]>, Option<u16>) {
-        let charges = command.charges.iter().map(|charge| slot(&counter_key(&charge.key)));
-        let record = command.idempotency().map(|idempotency| slot(&record_key(&idempotency, true)));
+        let charges = command.charges.iter().map(|charge| slot_of(&charge.key));
+        let record = command.idempotency().map(|idempotency| slot_of_record(&idempotency));
         (charges.collect(), record)
     }
 }
@@ -427,40 +432,45 @@ impl Spread for RedisStore {
         let alone = Arc::new(OneSlot(self.clone()));
         let (slots, record) = self.slots(command);
         let mut parts: Vec<(u16, Part)> = Vec::new();
-        for (place, own) in slots.into_iter().enumerate() {
+        for (charge, own) in slots.into_iter().enumerate() {
             match parts.iter_mut().find(|(other, _)| *other == own) {
-                Some((_, part)) => part.places.push(place),
+                Some((_, part)) => part.charges.push(charge),
                 None => {
-                    let part = Part { store: alone.clone(), places: SmallVec::from_elem(place, 1) };
+                    let part = Part { store: alone.clone(), charges: SmallVec::from_elem(charge, 1) };
                     parts.push((own, part));
                 }
             }
         }
         parts.sort_by_key(|(slot, _)| *slot);
         if let Some(record) = record.filter(|record| parts.last().is_none_or(|(slot, _)| slot != record)) {
-            parts.push((record, Part { store: alone, places: SmallVec::new() }));
+            parts.push((record, Part { store: alone, charges: SmallVec::new() }));
         }
         parts.into_iter().map(|(_, part)| part).collect()
     }
 
-    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(self.apply_in_steps(commands, now))
     }
 }
 
 impl Store for RedisStore {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        if matches!(command.action, Action::ResetVariants) {
+            return Box::pin(self.reset_variants(command, now));
+        }
+        if self.places(command) > 1 {
+            return Box::pin(apply_in_parts(self.parts(command), command, now));
+        }
+        Box::pin(self.apply_in_one_step(command, now))
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
             let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
             if commands.iter().any(searches) {
                 let mut results = Vec::with_capacity(commands.len());
                 for command in commands {
-                    results.push(if searches(command) {
-                        self.reset_variants(command, now).await
-                    } else {
-                        let mut result = self.apply(std::slice::from_ref(command), now).await;
-                        result.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
-                    });
+                    results.push(self.apply(command, now).await);
                 }
                 return results;
             }
@@ -505,8 +515,8 @@ impl Store for RedisStore {
 struct OneSlot(RedisStore);
 
 impl Store for OneSlot {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(self.0.apply_in_steps(commands, now))
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(self.0.apply_in_one_step(command, now))
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, Counter, Decision, Identity, Key, Limit, Timestamp};
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{RedisCluster, Served};
@@ -50,8 +50,8 @@ impl Chain {
             .map(|(counter, identifier)| Key::new(counter, identifier, ""));
         let charges: Vec<Charge<'_>> =
             keys.zip(&self.limits).map(|(key, limit)| Charge::new(key, limit)).collect();
-        let command = Command { action, charges: &charges, cost: Cost::ONE };
-        store.apply(&[command], Some(START)).await.remove(0).unwrap()
+        let command = Command { action, charges: &charges };
+        store.apply(&command, Some(START)).await.unwrap()
     }
 
     async fn decide(&self, store: &dyn Store, action: Action<'_>, identifiers: [&str; 3]) -> Decision {
@@ -155,8 +155,8 @@ async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
     let take = async |key: &str, charges: &[Charge<'_>]| {
         let idempotency =
             Some(Idempotency { caller: "caller", key, fingerprint: [1; 16], home: HOME, sender: None });
-        let command = Command { action: Action::Take { idempotency }, charges, cost: Cost::ONE };
-        match store.apply(&[command], Some(START)).await.remove(0).unwrap() {
+        let command = Command { action: Action::Take { idempotency }, charges };
+        match store.apply(&command, Some(START)).await.unwrap() {
             Outcome::Decided(decision) => decision,
             other => panic!("{other:?}"),
         }
@@ -202,9 +202,8 @@ async fn raced_duplicates_of_spread_chains_are_charged_once() {
                     home: HOME,
                     sender: None,
                 });
-                let command =
-                    Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
-                match store.apply(&[command], None).await.remove(0).unwrap() {
+                let command = Command { action: Action::Take { idempotency }, charges: &charges };
+                match store.apply(&command, None).await.unwrap() {
                     Outcome::Decided(decision) => u32::from(decision.allowed && !decision.replayed),
                     other => panic!("{other:?}"),
                 }
@@ -216,8 +215,8 @@ async fn raced_duplicates_of_spread_chains_are_charged_once() {
         }
         assert_eq!(admitted, 100, "{algorithm}");
         let charges = counters.each_ref().map(|counter| Charge::new(Key::new(counter, "u", ""), &limit));
-        let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-        let Outcome::Decided(peek) = store.apply(&[command], None).await.remove(0).unwrap() else {
+        let command = Command::peek(&charges);
+        let Outcome::Decided(peek) = store.apply(&command, None).await.unwrap() else {
             panic!("a peek is decided");
         };
         assert_eq!(remaining(&peek), [900, 900], "{algorithm}: 100 are charged");

@@ -12,10 +12,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Reason};
+use pacegate_core::{Algorithm, Counter, Key, Limit, Reason};
 use pacegate_memory::MemoryStore;
 use pacegate_redis::{RedisOptions, RedisStore};
-use pacegate_store::{Action, Charge, Command, FailureMode, GuardedStore, Outcome, Store, StoreHealth};
+use pacegate_store::{Charge, Command, FailureMode, GuardedStore, Outcome, Store, StoreHealth};
 use pacegate_testkit::effort;
 use pacegate_testkit::load::{Fate, Load, Report};
 use pacegate_testkit::server::{Fault, FaultProxy, RedisCluster, RedisSentinels, RedisServer};
@@ -251,8 +251,7 @@ async fn script_flushed_all_the_time() {
 async fn take(store: &dyn Store, identifier: &str, mode: FailureMode) -> pacegate_core::Decision {
     let (counter, limit) = (Counter::new("load", "user", ""), plenty());
     let charge = Charge { on_store_error: mode, ..Charge::new(Key::new(&counter, identifier, ""), &limit) };
-    let command = Command { action: Action::take(), charges: &[charge], cost: Cost::ONE };
-    match store.apply(&[command], None).await.remove(0).unwrap() {
+    match store.apply(&Command::take(&[charge]), None).await.unwrap() {
         Outcome::Decided(decision) => decision,
         other => panic!("{other:?}"),
     }

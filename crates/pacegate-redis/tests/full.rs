@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Identity, Key, Limit, Reason, Timestamp};
+use pacegate_core::{Algorithm, Counter, Decision, Identity, Key, Limit, Reason, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{
@@ -75,8 +75,8 @@ impl Chain {
                 ..Charge::new(Key::new(counter, identifier, ""), limit)
             })
             .collect();
-        let command = Command { action, charges: &charges, cost: Cost::ONE };
-        store.apply(&[command], now).await.remove(0)
+        let command = Command { action, charges: &charges };
+        store.apply(&command, now).await
     }
 
     async fn decide(&self, store: &dyn Store, action: Action<'_>) -> Decision {
@@ -118,7 +118,7 @@ async fn known_key_is_charged_denied_and_refunded_by_every_algorithm() {
         assert!(known.take(&redis).await.allowed, "{algorithm}");
         assert!(known.take(&redis).await.allowed, "{algorithm}");
         assert!(!known.take(&redis).await.allowed, "{algorithm} denies at its limit");
-        assert!(known.decide(&redis, Action::Refund { taken_at: None }).await.allowed, "{algorithm}");
+        assert!(known.decide(&redis, Action::Refund).await.allowed, "{algorithm}");
         assert!(known.take(&redis).await.allowed, "{algorithm} takes what was given back");
         assert!(!known.take(&redis).await.allowed, "{algorithm}");
         let new = Chain::one(&format!("new-{algorithm}"), limit(algorithm, 3));
@@ -301,11 +301,8 @@ async fn flood_frees_limited_users_under_every_policy_but_noeviction() {
                 .iter()
                 .map(|identifier| [Charge::new(Key::new(&counter, identifier, ""), &a_day)])
                 .collect();
-            let commands: Vec<Command<'_>> = charges
-                .iter()
-                .map(|charges| Command { action: Action::take(), charges, cost: Cost::ONE })
-                .collect();
-            redis.apply(&commands, None).await;
+            let commands: Vec<Command<'_>> = charges.iter().map(|charges| Command::take(charges)).collect();
+            redis.apply_batch(&commands, None).await;
         }
         let keys: u32 = server.command(&["DBSIZE"]).parse().unwrap();
         assert!((2_000..10_000).contains(&keys), "{policy}: {keys} keys are room for a part of the flood");

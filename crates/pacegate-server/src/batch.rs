@@ -63,7 +63,7 @@ pub(crate) async fn decide<'a>(
     if let Some(key) = key {
         // Recorded before anything is charged: the same key of the same identities on another batch is refused as a whole.
         let caller = format!("whole {}", callers.concat());
-        shared.limiter.anchor(&caller, Some(sender), key, body).await?;
+        shared.limiter.claim_idempotency_key(&caller, Some(sender), key, body).await?;
     }
     let mut checks: Vec<Check<'_>> = Vec::with_capacity(items.len());
     let mut places: Vec<Result<(), ApiError>> = Vec::with_capacity(items.len());

@@ -573,7 +573,7 @@ mod tests {
 
     #[tokio::test]
     async fn stream_in_use_outlives_idle_ones() {
-        let bodies = Arc::new(Bodies::new(1 << 20));
+        let bodies = Arc::new(Bodies::new(5 << 20));
         let context = &mut Context::from_waker(std::task::Waker::noop());
         let mut streams: Vec<_> = (0..30).map(|_| Held::new(&bodies, None)).collect();
         for stream in &mut streams {

@@ -263,6 +263,7 @@ impl From<CheckError> for ApiError {
             CheckError::DuplicateDimension { .. } => Self::input("keys", message),
             CheckError::NoIdentity => Self::input("user_id", message),
             CheckError::InvalidTier(reason) => Self::input("tier", reason.reason()),
+            CheckError::InvalidUnit { reason, .. } => Self::input("costs", reason.reason()),
             CheckError::InvalidEndpoint(reason) => Self::input("endpoint", reason.to_string()),
             CheckError::InvalidIdempotencyKey => {
                 Self::input("idempotency_key", message.trim_start_matches("idempotency key "))

@@ -228,7 +228,7 @@ async fn a_check_is_explained_and_charges_nothing() {
         rules.iter().map(|(_, limit, verdict, _)| (*limit, verdict.as_str())).collect();
     let expected = [
         (20, "applies"),
-        (2, "outdone"),
+        (2, "shadowed"),
         (200, "other_identifier"),
         (1, "other_endpoint"),
         (1, "other_dimension"),
@@ -240,7 +240,7 @@ async fn a_check_is_explained_and_charges_nothing() {
     let (_, rules) = explain(json!({"user_id": "u1", "endpoint": "/"})).await;
     let limits: Vec<(u64, &str)> =
         rules.iter().map(|(_, limit, verdict, _)| (*limit, verdict.as_str())).collect();
-    assert_eq!(limits[..3], [(7, "applies"), (7, "outdone"), (200, "other_identifier")]);
+    assert_eq!(limits[..3], [(7, "applies"), (7, "shadowed"), (200, "other_identifier")]);
     let bad = client.admin(Method::POST, "/api/v1/explain", json!({"endpoint": "/"})).await;
     assert_eq!((bad.status.as_u16(), bad.error().0), (400, "INVALID_INPUT"));
 }

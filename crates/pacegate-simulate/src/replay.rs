@@ -120,6 +120,8 @@ impl Clock for ReplayClock {
 pub(crate) struct Replay {
     clock: Arc<ReplayClock>,
     dimensions: Vec<String>,
+    /// The units, other than requests, that the log has costs in.
+    units: Vec<String>,
     /// The tiers that rules name; others change nothing.
     profiles: Vec<Profile>,
     tiers: crate::options::Tiers,
@@ -181,6 +183,7 @@ impl Replay {
             ranks: dimensions.iter().map(|dimension| rank(dimension)).collect(),
             seen: vec![0; dimensions.len()],
             dimensions,
+            units: log.mapping().costs.iter().map(|(unit, _)| unit.clone()).collect(),
             profiles,
             tiers: options.tiers.clone(),
             sets,
@@ -224,6 +227,7 @@ impl Replay {
         let Self {
             clock,
             dimensions,
+            units,
             profiles,
             tiers,
             sets,
@@ -245,6 +249,9 @@ impl Replay {
         let mut check = Check::new(dimension, identifier).endpoint(&record.endpoint).cost(record.cost);
         for (dimension, identifier) in identities {
             check = check.and(dimension, identifier);
+        }
+        for (index, cost) in &record.costs {
+            check = check.cost_in(&units[usize::from(*index)], *cost);
         }
         if !record.method.is_empty() {
             check = check.method(&record.method);

@@ -67,7 +67,7 @@ pub struct LogReport {
 /// A part of a request, and the field it is in.
 #[derive(Clone, Debug, Serialize)]
 pub struct FieldReport {
-    /// `time`, `endpoint`, `method`, `request`, `status`, `cost`, `tier`, or a dimension.
+    /// `time`, `endpoint`, `method`, `request`, `status`, `cost`, `cost.UNIT`, `tier`, or a dimension.
     pub part: String,
     /// Its name in the log.
     pub field: String,

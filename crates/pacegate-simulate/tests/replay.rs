@@ -366,3 +366,19 @@ fn keys_that_are_whole_again_make_room() {
     let report = run(&log, &[TWO_A_MINUTE], &Options { max_keys: 1_000, ..Options::default() }).unwrap();
     assert!(!report.rule_sets[0].warnings.iter().any(|warning| warning.contains("keys at a time")));
 }
+
+#[test]
+fn column_of_the_log_can_be_a_cost_in_a_unit() {
+    let log = "time,user,used\n1700000000,a,600\n1700000001,a,600\n1700000002,a,-\n1700000003,a,0\n1700000004,b,600\n";
+    let yaml = "default_limit: none
+rules: [{name: tokens, dimension: user, algorithm: fixed_window, limit: 1000, window: 1d, unit: tokens}]";
+    let report = run(log, &[yaml], &mapped("cost.tokens=used")).unwrap();
+    let set = &report.rule_sets[0];
+    assert_eq!((set.allowed, set.blocked), (4, 1), "requests without tokens are not held against the limit");
+    let fields: Vec<_> = report.log.fields.iter().map(|field| (&*field.part, &*field.field)).collect();
+    assert!(fields.contains(&("cost.tokens", "used")), "{fields:?}");
+    let unmapped = run(log, &[yaml], &Options::default()).unwrap();
+    assert_eq!((unmapped.rule_sets[0].allowed, unmapped.rule_sets[0].blocked), (5, 0));
+    let wrong = run(log, &[yaml], &mapped("cost.9=used")).unwrap_err().to_string();
+    assert!(wrong.contains("--map cost.9: the unit must be"), "{wrong}");
+}

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pacegate_core::{Answers, Decision, Evaluation, State, Timestamp, refund};
+use pacegate_core::{Decision, Demand, State, States, Timestamp, chain};
 use pacegate_store::{Idempotency, Outcome, StoreError};
+use smallvec::SmallVec;
 
 use crate::record::Record;
-use crate::request::{Act, Request};
+use crate::request::{Act, OwnedCharge, Request};
 
 /// The locked rows, by key: empty bytes are a key that has no state yet.
 #[derive(Debug, Default)]
@@ -84,8 +85,7 @@ impl Ledger {
                 return Ok(Outcome::Mismatch);
             }
             if earlier.limits != record.limits {
-                let looked = self.decide(request, now, false);
-                return Ok(Outcome::Decided(looked.into_replay()));
+                return Ok(Outcome::Decided(self.decide(request, Act::Peek, now).into_replay()));
             }
             let mut decision = earlier.decision.clone();
             decision.replayed = true;
@@ -93,8 +93,7 @@ impl Ledger {
         }
         match request.act {
             Act::Take => Ok(Outcome::Decided(self.take(request, now))),
-            Act::Peek => Ok(Outcome::Decided(self.decide(request, now, false))),
-            Act::Refund(taken_at) => Ok(Outcome::Decided(self.refund(request, now, taken_at))),
+            act @ (Act::Peek | Act::Refund) => Ok(Outcome::Decided(self.decide(request, act, now))),
             Act::Reset => {
                 for charge in &request.charges {
                     if self.state(&charge.key).is_some() {
@@ -121,7 +120,7 @@ impl Ledger {
     }
 
     fn take(&mut self, request: &Request, now: Timestamp) -> Decision {
-        let decision = self.decide(request, now, true);
+        let decision = self.decide(request, Act::Take, now);
         if let Some(record) = request.record.as_ref().filter(|_| decision.allowed) {
             let kept =
                 Record { fingerprint: record.fingerprint, limits: record.limits, decision: decision.clone() };
@@ -131,56 +130,14 @@ impl Ledger {
         decision
     }
 
-    fn decide(&mut self, request: &Request, now: Timestamp, take: bool) -> Decision {
-        let evaluations: Vec<Evaluation<'_>> = request
-            .charges
-            .iter()
-            .map(|charge| Evaluation::new(&charge.limit, self.state(&charge.key), now, request.cost))
-            .collect();
-        let denies = |(evaluation, shadow): (&Evaluation<'_>, bool)| !evaluation.allows() && !shadow;
-        let allowed = !evaluations.iter().zip(request.charges.iter().map(|charge| charge.shadow)).any(denies);
-        let mut answers = Answers::new();
-        for (evaluation, charge) in evaluations.iter().zip(&request.charges) {
-            let charged = take && allowed && evaluation.allows();
-            let mut corrected = false;
-            let mut answer = match self.rows.get_mut(&charge.key) {
-                Some(Row { content: Content::State(state), .. }) if charged => evaluation.charge(state),
-                Some(Row { content: Content::State(state), .. }) => {
-                    corrected = take && evaluation.correct_time(state);
-                    evaluation.answer(Some(state))
-                }
-                _ if charged => {
-                    let (answer, state) = evaluation.charge_fresh();
-                    self.put(&charge.key, Content::State(state), now);
-                    answer
-                }
-                _ => evaluation.answer(None),
-            };
-            if charged || corrected {
-                self.touch(&charge.key, answer.reset_at);
-            }
-            answer.shadow = charge.shadow;
-            answers.push(answer);
+    fn decide(&mut self, request: &Request, act: Act, now: Timestamp) -> Decision {
+        let demands: SmallVec<[Demand<'_>; 4]> = request.charges.iter().map(OwnedCharge::demand).collect();
+        let mut rows = Rows { ledger: self, charges: &request.charges };
+        match act {
+            Act::Take => chain::take(&demands, &mut rows, now),
+            Act::Refund => chain::refund(&demands, &mut rows, now),
+            Act::Peek | Act::Reset => chain::peek(&demands, &mut rows, now),
         }
-        Decision::new(allowed, now, answers)
-    }
-
-    fn refund(&mut self, request: &Request, now: Timestamp, taken_at: Option<Timestamp>) -> Decision {
-        let mut answers = Answers::new();
-        for charge in &request.charges {
-            let state = match self.rows.get_mut(&charge.key) {
-                Some(Row { content: Content::State(state), .. }) => Some(state),
-                _ => None,
-            };
-            let (mut answer, changed) = refund(&charge.limit, state, now, request.cost, taken_at);
-            if changed {
-                self.touch(&charge.key, answer.reset_at);
-            }
-            answer.shadow = charge.shadow;
-            answers.push(answer);
-        }
-        let allowed = answers.iter().all(|answer| answer.allowed || answer.shadow);
-        Decision::new(allowed, now, answers)
     }
 
     fn state(&self, key: &str) -> Option<&State> {
@@ -193,10 +150,34 @@ impl Ledger {
     fn put(&mut self, key: &str, content: Content, needed_until: Timestamp) {
         self.rows.insert(key.to_owned(), Row { content, changed: Some(needed_until) });
     }
+}
 
-    fn touch(&mut self, key: &str, needed_until: Option<Timestamp>) {
-        if let Some(row) = self.rows.get_mut(key) {
-            row.changed = Some(needed_until.unwrap_or(Timestamp::MAX));
+/// The rows of a request's charges, for the chain of them.
+struct Rows<'a> {
+    ledger: &'a mut Ledger,
+    charges: &'a [OwnedCharge],
+}
+
+impl States for Rows<'_> {
+    fn state(&self, index: usize) -> Option<&State> {
+        self.ledger.state(&self.charges[index].key)
+    }
+
+    fn state_mut(&mut self, index: usize) -> Option<&mut State> {
+        match self.ledger.rows.get_mut(&self.charges[index].key) {
+            Some(Row { content: Content::State(state), .. }) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>) {
+        let needed_until = fresh_at.unwrap_or(Timestamp::MAX);
+        self.ledger.put(&self.charges[index].key, Content::State(state), needed_until);
+    }
+
+    fn changed(&mut self, index: usize, fresh_at: Option<Timestamp>) {
+        if let Some(row) = self.ledger.rows.get_mut(&self.charges[index].key) {
+            row.changed = Some(fresh_at.unwrap_or(Timestamp::MAX));
         }
     }
 }

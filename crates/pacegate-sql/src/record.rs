@@ -8,6 +8,11 @@ const VERSION: u8 = 2;
 /// Stands for no time.
 const NEVER: u64 = u64::MAX;
 
+/// Flags of an answer. Versions before debt wrote neither the last one nor what follows it.
+const ALLOWED: u8 = 1;
+const SHADOW: u8 = 2;
+const UNCHARGED: u8 = 4;
+
 /// What was admitted, and for which request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -26,7 +31,7 @@ impl Record {
         for answer in &self.decision.answers {
             bytes.extend([
                 answer.algorithm.code(),
-                u8::from(answer.allowed) | u8::from(answer.shadow) << 1,
+                flags(answer),
                 match answer.reason {
                     None => 0,
                     Some(Reason::LimitExceeded) => 1,
@@ -44,6 +49,9 @@ impl Record {
             let delay = answer.delay().map_or(0, |delay| u64::try_from(delay.as_micros()).unwrap_or(NEVER));
             let times = [micros(answer.reset_at), micros(answer.retry_at), delay];
             bytes.extend(times.iter().flat_map(|time| time.to_le_bytes()));
+            if answer.uncharged > 0 {
+                bytes.extend(answer.uncharged.to_le_bytes());
+            }
         }
         bytes
     }
@@ -63,6 +71,11 @@ impl Record {
         // Only admissions are recorded.
         Some(Self { fingerprint, limits, decision: Decision::new(true, at, answers) })
     }
+}
+
+fn flags(answer: &Answer) -> u8 {
+    let set = [(answer.allowed, ALLOWED), (answer.shadow, SHADOW), (answer.uncharged > 0, UNCHARGED)];
+    set.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
 }
 
 fn micros(time: Option<Timestamp>) -> u64 {
@@ -109,8 +122,9 @@ impl Reader<'_> {
         // An answer knows its algorithm and capacity from a limit; the window is not part of it.
         let limit = Limit::try_new(algorithm, u64::from(capacity), Duration::from_secs(1)).ok()?;
         let mut answer = Answer::undecided(&limit, remaining, Timestamp::from_micros(reset_at), previous);
-        answer.allowed = flags & 1 != 0;
-        answer.shadow = flags & 2 != 0;
+        answer.allowed = flags & ALLOWED != 0;
+        answer.shadow = flags & SHADOW != 0;
+        answer.uncharged = if flags & UNCHARGED == 0 { 0 } else { self.number()? };
         answer.standing = standing;
         answer.reason = match reason {
             0 => None,

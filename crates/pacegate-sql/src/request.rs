@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pacegate_core::{Cost, Key, Limit, Timestamp, Variants};
+use pacegate_core::{Cost, Demand, Fit, Key, Limit, Timestamp, Variants};
 use pacegate_store::{Action, Charge, Command, Idempotency};
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ pub(crate) enum Act {
     Take,
     Peek,
     Reset,
-    Refund(Option<Timestamp>),
+    Refund,
 }
 
 /// One limit that a request concerns.
@@ -26,8 +26,19 @@ pub(crate) enum Act {
 pub(crate) struct OwnedCharge {
     pub(crate) key: String,
     pub(crate) rule: Box<str>,
-    pub(crate) limit: Limit,
-    pub(crate) shadow: bool,
+    limit: Limit,
+    cost: Cost,
+    fit: Fit,
+    taken_at: Option<Timestamp>,
+    shadow: bool,
+}
+
+impl OwnedCharge {
+    /// What the core is asked.
+    pub(crate) fn demand(&self) -> Demand<'_> {
+        let Self { limit, cost, fit, taken_at, shadow, .. } = self;
+        Demand { limit, cost: *cost, fit: *fit, taken_at: *taken_at, shadow: *shadow }
+    }
 }
 
 /// The idempotency key of a request.
@@ -43,7 +54,6 @@ pub(crate) struct OwnedRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) act: Act,
-    pub(crate) cost: Cost,
     pub(crate) charges: SmallVec<[OwnedCharge; 1]>,
     pub(crate) record: Option<OwnedRecord>,
 }
@@ -53,7 +63,7 @@ impl Request {
         let (act, idempotency) = match &command.action {
             Action::Take { idempotency } => (Act::Take, idempotency.as_ref()),
             Action::Peek { idempotency } => (Act::Peek, idempotency.as_ref()),
-            Action::Refund { taken_at } => (Act::Refund(*taken_at), None),
+            Action::Refund => (Act::Refund, None),
             // Resets, and whatever has no answer of its own.
             _ => (Act::Reset, None),
         };
@@ -65,6 +75,9 @@ impl Request {
             key: counter_key(&charge.key),
             rule: charge.key.counter().rule().into(),
             limit: *charge.limit,
+            cost: charge.cost,
+            fit: charge.fit,
+            taken_at: charge.taken_at,
             shadow: charge.shadow,
         });
         let record = idempotency.map(|own| OwnedRecord {
@@ -72,7 +85,7 @@ impl Request {
             fingerprint: own.fingerprint,
             limits: command.limits_digest(),
         });
-        Self { act, cost: command.cost, charges: charges.collect(), record }
+        Self { act, charges: charges.collect(), record }
     }
 
     /// Every row it touches.

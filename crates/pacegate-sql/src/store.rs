@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
+use futures_util::future::join_all;
+use pacegate_core::{Algorithm, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
-    Action, ApplyFuture, Asked, Batcher, Charge, Command, Figure, Figures, Gauge, Lane, Outcome, Present,
-    Store, StoreError,
+    Action, ApplyFuture, Asked, BatchFuture, Batcher, Charge, Command, Figure, Figures, Gauge, Lane, Outcome,
+    Present, Store, StoreError,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::postgres::PgSslMode;
@@ -30,6 +31,8 @@ use crate::sweep::sweep_step;
 
 /// How many rows the commands of one transaction touch, unless one call touches more.
 const BATCH_ROWS_MAX: usize = 128;
+/// A batch that touches no more rows than this goes with single checks.
+const SMALL_BATCH_ROWS_MAX: usize = 16;
 /// How many rows the commands that wait for a lane touch; more are refused.
 const QUEUE_ROWS_MAX: usize = 4_096;
 /// How often a transaction that was rolled back is tried again.
@@ -54,7 +57,7 @@ pub struct SqlOptions {
     pub(crate) options: Options,
     /// What TLS needs, in PEM.
     files: Vec<PathBuf>,
-    /// How many connections there are, each with a lane of batches of its own.
+    /// How many connections there are, each with a lane of its own. Large batches have one more, so that single checks do not wait for them.
     pub connections: usize,
 }
 
@@ -115,6 +118,8 @@ impl SqlOptions {
 #[derive(Debug)]
 pub struct SqlStore {
     batcher: Batcher<Job, Answer>,
+    /// The lane of large batches, behind those of single checks.
+    large_batches: usize,
     hasher: RandomState,
     options: Options,
     connections: Gauge,
@@ -122,17 +127,17 @@ pub struct SqlStore {
     sweeper: AbortHandle,
 }
 
-/// The commands of one call, which stay together and in order.
+/// A command, and when it is applied if not now.
 #[derive(Debug)]
 struct Job {
-    requests: Vec<Request>,
+    request: Request,
     now: Option<Timestamp>,
 }
 
 impl Job {
     /// Every row it touches.
     fn keys(&self) -> impl Iterator<Item = &str> {
-        self.requests.iter().flat_map(Request::keys)
+        self.request.keys()
     }
 }
 
@@ -152,7 +157,8 @@ impl SqlStore {
         refuse_unknown_pooler(&options.options, &mut session).await?;
         schema::migrate(&mut session).await?;
         let mut sessions = vec![Some(session)];
-        sessions.resize_with(options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX), || None);
+        let connections_max = options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX);
+        sessions.resize_with(connections_max + 1, || None);
         // The first one was made to look at the schema.
         let (connections, connects) = (Gauge::default(), Arc::new(AtomicU64::new(1)));
         let lane = |session: Option<Session>| Worker {
@@ -167,6 +173,7 @@ impl SqlStore {
         let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
         let store = Self {
             batcher,
+            large_batches: connections_max,
             hasher: RandomState::new(),
             options: options.options,
             connections,
@@ -185,14 +192,11 @@ impl SqlStore {
         let counter = Counter::new("window", "pacegate", "start");
         let identifier = fastrand::u64(..).to_string();
         let charges = [Charge::new(Key::new(&counter, &identifier, ""), &limit)];
-        let refund = Action::Refund { taken_at: None };
-        for action in [Action::take(), Action::take(), refund, Action::Reset] {
-            let command = Command { action, charges: &charges, cost: Cost::ONE };
-            let outcome = self.apply(&[command], None).await.pop();
-            outcome.unwrap_or_else(|| Err(StoreError::unanswered()))?;
+        for action in [Action::take(), Action::take(), Action::Refund, Action::Reset] {
+            self.apply(&Command { action, charges: &charges }, None).await?;
         }
         // Rows are deleted by the sweeper otherwise, which needs the same right.
-        let forgotten = Request::new(&Command { action: Action::Reset, charges: &charges, cost: Cost::ONE });
+        let forgotten = Request::new(&Command { action: Action::Reset, charges: &charges });
         let mut session = connect(&self.options).await?;
         let refused = |error: sqlx::Error| before_commit(&error).into_error();
         session.run("BEGIN").await.map_err(refused)?;
@@ -214,6 +218,17 @@ impl SqlStore {
 }
 
 impl SqlStore {
+    /// Requests for the same key meet in one lane instead of waiting for each other's locks.
+    fn lane(&self, request: &Request) -> usize {
+        let hash = self.hasher.hash_one(request.keys().next().unwrap_or_default());
+        (hash % self.large_batches as u64) as usize
+    }
+
+    async fn ask(&self, lane: usize, request: Request, now: Option<Timestamp>) -> Answer {
+        let rows = request.keys().count();
+        self.batcher.ask(lane, Job { request, now }, rows).await?
+    }
+
     /// Forgets the variants of a command's counters over a connection of its own: it takes long, and is rare.
     async fn forget(&self, command: &Command<'_>) -> Result<(), StoreError> {
         let identities = variants(command);
@@ -238,22 +253,35 @@ impl SqlStore {
 }
 
 impl Store for SqlStore {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
-            for command in commands.iter().filter(|command| matches!(command.action, Action::ResetVariants)) {
-                if let Err(error) = self.forget(command).await {
-                    return commands.iter().map(|_| Err(error.again())).collect();
-                }
+            if matches!(command.action, Action::ResetVariants) {
+                self.forget(command).await?;
             }
-            let requests: Vec<Request> = commands.iter().map(Request::new).collect();
-            let first = requests.iter().find_map(|request| request.keys().next()).unwrap_or_default();
-            // Requests for the same key meet in one lane instead of waiting for each other's locks.
-            let hash = self.hasher.hash_one(first);
-            let rows = commands.iter().map(|command| command.keys().max(1)).sum();
-            match self.batcher.ask(hash, Job { requests, now }, rows).await {
-                Ok(outcomes) => outcomes,
-                Err(error) => commands.iter().map(|_| Err(error.again())).collect(),
+            let request = Request::new(command);
+            let lane = self.lane(&request);
+            self.ask(lane, request, now).await
+        })
+    }
+
+    /// All commands go to one lane, one behind the other, so that they share a transaction.
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
+        Box::pin(async move {
+            let mut requests = Vec::with_capacity(commands.len());
+            for command in commands {
+                let forgotten = match command.action {
+                    Action::ResetVariants => self.forget(command).await,
+                    _ => Ok(()),
+                };
+                requests.push(forgotten.map(|()| Request::new(command)));
             }
+            let rows: usize = requests.iter().flatten().map(|request| request.keys().count()).sum();
+            let first = requests.iter().flatten().next();
+            let lane = match first.filter(|_| rows <= SMALL_BATCH_ROWS_MAX) {
+                Some(first) => self.lane(first),
+                None => self.large_batches,
+            };
+            join_all(requests.into_iter().map(async |request| self.ask(lane, request?, now).await)).await
         })
     }
 
@@ -297,7 +325,7 @@ async fn sweep(options: &Options) -> Result<u64, StoreError> {
     }
 }
 
-type Answer = Vec<Result<Outcome, StoreError>>;
+type Answer = Result<Outcome, StoreError>;
 
 /// One connection and the batches that go over it.
 struct Worker {
@@ -396,14 +424,14 @@ impl Worker {
     /// Answers what was decided, and refuses what needs a row that was waited for in vain. The others stay in the batch.
     fn answer(&mut self, batch: &mut Vec<Asked<Job, Answer>>, done: Done, waited: bool) {
         let mut left = Vec::new();
-        for ((job, answer), outcomes) in batch.drain(..).zip(done.answers) {
-            let Some(outcomes) = outcomes else {
+        for ((job, answer), outcome) in batch.drain(..).zip(done.answers) {
+            let Some(outcome) = outcome else {
                 left.push((job, answer));
                 continue;
             };
             self.held.free(job.keys());
             // Nobody may be waiting any more.
-            let _ = answer.send(outcomes);
+            let _ = answer.send(outcome);
         }
         *batch = left;
         let mut hopeless: BTreeSet<String> = done.held;
@@ -418,8 +446,8 @@ fn fail(batch: &mut Vec<Asked<Job, Answer>>, which: impl Fn(&Job) -> bool, error
     let (failed, left) = batch.drain(..).partition(|(job, _)| which(job));
     *batch = left;
     let failed: Vec<Asked<Job, Answer>> = failed;
-    for (job, answer) in failed {
-        let _ = answer.send(job.requests.iter().map(|_| Err(error.again())).collect());
+    for (_, answer) in failed {
+        let _ = answer.send(Err(error.again()));
     }
 }
 
@@ -501,7 +529,7 @@ async fn lock(
 }
 
 /// Decides on the jobs in order by these rows; every other key has no state. Without `complete`, jobs with keys that have
-/// no row are left out.
+/// no row are left out, and so are later ones that share a key with them.
 fn decide(
     jobs: &[&Job],
     rows: Vec<(String, Vec<u8>)>,
@@ -513,14 +541,17 @@ fn decide(
     if jobs.iter().any(|job| job.now.is_some()) {
         ledger.keep();
     }
-    let decide = |job: &&Job| {
-        if !complete && !job.keys().all(|key| ledger.has(key)) {
-            return None;
+    let mut left_out: BTreeSet<&str> = BTreeSet::new();
+    let mut answers = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let is_locked = |key: &str| ledger.has(key) && !left_out.contains(key);
+        if complete || job.keys().all(is_locked) {
+            answers.push(Some(ledger.apply(&job.request, job.now.unwrap_or(now))));
+        } else {
+            left_out.extend(job.keys());
+            answers.push(None);
         }
-        let at = job.now.unwrap_or(now);
-        Some(job.requests.iter().map(|request| ledger.apply(request, at)).collect())
-    };
-    let answers = jobs.iter().map(decide).collect();
+    }
     (answers, ledger.changes())
 }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_core::{Algorithm, Counter, Key, Limit};
 use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::{Action, Charge, Command, Outcome, Store};
 use pacegate_testkit::effort;
@@ -95,9 +95,8 @@ async fn apply(
     chains: &[Vec<Charge<'_>>],
     action: Action<'_>,
 ) -> Vec<pacegate_core::Decision> {
-    let commands: Vec<Command<'_>> =
-        chains.iter().map(|charges| Command { action, charges, cost: Cost::ONE }).collect();
-    let outcomes = store.apply(&commands, None).await;
+    let commands: Vec<Command<'_>> = chains.iter().map(|charges| Command { action, charges }).collect();
+    let outcomes = store.apply_batch(&commands, None).await;
     assert_eq!(outcomes.len(), chains.len());
     let decided = outcomes.into_iter().map(|outcome| match outcome {
         Ok(Outcome::Decided(decision)) => decision,

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_core::{Algorithm, Counter, Key, Limit};
 use pacegate_memory::MemoryStore;
 use pacegate_sql::{SqlOptions, SqlStore};
-use pacegate_store::{Action, Charge, Command, GuardedStore, Outcome, Store, StoreError, StoreHealth};
+use pacegate_store::{Charge, Command, GuardedStore, Outcome, Store, StoreError, StoreHealth};
 use pacegate_testkit::effort;
 use pacegate_testkit::load::{Fate, Load, Record, Report};
 use pacegate_testkit::server::{Fault, FaultProxy, MariaDb, Postgres};
@@ -323,8 +323,8 @@ async fn unanswered(load: &Load, store: &dyn Store, report: &Report) -> u64 {
 async fn take(store: &SqlStore, identifier: &str) -> Result<Outcome, StoreError> {
     let (counter, limit) = (Counter::new("load", "user", ""), plenty());
     let charges = [Charge::new(Key::new(&counter, identifier, ""), &limit)];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    store.apply(&[command], None).await.remove(0)
+    let command = Command::take(&charges);
+    store.apply(&command, None).await
 }
 
 /// Two requests share a batch that is rolled back, because one of them needs a locked row. The other one's caller goes away meanwhile.

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_core::{Algorithm, Counter, Key, Limit};
 use pacegate_sql::{SqlOptions, SqlStore};
-use pacegate_store::{Action, Charge, Command, Outcome, Store, StoreError};
+use pacegate_store::{Charge, Command, Outcome, Store, StoreError};
 use pacegate_testkit::server::{PgBouncer, Postgres, Served};
 use sqlx::{Connection, PgConnection, Row, raw_sql};
 use tokio::task::JoinSet;
@@ -32,8 +32,8 @@ async fn take(store: &SqlStore, identifier: &str) -> Result<bool, StoreError> {
     let counter = Counter::new("rule", "user", "");
     let limit = Limit::try_new(Algorithm::FixedWindow, 50, Duration::from_secs(366 * 86_400)).unwrap();
     let charges = [Charge::new(Key::new(&counter, identifier, ""), &limit)];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    match store.apply(&[command], None).await.remove(0)? {
+    let command = Command::take(&charges);
+    match store.apply(&command, None).await? {
         Outcome::Decided(decision) => Ok(decision.allowed),
         other => panic!("{other:?}"),
     }

@@ -9,9 +9,9 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_core::{Algorithm, Counter, Key, Limit};
 use pacegate_sql::{SqlOptions, SqlStore};
-use pacegate_store::{Action, Charge, Command, Store};
+use pacegate_store::{Charge, Command, Store};
 use pacegate_testkit::server::{MariaDb, Postgres};
 use tokio::time::{Instant, sleep};
 
@@ -33,9 +33,8 @@ async fn take(store: &SqlStore, numbers: impl Iterator<Item = usize>) {
     let names: Vec<String> = numbers.map(|number| format!("user-{number}")).collect();
     let charges: Vec<_> =
         names.iter().map(|name| [Charge::new(Key::new(&counter, name, ""), &limit)]).collect();
-    let commands: Vec<Command<'_>> =
-        charges.iter().map(|charges| Command { action: Action::take(), charges, cost: Cost::ONE }).collect();
-    for outcome in store.apply(&commands, None).await {
+    let commands: Vec<Command<'_>> = charges.iter().map(|charges| Command::take(charges)).collect();
+    for outcome in store.apply_batch(&commands, None).await {
         outcome.unwrap();
     }
 }

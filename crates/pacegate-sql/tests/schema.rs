@@ -47,8 +47,8 @@ async fn take(store: &SqlStore, identifier: &str) -> bool {
     let counter = Counter::new("rule", "user", "");
     let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
     let charges = [Charge::new(Key::new(&counter, identifier, ""), &limit)];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    match store.apply(&[command], None).await.remove(0).unwrap() {
+    let command = Command::take(&charges);
+    match store.apply(&command, None).await.unwrap() {
         Outcome::Decided(decision) => decision.allowed,
         other => panic!("{other:?}"),
     }
@@ -166,8 +166,8 @@ async fn a_row_expires_after_its_counter_is_fresh_again() {
             let limit = Limit::try_new(Algorithm::TokenBucket, 1, Duration::from_secs(seconds)).unwrap();
             let identifier = seconds.to_string();
             let charges = [Charge::new(Key::new(&counter, &identifier, ""), &limit)];
-            let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-            let outcome = store.apply(&[command], None).await.remove(0).unwrap();
+            let command = Command::take(&charges);
+            let outcome = store.apply(&command, None).await.unwrap();
             let Outcome::Decided(decision) = outcome else { panic!("{outcome:?}") };
             let fresh_at = decision.answers[0].reset_at.unwrap().as_micros();
             let sql = format!("SELECT expires FROM pacegate_state WHERE k = 'c:user:{seconds}:rule:'");
@@ -201,10 +201,13 @@ async fn apply(
 ) -> Option<bool> {
     let counters: Vec<Counter> = rules.iter().map(|rule| Counter::new(rule, "user", "")).collect();
     let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
-    let charges: Vec<Charge<'_>> =
-        counters.iter().map(|counter| Charge::new(Key::new(counter, identifier, ""), &limit)).collect();
-    let command = Command { action, charges: &charges, cost: Cost::try_new(cost.into()).unwrap() };
-    match store.apply(&[command], None).await.remove(0).unwrap() {
+    let cost = Cost::try_new(cost.into()).unwrap();
+    let charges: Vec<Charge<'_>> = counters
+        .iter()
+        .map(|counter| Charge { cost, ..Charge::new(Key::new(counter, identifier, ""), &limit) })
+        .collect();
+    let command = Command { action, charges: &charges };
+    match store.apply(&command, None).await.unwrap() {
         Outcome::Decided(decision) => Some(decision.allowed),
         _ => None,
     }
@@ -240,7 +243,7 @@ async fn denied_take_peek_reset_and_refund_of_absent_keys_write_no_row() {
         written("peek");
         assert_eq!(apply(&store, Action::Reset, &["rule"], "new", 1).await, None);
         written("reset of an absent key");
-        assert_eq!(apply(&store, Action::Refund { taken_at: None }, &["rule"], "new", 1).await, Some(true));
+        assert_eq!(apply(&store, Action::Refund, &["rule"], "new", 1).await, Some(true));
         written("refund of an absent key");
     }
 }
@@ -252,18 +255,14 @@ async fn one_batch_writes_the_rows_of_admitted_takes_only() {
         let counter = Counter::new("rule", "user", "");
         let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
         let names = ["a-peeked", "b-taken", "c-too-expensive", "d-taken", "b-taken"];
-        let charges = names.map(|name| [Charge::new(Key::new(&counter, name, ""), &limit)]);
+        let mut charges = names.map(|name| [Charge::new(Key::new(&counter, name, ""), &limit)]);
+        charges[2][0].cost = Cost::try_new(2).unwrap();
         let actions = [Action::peek(), Action::take(), Action::take(), Action::take(), Action::take()];
-        let costs = [1_u64, 1, 2, 1, 1];
         let commands: Vec<Command<'_>> = (0..names.len())
-            .map(|index| Command {
-                action: actions[index],
-                charges: &charges[index],
-                cost: Cost::try_new(costs[index]).unwrap(),
-            })
+            .map(|index| Command { action: actions[index], charges: &charges[index] })
             .collect();
         let allowed: Vec<bool> = store
-            .apply(&commands, None)
+            .apply_batch(&commands, None)
             .await
             .into_iter()
             .map(|outcome| matches!(outcome, Ok(Outcome::Decided(decision)) if decision.allowed))

@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Key, Limit};
+use pacegate_core::{Algorithm, Counter, Key, Limit};
 use pacegate_sql::{SqlOptions, SqlStore};
-use pacegate_store::{Action, Charge, Command, Outcome, Store, StoreError};
+use pacegate_store::{Charge, Command, Outcome, Store, StoreError};
 use pacegate_testkit::server::{Certificates, MariaDb, Postgres};
 
 /// What the tests need of a database server.
@@ -73,8 +73,8 @@ async fn take(store: &SqlStore, identifier: &str) -> bool {
     let counter = Counter::new("rule", "user", "");
     let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
     let charges = [Charge::new(Key::new(&counter, identifier, ""), &limit)];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    match store.apply(&[command], None).await.remove(0).unwrap() {
+    let command = Command::take(&charges);
+    match store.apply(&command, None).await.unwrap() {
         Outcome::Decided(decision) => decision.allowed,
         other => panic!("{other:?}"),
     }

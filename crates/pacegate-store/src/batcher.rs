@@ -80,12 +80,12 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         batcher
     }
 
-    /// Has `request`, which weighs at least 1, worked on in the lane that `hash` leads to.
+    /// Has `request`, which weighs at least 1, worked on in a lane; lanes that are not there count from the first one again.
     ///
     /// # Errors
     /// [`StoreError`] when the queue is full, which changes nothing, or the lane gave no answer.
-    pub async fn ask(&self, hash: u64, request: T, weight: usize) -> Result<R, StoreError> {
-        let lane = &self.lanes[(hash % self.lanes.len() as u64) as usize];
+    pub async fn ask(&self, lane: usize, request: T, weight: usize) -> Result<R, StoreError> {
+        let lane = &self.lanes[lane % self.lanes.len()];
         let weight = weight.max(1);
         let (sender, receiver) = oneshot::channel();
         let waiting = lane.weight.fetch_add(weight, Ordering::Relaxed);

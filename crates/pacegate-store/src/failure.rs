@@ -52,14 +52,8 @@ impl WithoutStore {
 }
 
 impl Store for WithoutStore {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(async move {
-            let mut outcomes = Vec::with_capacity(commands.len());
-            for command in commands {
-                outcomes.push(self.decide(command, now).await);
-            }
-            outcomes
-        })
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(self.decide(command, now))
     }
 }
 
@@ -90,9 +84,7 @@ pub(crate) async fn decide_without_store(
     let locals: Vec<Charge<'_>> =
         command.charges.iter().filter(|charge| mode(charge) == FailureMode::Local).copied().collect();
     let action = if closed { Action::peek() } else { command.action };
-    let local_command = Command { action, charges: &locals, cost: command.cost };
-    let outcome = local.apply(&[local_command], now).await.pop();
-    let decision = match outcome.unwrap_or_else(|| Err(StoreError::unanswered()))? {
+    let decision = match local.apply(&Command { action, charges: &locals }, now).await? {
         Outcome::Decided(decision) => decision,
         other => return Ok(other),
     };

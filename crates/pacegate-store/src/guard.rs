@@ -17,7 +17,7 @@ use crate::failure::{FailureMode, WithoutStore, decide_without_store};
 use crate::figure::{Figure, Figures};
 use crate::parts::{Part, apply_in_parts};
 use crate::pieces::{PIECE_KEYS_MAX, keys};
-use crate::store::{Action, ApplyFuture, Command, Outcome, Store};
+use crate::store::{Action, ApplyFuture, BatchFuture, Command, Outcome, Store};
 
 /// How often a store that answers is probed, so that an outage is noticed without traffic.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -154,46 +154,38 @@ impl GuardedStore {
         self.breaker.lock().state()
     }
 
-    async fn call(
+    /// Makes one call of the store, which ends in time and counts for the breaker. An error is the answer to every command of the call.
+    async fn call<R: AsRef<[Result<Outcome, StoreError>]>>(
         &self,
+        call: impl Future<Output = R>,
         commands: &[Command<'_>],
-        now: Option<Timestamp>,
         deadline: Duration,
-    ) -> Vec<Result<Outcome, StoreError>> {
+    ) -> Result<R, StoreError> {
         self.start_probing();
         if deadline.is_zero() {
-            let late = || Err(StoreError::unavailable("there is no time left for the store"));
-            return commands.iter().map(|_| late()).collect();
+            return Err(StoreError::unavailable("no time is left for the store"));
         }
         let down = self.patient.as_ref().is_some_and(|patient| !patient.breaker.lock().is_closed());
         let Some(turn) = (if down { None } else { self.breaker.turn() }) else {
-            let refused =
-                || Err(StoreError::unavailable("the store failed too often; it is left alone for a while"));
-            return commands.iter().map(|_| refused()).collect();
+            return Err(StoreError::unavailable("the circuit breaker is open"));
         };
-        let results = match timeout(deadline, self.store.apply(commands, now)).await {
-            Ok(mut results) => {
-                // What is missing counts as the failure it is.
-                results.resize_with(commands.len(), || Err(StoreError::unanswered()));
-                results
+        let Ok(results) = timeout(deadline, call).await else {
+            let late = StoreError::timed_out(format!("no answer within {deadline:?}"));
+            if self.counts_for_breaker(commands, deadline) {
+                self.record(turn, &[Err::<Outcome, _>(late.again())]);
+                self.errors.fetch_add(commands.len().saturating_sub(1) as u64, Ordering::Relaxed);
+            } else {
+                self.errors.fetch_add(commands.len() as u64, Ordering::Relaxed);
             }
-            Err(_) => {
-                let late = || Err(StoreError::timed_out(format!("no answer within {deadline:?}")));
-                let late = commands.iter().map(|_| late()).collect();
-                if !self.says_something(commands, deadline) {
-                    self.errors.fetch_add(commands.len() as u64, Ordering::Relaxed);
-                    return late;
-                }
-                late
-            }
+            return Err(late);
         };
-        self.record(turn, &results);
-        results
+        self.record(turn, results.as_ref());
+        Ok(results)
     }
 
-    /// Whether a call that was not answered in time says that the store is too slow, and not that the call was too large or had less time
-    /// than others have. A tenth of the deadline may have been spent before the call.
-    fn says_something(&self, commands: &[Command<'_>], deadline: Duration) -> bool {
+    /// Whether a timeout of the call means that the store is too slow, and not that the call was too large or had less time than others
+    /// have. A tenth of the deadline may have been spent before the call.
+    fn counts_for_breaker(&self, commands: &[Command<'_>], deadline: Duration) -> bool {
         keys(commands) <= PIECE_KEYS_MAX && deadline >= self.deadline.mul_f64(0.9)
     }
 
@@ -382,7 +374,7 @@ impl GuardedStore {
         let mode = (!error.is_full()).then_some(FailureMode::Local);
         let without_store = WithoutStore { local: self.local.clone(), mode };
         let (new, known): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) =
-            (0..command.charges.len()).partition(|place| error.is_new_key(*place));
+            (0..command.charges.len()).partition(|index| error.is_new_key(*index));
         let Some(own) = self.own.upgrade().filter(|_| !known.is_empty()) else {
             return without_store.decide(command, now).await;
         };
@@ -392,17 +384,40 @@ impl GuardedStore {
             return without_store.decide(command, now).await;
         }
         let parts =
-            vec![Part { store: own, places: known }, Part { store: Arc::new(without_store), places: new }];
+            vec![Part { store: own, charges: known }, Part { store: Arc::new(without_store), charges: new }];
         match timeout(self.deadline, apply_in_parts(parts, command, now)).await {
             Ok(answered) => answered,
             Err(_) => decide_without_store(command, &*self.local, now).await,
         }
     }
 
-    /// As [`apply`](Store::apply), for a caller who has only so much time left.
+    /// As [`apply`](Store::apply), for a caller that has at most this much time left.
+    ///
+    /// # Errors
+    /// That of the store, for commands that the failure mode cannot answer.
+    pub async fn apply_within(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+        at_most: Duration,
+    ) -> Result<Outcome, StoreError> {
+        let started = Instant::now();
+        let _turn = if command.keys() <= AT_ONCE_KEYS_MAX {
+            None
+        } else {
+            match timeout(at_most.min(TURNS_WAIT), self.turns.acquire()).await {
+                Ok(turn) => Some(turn),
+                Err(_) => return self.answer(command, Err(too_many_batches()), now).await,
+            }
+        };
+        let result = self.call_one(command, now, at_most.saturating_sub(started.elapsed())).await;
+        self.answer(command, result, now).await
+    }
+
+    /// As [`apply_batch`](Store::apply_batch), for a caller that has at most this much time left.
     ///
     /// Batches are applied in [pieces](Store::piece), each with the full deadline, and take turns: a single check never waits for more than a few pieces.
-    pub async fn apply_within(
+    pub async fn apply_batch_within(
         &self,
         commands: &[Command<'_>],
         now: Option<Timestamp>,
@@ -423,10 +438,8 @@ impl GuardedStore {
             waited += waits_from.elapsed();
             let Ok(turn) = turn else {
                 // Nothing else of the batch is decided in time either.
-                let busy = || Err(StoreError::unavailable("too many batches wait for the store"));
-                let unanswered = &commands[answers.len()..];
-                let results = unanswered.iter().map(|_| busy()).collect();
-                answers.extend(self.answer_all(unanswered, results, now).await);
+                let undecided = &commands[answers.len()..];
+                answers.extend(self.answer_all(undecided, Err(too_many_batches()), now).await);
                 break;
             };
             let left = at_most.saturating_sub(started.elapsed());
@@ -438,29 +451,53 @@ impl GuardedStore {
         answers
     }
 
+    async fn call_one(
+        &self,
+        command: &Command<'_>,
+        now: Option<Timestamp>,
+        at_most: Duration,
+    ) -> Result<Outcome, StoreError> {
+        let commands = std::slice::from_ref(command);
+        let call = async { [self.store.apply(command, now).await] };
+        let called = self.call(call, commands, self.deadline_of(commands).min(at_most));
+        let [result] = called.instrument(self.span(1)).await?;
+        result
+    }
+
     async fn call_piece(
         &self,
         commands: &[Command<'_>],
         now: Option<Timestamp>,
         at_most: Duration,
-    ) -> Vec<Result<Outcome, StoreError>> {
-        let span =
-            tracing::info_span!(target: TRACES, "store", store = &*self.name, commands = commands.len());
+    ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+        let call = async {
+            let mut results = self.store.apply_batch(commands, now).await;
+            // What is missing counts as the failure it is.
+            results.resize_with(commands.len(), || Err(StoreError::unanswered()));
+            results
+        };
+        let called = self.call(call, commands, self.deadline_of(commands).min(at_most));
+        called.instrument(self.span(commands.len())).await
+    }
+
+    fn deadline_of(&self, commands: &[Command<'_>]) -> Duration {
         let searches = |command: &Command<'_>| matches!(command.action, Action::ResetVariants);
-        let deadline = if commands.iter().any(searches) { SEARCH_DEADLINE } else { self.deadline };
-        self.call(commands, now, deadline.min(at_most)).instrument(span).await
+        if commands.iter().any(searches) { SEARCH_DEADLINE } else { self.deadline }
+    }
+
+    fn span(&self, commands: usize) -> tracing::Span {
+        tracing::info_span!(target: TRACES, "store", store = &*self.name, commands)
     }
 
     async fn answer_all(
         &self,
         commands: &[Command<'_>],
-        results: Vec<Result<Outcome, StoreError>>,
+        called: Result<Vec<Result<Outcome, StoreError>>, StoreError>,
         now: Option<Timestamp>,
     ) -> Vec<Result<Outcome, StoreError>> {
-        let mut results = results.into_iter();
+        let results = called.unwrap_or_else(|error| commands.iter().map(|_| Err(error.again())).collect());
         let mut answers = Vec::with_capacity(commands.len());
-        for command in commands {
-            let result = results.next().unwrap_or_else(|| Err(StoreError::unanswered()));
+        for (command, result) in commands.iter().zip(results) {
             answers.push(self.answer(command, result, now).await);
         }
         answers
@@ -474,15 +511,17 @@ impl GuardedStore {
     /// # Errors
     /// That of the store, or that it is not asked for now.
     pub async fn apply_or_fail(&self, command: &Command<'_>) -> Result<Outcome, StoreError> {
-        let span = tracing::info_span!(target: TRACES, "store", store = &*self.name, commands = 1);
-        let called = self.call(std::slice::from_ref(command), None, self.deadline).instrument(span);
-        called.await.pop().unwrap_or_else(|| Err(StoreError::unanswered()))
+        self.call_one(command, None, Duration::MAX).await
     }
 }
 
 impl Store for GuardedStore {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(self.apply_within(commands, now, Duration::MAX))
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(self.apply_within(command, now, Duration::MAX))
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
+        Box::pin(self.apply_batch_within(commands, now, Duration::MAX))
     }
 
     fn figures(&self) -> Figures {
@@ -496,6 +535,10 @@ impl Store for GuardedStore {
         ]);
         figures
     }
+}
+
+fn too_many_batches() -> StoreError {
+    StoreError::unavailable("too many batches wait for the store")
 }
 
 /// Whether a line about an error that lasts is due; if so, the next one is due later.

@@ -1,16 +1,16 @@
 //! The port between deciding and keeping: what a store is asked, what it answers, and where time comes from.
 //!
-//! A store applies a batch of [`Command`]s, each atomically, with the arithmetic of `pacegate-core`. The `pacegate-testkit` crate
+//! A store applies a [`Command`], or a batch of them, each atomically, with the arithmetic of `pacegate-core`. The `pacegate-testkit` crate
 //! has the behaviour suite that a store must pass; `pacegate-memory` is the one that needs nothing.
 //!
 //! ```
-//! use pacegate_core::{Cost, Counter, Key, Limit};
-//! use pacegate_store::{Action, Charge, Command};
+//! use pacegate_core::{Counter, Key, Limit};
+//! use pacegate_store::{Charge, Command};
 //!
 //! let counter = Counter::new("logins", "ip", "");
 //! let limit = Limit::per_minute(5)?;
 //! let charges = [Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit)];
-//! let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+//! let command = Command::take(&charges);
 //! assert_eq!(command.charges.len(), 1);
 //! # Ok::<(), pacegate_core::InvalidLimit>(())
 //! ```
@@ -52,4 +52,6 @@ pub use parts::{Part, apply_in_parts};
 pub use pieces::PIECE_KEYS_MAX;
 pub use shards::{ShardedStore, first_success};
 pub use spread::{Spread, apply_spread, spread_piece};
-pub use store::{Action, ApplyFuture, Charge, Command, Idempotency, Outcome, ProbeFuture, Store};
+pub use store::{
+    Action, ApplyFuture, BatchFuture, Charge, Command, Idempotency, Outcome, ProbeFuture, Store,
+};

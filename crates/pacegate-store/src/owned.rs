@@ -1,6 +1,6 @@
 //! Charges that own their data, for work that may outlive its caller.
 
-use pacegate_core::{Counter, Identity, Key, Limit};
+use pacegate_core::{Cost, Counter, Fit, Identity, Key, Limit, Timestamp};
 
 use crate::failure::FailureMode;
 use crate::store::{Charge, Idempotency};
@@ -12,6 +12,9 @@ pub struct OwnedCharge {
     identifier: Box<str>,
     endpoint: Box<str>,
     limit: Limit,
+    cost: Cost,
+    fit: Fit,
+    taken_at: Option<Timestamp>,
     shadow: bool,
     on_store_error: FailureMode,
 }
@@ -22,6 +25,9 @@ impl OwnedCharge {
         Charge {
             key: Key::new(&self.counter, &self.identifier, &self.endpoint),
             limit: &self.limit,
+            cost: self.cost,
+            fit: self.fit,
+            taken_at: self.taken_at,
             shadow: self.shadow,
             on_store_error: self.on_store_error,
         }
@@ -35,6 +41,9 @@ impl From<&Charge<'_>> for OwnedCharge {
             identifier: charge.key.identifier().into(),
             endpoint: charge.key.endpoint().unwrap_or_default().into(),
             limit: *charge.limit,
+            cost: charge.cost,
+            fit: charge.fit,
+            taken_at: charge.taken_at,
             shadow: charge.shadow,
             on_store_error: charge.on_store_error,
         }

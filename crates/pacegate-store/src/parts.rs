@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::{Answer, Answers, Cost, Decision, Timestamp};
+use pacegate_core::{Answer, Answers, Decision, Timestamp};
 use smallvec::SmallVec;
 
 use crate::detached::{Caller, detachable};
@@ -13,13 +13,13 @@ use crate::error::StoreError;
 use crate::owned::{OwnedCharge, OwnedIdempotency};
 use crate::store::{Action, Charge, Command, Idempotency, Outcome, Store};
 
-/// Some charges of a command, by their places in it, and the store that keeps them.
+/// Some charges of a command, by their indices in it, and the store that keeps them.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Where they are kept.
     pub store: Arc<dyn Store>,
     /// Which charges of the command.
-    pub places: SmallVec<[usize; 4]>,
+    pub charges: SmallVec<[usize; 4]>,
 }
 
 /// Applies `command` part by part. Every charge is in exactly one part, and all callers name the parts in the same order.
@@ -37,24 +37,24 @@ pub async fn apply_in_parts(
     command: &Command<'_>,
     now: Option<Timestamp>,
 ) -> Result<Outcome, StoreError> {
-    let Command { action, charges, cost } = *command;
-    let run = Run { parts: &parts, charges, cost, now };
+    let Command { action, charges } = *command;
+    let run = Run { parts: &parts, charges, now };
     match action {
         Action::Take { idempotency } => {
             let idempotency = idempotency.map(OwnedIdempotency::from);
             let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
             let take = detachable(|caller| async move {
                 let charges: SmallVec<[Charge<'_>; 4]> = owned.iter().map(OwnedCharge::as_charge).collect();
-                let run = Run { parts: &parts, charges: &charges, cost, now };
+                let run = Run { parts: &parts, charges: &charges, now };
                 run.take(idempotency.as_ref().map(OwnedIdempotency::as_idempotency), &caller).await
             });
             take.await
         }
-        Action::Refund { taken_at } => {
+        Action::Refund => {
             let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
             let refund = detachable(|_| async move {
                 let charges: SmallVec<[Charge<'_>; 4]> = owned.iter().map(OwnedCharge::as_charge).collect();
-                Run { parts: &parts, charges: &charges, cost, now }.refund(taken_at).await
+                Run { parts: &parts, charges: &charges, now }.refund().await
             });
             refund.await
         }
@@ -70,7 +70,6 @@ pub async fn apply_in_parts(
 struct Run<'a> {
     parts: &'a [Part],
     charges: &'a [Charge<'a>],
-    cost: Cost,
     now: Option<Timestamp>,
 }
 
@@ -169,11 +168,11 @@ impl Run<'_> {
     }
 
     /// Tries every part, whatever happens to the others.
-    async fn refund(&self, taken_at: Option<Timestamp>) -> Result<Outcome, StoreError> {
+    async fn refund(&self) -> Result<Outcome, StoreError> {
         let mut decisions = Vec::with_capacity(self.parts.len());
         let mut failure = None;
         for part in self.parts {
-            match self.apply(part, Action::Refund { taken_at }).await.and_then(decided) {
+            match self.apply(part, Action::Refund).await.and_then(decided) {
                 Ok(decision) => decisions.push(decision),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -198,39 +197,38 @@ impl Run<'_> {
     /// Undoes the parts that were charged. What cannot be given back stays charged: too little is left, never too much.
     async fn give_back(&self, taken: &[Decision]) {
         for (part, decision) in self.parts.iter().zip(taken) {
-            let charges = part.places.iter().filter_map(|place| self.charges.get(*place));
-            let mut refunds: SmallVec<[(Timestamp, Charge<'_>); 4]> = charges
+            let charges = self.charges_of(part);
+            let refunds: SmallVec<[Charge<'_>; 4]> = charges
+                .iter()
                 .zip(&decision.answers)
-                .filter(|(_, answer)| answer.allowed && !answer.degraded)
-                .map(|(charge, answer)| (answer.refund_at(charge.limit, self.cost, decision.at), *charge))
+                .filter_map(|(charge, answer)| charge.refund(answer, decision.at))
                 .collect();
-            refunds.sort_by_key(|(at, _)| *at);
-            for refund in refunds.chunk_by(|a, b| a.0 == b.0) {
-                let charges: SmallVec<[Charge<'_>; 4]> = refund.iter().map(|(_, charge)| *charge).collect();
-                let action = Action::Refund { taken_at: Some(refund[0].0) };
-                let command = Command { action, charges: &charges, cost: self.cost };
-                let _ = part.store.apply(&[command], self.now).await;
+            if !refunds.is_empty() {
+                let command = Command { action: Action::Refund, charges: &refunds };
+                let _ = part.store.apply(&command, self.now).await;
             }
         }
     }
 
     async fn apply(&self, part: &Part, action: Action<'_>) -> Result<Outcome, StoreError> {
-        if part.places.is_empty() && matches!(action, Action::Peek { idempotency: None }) {
+        if part.charges.is_empty() && matches!(action, Action::Peek { idempotency: None }) {
             // It only keeps a record.
             return Ok(Outcome::Decided(Decision::new(true, Timestamp::default(), Answers::new())));
         }
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            part.places.iter().filter_map(|place| self.charges.get(*place).copied()).collect();
-        let command = Command { action, charges: &charges, cost: self.cost };
-        let outcome = part.store.apply(&[command], self.now).await.pop();
-        outcome.unwrap_or_else(|| Err(StoreError::unanswered())).map_err(|error| error.at(&part.places))
+        let charges = self.charges_of(part);
+        let outcome = part.store.apply(&Command { action, charges: &charges }, self.now).await;
+        outcome.map_err(|error| error.at(&part.charges))
+    }
+
+    fn charges_of(&self, part: &Part) -> SmallVec<[Charge<'_>; 4]> {
+        part.charges.iter().filter_map(|index| self.charges.get(*index).copied()).collect()
     }
 
     /// The decisions of all parts as one, with the answers in the order of the command's charges.
     fn merge(&self, decisions: Vec<Decision>) -> Decision {
         let allowed = decisions.iter().all(|decision| decision.allowed);
         let at = decisions.iter().map(|decision| decision.at).max().unwrap_or_default();
-        let mut placed: Vec<(usize, Answer)> = Vec::with_capacity(self.charges.len());
+        let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(self.charges.len());
         for (part, decision) in self.parts.iter().zip(decisions) {
             // Each part has a clock of its own, and a refund needs the time of the charge it gives back.
             let at = Some(decision.at);
@@ -238,10 +236,10 @@ impl Run<'_> {
                 answer.at = at;
                 answer
             });
-            placed.extend(part.places.iter().copied().zip(timed));
+            answers.extend(part.charges.iter().copied().zip(timed));
         }
-        placed.sort_by_key(|(place, _)| *place);
-        Decision::new(allowed, at, placed.into_iter().map(|(_, answer)| answer).collect::<Answers>())
+        answers.sort_by_key(|(index, _)| *index);
+        Decision::new(allowed, at, answers.into_iter().map(|(_, answer)| answer).collect::<Answers>())
     }
 }
 

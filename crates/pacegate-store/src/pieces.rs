@@ -3,7 +3,7 @@
 use crate::store::Command;
 
 /// The most keys that the commands of one piece touch. A command that touches more is a piece of its own.
-pub const PIECE_KEYS_MAX: usize = 64;
+pub const PIECE_KEYS_MAX: usize = 32;
 
 /// How many keys the commands touch, counting those that several of them share each time.
 pub(crate) fn keys(commands: &[Command<'_>]) -> usize {

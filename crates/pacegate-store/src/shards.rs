@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use crate::error::StoreError;
 use crate::figure::Figures;
-use crate::parts::Part;
+use crate::parts::{Part, apply_in_parts};
 use crate::spread::{Spread, apply_spread, spread_piece};
-use crate::store::{ApplyFuture, Command, ProbeFuture, Store};
+use crate::store::{ApplyFuture, BatchFuture, Command, ProbeFuture, Store};
 
 /// Stores that share the identities among them by a consistent hash. Their number and order must be the same on every node. A store that is
 /// added at the end takes its share of the identities from all others, which keep the rest; those that move start anew.
@@ -68,17 +68,17 @@ impl Spread for ShardedStore {
             let own: SmallVec<[usize; 4]> =
                 (0..charges.len()).filter(|charge| charges[*charge] == shard).collect();
             if !own.is_empty() {
-                parts.push(Part { store: store.clone(), places: own });
+                parts.push(Part { store: store.clone(), charges: own });
             }
         }
         let last = charges.iter().max().copied();
         if let Some(record) = record.filter(|record| last != Some(*record)) {
-            parts.push(Part { store: self.shards[record].clone(), places: SmallVec::new() });
+            parts.push(Part { store: self.shards[record].clone(), charges: SmallVec::new() });
         }
         parts
     }
 
-    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
             let mut of_shards: Vec<Vec<usize>> = vec![Vec::new(); self.shards.len()];
             for (index, command) in commands.iter().enumerate() {
@@ -87,7 +87,7 @@ impl Spread for ShardedStore {
             let calls = of_shards.iter().zip(&self.shards).filter(|(own, _)| !own.is_empty());
             let calls = calls.map(async |(own, shard)| {
                 let own_commands: Vec<Command<'_>> = own.iter().map(|index| commands[*index]).collect();
-                (own, shard.apply(&own_commands, now).await)
+                (own, shard.apply_batch(&own_commands, now).await)
             });
             let mut results: Vec<_> = commands.iter().map(|_| Err(StoreError::unanswered())).collect();
             for (own, answers) in join_all(calls).await {
@@ -99,13 +99,21 @@ impl Spread for ShardedStore {
 }
 
 impl Store for ShardedStore {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        match *self.shards_of(command) {
+            [] => self.shards[0].apply(command, now),
+            [only] => self.shards[only].apply(command, now),
+            _ => Box::pin(apply_in_parts(self.parts(command), command, now)),
+        }
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
-            // All of one shard, as single checks are: one call.
+            // All of one shard: one call.
             let mut shards = commands.iter().flat_map(|command| self.shards_of(command));
             let first = shards.next().unwrap_or_default();
             if shards.all(|shard| shard == first) {
-                return self.shards[first].apply(commands, now).await;
+                return self.shards[first].apply_batch(commands, now).await;
             }
             apply_spread(self, commands, now).await
         })

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::error::StoreError;
 use crate::parts::{Part, apply_in_parts};
 use crate::pieces::first_piece;
-use crate::store::{ApplyFuture, Command, Outcome};
+use crate::store::{BatchFuture, Command, Outcome};
 
 /// The most round trips, one after the other, that one call should take.
 const ROUND_TRIPS_MAX: usize = 16;
@@ -25,7 +25,7 @@ pub trait Spread: Sync {
     fn parts(&self, command: &Command<'_>) -> Vec<Part>;
 
     /// Applies commands that are in one place each, those of one place in their order.
-    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
+    fn apply_together<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a>;
 }
 
 /// Applies commands of which some may be in several places. Those that share an identity are applied in their order.

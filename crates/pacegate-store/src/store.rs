@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use pacegate_core::{Cost, Decision, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Answer, Cost, Decision, Demand, Fit, Identity, Key, Limit, Timestamp};
 use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
@@ -12,14 +12,21 @@ use crate::failure::FailureMode;
 use crate::figure::Figures;
 use crate::pieces::first_piece;
 
-/// One limit that a command concerns, and the key it is counted under.
+/// What a command does to one counter: which limit it is held against, and how much is taken or given back.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// Whose counter.
+    /// The counter.
     pub key: Key<'a>,
     /// The limit in force for it now; the state may have been written under other numbers.
     pub limit: &'a Limit,
-    /// A shadow limit is counted while it has room but never denies.
+    /// How much is taken or given back. [`Cost::ZERO`] takes nothing and looks whether 1 would fit; a reset ignores it.
+    pub cost: Cost,
+    /// How much room a take needs.
+    pub fit: Fit,
+    /// For a refund, when the cost was taken ([`Answer::refund_at`]), so that exactly that charge is given back; without it
+    /// the newest charges are.
+    pub taken_at: Option<Timestamp>,
+    /// A shadow limit is charged while it has room but never denies.
     pub shadow: bool,
     /// What happens to the request when the store fails. [`GuardedStore`](crate::GuardedStore) acts on it,
     /// and a store in memory that has no place for the key.
@@ -27,9 +34,33 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// A limit that is enforced.
+    /// A charge of 1 to an enforced limit.
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
-        Self { key, limit, shadow: false, on_store_error: FailureMode::default() }
+        Self {
+            key,
+            limit,
+            cost: Cost::ONE,
+            fit: Fit::Whole,
+            taken_at: None,
+            shadow: false,
+            on_store_error: FailureMode::default(),
+        }
+    }
+
+    /// What the core is asked.
+    #[inline]
+    pub const fn demand(&self) -> Demand<'a> {
+        let Self { limit, cost, fit, taken_at, shadow, .. } = *self;
+        Demand { limit, cost, fit, taken_at, shadow }
+    }
+
+    /// The refund of this charge, which was decided with `answer` at `decided_at`; `None` when nothing was taken: the limit
+    /// had no room, or its store did not decide.
+    pub fn refund(&self, answer: &Answer, decided_at: Timestamp) -> Option<Self> {
+        let cost = self.cost.less(answer.uncharged);
+        let taken = answer.allowed && !answer.degraded && !cost.is_zero();
+        let taken_at = Some(answer.refund_at(self.limit, cost, decided_at));
+        taken.then_some(Self { cost, taken_at, ..*self })
     }
 }
 
@@ -74,12 +105,8 @@ pub enum Action<'a> {
     /// Forget them and every other variant of their counters ([`Counter::variant`](pacegate_core::Counter::variant)),
     /// whichever process made it. It may take long, and is not one atomic step: a variant that is charged meanwhile may stay.
     ResetVariants,
-    /// Give the cost back to each of them, never beyond a fresh counter.
-    Refund {
-        /// When it was taken ([`Decision::at`]), so that exactly that charge is given back, less what can have come back to a bucket by itself
-        /// since; otherwise the newest ones are, in full.
-        taken_at: Option<Timestamp>,
-    },
+    /// Give each cost back, never beyond a fresh counter, less what can have come back to a bucket by itself since it was taken.
+    Refund,
 }
 
 impl Action<'_> {
@@ -99,13 +126,21 @@ impl Action<'_> {
 pub struct Command<'a> {
     /// What to do.
     pub action: Action<'a>,
-    /// With which limits. Their keys differ from one another. A take without any is admitted; with an idempotency key it only records that.
+    /// What is charged. Their keys differ from one another. A take without charges is admitted; with an idempotency key it only records that.
     pub charges: &'a [Charge<'a>],
-    /// How much; a reset ignores it.
-    pub cost: Cost,
 }
 
 impl<'a> Command<'a> {
+    /// A look at the limits alone.
+    pub const fn peek(charges: &'a [Charge<'a>]) -> Self {
+        Self { action: Action::peek(), charges }
+    }
+
+    /// A take that is not repeatable.
+    pub const fn take(charges: &'a [Charge<'a>]) -> Self {
+        Self { action: Action::take(), charges }
+    }
+
     /// What makes it repeatable.
     pub fn idempotency(&self) -> Option<Idempotency<'a>> {
         match self.action {
@@ -152,8 +187,11 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// What [`Store::apply`] returns: an outcome for each command, in order.
-pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, StoreError>>> + Send + 'a>>;
+/// What [`Store::apply`] returns.
+pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Result<Outcome, StoreError>> + Send + 'a>>;
+
+/// What [`Store::apply_batch`] returns: an outcome for each command, in order.
+pub type BatchFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, StoreError>>> + Send + 'a>>;
 
 /// What [`Store::probe`] returns.
 pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
@@ -171,9 +209,20 @@ pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> +
 /// - a repetition under other limits than it was admitted under ([`Command::limits_digest`]) is answered by a look at those
 ///   in force now ([`Decision::into_replay`]).
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Applies each command at `now`, or at the store's own time when `now` is `None`; commands may be reordered among each other
-    /// only if they share no key.
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a>;
+    /// Applies a command at `now`, or at the store's own time when `now` is `None`.
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a>;
+
+    /// Applies each command, with an outcome for each, in as few round trips as the store can. Commands may be reordered among
+    /// each other only if they share no key.
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
+        Box::pin(async move {
+            let mut outcomes = Vec::with_capacity(commands.len());
+            for command in commands {
+                outcomes.push(self.apply(command, now).await);
+            }
+            outcomes
+        })
+    }
 
     /// How many of `commands`, from the first on, one call should have, so that it surely ends within a deadline. It is at least one of them;
     /// commands that touch [`PIECE_KEYS_MAX`](crate::PIECE_KEYS_MAX) keys together fit every call.
@@ -184,11 +233,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Asks for a sign of life with one harmless command. It takes the way of a check, so that whatever would keep a check from being decided
     /// fails it too, and it changes nothing.
     fn probe(&self) -> ProbeFuture<'_> {
-        Box::pin(async {
-            let look = Command { action: Action::peek(), charges: &[], cost: Cost::ONE };
-            let outcome = self.apply(&[look], None).await.pop();
-            outcome.unwrap_or_else(|| Err(StoreError::unanswered())).map(drop)
-        })
+        Box::pin(async { self.apply(&Command::peek(&[]), None).await.map(drop) })
     }
 
     /// What the store has counted about itself since it was made, for operators.

@@ -76,16 +76,16 @@ async fn apply_at(
     action: Action<'_>,
     cost: Cost,
 ) -> Result<Outcome, StoreError> {
-    let charges: Vec<Charge<'_>> = rules.iter().map(Rule::charge).collect();
+    let charges: Vec<Charge<'_>> = rules.iter().map(|rule| Charge { cost, ..rule.charge() }).collect();
     let of_store =
-        |store: usize| (0..rules.len()).filter(move |place| rules[*place].store == store).collect();
+        |store: usize| (0..rules.len()).filter(move |charge| rules[*charge].store == store).collect();
     let parts: Vec<Part> = stores
         .iter()
         .enumerate()
-        .map(|(number, store)| Part { store: store.clone(), places: of_store(number) })
-        .filter(|part| !part.places.is_empty())
+        .map(|(number, store)| Part { store: store.clone(), charges: of_store(number) })
+        .filter(|part| !part.charges.is_empty())
         .collect();
-    apply_in_parts(parts, &Command { action, charges: &charges, cost }, None).await
+    apply_in_parts(parts, &Command { action, charges: &charges }, None).await
 }
 
 async fn apply(stores: &[Arc<dyn Store>], rules: &[Rule], action: Action<'_>) -> Result<Outcome, StoreError> {
@@ -119,7 +119,7 @@ fn take_directly(places: &[Place], rule: &Rule, cost: u64) {
 }
 
 fn directly(places: &[Place], rule: &Rule, action: Action<'_>, cost: Cost) -> Decision {
-    let command = Command { action, charges: &[rule.charge()], cost };
+    let command = Command { action, charges: &[Charge { cost, ..rule.charge() }] };
     decided(places[rule.store].memory.apply_now(&command, None))
 }
 
@@ -155,13 +155,13 @@ impl std::fmt::Debug for Interrupted {
 }
 
 impl Store for Interrupted {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        if matches!(commands[0].action, Action::Take { .. })
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        if matches!(command.action, Action::Take { .. })
             && let Some(interruption) = self.interruption.lock().unwrap().take()
         {
             interruption();
         }
-        self.store.apply(commands, now)
+        self.store.apply(command, now)
     }
 }
 
@@ -170,12 +170,11 @@ impl Store for Interrupted {
 struct NoTakes(Arc<MemoryStore>);
 
 impl Store for NoTakes {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        if commands.iter().any(|command| matches!(command.action, Action::Take { .. })) {
-            let failed = |_| Err(StoreError::unavailable("connection refused"));
-            return Box::pin(std::future::ready(commands.iter().map(failed).collect()));
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        if matches!(command.action, Action::Take { .. }) {
+            return Box::pin(std::future::ready(Err(StoreError::unavailable("connection refused"))));
         }
-        self.0.apply(commands, now)
+        self.0.apply(command, now)
     }
 }
 
@@ -187,12 +186,11 @@ struct Failing {
 }
 
 impl Store for Failing {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         if self.fails.load(Ordering::SeqCst) {
-            let failed = |_| Err(StoreError::uncertain("the connection was lost"));
-            return Box::pin(std::future::ready(commands.iter().map(failed).collect()));
+            return Box::pin(std::future::ready(Err(StoreError::uncertain("the connection was lost"))));
         }
-        self.store.apply(commands, now)
+        self.store.apply(command, now)
     }
 }
 
@@ -204,14 +202,14 @@ struct Polite {
 }
 
 impl Store for Polite {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             // An odd multiplier far from a power of two, so that the order of the tasks differs from turn to turn.
             let turn = self.turns.fetch_add(1, Ordering::SeqCst).wrapping_mul(2_654_435_761);
             for _ in 0..(turn >> 7) % 5 {
                 yield_now().await;
             }
-            self.store.apply(commands, now).await
+            self.store.apply(command, now).await
         })
     }
 }
@@ -412,8 +410,8 @@ async fn a_refund_goes_to_all_parts() {
     let places = places::<2>();
     let stores = stores(&places);
     let rules = [Rule::window(0, 10), Rule::window(1, 10)];
-    let taken = take(&stores, &rules).await;
-    let refunded = decided(apply(&stores, &rules, Action::Refund { taken_at: Some(taken.at) }).await);
+    take(&stores, &rules).await;
+    let refunded = decided(apply(&stores, &rules, Action::Refund).await);
     assert_eq!((refunded.answers[0].remaining, refunded.answers[1].remaining), (Some(10), Some(10)));
     assert_eq!(remaining(&places, &rules), [10, 10]);
 }
@@ -519,8 +517,7 @@ async fn a_repetition_that_finds_no_room_because_the_original_took_it_is_admitte
     let rules = [Rule::window(0, 1), Rule::window(1, 10)];
     let (others, others_rules) = (places.clone(), rules.clone());
     let whole_original = move || {
-        let command =
-            |rule| Command { action: Action::take(), charges: std::slice::from_ref(rule), cost: Cost::ONE };
+        let command = |rule| Command::take(std::slice::from_ref(rule));
         let (first, last) = (others_rules[0].charge(), others_rules[1].charge());
         assert!(decided(others[0].memory.apply_now(&command(&first), None)).allowed);
         let recorded = Command { action: Action::Take { idempotency: Some(key(1)) }, ..command(&last) };
@@ -594,10 +591,10 @@ impl Late {
 }
 
 impl Store for Late {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
-            let answers = self.store.apply(commands, now).await;
-            if matches!(commands[0].action, Action::Take { .. }) == self.takes {
+            let answers = self.store.apply(command, now).await;
+            if matches!(command.action, Action::Take { .. }) == self.takes {
                 sleep(self.by).await;
             }
             answers
@@ -676,10 +673,10 @@ async fn refund_reaches_all_parts_without_its_caller() {
     let places = places::<2>();
     let rules = [Rule::window(0, 10), Rule::window(1, 10)];
     let mut stores = stores(&places);
-    let taken = take(&stores, &rules).await;
+    take(&stores, &rules).await;
     let late = Late { store: places[0].memory.clone(), takes: false, by: Duration::from_millis(200) };
     stores[0] = Arc::new(late);
-    stop_waiting(&stores, &rules, Action::Refund { taken_at: Some(taken.at) }).await;
+    stop_waiting(&stores, &rules, Action::Refund).await;
     assert_eq!(remaining(&places, &rules), [10, 10]);
 }
 
@@ -689,9 +686,9 @@ async fn refund_that_fails_in_one_part_still_reaches_the_others() {
     let rules = [Rule::window(0, 10), Rule::window(1, 10), Rule::window(2, 10)];
     let failing = Arc::new(Failing { store: places[0].memory.clone(), fails: AtomicBool::new(false) });
     let stores: [Arc<dyn Store>; 3] = [failing.clone(), places[1].memory.clone(), places[2].memory.clone()];
-    let taken = take(&stores, &rules).await;
+    take(&stores, &rules).await;
     failing.fails.store(true, Ordering::SeqCst);
-    let refund = apply(&stores, &rules, Action::Refund { taken_at: Some(taken.at) }).await;
+    let refund = apply(&stores, &rules, Action::Refund).await;
     assert!(refund.unwrap_err().is_outage());
     assert_eq!(remaining(&places, &rules), [9, 10, 10]);
 }
@@ -717,13 +714,13 @@ async fn deadline_of_a_guard_in_the_middle_of_a_chain_leaves_no_part_charged() {
             ..Charge::new(Key::new(&counter, identifier, ""), &limit)
         })
         .collect();
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    let command = Command::take(&charges);
     for _ in 0..4 {
-        let denied = decided(guard.apply(&[command], None).await.remove(0));
+        let denied = decided(guard.apply(&command, None).await);
         assert!(!denied.allowed && denied.degraded());
     }
     sleep(Duration::from_secs(10)).await;
-    let peek = Command { action: Action::peek(), charges: &charges[..1], cost: Cost::ONE };
+    let peek = Command::peek(&charges[..1]);
     let left = decided(places[0].memory.apply_now(&peek, None)).remaining();
     assert_eq!(left, Some(10), "denied chains charge nothing");
 }
@@ -742,8 +739,8 @@ async fn identities_are_kept_in_their_shards() {
         let charges = [Charge::new(Key::new(&counter, &identifier, ""), &limit)];
         let keys = || memories.each_ref().map(|memory| memory.keys());
         let mut grown = keys();
-        let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-        assert!(decided(shards.apply(&[command], None).await.remove(0)).allowed);
+        let command = Command::take(&charges);
+        assert!(decided(shards.apply(&command, None).await).allowed);
         grown[expected] += 1;
         assert_eq!((shards.shard_of(&charges[0].key), keys()), (expected, grown), "{identifier}");
     }

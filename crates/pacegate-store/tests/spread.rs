@@ -9,8 +9,8 @@ use std::time::Duration;
 use pacegate_core::{Algorithm, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Command, Idempotency, Outcome, PIECE_KEYS_MAX, ShardedStore, Store,
-    StoreError,
+    Action, ApplyFuture, BatchFuture, Charge, Command, Idempotency, Outcome, PIECE_KEYS_MAX, ShardedStore,
+    Store, StoreError,
 };
 use pacegate_testkit::{Seed, SimulatedClock};
 use proptest::prelude::*;
@@ -27,7 +27,15 @@ struct Remote {
 }
 
 impl Store for Remote {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            sleep(ROUND_TRIP).await;
+            self.memory.apply_now(command, now)
+        })
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
             self.calls.fetch_add(1, Ordering::Relaxed);
             sleep(ROUND_TRIP).await;
@@ -62,22 +70,19 @@ impl Rules {
         Self { counters, limit, names: (0..1_000).map(|number| number.to_string()).collect() }
     }
 
-    fn charges(&self, (user, address, _): Item) -> Vec<Charge<'_>> {
+    fn charges(&self, (user, address, cost): Item) -> Vec<Charge<'_>> {
+        let cost = Cost::try_new(cost).unwrap();
         let charge = |(counter, number): (_, Option<usize>)| {
-            number.map(|number| Charge::new(Key::new(counter, &self.names[number], ""), &self.limit))
+            let key = Key::new(counter, &self.names[number?], "");
+            Some(Charge { cost, ..Charge::new(key, &self.limit) })
         };
         self.counters.iter().zip([user, address]).filter_map(charge).collect()
     }
 
     async fn take(&self, store: &dyn Store, items: &[Item]) -> Vec<Result<Outcome, StoreError>> {
         let charges: Vec<Vec<Charge<'_>>> = items.iter().map(|item| self.charges(*item)).collect();
-        let command = |(charges, item): (_, &Item)| Command {
-            action: Action::take(),
-            charges,
-            cost: Cost::try_new(item.2).unwrap(),
-        };
-        let commands: Vec<Command<'_>> = charges.iter().map(Vec::as_slice).zip(items).map(command).collect();
-        store.apply(&commands, None).await
+        let commands: Vec<Command<'_>> = charges.iter().map(|charges| Command::take(charges)).collect();
+        store.apply_batch(&commands, None).await
     }
 }
 
@@ -140,8 +145,8 @@ async fn repetition_within_a_batch_is_recognised() {
     let charges = rules.charges((Some(1), Some(2), 1));
     let idempotency =
         Some(Idempotency { caller: "c", key: "k", fingerprint: [0; 16], home: None, sender: None });
-    let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
-    let replayed = store.apply(&[command; 3], None).await.into_iter().map(|result| match result {
+    let command = Command { action: Action::Take { idempotency }, charges: &charges };
+    let replayed = store.apply_batch(&[command; 3], None).await.into_iter().map(|result| match result {
         Ok(Outcome::Decided(decision)) => decision.replayed,
         other => panic!("{other:?}"),
     });
@@ -154,8 +159,7 @@ fn pieces_are_bounded_by_keys_and_by_round_trips() {
     let rules = Rules::new(10);
     let piece = |items: Vec<Item>| {
         let charges: Vec<Vec<Charge<'_>>> = items.iter().map(|item| rules.charges(*item)).collect();
-        let command = |charges| Command { action: Action::take(), charges, cost: Cost::ONE };
-        let commands: Vec<Command<'_>> = charges.iter().map(Vec::as_slice).map(command).collect();
+        let commands: Vec<Command<'_>> = charges.iter().map(|charges| Command::take(charges)).collect();
         store.piece(&commands)
     };
     assert_eq!(piece((0..500).map(|number| (Some(number), None, 1)).collect()), PIECE_KEYS_MAX);

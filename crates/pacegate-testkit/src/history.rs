@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Limit};
+use pacegate_core::{Algorithm, Fit, Limit};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -28,19 +28,21 @@ pub struct Operation {
     pub step: Step,
     /// What.
     pub act: Act,
-    /// How much.
-    pub amount: Amount,
-    /// On which keys, each at most once, and under which of their limits.
-    pub charges: Vec<Place>,
+    /// On which keys, each at most once, under which of their limits, and how much.
+    pub charges: Vec<Charged>,
 }
 
-/// A key of the history and the limit in force for it.
+/// A key of the history, the limit in force for it, and what it is charged with.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Charged {
     /// Index into [`History::keys`].
     pub key: usize,
     /// Index into that key's limits.
     pub limit: usize,
+    /// How much.
+    pub amount: Amount,
+    /// How much room it needs.
+    pub fit: Fit,
     /// Whether the limit only watches.
     pub shadow: bool,
 }
@@ -82,8 +84,10 @@ pub enum Step {
 pub enum Amount {
     /// A number of its own.
     Exactly(u64),
-    /// Thousandths of the first limit's capacity.
+    /// Thousandths of the limit's capacity.
     OfCapacity(u64),
+    /// Nothing: a look.
+    Nothing,
     /// The capacity plus one, which never fits.
     TooMuch,
 }
@@ -110,6 +114,7 @@ impl Amount {
             Self::Exactly(cost) => cost,
             Self::OfCapacity(thousandths) => part(capacity, thousandths),
             Self::TooMuch => capacity + 1,
+            Self::Nothing => return 0,
         };
         cost.clamp(1, 1_000_000_000)
     }
@@ -136,7 +141,7 @@ pub fn of_changing(algorithm: Algorithm) -> impl Strategy<Value = History> {
         .prop_map(|(variants, start, operations)| History { keys: vec![variants], start, operations })
 }
 
-/// Histories of chains: one to five keys of any algorithms at once, some of them in shadow mode.
+/// Histories of chains: one to five keys of any algorithms at once, each with a cost of its own, some of them in shadow mode.
 pub fn of_chains() -> impl Strategy<Value = History> {
     let keys = vec(algorithm().prop_flat_map(variants), 5);
     (keys, start(), vec(operation(5, 4), 1..30)).prop_map(|(keys, start, operations)| History {
@@ -225,32 +230,38 @@ fn operation(keys: usize, limits: usize) -> impl Strategy<Value = Operation> {
         6 => (-1..=1i8).prop_map(Step::Retry),
         1 => prop_oneof![9 => start(), 1 => Just(LATEST), 1 => Just(0u64)].prop_map(Step::Jump),
     ];
-    let amount = prop_oneof![
-        6 => (1..=3u64).prop_map(Amount::Exactly),
-        5 => (1..=1_000u64).prop_map(Amount::OfCapacity),
-        1 => Just(Amount::TooMuch),
-        1 => (1..=1_000_000_000u64).prop_map(Amount::Exactly),
-    ];
-    (step, act, amount, places(keys, limits)).prop_map(|(step, act, amount, charges)| Operation {
-        step,
-        act,
-        amount,
-        charges,
-    })
+    (step, act, charges(keys, limits)).prop_map(|(step, act, charges)| Operation { step, act, charges })
 }
 
-fn places(keys: usize, limits: usize) -> impl Strategy<Value = Vec<Place>> {
+fn amount() -> impl Strategy<Value = Amount> {
+    prop_oneof![
+        12 => (1..=3u64).prop_map(Amount::Exactly),
+        10 => (1..=1_000u64).prop_map(Amount::OfCapacity),
+        2 => Just(Amount::TooMuch),
+        2 => (1..=1_000_000_000u64).prop_map(Amount::Exactly),
+        1 => Just(Amount::Nothing),
+    ]
+}
+
+fn charges(keys: usize, limits: usize) -> impl Strategy<Value = Vec<Charged>> {
     let order = Just((0..keys).collect::<Vec<_>>()).prop_shuffle();
     // The first variant most of the time, so that limits change now and then and not at every step.
     let variant = prop_oneof![4 => Just(0), 1 => 0..limits];
-    let each = vec((variant, prop::bool::weighted(0.15)), keys);
+    let fit = prop_oneof![10 => Just(Fit::Whole), 2 => Just(Fit::Overdraw), 1 => Just(Fit::Forced)];
+    let each = vec((variant, amount(), fit, prop::bool::weighted(0.15)), keys);
     (order, each, 1..=keys).prop_map(move |(order, each, count)| {
         let shadow_allowed = keys > 1;
         order
             .into_iter()
             .zip(each)
             .take(count)
-            .map(|(key, (limit, shadow))| Place { key, limit, shadow: shadow && shadow_allowed })
+            .map(|(key, (limit, amount, fit, shadow))| Charged {
+                key,
+                limit,
+                amount,
+                fit,
+                shadow: shadow && shadow_allowed,
+            })
             .collect()
     })
 }

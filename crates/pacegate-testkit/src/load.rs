@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pacegate_core::{Cost, Counter, Key, Limit};
+use pacegate_core::{Counter, Key, Limit};
 use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -62,10 +62,10 @@ impl Load {
         for identifier in &self.identifiers {
             let (counter, limit) = &self.limits[0];
             let charges = [Charge::new(Key::new(counter, identifier, ""), limit)];
-            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
+            let command = Command::peek(&charges);
             let known = async {
                 loop {
-                    let outcome = store.apply(&[command], None).await.remove(0).expect("the store answers");
+                    let outcome = store.apply(&command, None).await.expect("the store answers");
                     let Outcome::Decided(decision) = outcome else { return limit.capacity() };
                     if let Some(remaining) = decision.remaining() {
                         return remaining;
@@ -142,9 +142,8 @@ impl Running {
         for identifier in &self.load.identifiers {
             let charge = Charge::new(Key::new(counter, identifier, ""), limit);
             let charges = [Charge { on_store_error: FailureMode::Closed, ..charge }];
-            let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-            let outcomes = self.store.apply(&[command], None).await;
-            if !matches!(&outcomes[..], [Ok(Outcome::Decided(decision))] if !decision.degraded()) {
+            let outcome = self.store.apply(&Command::peek(&charges), None).await;
+            if !matches!(&outcome, Ok(Outcome::Decided(decision)) if !decision.degraded()) {
                 return false;
             }
         }
@@ -252,13 +251,13 @@ async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<A
             home,
             sender: None,
         });
-        let command = Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
+        let command = Command { action: Action::Take { idempotency }, charges: &charges };
         let sent = Instant::now();
-        let outcome = store.apply(&[command], None).await.pop();
+        let outcome = store.apply(&command, None).await;
         let fate = match outcome {
-            Some(Ok(Outcome::Decided(decision))) if decision.degraded() => Fate::Degraded,
-            Some(Ok(Outcome::Decided(decision))) if decision.allowed => Fate::Admitted,
-            Some(Ok(Outcome::Decided(_))) => Fate::Denied,
+            Ok(Outcome::Decided(decision)) if decision.degraded() => Fate::Degraded,
+            Ok(Outcome::Decided(decision)) if decision.allowed => Fate::Admitted,
+            Ok(Outcome::Decided(_)) => Fate::Denied,
             _ => Fate::Failed,
         };
         records.push(Record { sent, took: sent.elapsed(), fate });

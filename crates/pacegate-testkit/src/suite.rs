@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, Counter, Decision, Identity, Key, Limit, Timestamp};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use proptest::strategy::{Strategy, ValueTree};
 
@@ -143,8 +143,7 @@ pub async fn concurrent_chains_leak_nothing(store: Arc<dyn Store>) {
     assert_eq!(admitted, [5, 5]);
     let counter = Counter::new("chain-wide", "user", "");
     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &wide)];
-    let command = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-    let outcome = store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");
+    let outcome = store.apply(&Command::peek(&charges), Some(START)).await.expect("the store answers");
     assert_eq!(decided(outcome).remaining(), Some(990), "a denied chain charged nothing");
     println!("PASS chains seed=none requests={} leaked=0", 64 * attempts());
 }
@@ -170,9 +169,8 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
                         home,
                         sender: None,
                     });
-                    let command =
-                        Command { action: Action::Take { idempotency }, charges: &charges, cost: Cost::ONE };
-                    decided(store.apply(&[command], Some(START)).await.remove(0).expect("the store answers"))
+                    let command = Command { action: Action::Take { idempotency }, charges: &charges };
+                    decided(store.apply(&command, Some(START)).await.expect("the store answers"))
                 })
             })
             .collect();
@@ -206,9 +204,8 @@ async fn admitted_of_64_callers(store: &Arc<dyn Store>, chains: Vec<Vec<(String,
                 keys.zip(&chain).map(|(key, (_, limit))| Charge::new(key, limit)).collect();
             let mut admitted = 0;
             for _ in 0..attempts() {
-                let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
                 let outcome =
-                    store.apply(&[command], Some(START)).await.remove(0).expect("the store answers");
+                    store.apply(&Command::take(&charges), Some(START)).await.expect("the store answers");
                 admitted += u64::from(decided(outcome).allowed);
             }
             (which, admitted)
@@ -246,9 +243,7 @@ async fn apply(
 ) -> Outcome {
     let (counter, limit) = (Counter::new(rule, "user", ""), three_a_minute());
     let charges = [Charge::new(Key::new(&counter, identifier, "/"), &limit)];
-    let command = Command { action, charges: &charges, cost: Cost::ONE };
-    let mut outcomes = store.apply(&[command], Some(now)).await;
-    outcomes.remove(0).expect("the store answers")
+    store.apply(&Command { action, charges: &charges }, Some(now)).await.expect("the store answers")
 }
 
 fn decided(outcome: Outcome) -> Decision {
@@ -310,9 +305,8 @@ pub async fn refuses_an_idempotency_key_on_another_request(store: &dyn Store) {
 
 /// A take without limits is admitted and its idempotency key is recorded: it anchors the key of a whole batch.
 pub async fn records_a_take_without_limits(store: &dyn Store) {
-    let command =
-        |body| Command { action: idempotency("caller", "anchor", body), charges: &[], cost: Cost::ONE };
-    let outcomes = store.apply(&[command(1), command(1), command(2)], Some(START)).await;
+    let command = |body| Command { action: idempotency("caller", "anchor", body), charges: &[] };
+    let outcomes = store.apply_batch(&[command(1), command(1), command(2)], Some(START)).await;
     let outcomes: Vec<Outcome> =
         outcomes.into_iter().map(|outcome| outcome.expect("the store answers")).collect();
     assert!(matches!(&outcomes[0], Outcome::Decided(decision) if decision.allowed && !decision.replayed));
@@ -355,8 +349,8 @@ pub async fn replays_an_admission_under_other_limits(store: &dyn Store) {
     let apply = async |action: Action<'_>, limits: Limits<'_>| {
         let charges: Vec<Charge<'_>> =
             limits.iter().map(|(counter, limit)| Charge::new(Key::new(counter, "u", "/"), limit)).collect();
-        let command = Command { action, charges: &charges, cost: Cost::ONE };
-        decided(store.apply(&[command], Some(START)).await.remove(0).expect("the store answers"))
+        let command = Command { action, charges: &charges };
+        decided(store.apply(&command, Some(START)).await.expect("the store answers"))
     };
     let take = idempotency("caller", "replay", 1);
     assert!(!apply(take, &[(&first, &three)]).await.replayed);
@@ -436,8 +430,8 @@ pub async fn keeps_adversarial_identifiers_apart(store: &dyn Store) {
         for identifier in identifiers {
             for endpoint in endpoints {
                 let charges = [Charge::new(Key::new(counter, identifier, endpoint), &limit)];
-                let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-                let outcomes = store.apply(&[command, command], Some(START)).await;
+                let command = Command::take(&charges);
+                let outcomes = store.apply_batch(&[command, command], Some(START)).await;
                 let allowed: Vec<bool> = outcomes
                     .into_iter()
                     .map(|outcome| decided(outcome.expect("the store answers")).allowed)
@@ -454,11 +448,10 @@ pub async fn keeps_adversarial_identifiers_apart(store: &dyn Store) {
 pub async fn applies_a_batch_in_order(store: &dyn Store) {
     let (counter, limit) = (Counter::new("batch", "user", ""), three_a_minute());
     let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
-    let command = |action| Command { action, charges: &charges, cost: Cost::ONE };
-    let refund = Action::Refund { taken_at: None };
-    let actions = [Action::take(), Action::peek(), Action::take(), refund, Action::Reset, Action::take()];
-    let commands = actions.map(command);
-    let outcomes = store.apply(&commands, Some(START)).await;
+    let command = |action| Command { action, charges: &charges };
+    let (take, peek) = (Action::take(), Action::peek());
+    let commands = [take, peek, take, Action::Refund, Action::Reset, take].map(command);
+    let outcomes = store.apply_batch(&commands, Some(START)).await;
     let remaining: Vec<Option<u32>> = outcomes
         .into_iter()
         .map(|outcome| match outcome.expect("the store answers") {

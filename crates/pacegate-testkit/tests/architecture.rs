@@ -75,6 +75,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "pacegate-core",
                 "pacegate-store",
                 "fastrand",
+                "futures-util",
                 "sha2",
                 "smallvec",
                 "sqlx",

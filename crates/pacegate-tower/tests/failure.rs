@@ -34,19 +34,18 @@ struct Scripted {
 }
 
 impl Store for Scripted {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             let behaviour = *self.behaviour.lock().unwrap();
             tokio::task::yield_now().await;
             if behaviour == Behaviour::Hang {
                 pending::<()>().await;
             }
-            let answer = |command: &Command<'_>| match behaviour {
+            match behaviour {
                 Behaviour::Unavailable => Err(StoreError::unavailable("connection refused by 10.1.2.3")),
                 Behaviour::Overloaded => Err(StoreError::overloaded()),
                 _ => self.memory.apply_now(command, now),
-            };
-            commands.iter().map(answer).collect()
+            }
         })
     }
 }

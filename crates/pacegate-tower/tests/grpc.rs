@@ -70,8 +70,8 @@ async fn a_missing_key_is_unauthenticated_and_a_bad_one_an_invalid_argument() {
 struct Gone;
 
 impl Store for Gone {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], _: Option<Timestamp>) -> ApplyFuture<'a> {
-        Box::pin(ready(commands.iter().map(|_| Err(StoreError::unavailable("gone"))).collect()))
+    fn apply<'a>(&'a self, _: &'a Command<'a>, _: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(ready(Err(StoreError::unavailable("gone"))))
     }
 }
 

@@ -198,7 +198,7 @@ fn log_of_an_hour(quota: u64) -> Limit {
 async fn rules_match_by_path_and_method_also_inside_nested_routers() {
     let mut rule = Rule::new("writes", "ip", log_of(1));
     rule.endpoint = Pattern::parse("/api/v1/{*rest}").unwrap();
-    rule.method = Some("POST".into());
+    rule.methods = pacegate::Methods::try_new(["POST"]).unwrap();
     let (limiter, _) = limiter(|builder| builder.rule(rule));
     let layer = PacegateLayer::builder(limiter).by(address()).build().unwrap();
     let inner = Router::new().route("/orders", on_get(|| async {}).post(|| async {})).layer(layer);

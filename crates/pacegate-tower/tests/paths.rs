@@ -69,7 +69,7 @@ async fn served<'a>(address: SocketAddr, spellings: &[&'a str]) -> Vec<&'a str> 
 fn limited(pattern: &str, paths: PathOptions) -> Router {
     let mut rule = Rule::new("reports", "ip", Limit::per_hour(1).unwrap());
     rule.endpoint = Pattern::parse(pattern).unwrap();
-    rule.method = Some("GET".into());
+    rule.methods = pacegate::Methods::try_new(["GET"]).unwrap();
     let limiter = Limiter::builder().rule(rule).paths(paths).build().unwrap();
     app().layer(PacegateLayer::builder(limiter).by(address()).build().unwrap())
 }

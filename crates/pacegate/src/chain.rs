@@ -5,16 +5,15 @@ use pacegate_core::Answers;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::descriptor::check::Hits;
-use crate::descriptor::counted::{Tally, Terms};
+use crate::descriptor::tally::{Tally, Terms};
 use crate::error::CheckError;
 use crate::limiter::Limiter;
 
 impl Limiter {
     /// Decides on several checks together: every limit of every one of them is charged, or none is. The decision has all of their limits, in order.
     ///
-    /// One check with several plans or identities is a chain already; this is for keys that have different plans or costs. Checks of the same cost are
-    /// decided in one atomic step. Different costs are taken one after the other and given back when a later one is denied: never is too much
-    /// admitted, but a request at the same moment may be denied for what is about to be given back.
+    /// One check with several plans or identities is a chain already; this is for keys that have different plans or costs. Checks whose counters are
+    /// in one store, and in a Redis Cluster in one slot, are decided in one atomic step.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter};
@@ -38,9 +37,9 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when no decision could be made, or one of them has an idempotency key, which goes with a single check.
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
-        match &self.elsewhere {
+        match &self.remote {
             None => self.check_all_here(checks).await,
-            Some(elsewhere) => self.check_all_elsewhere(elsewhere, checks).await,
+            Some(remote) => self.check_all_remotely(remote, checks).await,
         }
     }
 
@@ -55,7 +54,10 @@ impl Limiter {
             let resolved = self.resolve_by(&rules, &check)?;
             let endpoint = resolved.endpoint.as_deref().unwrap_or_default();
             for (limit, identifier) in resolved.applied {
-                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(check.cost), Terms::default());
+                // Limits that the check has no cost for do not apply.
+                let Some(cost) = limit.cost_of(&check.all_costs()) else { continue };
+                let terms = Terms { overdraw: limit.overdraw, ..Terms::default() };
+                tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(cost), terms);
             }
         }
         let allowed = tally.apply(self.stores(), false).await?;

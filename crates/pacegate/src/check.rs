@@ -9,6 +9,8 @@ use smallvec::SmallVec;
 use crate::error::CheckError;
 use crate::identity;
 use crate::profile::Profile;
+#[cfg(doc)]
+use crate::rule::Rule;
 
 const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
 
@@ -31,14 +33,34 @@ pub struct Check<'a> {
     pub endpoint: Option<&'a str>,
     /// The request's method.
     pub method: Option<&'a str>,
-    /// How much the request takes.
+    /// How much the request takes from limits that count requests.
     pub cost: Cost,
+    /// How much it takes from limits of other units.
+    pub(crate) costs: SmallVec<[(&'a str, Cost); 1]>,
     pub(crate) plans: SmallVec<[&'a str; 2]>,
     pub(crate) limit: Option<Limit>,
     pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
     pub(crate) sender: Option<&'a str>,
     pub(crate) profile: Option<&'a Profile>,
     pub(crate) tier: Option<&'a str>,
+}
+
+/// What a request takes, by unit.
+#[derive(Clone, Debug)]
+pub(crate) struct Costs<'a> {
+    pub(crate) requests: Cost,
+    others: SmallVec<[(&'a str, Cost); 1]>,
+}
+
+impl Costs<'_> {
+    /// What is taken from limits of a unit; `None` is requests, and the answer `None` is nothing.
+    #[inline]
+    pub(crate) fn of(&self, unit: Option<&str>) -> Option<Cost> {
+        match unit {
+            None => Some(self.requests),
+            Some(unit) => self.others.iter().find(|(own, _)| *own == unit).map(|(_, cost)| *cost),
+        }
+    }
 }
 
 impl<'a> Check<'a> {
@@ -55,6 +77,7 @@ impl<'a> Check<'a> {
             endpoint: None,
             method: None,
             cost: Cost::ONE,
+            costs: SmallVec::new(),
             plans: SmallVec::new(),
             limit: None,
             idempotency: None,
@@ -92,11 +115,48 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// How much the request takes; 1 unless said.
+    /// How much the request takes from limits that count requests; 1 unless it is set.
     #[must_use]
     pub fn cost(mut self, cost: Cost) -> Self {
         self.cost = cost;
         self
+    }
+
+    /// How much the request takes from limits of a [unit](Rule::unit). Limits of a unit that no cost is given for are neither charged nor
+    /// asked. `requests` is the unit of limits that name none.
+    ///
+    /// ```
+    /// use pacegate::{Check, Cost, Limit, Limiter, Rule};
+    ///
+    /// let mut tokens = Rule::new("tokens", "user", Limit::per_minute(1_000)?);
+    /// tokens.unit = Some("tokens".into());
+    /// let limiter = Limiter::builder().rule(tokens).build()?;
+    /// let check = Check::new("user", "u1").endpoint("/v1/chat").cost_in("tokens", Cost::try_new(900)?);
+    /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn cost_in(mut self, unit: &'a str, cost: Cost) -> Self {
+        if unit == identity::REQUESTS {
+            return self.cost(cost);
+        }
+        match self.costs.iter_mut().find(|(own, _)| *own == unit) {
+            Some((_, own)) => *own = cost,
+            None => self.costs.push((unit, cost)),
+        }
+        self
+    }
+
+    /// The costs in units other than requests.
+    pub fn costs(&self) -> &[(&'a str, Cost)] {
+        &self.costs
+    }
+
+    /// What the request takes, by unit.
+    #[inline]
+    pub(crate) fn all_costs(&self) -> Costs<'_> {
+        let others = self.costs.iter().map(|(unit, cost)| (*unit, *cost));
+        Costs { requests: self.cost, others: others.collect() }
     }
 
     /// Adds the limits of a plan.
@@ -202,6 +262,12 @@ impl<'a> Check<'a> {
         part(self.endpoint.unwrap_or_default().as_bytes());
         part(self.method.unwrap_or_default().as_bytes());
         part(&self.cost.get().to_le_bytes());
+        let mut costs = self.costs.clone();
+        costs.sort_unstable();
+        for (unit, cost) in costs {
+            part(unit.as_bytes());
+            part(&cost.get().to_le_bytes());
+        }
         for plan in &self.plans {
             part(plan.as_bytes());
         }
@@ -238,6 +304,10 @@ impl<'a> Check<'a> {
     /// The same check with its identities in the one spelling that is counted; copied only if they are in another one.
     pub(crate) fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Check<'a>>, CheckError> {
         self.tier.map_or(Ok(()), identity::check_tier).map_err(CheckError::InvalidTier)?;
+        for (unit, _) in &self.costs {
+            identity::check_unit(unit)
+                .map_err(|reason| CheckError::InvalidUnit { unit: (*unit).into(), reason })?;
+        }
         if let Some((_, key)) = &self.idempotency
             && !is_idempotency_key(key)
         {

@@ -26,7 +26,7 @@ use crate::endpoint::PathOptions;
 use crate::error::InvalidRules;
 use crate::identity::IPV6_PREFIX;
 use crate::limiter::{Limiter, LimiterBuilder};
-use crate::rule::{POLICY_DIMENSIONS, Rule};
+use crate::rule::{POLICY_DIMENSIONS, PlanLimit, Rule};
 use crate::stores::{DEFAULT_STORE, Stores};
 pub use certificate::{CertificateName, InvalidCertificateName};
 use node::{Node, Place};
@@ -86,7 +86,7 @@ pub struct Config {
     /// What limits requests may bring along.
     pub ad_hoc: AdHocConfig,
     /// Named lists of limits.
-    pub plans: Vec<(String, Vec<Limit>)>,
+    pub plans: Vec<(String, Vec<PlanLimit>)>,
     /// Who is limited where.
     pub rules: Vec<Rule>,
     /// What descriptors are limited to.
@@ -528,7 +528,7 @@ impl Config {
             .ipv6_prefix(self.server.ipv6_prefix)
             .paths(self.paths);
         for (name, limits) in &self.plans {
-            builder = builder.plan(name, limits.iter().copied());
+            builder = builder.plan(name, limits.iter().cloned());
         }
         for rule in &self.rules {
             builder = builder.rule(rule.clone());

@@ -3,8 +3,8 @@
 pub(crate) mod check;
 mod conditions;
 pub(crate) mod contradiction;
-pub(crate) mod counted;
 pub(crate) mod set;
+pub(crate) mod tally;
 mod tree;
 
 use pacegate_core::Limit;
@@ -51,8 +51,8 @@ pub struct DescriptorRule {
     pub on_store_error: Option<FailureMode>,
     /// The names of rules that do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
-    /// Whether a request for more than is left passes while at least 1 is left, and takes that: for
-    /// costs that are known only afterwards.
+    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to
+    /// one capacity: for costs that are known only afterwards.
     pub overdraw: bool,
     /// Whether hits may be given back by a caller that only rules permit to
     /// ([`Descriptor::refundable_only`](crate::Descriptor::refundable_only)).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::Answer;
+use pacegate_core::{Answer, Cost};
 use pacegate_store::{Charge, Command, Outcome};
 use smallvec::SmallVec;
 
@@ -10,6 +10,7 @@ use crate::check::Check;
 use crate::endpoint::Pattern;
 use crate::error::CheckError;
 use crate::limiter::Limiter;
+use crate::methods::Methods;
 use crate::profile::Profile;
 use crate::resolved::charge;
 use crate::rule::{Mode, NamedLimit};
@@ -22,8 +23,10 @@ pub struct EffectiveLimit {
     pub limit: Arc<NamedLimit>,
     /// Where it holds, as far as no more specific one does.
     pub endpoint: Pattern,
-    /// The only method it holds for.
-    pub method: Option<Box<str>>,
+    /// The only methods it holds for.
+    pub methods: Methods,
+    /// Whether nothing is counted: what it applies to is not limited.
+    pub unlimited: bool,
     /// How it stands; `None` when every endpoint has a counter of its own.
     pub answer: Option<Answer>,
 }
@@ -44,12 +47,12 @@ impl Limiter {
         self.canonicalise(&mut check)?;
         let Some((dimension, identifier)) = check.identities.first() else { return Ok(Vec::new()) };
         let mut found = in_force(&self.rules(), dimension, identifier, profile);
-        let counted: Vec<usize> = (0..found.len()).filter(|at| !found[*at].limit.is_per_endpoint()).collect();
+        let is_counted = |at: &usize| !found[*at].limit.is_per_endpoint() && !found[*at].unlimited;
+        let counted: Vec<usize> = (0..found.len()).filter(is_counted).collect();
         let charges: SmallVec<[Charge<'_>; 2]> =
-            counted.iter().map(|at| charge(&found[*at].limit, identifier, "")).collect();
-        let places: SmallVec<[usize; 2]> = counted.iter().map(|at| found[*at].limit.store).collect();
-        let look = Command { action: pacegate_store::Action::peek(), charges: &charges, cost: check.cost };
-        let outcome = self.stores().apply(&look, &places).await?;
+            counted.iter().map(|at| charge(&found[*at].limit, identifier, "", Cost::ONE)).collect();
+        let stores: SmallVec<[usize; 2]> = counted.iter().map(|at| found[*at].limit.store).collect();
+        let outcome = self.stores().apply(&Command::peek(&charges), &stores).await?;
         drop(charges);
         if let Outcome::Decided(decision) = outcome {
             for (at, answer) in counted.into_iter().zip(decision.answers) {
@@ -80,18 +83,22 @@ fn in_force(
     for variants in candidates.chunk_by(|a, b| a.limit.name == b.limit.name) {
         let outdone = |rule: &CompiledRule| {
             variants.iter().any(|other| {
-                other.takes_methods_of(rule) && other.endpoint.covers(&rule.endpoint) && other.beats(rule)
+                other.methods.cover(&rule.methods)
+                    && other.endpoint.covers(&rule.endpoint)
+                    && other.beats(rule)
             })
         };
         let kept: Vec<&&Arc<CompiledRule>> = variants.iter().filter(|rule| !outdone(rule)).collect();
-        let everywhere = |rule: &CompiledRule| rule.method.is_none() && rule.endpoint.covers(&Pattern::all());
+        let everywhere =
+            |rule: &CompiledRule| rule.methods.is_empty() && rule.endpoint.covers(&Pattern::all());
         // One name that always enforces something leaves no place to the default limit.
         default_applies &= !(kept.iter().all(|rule| rule.limit.mode == Mode::Enforce)
             && kept.iter().any(|rule| everywhere(rule)));
         found.extend(kept.into_iter().map(|rule| EffectiveLimit {
             limit: rule.limit_for(profile),
             endpoint: rule.endpoint.clone(),
-            method: rule.method.clone(),
+            methods: rule.methods.clone(),
+            unlimited: rule.unlimited,
             answer: None,
         }));
     }
@@ -99,7 +106,8 @@ fn in_force(
         found.extend(rules.default_for(dimension, profile).map(|limit| EffectiveLimit {
             limit,
             endpoint: Pattern::all(),
-            method: None,
+            methods: Methods::default(),
+            unlimited: false,
             answer: None,
         }));
     }

@@ -42,6 +42,14 @@ pub enum CheckError {
     /// The tier cannot be one.
     #[error("tier {0}")]
     InvalidTier(InvalidIdentity),
+    /// A cost is given in something that cannot be a unit.
+    #[error("unit {reason}")]
+    InvalidUnit {
+        /// What was given.
+        unit: Box<str>,
+        /// What it must be.
+        reason: InvalidIdentity,
+    },
     /// The endpoint cannot be matched.
     #[error("endpoint {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),

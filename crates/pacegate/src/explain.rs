@@ -6,6 +6,7 @@ use crate::check::Check;
 use crate::endpoint::{Endpoint, Pattern};
 use crate::error::CheckError;
 use crate::limiter::Limiter;
+use crate::methods::Methods;
 use crate::rule::NamedLimit;
 use crate::ruleset::{CompiledRule, RuleSet};
 
@@ -16,8 +17,10 @@ pub struct Explained {
     pub limit: Arc<NamedLimit>,
     /// Where it holds.
     pub endpoint: Pattern,
-    /// The only method it holds for.
-    pub method: Option<Box<str>>,
+    /// The only methods it holds for.
+    pub methods: Methods,
+    /// Whether nothing is counted: what it applies to is not limited.
+    pub unlimited: bool,
     /// The only identifier it holds for.
     pub identifier: Option<Box<str>>,
     /// The only tier it holds for.
@@ -34,7 +37,9 @@ pub enum Verdict {
     /// It does.
     Applies,
     /// Another rule of the same name is more specific.
-    Outdone,
+    Shadowed,
+    /// It counts a unit that the check has no cost in.
+    OtherUnit,
     /// It is for another method.
     OtherMethod,
     /// It is for another tier.
@@ -52,7 +57,8 @@ impl Verdict {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Applies => "applies",
-            Self::Outdone => "outdone",
+            Self::Shadowed => "shadowed",
+            Self::OtherUnit => "other_unit",
             Self::OtherMethod => "other_method",
             Self::OtherTier => "other_tier",
             Self::OtherIdentifier => "other_identifier",
@@ -105,12 +111,13 @@ impl Limiter {
         let explained = |rule: &Arc<CompiledRule>| Explained {
             limit: rule.limit_for(check.profile.filter(|_| is_own(rule))),
             endpoint: rule.endpoint.clone(),
-            method: rule.method.clone(),
+            methods: rule.methods.clone(),
+            unlimited: rule.unlimited,
             identifier: rule.identifier.clone(),
             tier: rule.tier.clone(),
             verdict: obstacle(&rules, rule, check, endpoint.as_ref())
-                .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Outdone }),
-            assumes_method: rule.method.is_some() && check.method.is_none(),
+                .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Shadowed }),
+            assumes_method: !rule.methods.is_empty() && check.method.is_none(),
         };
         let mut all: Vec<Explained> = rules.rules().iter().map(explained).collect();
         all.sort_by_key(|rule| rule.verdict);
@@ -145,6 +152,8 @@ fn obstacle(
         Some(Verdict::OtherTier)
     } else if !rule.takes_method(check.method) {
         Some(Verdict::OtherMethod)
+    } else if rule.limit.cost_of(&check.all_costs()).is_none() {
+        Some(Verdict::OtherUnit)
     } else {
         None
     }

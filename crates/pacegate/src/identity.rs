@@ -279,6 +279,26 @@ pub fn check_name(text: &str) -> Result<(), InvalidIdentity> {
     if valid { Ok(()) } else { Err(InvalidIdentity::new(NAME_REASON)) }
 }
 
+/// The unit of limits that name none.
+pub const REQUESTS: &str = "requests";
+
+/// The longest name of a unit, in bytes.
+pub const UNIT_LENGTH_MAX: usize = 32;
+
+/// Whether `text` can name a unit: a word in lower case, because units stand in headers.
+///
+/// # Errors
+/// [`InvalidIdentity`] if it cannot.
+pub fn check_unit(text: &str) -> Result<(), InvalidIdentity> {
+    let is_word =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
+    let valid = (1..=UNIT_LENGTH_MAX).contains(&text.len())
+        && text.bytes().all(is_word)
+        && text.starts_with(|first: char| first.is_ascii_lowercase());
+    let reason = "must be 1 to 32 lower-case letters, digits, `_` or `-`, and start with a letter";
+    if valid { Ok(()) } else { Err(InvalidIdentity::new(reason)) }
+}
+
 /// Whether `text` can name a tier.
 ///
 /// # Errors

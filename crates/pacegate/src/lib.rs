@@ -47,8 +47,10 @@ mod error;
 mod explain;
 pub mod identity;
 mod limiter;
+mod methods;
 mod plan;
 mod profile;
+mod refund;
 mod remote;
 mod resolved;
 mod rule;
@@ -98,10 +100,14 @@ pub use endpoint::{
 pub use error::{CheckError, InvalidRules};
 pub use explain::{Explained, Verdict};
 pub use limiter::{Limiter, LimiterBuilder};
+pub use methods::Methods;
 pub use plan::Plan;
-pub use profile::{Numbers, Profile};
+pub use profile::{LimitOverride, Profile};
 pub use remote::{Remote, RemoteAnswers, RemoteFuture};
-pub use rule::{DEFAULT_NAME, InvalidRule, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, Rule, Scope, Why};
+pub use rule::{
+    DEFAULT_NAME, InvalidRule, LimitSource, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, PlanLimit, Rule,
+    Scope,
+};
 pub use ruleset::RULES_MAX;
 pub use stores::Stores;
 

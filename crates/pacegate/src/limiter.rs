@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate_core::{Cost, Limit, Reason, Timestamp};
+use pacegate_core::{Limit, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{
-    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, OwnedCharge, Store, StoreError,
-    detachable,
+    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -21,9 +20,9 @@ use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity::{self, IPV6_PREFIX};
 use crate::plan::Plan;
-use crate::remote::Elsewhere;
+use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::{NamedLimit, POLICY_DIMENSIONS, Rule};
+use crate::rule::{POLICY_DIMENSIONS, PlanLimit, Rule};
 use crate::ruleset::{CanonicalRules, RuleSet};
 use crate::stores::{Keeper, Stores, between, in_memory};
 use crate::wait::Waiters;
@@ -53,7 +52,7 @@ pub struct Limiter {
     paths: PathOptions,
     pub(crate) waiters: Arc<Waiters>,
     /// A service that decides instead.
-    pub(crate) elsewhere: Option<Elsewhere>,
+    pub(crate) remote: Option<RemoteService>,
 }
 
 /// Puts a [`Limiter`] together.
@@ -61,7 +60,7 @@ pub struct Limiter {
 pub struct LimiterBuilder {
     rules: Vec<Rule>,
     descriptors: Vec<DescriptorRule>,
-    plans: Vec<(String, Vec<Limit>)>,
+    plans: Vec<(String, Vec<PlanLimit>)>,
     default_limit: Option<Limit>,
     stores: Stores,
     on_store_error: FailureMode,
@@ -89,8 +88,8 @@ impl Default for LimiterBuilder {
 impl LimiterBuilder {
     /// Adds a plan: a named list of limits that are charged together.
     #[must_use]
-    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = Limit>) -> Self {
-        self.plans.push((name.into(), limits.into_iter().collect()));
+    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = impl Into<PlanLimit>>) -> Self {
+        self.plans.push((name.into(), limits.into_iter().map(Into::into).collect()));
         self
     }
 
@@ -197,7 +196,7 @@ impl LimiterBuilder {
             return Err(InvalidRules::InvalidIpv6Prefix { bits: ipv6_prefix });
         }
         let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix, paths)?));
-        Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), elsewhere: None })
+        Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), remote: None })
     }
 
     fn compile(self, stores: &Stores, ipv6_prefix: u8, paths: PathOptions) -> Result<RuleSet, InvalidRules> {
@@ -218,7 +217,7 @@ impl Default for Limiter {
             ipv6_prefix: IPV6_PREFIX,
             paths: PathOptions::default(),
             waiters: Arc::default(),
-            elsewhere: None,
+            remote: None,
         }
     }
 }
@@ -263,9 +262,9 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when no decision could be made; a denial is a decision.
     pub async fn check(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        match &self.elsewhere {
+        match &self.remote {
             None => self.run(check, Act::Take).await,
-            Some(elsewhere) => Box::pin(self.check_elsewhere(elsewhere, check)).await,
+            Some(remote) => Box::pin(self.check_remotely(remote, check)).await,
         }
     }
 
@@ -274,7 +273,7 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        if self.elsewhere.is_some() {
+        if self.remote.is_some() {
             return Err(CheckError::NotInProcess);
         }
         if let Some(decision) = self.check_known(check) {
@@ -282,8 +281,8 @@ impl Limiter {
         }
         let check = self.canonical(check)?;
         let resolved = self.resolve(&check)?;
-        let place = self.only_place(&resolved, &check).ok_or(CheckError::NotInProcess)?;
-        let Keeper::Memory(store) = self.stores.keeper(place) else { return Err(CheckError::NotInProcess) };
+        let store = self.only_store(&resolved, &check).ok_or(CheckError::NotInProcess)?;
+        let Keeper::Memory(store) = self.stores.keeper(store) else { return Err(CheckError::NotInProcess) };
         resolved.run_in(store, &check, Act::Take)
     }
 
@@ -297,7 +296,8 @@ impl Limiter {
         let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
         let rules = self.rules.load();
         let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
-        let (at, taken) = store.take_known(&charge(limit, identifier, ""), check.cost)?;
+        let cost = limit.cost_of(&check.all_costs())?;
+        let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
         let decision = pacegate_core::Decision::charged(at, &limit.limit, &taken);
         Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
     }
@@ -307,9 +307,9 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when no decision could be made.
     pub async fn peek(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        match &self.elsewhere {
+        match &self.remote {
             None => self.run(check, Act::Peek).await,
-            Some(elsewhere) => Box::pin(self.peek_elsewhere(elsewhere, check)).await,
+            Some(remote) => Box::pin(self.peek_remotely(remote, check)).await,
         }
     }
 
@@ -329,16 +329,17 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
     pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
-        if let Some(elsewhere) = &self.elsewhere {
-            return elsewhere.service.reset(check).await;
+        if let Some(remote) = &self.remote {
+            return remote.service.reset(check).await;
         }
         self.validate(check)?;
         let check = &*self.canonical(check)?;
         let endpoint = self.endpoint(check)?;
         let applied = self.rules.load().resolve_all(check, endpoint.as_ref());
-        let resolved = Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted) };
+        let resolved =
+            Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted), costs: check.all_costs() };
         let charges = resolved.charges();
-        match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.places()).await? {
+        match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.stores()).await? {
             Outcome::Reset { at } => Ok(at),
             _ => Err(StoreError::unanswered().into()),
         }
@@ -349,7 +350,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError::IdempotencyMismatch`] when the caller used the key for another body within the last five minutes.
-    pub async fn anchor(
+    pub async fn claim_idempotency_key(
         &self,
         caller: &str,
         sender: Option<&str>,
@@ -361,79 +362,18 @@ impl Limiter {
         }
         let idempotency =
             Some(Idempotency { caller, key, fingerprint: fingerprint(body), home: None, sender });
-        let command = Command { action: Action::Take { idempotency }, charges: &[], cost: Cost::ONE };
+        let command = Command { action: Action::Take { idempotency }, charges: &[] };
         match self.stores.apply(&command, &[]).await {
             Err(error) if error.is_overloaded() => Ok(()),
             outcome => decided(outcome?).map(drop),
         }
     }
 
-    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is
-    /// not given back.
-    ///
-    /// A decision is refunded at most once: a repeat within five minutes, by any process that shares
-    /// the store, gives back nothing. The store records the refund before it gives anything back, so
-    /// a failure in between leaves the charge in place, and a retry does not give it back either.
-    ///
-    /// # Errors
-    /// [`CheckError`] when the check is not valid or the store fails.
-    pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
-        if !decision.allowed || decision.replayed {
-            return self.peek(check).await;
-        }
-        match (&self.elsewhere, decision.fallback) {
-            (Some(elsewhere), None) => return elsewhere.service.refund(check, decision).await,
-            // Nobody took anything.
-            (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
-            _ => {}
-        }
-        let check = &*self.canonical(check)?;
-        let mut resolved = self.resolve(check)?;
-        // A shadow limit without room was not charged, nor one whose store failed, nor one that came into force since.
-        let taken_at = |limit: &NamedLimit| {
-            let mut answers = decision.limits.iter().zip(&decision.answers);
-            let charged =
-                answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded);
-            charged.map(|(named, answer)| answer.refund_at(&named.limit, check.cost, decision.at))
-        };
-        resolved.applied.retain(|(limit, _)| taken_at(limit).is_some());
-        let times: SmallVec<[Timestamp; 2]> =
-            resolved.applied.iter().filter_map(|(limit, _)| taken_at(limit)).collect();
-        let (charges, places) = (resolved.charges(), resolved.places());
-        let mut distinct = times.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        // Limits that are kept apart were charged by different clocks: each gets back what it took at its own time.
-        let steps = distinct.iter().map(|at| {
-            let indices = (0..times.len()).filter(|index| times[*index] == *at);
-            let of_that_time = indices.map(|index| (OwnedCharge::from(&charges[index]), places[index]));
-            (*at, of_that_time.unzip())
-        });
-        // A store that other nodes share recognises a repeat wherever it arrives.
-        let recorded = places.iter().find(|place| self.stores.is_shared(**place)).or(places.first());
-        let refunded = match recorded {
-            Some(place) => {
-                let claim = RefundClaim::new(check, decision, *place);
-                refund_once(self.stores.clone(), claim, steps.collect(), check.cost).await?
-            }
-            None => None,
-        };
-        let outcome = match refunded {
-            Some(outcome) => outcome,
-            None => {
-                let look = Command { action: Action::peek(), charges: &charges, cost: Cost::ONE };
-                self.stores.apply(&look, &places).await?
-            }
-        };
-        drop(charges);
-        resolved.decision(outcome)
-    }
-
     /// Checks many requests in as few round trips as their number allows, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
     pub async fn check_each(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
-        match &self.elsewhere {
+        match &self.remote {
             None => self.check_each_here(checks).await,
-            Some(elsewhere) => self.check_each_elsewhere(elsewhere, checks).await,
+            Some(remote) => self.check_each_remotely(remote, checks).await,
         }
     }
 
@@ -468,16 +408,16 @@ impl Limiter {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, (resolved, check)) in resolved.iter().zip(&canonical).enumerate() {
             let (Ok(resolved), Ok(check)) = (resolved, check) else { continue };
-            match self.only_place(resolved, check) {
+            match self.only_store(resolved, check) {
                 None => {
                     self.apply_together(std::mem::take(&mut together), &commands, &mut outcomes, until).await;
                     let applied =
-                        self.stores.apply_within(&commands[index], &resolved.places(), left(until)).await;
+                        self.stores.apply_within(&commands[index], &resolved.stores(), left(until)).await;
                     outcomes[index] = Some(applied);
                 }
-                Some(place) => match together.iter_mut().find(|(other, _)| *other == place) {
+                Some(store) => match together.iter_mut().find(|(other, _)| *other == store) {
                     Some((_, indices)) => indices.push(index),
-                    None => together.push((place, vec![index])),
+                    None => together.push((store, vec![index])),
                 },
             }
         }
@@ -501,9 +441,9 @@ impl Limiter {
         outcomes: &mut [Option<Result<Outcome, StoreError>>],
         until: Option<Instant>,
     ) {
-        for (place, indices) in together {
+        for (store, indices) in together {
             let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
-            let answers = self.stores.keeper(place).apply_each(&batch, left(until)).await;
+            let answers = self.stores.keeper(store).apply_each(&batch, left(until)).await;
             for (index, answer) in indices.into_iter().zip(answers) {
                 outcomes[index] = Some(answer);
             }
@@ -517,7 +457,7 @@ impl Limiter {
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
         Ok(Plan {
             limits: self.rules.load().plan(name)?.of(identity::KEY),
-            store: self.elsewhere.is_none().then(|| self.stores.keeper(0).clone()),
+            store: self.remote.is_none().then(|| self.stores.keeper(0).clone()),
         })
     }
 
@@ -528,7 +468,7 @@ impl Limiter {
 
     /// Whether all counters are in one store of this process, so that [`check_now`](Self::check_now) can answer every check.
     pub fn is_in_process(&self) -> bool {
-        self.elsewhere.is_none() && self.stores.only_memory().is_some()
+        self.remote.is_none() && self.stores.only_memory().is_some()
     }
 
     /// The stores it counts in.
@@ -541,10 +481,10 @@ impl Limiter {
     }
 
     /// The store that keeps everything a check touches, the record of its idempotency key too.
-    fn only_place(&self, resolved: &Resolved<'_>, check: &Check<'_>) -> Option<usize> {
+    fn only_store(&self, resolved: &Resolved<'_>, check: &Check<'_>) -> Option<usize> {
         let recorded_there =
-            |place: &usize| check.idempotency.is_none() || *place == self.stores.record_place();
-        resolved.only_place().filter(recorded_there)
+            |store: &usize| check.idempotency.is_none() || *store == self.stores.record_store();
+        resolved.only_store().filter(recorded_there)
     }
 
     pub(crate) async fn run(&self, check: &Check<'_>, act: Act) -> Result<Decision, CheckError> {
@@ -563,7 +503,7 @@ impl Limiter {
         let check = &*self.canonical(check)?;
         let resolved = self.resolve(check)?;
         let charges = resolved.charges();
-        let outcome = self.stores.apply(&command(check, act, &charges), &resolved.places()).await?;
+        let outcome = self.stores.apply(&command(check, act, &charges), &resolved.stores()).await?;
         drop(charges);
         resolved.decision(outcome)
     }
@@ -601,7 +541,7 @@ impl Limiter {
         check.canonical(self.ipv6_prefix)
     }
 
-    fn resolve<'a>(&self, check: &'a Check<'_>) -> Result<Resolved<'a>, CheckError> {
+    pub(crate) fn resolve<'a>(&self, check: &'a Check<'_>) -> Result<Resolved<'a>, CheckError> {
         self.resolve_by(&self.rules.load(), check)
     }
 
@@ -613,7 +553,7 @@ impl Limiter {
     ) -> Result<Resolved<'a>, CheckError> {
         let endpoint = self.endpoint(check)?;
         let applied = rules.resolve(check, endpoint.as_ref())?;
-        Ok(Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted) })
+        Ok(Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted), costs: check.all_costs() })
     }
 
     /// Where a check goes, as rules are matched with it.
@@ -625,61 +565,4 @@ impl Limiter {
 /// How much time is left.
 fn left(until: Option<Instant>) -> Duration {
     until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
-}
-
-/// Charges that were made at one time, and where each is kept.
-type RefundStep = (Timestamp, (Vec<OwnedCharge>, Vec<usize>));
-
-/// What tells a refund from all others, and the store that records it.
-struct RefundClaim {
-    key: String,
-    place: usize,
-}
-
-impl RefundClaim {
-    fn new(check: &Check<'_>, decision: &Decision, place: usize) -> Self {
-        // A decision on a chain is refunded check by check.
-        let check = u128::from_be_bytes(check.fingerprint());
-        Self { key: format!("{:016x}{check:032x}", decision.id()), place }
-    }
-
-    /// Records the refund; says whether it is the first one.
-    async fn record(&self, stores: &Stores) -> Result<bool, CheckError> {
-        let record = Idempotency {
-            caller: "pacegate refund",
-            key: &self.key,
-            fingerprint: [0; 16],
-            home: None,
-            sender: None,
-        };
-        let action = Action::Take { idempotency: Some(record) };
-        let command = Command { action, charges: &[], cost: Cost::ONE };
-        let outcome = stores.keeper(self.place).apply_or_fail(&command).await?;
-        decided(outcome).map(|recorded| !recorded.replayed)
-    }
-}
-
-/// Gives back step by step, unless that was done before. It ends even if the caller stops waiting, and one step that fails does not keep the
-/// others from being tried. What is left after it is known where there was one step.
-async fn refund_once(
-    stores: Stores,
-    claim: RefundClaim,
-    steps: Vec<RefundStep>,
-    cost: Cost,
-) -> Result<Option<Outcome>, CheckError> {
-    let work = detachable(|_| async move {
-        if !claim.record(&stores).await? {
-            return Ok(None);
-        }
-        let mut result = Ok(None);
-        for (at, (charges, places)) in &steps {
-            let charges: SmallVec<[Charge<'_>; 2]> = charges.iter().map(OwnedCharge::as_charge).collect();
-            let action = Action::Refund { taken_at: Some(*at) };
-            let refund = Command { action, charges: &charges, cost };
-            let outcome = stores.apply(&refund, places).await;
-            result = result.and(outcome.map(Some).map_err(CheckError::from));
-        }
-        result.map(|outcome| outcome.filter(|_| steps.len() == 1))
-    });
-    work.await
 }

@@ -2,7 +2,7 @@
 
 use pacegate_core::Cost;
 use pacegate_memory::MemoryStore;
-use pacegate_store::{Action, Command};
+use pacegate_store::Command;
 use smallvec::SmallVec;
 
 use crate::error::CheckError;
@@ -37,7 +37,7 @@ impl Plan {
     pub fn check_now(&self, key: &str, cost: Cost) -> Result<pacegate_core::Decision, CheckError> {
         let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
         if let [limit] = &*self.limits
-            && let Some((at, taken)) = store.take_known(&charge(limit, key, ""), cost)
+            && let Some((at, taken)) = store.take_known(&charge(limit, key, "", cost))
         {
             return Ok(pacegate_core::Decision::charged(at, &limit.limit, &taken));
         }
@@ -53,7 +53,8 @@ impl Plan {
     ) -> Result<pacegate_core::Decision, CheckError> {
         check_identifier(key)
             .map_err(|reason| CheckError::InvalidIdentifier { dimension: identity::KEY.into(), reason })?;
-        let charges: SmallVec<[_; 4]> = self.limits.iter().map(|limit| charge(limit, key, "")).collect();
-        decided(store.apply_now(&Command { action: Action::take(), charges: &charges, cost }, None)?)
+        let charges: SmallVec<[_; 4]> =
+            self.limits.iter().map(|limit| charge(limit, key, "", cost)).collect();
+        decided(store.apply_now(&Command::take(&charges), None)?)
     }
 }

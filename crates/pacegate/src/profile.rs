@@ -22,10 +22,10 @@ use pacegate_core::{InvalidLimit, Limit};
 pub struct Profile {
     /// Selects rules for that tier.
     pub tier: Option<String>,
-    /// Numbers of this user's own, by the name of the rule.
-    pub custom_limits: Vec<(String, Numbers)>,
-    /// Numbers that hold for the time being, by the name of the rule. They come before everything else.
-    pub overrides: Vec<(String, Numbers)>,
+    /// LimitOverride of this user's own, by the name of the rule.
+    pub custom_limits: Vec<(String, LimitOverride)>,
+    /// LimitOverride that hold for the time being, by the name of the rule. They come before everything else.
+    pub overrides: Vec<(String, LimitOverride)>,
 }
 
 impl Profile {
@@ -37,7 +37,7 @@ impl Profile {
 
 /// The numbers of a limit without its algorithm, which is the rule's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct LimitOverride {
     /// How much is allowed per window.
     pub quota: u64,
     /// The rule's own unless it is set.
@@ -46,7 +46,7 @@ pub struct Numbers {
     pub burst: Option<u64>,
 }
 
-impl Numbers {
+impl LimitOverride {
     /// The limit of a rule with these numbers instead of its own.
     ///
     /// # Errors
@@ -69,6 +69,6 @@ impl Numbers {
     }
 }
 
-pub(crate) fn find<'a>(numbers: &'a [(String, Numbers)], rule: &str) -> Option<&'a Numbers> {
+pub(crate) fn find<'a>(numbers: &'a [(String, LimitOverride)], rule: &str) -> Option<&'a LimitOverride> {
     numbers.iter().find(|(name, _)| name == rule).map(|(_, numbers)| numbers)
 }

@@ -26,6 +26,8 @@ pub type RemoteAnswers<'a> = Pin<Box<dyn Future<Output = Vec<Result<Decision, Ch
 /// service does not answer; then the limiter's failure mode decides. Every other error is the
 /// answer.
 pub trait Remote: fmt::Debug + Send + Sync {
+    /// Decides on a check, and charges it if it is allowed.
+    fn check<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision>;
     /// Decides on each of the checks, and charges those that are allowed. An error that concerns
     /// several of them is the answer to each.
     fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a>;
@@ -45,7 +47,7 @@ pub trait Remote: fmt::Debug + Send + Sync {
 
 /// A service and what happens without it.
 #[derive(Clone, Debug)]
-pub(crate) struct Elsewhere {
+pub(crate) struct RemoteService {
     pub(crate) service: Arc<dyn Remote>,
     pub(crate) on_error: FailureMode,
 }
@@ -54,29 +56,34 @@ impl Limiter {
     /// The same limiter, but a service decides: it has the rules, the plans and the counters. Those of this limiter are for [`FailureMode::Local`] alone, when the
     /// service does not answer and the failure mode is that.
     #[must_use]
-    pub fn elsewhere(mut self, service: Arc<dyn Remote>, on_error: FailureMode) -> Self {
-        self.elsewhere = Some(Elsewhere { service, on_error });
+    pub fn with_remote(mut self, service: Arc<dyn Remote>, on_error: FailureMode) -> Self {
+        self.remote = Some(RemoteService { service, on_error });
         self
     }
 
-    pub(crate) async fn check_elsewhere(
+    pub(crate) async fn check_remotely(
         &self,
-        elsewhere: &Elsewhere,
+        remote: &RemoteService,
         check: &Check<'_>,
     ) -> Result<Decision, CheckError> {
-        let mut decisions = self.check_each_elsewhere(elsewhere, std::slice::from_ref(check)).await;
-        decisions.pop().unwrap_or_else(|| Err(StoreError::unanswered().into()))
+        match remote.service.check(check).await {
+            Err(error) if remote.on_error == FailureMode::Local && is_outage(&error) => {
+                self.run(check, Act::Take).await.map(Decision::into_fallback)
+            }
+            Err(error) => remote.answer(error),
+            decided => decided,
+        }
     }
 
-    pub(crate) async fn check_each_elsewhere(
+    pub(crate) async fn check_each_remotely(
         &self,
-        elsewhere: &Elsewhere,
+        remote: &RemoteService,
         checks: &[Check<'_>],
     ) -> Vec<Result<Decision, CheckError>> {
-        let mut decisions = elsewhere.service.check_each(checks).await;
+        let mut decisions = remote.service.check_each(checks).await;
         decisions.resize_with(checks.len(), || Err(StoreError::unanswered().into()));
-        if elsewhere.on_error != FailureMode::Local {
-            let answer = |decided: Result<_, _>| decided.or_else(|error| elsewhere.answer(error));
+        if remote.on_error != FailureMode::Local {
+            let answer = |decided: Result<_, _>| decided.or_else(|error| remote.answer(error));
             return decisions.into_iter().map(answer).collect();
         }
         let lost = |decided: &Result<_, CheckError>| decided.as_ref().is_err_and(is_outage);
@@ -95,36 +102,36 @@ impl Limiter {
         decisions
     }
 
-    pub(crate) async fn check_all_elsewhere(
+    pub(crate) async fn check_all_remotely(
         &self,
-        elsewhere: &Elsewhere,
+        remote: &RemoteService,
         checks: &[Check<'_>],
     ) -> Result<Decision, CheckError> {
-        match elsewhere.service.check_all(checks).await {
-            Err(error) if elsewhere.on_error == FailureMode::Local && is_outage(&error) => {
+        match remote.service.check_all(checks).await {
+            Err(error) if remote.on_error == FailureMode::Local && is_outage(&error) => {
                 self.check_all_here(checks).await.map(Decision::into_fallback)
             }
-            Err(error) => elsewhere.answer(error),
+            Err(error) => remote.answer(error),
             decided => decided,
         }
     }
 
-    pub(crate) async fn peek_elsewhere(
+    pub(crate) async fn peek_remotely(
         &self,
-        elsewhere: &Elsewhere,
+        remote: &RemoteService,
         check: &Check<'_>,
     ) -> Result<Decision, CheckError> {
-        match elsewhere.service.peek(check).await {
-            Err(error) if elsewhere.on_error == FailureMode::Local && is_outage(&error) => {
+        match remote.service.peek(check).await {
+            Err(error) if remote.on_error == FailureMode::Local && is_outage(&error) => {
                 self.run(check, Act::Peek).await.map(Decision::into_fallback)
             }
-            Err(error) => elsewhere.answer(error),
+            Err(error) => remote.answer(error),
             decided => decided,
         }
     }
 }
 
-impl Elsewhere {
+impl RemoteService {
     /// What there is to say without the service; errors that are the caller's stay errors.
     fn answer(&self, error: CheckError) -> Result<Decision, CheckError> {
         match self.on_error {

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use pacegate_core::{Identity, Key};
+use pacegate_core::{Cost, Identity, Key};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome};
 use smallvec::SmallVec;
 
-use crate::check::Check;
+use crate::check::{Check, Costs};
 use crate::decision::Decision;
 use crate::error::CheckError;
-use crate::rule::{Mode, NamedLimit};
+use crate::rule::NamedLimit;
 use crate::ruleset::Applied;
 
 /// What is done with the limits.
@@ -40,29 +40,34 @@ pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'
         Act::Peek => Action::peek(),
         Act::Reset => Action::ResetVariants,
     };
-    Command { action, charges, cost: check.cost }
+    Command { action, charges }
 }
 
 /// A check with the limits that apply to it.
 pub(crate) struct Resolved<'a> {
     pub(crate) applied: Applied<'a>,
     pub(crate) endpoint: Option<Cow<'a, str>>,
+    pub(crate) costs: Costs<'a>,
 }
 
 impl Resolved<'_> {
     pub(crate) fn charges(&self) -> SmallVec<[Charge<'_>; 2]> {
         let endpoint = self.endpoint.as_deref().unwrap_or_default();
-        let charges = self.applied.iter().map(|(limit, identifier)| charge(limit, identifier, endpoint));
+        let charges = self.applied.iter().map(|(limit, identifier)| {
+            // Limits that the check has no cost for do not apply.
+            let cost = limit.cost_of(&self.costs).unwrap_or(Cost::ZERO);
+            charge(limit, identifier, endpoint, cost)
+        });
         charges.collect()
     }
 
-    /// Where each charge is kept.
-    pub(crate) fn places(&self) -> SmallVec<[usize; 2]> {
+    /// The store of each charge, by its index.
+    pub(crate) fn stores(&self) -> SmallVec<[usize; 2]> {
         self.applied.iter().map(|(limit, _)| limit.store).collect()
     }
 
-    /// Where all charges are kept; `None` when they are spread over several stores.
-    pub(crate) fn only_place(&self) -> Option<usize> {
+    /// The store of all charges; `None` when they are spread over several.
+    pub(crate) fn only_store(&self) -> Option<usize> {
         let first = self.applied.first().map_or(0, |(limit, _)| limit.store);
         self.applied.iter().all(|(limit, _)| limit.store == first).then_some(first)
     }
@@ -87,11 +92,19 @@ impl Resolved<'_> {
 }
 
 #[inline(always)]
-pub(crate) fn charge<'a>(limit: &'a NamedLimit, identifier: &'a str, endpoint: &'a str) -> Charge<'a> {
+pub(crate) fn charge<'a>(
+    limit: &'a NamedLimit,
+    identifier: &'a str,
+    endpoint: &'a str,
+    cost: Cost,
+) -> Charge<'a> {
     Charge {
         key: Key::new(&limit.counter, identifier, endpoint),
         limit: &limit.limit,
-        shadow: limit.mode == Mode::Shadow,
+        cost,
+        fit: limit.fit(),
+        taken_at: None,
+        shadow: limit.is_shadow(),
         on_store_error: limit.on_store_error,
     }
 }

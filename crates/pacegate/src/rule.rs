@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use pacegate_core::{Counter, Limit, Origin};
+use pacegate_core::{Cost, Counter, Fit, Limit, Origin};
 use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::check::Costs;
 use crate::endpoint::{PathOptions, Pattern};
 use crate::identity;
-use crate::profile::Numbers;
+use crate::methods::Methods;
+use crate::profile::LimitOverride;
 
 /// What a rule does when its limit is exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,10 +57,20 @@ pub struct Rule {
     pub tier: Option<String>,
     /// Only for these endpoints.
     pub endpoint: Pattern,
-    /// Only for this method, in upper case.
-    pub method: Option<String>,
+    /// Only for these methods.
+    pub methods: Methods,
     /// The numbers.
     pub limit: Limit,
+    /// Whether what it applies to is not limited: for a tier or an identifier that the other variants of its name are not for.
+    /// Then nothing is counted, whatever the numbers.
+    pub unlimited: bool,
+    /// What it counts: `tokens`, `bytes` or another word; requests unless it is set.
+    pub unit: Option<String>,
+    /// What each request takes, instead of the cost that a check names.
+    pub cost: Option<Cost>,
+    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to one capacity: for costs
+    /// that are known only afterwards.
+    pub overdraw: bool,
     /// Whether it denies or only watches.
     pub mode: Mode,
     /// What has a counter of its own.
@@ -78,8 +90,12 @@ impl Rule {
             identifier: None,
             tier: None,
             endpoint: Pattern::all(),
-            method: None,
+            methods: Methods::default(),
             limit,
+            unlimited: false,
+            unit: None,
+            cost: None,
+            overdraw: false,
             mode: Mode::Enforce,
             scope: Scope::Pattern,
             store: None,
@@ -94,12 +110,12 @@ impl Rule {
             && self.dimension == identity::KEY
             && self.identifier.is_some()
             && self.tier.is_none()
-            && self.method.is_none()
+            && self.methods.is_empty()
             && self.endpoint.as_str() == "*"
     }
 
     /// The same rule in the one spelling that is compared and counted, copied only if it is in another one: the dimension, the identifier and the
-    /// method. `ipv6_prefix` is how many bits of an IPv6 address count.
+    /// unit. `ipv6_prefix` is how many bits of an IPv6 address count.
     ///
     /// # Errors
     /// [`InvalidRule`] with the first field that cannot be what it is.
@@ -111,17 +127,18 @@ impl Rule {
         let identifier = identifier.map(|text| identity::identifier(dimension, text, ipv6_prefix));
         let identifier = identifier.transpose().map_err(of("identifier"))?;
         self.tier.as_deref().map(identity::check_tier).transpose().map_err(of("tier"))?;
-        let method = self.method.as_deref().map(identity::method).transpose().map_err(of("method"))?;
+        self.unit.as_deref().map(identity::check_unit).transpose().map_err(of("unit"))?;
+        let counts_requests = self.unit.as_deref() == Some(identity::REQUESTS);
         let is_own = dimension == self.dimension
             && identifier.as_deref() == self.identifier.as_deref()
-            && method.as_deref() == self.method.as_deref();
+            && !counts_requests;
         if is_own {
             return Ok(Cow::Borrowed(self));
         }
         Ok(Cow::Owned(Self {
             dimension: dimension.to_owned(),
             identifier: identifier.map(Cow::into_owned),
-            method: method.map(Cow::into_owned),
+            unit: self.unit.clone().filter(|_| !counts_requests),
             ..self.clone()
         }))
     }
@@ -141,7 +158,7 @@ impl Rule {
     /// What makes this a variant of its own among the rules of its name.
     pub fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
         let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
-        (who, self.endpoint.canonical(), &self.method)
+        (who, self.endpoint.canonical(), &self.methods)
     }
 
     /// A hash that stays the same as long as the variant does, in hexadecimal digits.
@@ -153,7 +170,7 @@ impl Rule {
             self.identifier.as_deref(),
             self.tier.as_deref(),
             Some(&pattern),
-            self.method.as_deref(),
+            self.methods.as_text(),
         ];
         let mut hasher = Sha256::new();
         for part in parts {
@@ -184,7 +201,7 @@ impl InvalidRule {
 
 /// Why a limit applies to a request, the most specific reason first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum LimitSource {
     /// A temporary override for the user.
     Override,
     /// A rule for that very identifier.
@@ -205,7 +222,7 @@ pub enum Why {
     Default,
 }
 
-impl Why {
+impl LimitSource {
     /// Its name on the wire.
     pub fn name(self) -> &'static str {
         match self {
@@ -223,16 +240,16 @@ impl Why {
 
     /// The reason of that name.
     pub fn parse(name: &str) -> Option<Self> {
-        const ALL: [Why; 9] = [
-            Why::Override,
-            Why::Identifier,
-            Why::Custom,
-            Why::Tier,
-            Why::Anyone,
-            Why::Descriptor,
-            Why::Plan,
-            Why::AdHoc,
-            Why::Default,
+        const ALL: [LimitSource; 9] = [
+            LimitSource::Override,
+            LimitSource::Identifier,
+            LimitSource::Custom,
+            LimitSource::Tier,
+            LimitSource::Anyone,
+            LimitSource::Descriptor,
+            LimitSource::Plan,
+            LimitSource::AdHoc,
+            LimitSource::Default,
         ];
         ALL.into_iter().find(|why| why.name() == name)
     }
@@ -280,18 +297,54 @@ pub struct NamedLimit {
     /// Whether it denies or only watches.
     pub mode: Mode,
     /// Why it applies.
-    pub why: Why,
+    pub why: LimitSource,
+    /// What it counts; requests unless it is set.
+    pub unit: Option<Box<str>>,
+    /// What each request takes, instead of the cost that a check names.
+    pub cost: Option<Cost>,
+    /// Whether it may be charged into debt.
+    pub overdraw: bool,
     pub(crate) counter: Counter,
-    /// The place of its store.
+    /// The index of its store.
     pub(crate) store: usize,
     pub(crate) on_store_error: FailureMode,
     pub(crate) policy: Option<Box<Policy>>,
 }
 
 impl NamedLimit {
-    fn new(name: &str, limit: Limit, why: Why, counter: Counter, on_store_error: FailureMode) -> Self {
-        let (name, mode, store) = (name.into(), Mode::Enforce, 0);
-        Self { name, limit, mode, why, counter, store, on_store_error, policy: None }
+    fn new(
+        name: &str,
+        limit: Limit,
+        why: LimitSource,
+        counter: Counter,
+        on_store_error: FailureMode,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            limit,
+            mode: Mode::Enforce,
+            why,
+            unit: None,
+            cost: None,
+            overdraw: false,
+            counter,
+            store: 0,
+            on_store_error,
+            policy: None,
+        }
+    }
+
+    /// What a request of these costs takes from it; `None` when they do not mention its unit, so that it does not apply.
+    #[inline]
+    pub(crate) fn cost_of(&self, costs: &Costs<'_>) -> Option<Cost> {
+        let cost = costs.of(self.unit.as_deref())?;
+        Some(self.cost.unwrap_or(cost))
+    }
+
+    /// How much room a charge needs.
+    #[inline]
+    pub(crate) fn fit(&self) -> Fit {
+        if self.overdraw { Fit::Overdraw } else { Fit::Whole }
     }
 
     /// What operators know it by, for metrics: its name, and with that the key of a policy, which operators chose as well.
@@ -314,7 +367,7 @@ impl NamedLimit {
     }
 
     /// A limit that another limiter applied, as far as it tells.
-    pub fn reported(name: &str, dimension: &str, limit: Limit, why: Why) -> Self {
+    pub fn reported(name: &str, dimension: &str, limit: Limit, why: LimitSource) -> Self {
         Self::new(name, limit, why, Counter::new(name, dimension, ""), FailureMode::default())
     }
 
@@ -324,25 +377,25 @@ impl NamedLimit {
             rule_counter(&rule.name, &rule.dimension, rule.scope, &rule.endpoint.canonical(), &rule.limit);
         let on_store_error = rule.on_store_error.unwrap_or(otherwise);
         let why = match (&rule.identifier, &rule.tier) {
-            (Some(_), _) => Why::Identifier,
-            (None, Some(_)) => Why::Tier,
-            (None, None) => Why::Anyone,
+            (Some(_), _) => LimitSource::Identifier,
+            (None, Some(_)) => LimitSource::Tier,
+            (None, None) => LimitSource::Anyone,
         };
         let policy = Policy::of(rule);
         let (mode, named) = (rule.mode, Self::new(&rule.name, rule.limit, why, counter, on_store_error));
-        Self { mode, store, policy, ..named }
+        let unit = rule.unit.as_deref().map(Into::into);
+        Self { mode, store, policy, unit, cost: rule.cost, overdraw: rule.overdraw, ..named }
     }
 
     /// The same limit of a rule with other numbers: the counter stays unless the window is another one.
-    pub(crate) fn with_numbers(&self, numbers: &Numbers, why: Why) -> Option<Self> {
+    pub(crate) fn with_numbers(&self, numbers: &LimitOverride, why: LimitSource) -> Option<Self> {
         let limit = numbers.apply_to(&self.limit).ok()?;
         let counter = if limit.window() == self.limit.window() {
             self.counter.clone()
         } else {
             self.counter_of(&limit)
         };
-        let (name, policy) = (self.name.clone(), self.policy.clone());
-        Some(Self { limit, why, counter, name, policy, ..*self })
+        Some(Self { limit, why, counter, ..self.clone() })
     }
 
     /// The same limit with the counter that it has where its numbers have a window of their own.
@@ -358,18 +411,25 @@ impl NamedLimit {
     }
 
     /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
-    pub(crate) fn of_plan(plan: &str, dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
-        let scope = format!("{PLAN_SCOPE}{}", distinction(&limit));
+    pub(crate) fn of_plan(
+        plan: &str,
+        dimension: &str,
+        limit: &PlanLimit,
+        on_store_error: FailureMode,
+    ) -> Self {
+        let scope = format!("{PLAN_SCOPE}{}", limit.distinction());
         let counter = Counter::variant(plan, dimension, &scope, PLAN_SCOPE.len()..scope.len());
         let counter = counter.with_origin(origin_in(dimension));
-        Self::new(plan, limit, Why::Plan, counter, on_store_error)
+        let named = Self::new(plan, limit.limit, LimitSource::Plan, counter, on_store_error);
+        let unit = limit.unit.as_deref().filter(|unit| *unit != identity::REQUESTS).map(Into::into);
+        Self { unit, cost: limit.cost, ..named }
     }
 
     /// The limit that applies where no rule does.
     pub(crate) fn default(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let counter = Counter::per_endpoint(DEFAULT_NAME, dimension, DEFAULT_SCOPE);
         let counter = counter.with_origin(origin_in(dimension));
-        Self::new(DEFAULT_NAME, limit, Why::Default, counter, on_store_error)
+        Self::new(DEFAULT_NAME, limit, LimitSource::Default, counter, on_store_error)
     }
 
     /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth
@@ -379,7 +439,7 @@ impl NamedLimit {
         let variant = AD_HOC_SCOPE.len()..scope.len();
         let counter = Counter::variant_per_endpoint("ad-hoc", dimension, &scope, variant);
         let counter = counter.with_origin(Origin::AdHoc);
-        Self::new("ad-hoc", limit, Why::AdHoc, counter, on_store_error)
+        Self::new("ad-hoc", limit, LimitSource::AdHoc, counter, on_store_error)
     }
 
     /// Whether both count in the same place, as far as can be told where one of them is only [`reported`](Self::reported).
@@ -388,6 +448,11 @@ impl NamedLimit {
         let alike =
             self.name == other.name && self.dimension() == other.dimension() && told(self) == told(other);
         alike || self.counter == other.counter
+    }
+
+    /// Whether it is evaluated and counted but never denies.
+    pub fn is_shadow(&self) -> bool {
+        self.mode == Mode::Shadow
     }
 
     /// Whether each concrete endpoint has a counter of its own.
@@ -432,6 +497,44 @@ pub(crate) fn distinction(limit: &Limit) -> String {
     format!("{}:{}", limit.algorithm(), limit.window().as_micros())
 }
 
+/// A limit of a plan: its numbers, what it counts, and what each request takes.
+///
+/// ```
+/// use pacegate::{Check, Cost, Limit, Limiter, PlanLimit};
+///
+/// let tokens = PlanLimit { unit: Some("tokens".into()), ..Limit::per_minute(10_000)?.into() };
+/// let limiter = Limiter::builder().plan("chat", [Limit::per_minute(60)?.into(), tokens]).build()?;
+/// let check = Check::key("user-123").plan("chat").cost_in("tokens", Cost::try_new(4_000)?);
+/// let decision = limiter.check_now(&check)?;
+/// assert_eq!(decision.answers[1].remaining, Some(6_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanLimit {
+    /// The numbers.
+    pub limit: Limit,
+    /// What it counts; requests unless it is set.
+    pub unit: Option<String>,
+    /// What each request takes, instead of the cost that a check names.
+    pub cost: Option<Cost>,
+}
+
+impl From<Limit> for PlanLimit {
+    fn from(limit: Limit) -> Self {
+        Self { limit, unit: None, cost: None }
+    }
+}
+
+impl PlanLimit {
+    /// What tells its counter from those of the plan's other limits.
+    fn distinction(&self) -> String {
+        match self.unit.as_deref().filter(|unit| *unit != identity::REQUESTS) {
+            None => distinction(&self.limit),
+            Some(unit) => format!("{}:{unit}", distinction(&self.limit)),
+        }
+    }
+}
+
 /// The limits of a plan, with their counters in one dimension.
 pub(crate) type NamedLimits = Arc<[Arc<NamedLimit>]>;
 
@@ -442,7 +545,7 @@ pub const PLAN_LIMITS_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct PlanLimits {
     name: Box<str>,
-    limits: Vec<Limit>,
+    limits: Vec<PlanLimit>,
     on_store_error: FailureMode,
     /// The limits with their counters, for the dimensions that are likely; others are made as they come.
     prepared: Vec<(Box<str>, NamedLimits)>,
@@ -451,7 +554,7 @@ pub(crate) struct PlanLimits {
 impl PlanLimits {
     pub(crate) fn new(
         name: &str,
-        limits: Vec<Limit>,
+        limits: Vec<PlanLimit>,
         on_store_error: FailureMode,
         dimensions: &[&str],
     ) -> Self {
@@ -474,18 +577,18 @@ impl PlanLimits {
     }
 
     fn make(&self, dimension: &str) -> NamedLimits {
-        let named = |limit: &Limit| NamedLimit::of_plan(&self.name, dimension, *limit, self.on_store_error);
+        let named = |limit| NamedLimit::of_plan(&self.name, dimension, limit, self.on_store_error);
         self.limits.iter().map(|limit| Arc::new(named(limit))).collect()
     }
 
     /// Two limits of one plan that would share a counter.
-    pub(crate) fn duplicate(limits: &[Limit]) -> Option<&Limit> {
-        let same = |a: &Limit, b: &Limit| distinction(a) == distinction(b);
+    pub(crate) fn duplicate(limits: &[PlanLimit]) -> Option<&Limit> {
+        let same = |a: &PlanLimit, b: &PlanLimit| a.distinction() == b.distinction();
         limits
             .iter()
             .enumerate()
             .find(|(index, limit)| limits[..*index].iter().any(|other| same(other, limit)))
-            .map(|(_, limit)| limit)
+            .map(|(_, limit)| &limit.limit)
     }
 }
 

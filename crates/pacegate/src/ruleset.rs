@@ -15,8 +15,9 @@ use crate::descriptor::set::DescriptorSet;
 use crate::endpoint::{Endpoint, PathOptions, Pattern, Trie};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity;
-use crate::profile::{Numbers, Profile, find};
-use crate::rule::{Mode, NamedLimit, PlanLimits, Rule, Why};
+use crate::methods::Methods;
+use crate::profile::{LimitOverride, Profile, find};
+use crate::rule::{LimitSource, Mode, NamedLimit, PlanLimit, PlanLimits, Rule};
 use crate::stores::Stores;
 
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
@@ -72,40 +73,21 @@ struct ByDimension {
     identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
 }
 
-const GET: &str = "GET";
-const HEAD: &str = "HEAD";
-
-/// How specific the method of a rule is: rules for GET hold for HEAD as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum MethodSpecificity {
-    Any,
-    One,
-    Head,
-}
-
-impl MethodSpecificity {
-    fn of(method: Option<&str>) -> Self {
-        match method {
-            None => Self::Any,
-            Some(HEAD) => Self::Head,
-            Some(_) => Self::One,
-        }
-    }
-}
-
 /// A rule, ready to be compared with others.
 #[derive(Debug)]
 pub(crate) struct CompiledRule {
     pub(crate) limit: Arc<NamedLimit>,
-    pub(crate) method: Option<Box<str>>,
+    pub(crate) methods: Methods,
+    /// Whether what it applies to is not limited.
+    pub(crate) unlimited: bool,
     pub(crate) identifier: Option<Box<str>>,
     pub(crate) tier: Option<Box<str>>,
     pub(crate) endpoint: Pattern,
     is_policy: bool,
     /// What decides between variants: an exact identifier first, then a tier, then the endpoint, then a method of its own.
-    specificity: (bool, bool, Vec<u8>, MethodSpecificity),
-    /// The place in the list of rules: limits are reported in that order.
-    place: usize,
+    specificity: (bool, bool, Vec<u8>, u8),
+    /// The index in the list of rules: limits are reported in that order.
+    index: usize,
 }
 
 impl CompiledRule {
@@ -120,19 +102,9 @@ impl CompiledRule {
         self.specificity > other.specificity
     }
 
-    /// Whether it holds for `method`. One that is not known may be the rule's, so the rule holds. A HEAD
-    /// request costs the upstream what a GET request costs, so rules for GET hold for it.
+    /// Whether it holds for `method`. One that is not known may be the rule's, so the rule holds.
     pub(crate) fn takes_method(&self, method: Option<&str>) -> bool {
-        let (Some(own), Some(method)) = (self.method.as_deref(), method) else { return true };
-        own.eq_ignore_ascii_case(method) || (own == GET && method.eq_ignore_ascii_case(HEAD))
-    }
-
-    /// Whether it holds for every method that `other` holds for.
-    pub(crate) fn takes_methods_of(&self, other: &Self) -> bool {
-        match &other.method {
-            Some(method) => self.takes_method(Some(method)),
-            None => self.method.is_none(),
-        }
+        method.is_none_or(|method| self.methods.contain(method))
     }
 
     /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
@@ -148,12 +120,12 @@ fn limit_for(limit: &Arc<NamedLimit>, profile: Option<&Profile>, can_be_custom: 
     let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == identity::USER) else {
         return limit.clone();
     };
-    let replaced = |numbers: &[(String, Numbers)], why| {
-        // Numbers that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
+    let replaced = |numbers: &[(String, LimitOverride)], why| {
+        // LimitOverride that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
         find(numbers, &limit.name).and_then(|numbers| limit.with_numbers(numbers, why))
     };
-    let custom = || if can_be_custom { replaced(&profile.custom_limits, Why::Custom) } else { None };
-    let replaced = replaced(&profile.overrides, Why::Override).or_else(custom);
+    let custom = || if can_be_custom { replaced(&profile.custom_limits, LimitSource::Custom) } else { None };
+    let replaced = replaced(&profile.overrides, LimitSource::Override).or_else(custom);
     replaced.map_or_else(|| limit.clone(), Arc::new)
 }
 
@@ -164,7 +136,7 @@ impl RuleSet {
     pub(crate) fn compile(
         rules: &CanonicalRules<'_>,
         descriptors: &[DescriptorRule],
-        plans: Vec<(String, Vec<Limit>)>,
+        plans: Vec<(String, Vec<PlanLimit>)>,
         default_limit: Option<Limit>,
         on_store_error: FailureMode,
         policy_dimensions: Vec<Box<str>>,
@@ -188,7 +160,7 @@ impl RuleSet {
             }
             let store = match &rule.store {
                 None => 0,
-                Some(store) => stores.place(store).ok_or_else(|| InvalidRules::UnknownStore {
+                Some(store) => stores.index(store).ok_or_else(|| InvalidRules::UnknownStore {
                     rule: rule.name.clone(),
                     store: store.clone(),
                 })?,
@@ -196,7 +168,8 @@ impl RuleSet {
             dimensions.push(&rule.dimension);
             let compiled = Arc::new(CompiledRule {
                 limit: Arc::new(NamedLimit::of_rule(rule, store, on_store_error)),
-                method: rule.method.as_deref().map(Into::into),
+                methods: rule.methods.clone(),
+                unlimited: rule.unlimited,
                 identifier: rule.identifier.as_deref().map(Into::into),
                 tier: rule.tier.as_deref().map(Into::into),
                 endpoint: rule.endpoint.clone(),
@@ -205,9 +178,9 @@ impl RuleSet {
                     rule.identifier.is_some(),
                     rule.tier.is_some(),
                     rule.endpoint.specificity(),
-                    MethodSpecificity::of(rule.method.as_deref()),
+                    rule.methods.specificity(),
                 ),
-                place,
+                index: place,
             });
             all.push(compiled.clone());
             if let Some(key) = rule.identifier.as_deref().filter(|_| compiled.is_policy) {
@@ -269,8 +242,9 @@ impl RuleSet {
         check: &'a Check<'_>,
         endpoint: Option<&Endpoint<'_>>,
     ) -> Result<Applied<'a>, CheckError> {
+        let (mut unlimited, costs) = (false, check.all_costs());
         let mut applied = match endpoint {
-            Some(_) => self.resolve_rules(check, endpoint),
+            Some(_) => self.resolve_rules(check, endpoint, &mut unlimited),
             None => Applied::new(),
         };
         for (place, name) in check.plans.iter().enumerate() {
@@ -279,7 +253,9 @@ impl RuleSet {
                 return Err(CheckError::DuplicatePlan { name: (*name).into() });
             }
             for (dimension, identifier) in check.pairs() {
-                applied.extend(plan.of(dimension).iter().map(|limit| (limit.clone(), identifier)));
+                let limits = plan.of(dimension);
+                let charged = limits.iter().filter(|limit| limit.cost_of(&costs).is_some());
+                applied.extend(charged.map(|limit| (limit.clone(), identifier)));
             }
         }
         if let Some(limit) = check.limit {
@@ -288,24 +264,31 @@ impl RuleSet {
                 applied.push((Arc::new(limit), identifier));
             }
         }
-        // A rule that only watches takes nobody's limit away.
-        if !applied.iter().any(|(limit, _)| limit.mode == Mode::Enforce) {
+        // A rule that only watches does not replace the default limit, and one without a limit does.
+        if !unlimited && !applied.iter().any(|(limit, _)| limit.mode == Mode::Enforce) {
             self.defaults_for(check, &mut applied);
         }
         Ok(applied)
     }
 
-    /// The limits of the rules alone. Without an endpoint, rules for some endpoints do not apply, only those for all.
+    /// The limits of the rules alone, and whether a rule without a limit is among them. Without an endpoint, rules for some endpoints do not
+    /// apply, only those for all.
     #[inline]
     pub(crate) fn resolve_rules<'a>(
         &self,
         check: &'a Check<'_>,
         endpoint: Option<&Endpoint<'_>>,
+        unlimited: &mut bool,
     ) -> Applied<'a> {
-        let mut applied = Applied::new();
+        let (mut applied, costs) = (Applied::new(), check.all_costs());
         for (dimension, identifier) in check.pairs() {
             for rule in self.chosen(check, dimension, identifier, endpoint) {
-                if !rule.is_among(&applied, identifier) {
+                if rule.limit.cost_of(&costs).is_none() {
+                    continue;
+                }
+                if rule.unlimited {
+                    *unlimited = true;
+                } else if !rule.is_among(&applied, identifier) {
                     applied.push((rule.limit_for(check.profile), identifier));
                 }
             }
@@ -338,7 +321,7 @@ impl RuleSet {
             let mut further = most_specific(reading);
             further.retain(|rule| chosen.iter().all(|other| other.limit.name != rule.limit.name));
             chosen.extend(further);
-            chosen.sort_unstable_by_key(|rule| rule.place);
+            chosen.sort_unstable_by_key(|rule| rule.index);
         }
         chosen
     }
@@ -470,10 +453,10 @@ fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
     }
     rules.sort_unstable_by(|a, b| {
         let by_name = a.limit.name.cmp(&b.limit.name);
-        by_name.then_with(|| b.specificity.cmp(&a.specificity)).then(a.place.cmp(&b.place))
+        by_name.then_with(|| b.specificity.cmp(&a.specificity)).then(a.index.cmp(&b.index))
     });
     rules.dedup_by(|later, first| later.limit.name == first.limit.name);
-    rules.sort_unstable_by_key(|rule| rule.place);
+    rules.sort_unstable_by_key(|rule| rule.index);
 }
 
 impl ByDimension {

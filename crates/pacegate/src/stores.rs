@@ -6,8 +6,8 @@ use std::time::Duration;
 use pacegate_core::Timestamp;
 use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
-    ApplyFuture, BreakerState, Command, Figures, GuardedStore, Outcome, Part, Store, StoreError, StoreHealth,
-    TRACES, apply_in_parts,
+    ApplyFuture, BatchFuture, BreakerState, Command, Figures, GuardedStore, Outcome, Part, Store, StoreError,
+    StoreHealth, TRACES, apply_in_parts,
 };
 use smallvec::SmallVec;
 use tokio::task::yield_now;
@@ -18,7 +18,7 @@ use crate::config::AdHocConfig;
 pub(crate) const DEFAULT_STORE: &str = "default";
 
 /// So many commands are worked on before other tasks of the thread run.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 8;
 
 /// One store in this process or elsewhere, and further ones that rules can name.
 ///
@@ -44,7 +44,7 @@ pub struct Stores {
 #[derive(Clone, Debug)]
 pub(crate) enum Keeper {
     Memory(Arc<MemoryStore>),
-    Elsewhere(Arc<GuardedStore>),
+    Remote(Arc<GuardedStore>),
 }
 
 impl Default for Stores {
@@ -72,7 +72,7 @@ impl Stores {
     pub(crate) fn within(&self, budget: Duration) -> Self {
         let within = |keeper: &Keeper| match keeper {
             Keeper::Memory(store) => Keeper::Memory(store.clone()),
-            Keeper::Elsewhere(store) => Keeper::Elsewhere(store.within(budget)),
+            Keeper::Remote(store) => Keeper::Remote(store.within(budget)),
         };
         let stores = self.stores.iter().map(|(name, keeper)| (name.clone(), within(keeper)));
         Self { stores: Arc::new(stores.collect()), budget: Some(budget) }
@@ -104,7 +104,7 @@ impl Stores {
         self.stores.iter().map(|(name, keeper)| {
             let health = match keeper {
                 Keeper::Memory(_) => StoreHealth::Up,
-                Keeper::Elsewhere(store) => store.health(),
+                Keeper::Remote(store) => store.health(),
             };
             (&**name, health)
         })
@@ -115,7 +115,7 @@ impl Stores {
         self.stores.iter().map(|(name, keeper)| {
             let state = match keeper {
                 Keeper::Memory(_) => BreakerState::Closed,
-                Keeper::Elsewhere(store) => store.breaker(),
+                Keeper::Remote(store) => store.breaker(),
             };
             (&**name, state)
         })
@@ -128,7 +128,7 @@ impl Stores {
 
     /// Whether there is a store of that name.
     pub fn has(&self, name: &str) -> bool {
-        self.place(name).is_some()
+        self.index(name).is_some()
     }
 
     /// The store, if there is only one and it is in this process.
@@ -140,79 +140,115 @@ impl Stores {
         }
     }
 
-    /// The place of a store; the first is the default one.
-    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+    /// The index of a store; the first is the default one.
+    pub(crate) fn index(&self, name: &str) -> Option<usize> {
         self.stores.iter().position(|(other, _)| **other == *name)
     }
 
     /// Where the records of idempotency keys are, whatever limits a check has: in the first store that other nodes
     /// share, so that a repetition is recognised wherever it arrives.
-    pub(crate) fn record_place(&self) -> usize {
-        (0..self.stores.len()).find(|place| self.is_shared(*place)).unwrap_or_default()
+    pub(crate) fn record_store(&self) -> usize {
+        (0..self.stores.len()).find(|store| self.is_shared(*store)).unwrap_or_default()
     }
 
-    /// Whether other nodes have the store at `place` too.
-    pub(crate) fn is_shared(&self, place: usize) -> bool {
-        matches!(self.keeper(place), Keeper::Elsewhere(_))
+    /// Whether other nodes have the store too.
+    pub(crate) fn is_shared(&self, store: usize) -> bool {
+        matches!(self.keeper(store), Keeper::Remote(_))
     }
 
-    /// The store at `place`, which came from [`place`](Self::place).
+    /// The store at an index that came from [`index`](Self::index).
     #[inline]
-    pub(crate) fn keeper(&self, place: usize) -> &Keeper {
-        &self.stores[place].1
+    pub(crate) fn keeper(&self, store: usize) -> &Keeper {
+        &self.stores[store].1
     }
 
-    /// Applies a command whose charges are kept in `places`, one for each charge.
-    pub(crate) async fn apply(&self, command: &Command<'_>, places: &[usize]) -> Result<Outcome, StoreError> {
-        self.apply_within(command, places, Duration::MAX).await
+    /// Applies a command whose charges are kept in `stores`, one for each charge.
+    pub(crate) async fn apply(&self, command: &Command<'_>, stores: &[usize]) -> Result<Outcome, StoreError> {
+        self.apply_within(command, stores, Duration::MAX).await
     }
 
-    /// As [`apply`](Self::apply), for a caller who has only so much time left.
+    /// As [`apply`](Self::apply), for a caller that has at most this much time left.
     ///
-    /// What has to wait is put into a box: futures are moved before they are polled, and those of checks in this process had better be small.
+    /// What has to wait is boxed: futures are moved before they are polled, and those of checks in this process should be small.
     pub(crate) async fn apply_within(
         &self,
         command: &Command<'_>,
-        places: &[usize],
+        stores: &[usize],
         at_most: Duration,
     ) -> Result<Outcome, StoreError> {
-        let record = command.idempotency().map(|_| self.record_place());
-        let first = places.iter().copied().chain(record).next().unwrap_or_default();
-        if places.iter().copied().chain(record).all(|place| place == first) {
-            return match self.keeper(first) {
-                Keeper::Memory(store) => {
-                    let _span = in_memory(1).entered();
-                    store.apply_now(command, None)
-                }
-                Keeper::Elsewhere(store) => Box::pin(apply_elsewhere(store, command, at_most)).await,
-            };
+        let record = command.idempotency().map(|_| self.record_store());
+        let first = stores.iter().copied().chain(record).next().unwrap_or_default();
+        if stores.iter().copied().chain(record).all(|store| store == first) {
+            return self.apply_in(first, command, at_most).await;
         }
-        Box::pin(self.apply_apart(command, places, record, at_most)).await
+        Box::pin(self.apply_apart(command, &by_store(stores), record, at_most)).await
     }
 
-    /// Applies a command whose charges and record are kept in several stores.
+    /// Applies a command without an idempotency key whose charges are in `groups`, in their order.
+    pub(crate) async fn apply_groups(
+        &self,
+        command: &Command<'_>,
+        groups: &[Group],
+        at_most: Duration,
+    ) -> Result<Outcome, StoreError> {
+        match groups {
+            [only] => self.apply_in(only.store, command, at_most).await,
+            groups => Box::pin(self.apply_apart(command, groups, None, at_most)).await,
+        }
+    }
+
+    async fn apply_in(
+        &self,
+        store: usize,
+        command: &Command<'_>,
+        at_most: Duration,
+    ) -> Result<Outcome, StoreError> {
+        match self.keeper(store) {
+            Keeper::Memory(store) => {
+                let _span = in_memory(1).entered();
+                store.apply_now(command, None)
+            }
+            Keeper::Remote(store) => Box::pin(store.apply_within(command, None, at_most)).await,
+        }
+    }
+
+    /// Applies a command whose charges and record take several steps.
     async fn apply_apart(
         &self,
         command: &Command<'_>,
-        places: &[usize],
+        groups: &[Group],
         record: Option<usize>,
         at_most: Duration,
     ) -> Result<Outcome, StoreError> {
-        // By the place of the store, so that all callers charge in the same order.
-        let mut used: SmallVec<[usize; 4]> = places.into();
-        used.sort_unstable();
-        used.dedup();
-        let record = record.filter(|record| used.last() != Some(record));
-        let at_most = at_most / u32::try_from(used.len() + usize::from(record.is_some())).unwrap_or(u32::MAX);
-        let store = |place: usize| Arc::new(Hurried { keeper: self.keeper(place).clone(), at_most });
-        let part = |place: usize| {
-            let own = places.iter().enumerate().filter(|(_, other)| **other == place);
-            Part { store: store(place), places: own.map(|(charge, _)| charge).collect() }
-        };
-        let mut parts: Vec<Part> = used.into_iter().map(part).collect();
-        parts.extend(record.map(|place| Part { store: store(place), places: SmallVec::new() }));
+        let record = record.filter(|record| groups.last().is_none_or(|group| group.store != *record));
+        let steps = groups.len() + usize::from(record.is_some());
+        let at_most = at_most / u32::try_from(steps).unwrap_or(u32::MAX);
+        let store = |index: usize| Arc::new(Hurried { keeper: self.keeper(index).clone(), at_most });
+        let part = |group: &Group| Part { store: store(group.store), charges: group.charges.clone() };
+        let mut parts: Vec<Part> = groups.iter().map(part).collect();
+        parts.extend(record.map(|index| Part { store: store(index), charges: SmallVec::new() }));
         apply_in_parts(parts, command, None).await
     }
+}
+
+/// Charges of a command that one store applies in one step.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) store: usize,
+    /// Indices of charges.
+    pub(crate) charges: SmallVec<[usize; 4]>,
+}
+
+/// The charges of each store, in the order of the stores, so that all callers charge in the same order.
+fn by_store(stores: &[usize]) -> Vec<Group> {
+    let mut used: SmallVec<[usize; 4]> = stores.into();
+    used.sort_unstable();
+    used.dedup();
+    let group = |store: usize| {
+        let own = stores.iter().enumerate().filter(|(_, other)| **other == store);
+        Group { store, charges: own.map(|(charge, _)| charge).collect() }
+    };
+    used.into_iter().map(group).collect()
 }
 
 /// A store and the time that is left for it.
@@ -223,10 +259,17 @@ struct Hurried {
 }
 
 impl Store for Hurried {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         match &self.keeper {
-            Keeper::Memory(store) => store.apply(commands, now),
-            Keeper::Elsewhere(store) => Box::pin(store.apply_within(commands, now, self.at_most)),
+            Keeper::Memory(store) => store.apply(command, now),
+            Keeper::Remote(store) => Box::pin(store.apply_within(command, now, self.at_most)),
+        }
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
+        match &self.keeper {
+            Keeper::Memory(store) => store.apply_batch(commands, now),
+            Keeper::Remote(store) => Box::pin(store.apply_batch_within(commands, now, self.at_most)),
         }
     }
 }
@@ -235,7 +278,7 @@ impl Keeper {
     pub(crate) fn as_dyn(&self) -> &dyn Store {
         match self {
             Self::Memory(store) => &**store,
-            Self::Elsewhere(store) => &**store,
+            Self::Remote(store) => &**store,
         }
     }
 
@@ -243,7 +286,7 @@ impl Keeper {
     pub(crate) async fn apply_or_fail(&self, command: &Command<'_>) -> Result<Outcome, StoreError> {
         match self {
             Self::Memory(store) => store.apply_now(command, None),
-            Self::Elsewhere(store) => store.apply_or_fail(command).await,
+            Self::Remote(store) => store.apply_or_fail(command).await,
         }
     }
 
@@ -263,7 +306,7 @@ impl Keeper {
                 }
                 outcomes
             }
-            Self::Elsewhere(store) => store.apply_within(commands, None, at_most).await,
+            Self::Remote(store) => store.apply_batch_within(commands, None, at_most).await,
         }
     }
 }
@@ -275,15 +318,6 @@ pub(crate) async fn between(index: usize) {
     }
 }
 
-async fn apply_elsewhere(
-    store: &GuardedStore,
-    command: &Command<'_>,
-    at_most: Duration,
-) -> Result<Outcome, StoreError> {
-    let outcome = store.apply_within(std::slice::from_ref(command), None, at_most).await.pop();
-    outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
-}
-
 /// The span of a call of a store in this process, as guarded stores have theirs.
 pub(crate) fn in_memory(commands: usize) -> tracing::Span {
     tracing::info_span!(target: TRACES, "store", store = "memory", commands)
@@ -292,5 +326,5 @@ pub(crate) fn in_memory(commands: usize) -> tracing::Span {
 fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Keeper {
     // While the store fails, requests with ad-hoc limits must not use up what rules need.
     let options = AdHocConfig::default().bound(MemoryOptions::default());
-    Keeper::Elsewhere(GuardedStore::new(name, store, Arc::new(MemoryStore::new(options)), timeout))
+    Keeper::Remote(GuardedStore::new(name, store, Arc::new(MemoryStore::new(options)), timeout))
 }

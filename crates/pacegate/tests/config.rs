@@ -52,7 +52,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(config.plans[0].1.len(), 2);
     let second = &config.rules[1];
     assert_eq!(second.identifier.as_deref(), Some("12345"));
-    assert_eq!(second.method.as_deref(), Some("GET"));
+    assert_eq!(second.methods.as_text(), Some("GET"));
     assert_eq!(second.limit.algorithm(), Algorithm::SlidingLog);
     assert_eq!((second.mode, second.scope), (Mode::Shadow, Scope::Endpoint));
     let limiter = config.limiter().unwrap();

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pacegate::{
@@ -11,7 +10,6 @@ use pacegate::{
     DescriptorOutcome, DescriptorRule, FailureMode, Hits, Limit, Limiter, MemoryOptions, MemoryStore, Mode,
     PathEntry, Profile, Store, StoreError, Stores, Timestamp,
 };
-use pacegate_store::Action;
 use pacegate_testkit::SimulatedClock;
 
 /// A whole number of days, so that no test runs into the end of a minute.
@@ -573,7 +571,7 @@ async fn overdraw_takes_what_is_left_and_passes() {
         expect(&enforced, &[("d: a=2 @101", "a 0"), ("d: a=2 @0", "!a 0")]).await;
         // The other limits of the request take all or nothing, and when they deny, this one takes nothing.
         expect(&enforced, &[("d: a=3 @60; b=1 @150", "a 40; b 50")]).await;
-        expect(&enforced, &[("d: a=3 @60; b=1 @51", "!a 40; !b 50"), ("d: a=3 @60; b=1 @50", "a 0; b 0")])
+        expect(&enforced, &[("d: a=3 @60; b=1 @51", "a 40; !b 50"), ("d: a=3 @60; b=1 @50", "a 0; b 0")])
             .await;
         expect(&enforced, &[("d: a=3 @60; b=2 @50", "!a 0; b 200")]).await;
         let (_, watched) = limiter(&rules("shadow"));
@@ -581,42 +579,22 @@ async fn overdraw_takes_what_is_left_and_passes() {
     }
 }
 
-/// A store outside the process in which another request takes 1 before each of the first takes.
-#[derive(Debug)]
-struct Contended {
-    memory: MemoryStore,
-    rivals: AtomicU32,
-}
-
-impl Store for Contended {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        for command in commands.iter().filter(|command| matches!(command.action, Action::Take { .. })) {
-            let left = self.rivals.load(Ordering::SeqCst);
-            if left > 0 {
-                self.rivals.store(left - 1, Ordering::SeqCst);
-                let rival = Command { cost: Cost::ONE, ..*command };
-                self.memory.apply_now(&rival, now).unwrap();
-            }
-        }
-        self.memory.apply(commands, now)
-    }
-}
-
 #[tokio::test]
-async fn overdraw_and_late_charges_never_exceed_the_limit_under_contention() {
-    for (overdraw, rivals, allowed, left) in
-        [(true, 3, true, 0), (true, 50, false, 83), (false, 3, false, 0), (false, 50, false, 91)]
-    {
-        let memory = MemoryStore::default();
-        let store = Arc::new(Contended { memory, rivals: AtomicU32::new(rivals) });
-        let limit = Limit::try_new(Algorithm::FixedWindow, 100, Duration::from_secs(86_400)).unwrap();
-        let rule = DescriptorRule { overdraw, ..DescriptorRule::path([PathEntry::any("a")], limit) };
-        let stores = Stores::remote(store.clone(), Duration::from_secs(5));
-        let limiter = Limiter::builder().stores(stores).descriptor(rule).build().unwrap();
-        assert_eq!(ask(&limiter, "d: a=1 @150").await.allowed, allowed, "{overdraw} {rivals}");
-        store.rivals.store(0, Ordering::SeqCst);
-        let after = ask(&limiter, "d: a=1 @0").await;
-        assert_eq!(after.outcomes[0].decision.remaining(), Some(left), "{overdraw} {rivals}");
+async fn overdrawn_and_late_charges_count_in_full_up_to_one_capacity_of_debt() {
+    for algorithm in ALGORITHMS {
+        for overdraw in [true, false] {
+            let yaml = format!(
+                "descriptors:
+  - {{entries: [{{key: a}}], algorithm: {algorithm}, limit: 100, window: 1h, overdraw: {overdraw}}}"
+            );
+            let (_, limiter) = limiter(&yaml);
+            assert_eq!(ask(&limiter, "d: a=1 @150").await.allowed, overdraw, "{algorithm}");
+            // All 150 are in use: of 60 that are given back, 50 work off the debt.
+            expect(&limiter, &[("d: a=1 @0", "!a 0"), ("d: a=1 @-60", "a 10"), ("d: a=1", "a 9")]).await;
+            assert_eq!(ask(&limiter, "d: a=2 @250").await.allowed, overdraw, "{algorithm}");
+            // 200 are in use, whatever exceeded it.
+            expect(&limiter, &[("d: a=2 @-100", "a 0"), ("d: a=2 @-1", "a 1")]).await;
+        }
     }
 }
 
@@ -629,7 +607,6 @@ descriptors:
 ";
     let (_, limiter) = limiter(yaml);
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
-    // Different hits are different steps, so that threads meet in between.
     let admitted = |_| {
         let admitted = (0..25).map(|_| runtime().block_on(ask(&limiter, "d: a=1; b=1 @3")).allowed);
         admitted.filter(|allowed| *allowed).count()
@@ -648,9 +625,8 @@ descriptors:
 struct Failing;
 
 impl Store for Failing {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], _: Option<Timestamp>) -> ApplyFuture<'a> {
-        let failed = |_| Err(StoreError::unavailable("connection refused"));
-        Box::pin(std::future::ready(commands.iter().map(failed).collect()))
+    fn apply<'a>(&'a self, _: &'a Command<'a>, _: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(std::future::ready(Err(StoreError::unavailable("connection refused"))))
     }
 }
 

@@ -147,7 +147,10 @@ async fn descriptors_are_spelled_as_checks_are() {
 
 #[test]
 fn rule_with_a_method_applies_unless_the_method_is_known_to_differ() {
-    let posts = Rule { method: Some("POST".into()), ..Rule::new("logins", "user", per_minute(5)) };
+    let posts = Rule {
+        methods: pacegate::Methods::try_new(["POST"]).unwrap(),
+        ..Rule::new("logins", "user", per_minute(5))
+    };
     let limiter = limiter([posts, Rule::new("all", "user", per_minute(9))]);
     let names = |check: &Check<'_>| -> Vec<String> {
         limiter.check_now(check).unwrap().limits().iter().map(|limit| limit.name.to_string()).collect()
@@ -169,7 +172,10 @@ fn rule_with_a_method_applies_unless_the_method_is_known_to_differ() {
 
 #[tokio::test]
 async fn descriptor_without_a_method_is_limited_by_rules_with_one() {
-    let posts = Rule { method: Some("POST".into()), ..Rule::new("logins", "user", per_minute(5)) };
+    let posts = Rule {
+        methods: pacegate::Methods::try_new(["POST"]).unwrap(),
+        ..Rule::new("logins", "user", per_minute(5))
+    };
     let limiter = limiter([posts]);
     for (entries, matched) in [
         (&[("user", "u")][..], true),

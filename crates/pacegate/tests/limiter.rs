@@ -147,7 +147,7 @@ fn rules_of_different_names_stack_and_variants_of_one_name_do_not() {
 
 #[test]
 fn methods_and_dimensions_select_rules() {
-    let writes = Rule { method: Some("POST".into()), ..rule("writes", "*", 5) };
+    let writes = Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule("writes", "*", 5) };
     let per_address = Rule { dimension: "ip".into(), ..rule("address", "*", 7) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(writes).rule(per_address));
     let both = Check::new("user", "u").and("ip", "10.0.0.1").endpoint("/x");
@@ -190,7 +190,8 @@ async fn a_shadow_rule_leaves_the_default_limit_in_force_and_is_not_refunded_wha
 
 #[tokio::test]
 async fn a_reset_covers_rules_of_every_method() {
-    let writes = Rule { method: Some("POST".into()), ..rule("writes", "/login", 1) };
+    let writes =
+        Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule("writes", "/login", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(writes));
     let post = Check::new("user", "u").endpoint("/login").method("POST");
     assert!(limiter.check_now(&post).unwrap().allowed);
@@ -296,12 +297,12 @@ struct Remote(MemoryStore);
 impl pacegate::Store for Remote {
     fn apply<'a>(
         &'a self,
-        commands: &'a [pacegate::Command<'a>],
+        command: &'a pacegate::Command<'a>,
         now: Option<pacegate::Timestamp>,
     ) -> pacegate::ApplyFuture<'a> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            self.0.apply(commands, now).await
+            self.0.apply(command, now).await
         })
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Check, Cost, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore, Mode,
-    Numbers, Pattern, Profile, Rule, Scope, Why,
+    Algorithm, Check, Cost, InvalidRules, Limit, LimitOverride, LimitSource, Limiter, LimiterBuilder,
+    MemoryOptions, MemoryStore, Mode, Pattern, Profile, Rule, Scope,
 };
 use pacegate_testkit::SimulatedClock;
 
@@ -56,19 +56,19 @@ fn shadow(rule: Rule) -> Rule {
     Rule { mode: Mode::Shadow, ..rule }
 }
 
-fn quota(quota: u64) -> Numbers {
-    Numbers { quota, window: None, burst: None }
+fn quota(quota: u64) -> LimitOverride {
+    LimitOverride { quota, window: None, burst: None }
 }
 
 fn of_tier(tier: &str) -> Profile {
     Profile { tier: Some(tier.into()), ..Profile::default() }
 }
 
-fn with_custom(name: &str, numbers: Numbers, profile: Profile) -> Profile {
+fn with_custom(name: &str, numbers: LimitOverride, profile: Profile) -> Profile {
     Profile { custom_limits: vec![(name.into(), numbers)], ..profile }
 }
 
-fn with_override(name: &str, numbers: Numbers, profile: Profile) -> Profile {
+fn with_override(name: &str, numbers: LimitOverride, profile: Profile) -> Profile {
     Profile { overrides: vec![(name.into(), numbers)], ..profile }
 }
 
@@ -77,7 +77,7 @@ fn by<'a>(profile: &'a Profile, endpoint: &'a str) -> Check<'a> {
 }
 
 /// The limits that a check meets: quota and reason of each.
-fn met(limiter: &Limiter, check: &Check<'_>) -> Vec<(u32, Why)> {
+fn met(limiter: &Limiter, check: &Check<'_>) -> Vec<(u32, LimitSource)> {
     let decision = limiter.check_now(check).unwrap();
     decision.limits().iter().map(|limit| (limit.limit.quota(), limit.why)).collect()
 }
@@ -101,44 +101,44 @@ fn for_all_kinds() -> Vec<Rule> {
 #[test]
 fn an_override_comes_before_the_exact_identifier() {
     let profile = with_override("hourly", quota(7), of_tier("premium"));
-    assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(7, Why::Override)]);
+    assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(7, LimitSource::Override)]);
 }
 
 #[test]
 fn an_override_comes_before_custom_limits() {
     let profile = with_override("hourly", quota(7), Profile::default());
     let profile = with_custom("hourly", quota(8), profile);
-    assert_eq!(met(&limiter([rule("hourly", 100)]), &by(&profile, "/x")), [(7, Why::Override)]);
+    assert_eq!(met(&limiter([rule("hourly", 100)]), &by(&profile, "/x")), [(7, LimitSource::Override)]);
 }
 
 #[test]
 fn the_exact_identifier_comes_before_custom_limits() {
     let profile = with_custom("hourly", quota(7), of_tier("premium"));
-    assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(300, Why::Identifier)]);
+    assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(300, LimitSource::Identifier)]);
 }
 
 #[test]
 fn custom_limits_come_before_the_tier() {
     let rules = limiter([rule("hourly", 100), for_tier("premium", rule("hourly", 200))]);
     let profile = with_custom("hourly", quota(7), of_tier("premium"));
-    assert_eq!(met(&rules, &by(&profile, "/x")), [(7, Why::Custom)]);
+    assert_eq!(met(&rules, &by(&profile, "/x")), [(7, LimitSource::Custom)]);
     let profile = with_custom("hourly", quota(7), Profile::default());
-    assert_eq!(met(&rules, &by(&profile, "/x")), [(7, Why::Custom)], "also before anyone");
+    assert_eq!(met(&rules, &by(&profile, "/x")), [(7, LimitSource::Custom)], "also before anyone");
 }
 
 #[test]
 fn the_tier_comes_before_anyone() {
     let rules = limiter([for_tier("premium", rule("hourly", 200)), rule("hourly", 100)]);
-    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(200, Why::Tier)]);
-    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, Why::Anyone)]);
-    assert_eq!(met(&rules, &Check::new("user", "u").endpoint("/x")), [(100, Why::Anyone)]);
+    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(200, LimitSource::Tier)]);
+    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, LimitSource::Anyone)]);
+    assert_eq!(met(&rules, &Check::new("user", "u").endpoint("/x")), [(100, LimitSource::Anyone)]);
 }
 
 #[test]
 fn a_rule_for_an_identifier_and_a_tier_needs_both() {
     let rules = limiter([rule("hourly", 100), for_identifier("u", for_tier("premium", rule("hourly", 300)))]);
-    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(300, Why::Identifier)]);
-    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, Why::Anyone)]);
+    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(300, LimitSource::Identifier)]);
+    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, LimitSource::Anyone)]);
 }
 
 #[test]
@@ -149,10 +149,10 @@ fn whom_a_rule_is_for_comes_before_its_endpoint() {
         for_identifier("u", rule("hourly", 3)),
     ]);
     let premium = of_tier("premium");
-    assert_eq!(met(&rules, &by(&premium, "/a/b")), [(3, Why::Identifier)]);
+    assert_eq!(met(&rules, &by(&premium, "/a/b")), [(3, LimitSource::Identifier)]);
     let other = Check::new("user", "other").endpoint("/a/b");
-    assert_eq!(met(&rules, &other.clone().profile(&premium)), [(2, Why::Tier)]);
-    assert_eq!(met(&rules, &other), [(1, Why::Anyone)]);
+    assert_eq!(met(&rules, &other.clone().profile(&premium)), [(2, LimitSource::Tier)]);
+    assert_eq!(met(&rules, &other), [(1, LimitSource::Anyone)]);
 }
 
 #[test]
@@ -161,21 +161,21 @@ fn then_the_more_specific_endpoint_wins() {
     let rules = limiter(patterns.iter().zip(1..).map(|(pattern, quota)| at(pattern, rule("hourly", quota))));
     let everybody = Profile::default();
     for (endpoint, quota) in [("/b", 1), ("/a", 2), ("/a/c/d", 2), ("/a/c", 3), ("/a/b/c", 4), ("/a/b", 5)] {
-        assert_eq!(met(&rules, &by(&everybody, endpoint)), [(quota, Why::Anyone)], "{endpoint}");
+        assert_eq!(met(&rules, &by(&everybody, endpoint)), [(quota, LimitSource::Anyone)], "{endpoint}");
     }
 }
 
 #[test]
 fn at_last_a_method_of_its_own_wins() {
-    let posts = |rule: Rule| Rule { method: Some("POST".into()), ..rule };
+    let posts = |rule: Rule| Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule };
     let rules = limiter([rule("hourly", 1), posts(rule("hourly", 2)), at("/a", rule("hourly", 3))]);
     let everybody = Profile::default();
-    assert_eq!(met(&rules, &by(&everybody, "/x").method("POST")), [(2, Why::Anyone)]);
-    assert_eq!(met(&rules, &by(&everybody, "/x").method("GET")), [(1, Why::Anyone)]);
-    assert_eq!(met(&rules, &by(&everybody, "/x")), [(2, Why::Anyone)], "it may be a POST");
+    assert_eq!(met(&rules, &by(&everybody, "/x").method("POST")), [(2, LimitSource::Anyone)]);
+    assert_eq!(met(&rules, &by(&everybody, "/x").method("GET")), [(1, LimitSource::Anyone)]);
+    assert_eq!(met(&rules, &by(&everybody, "/x")), [(2, LimitSource::Anyone)], "it may be a POST");
     assert_eq!(
         met(&rules, &by(&everybody, "/a").method("POST")),
-        [(3, Why::Anyone)],
+        [(3, LimitSource::Anyone)],
         "the endpoint is first"
     );
 }
@@ -189,7 +189,7 @@ fn rules_of_different_names_stack() {
         at("/a", rule("orders", 10)),
     ]);
     let profile = with_override("daily", quota(5_000), of_tier("premium"));
-    let expected = [(200, Why::Tier), (5_000, Why::Override), (10, Why::Anyone)];
+    let expected = [(200, LimitSource::Tier), (5_000, LimitSource::Override), (10, LimitSource::Anyone)];
     assert_eq!(met(&rules, &by(&profile, "/a")), expected);
     assert_eq!(met(&rules, &by(&profile, "/b")), expected[..2]);
 }
@@ -201,8 +201,8 @@ fn rules_for_a_tier_apply_in_every_dimension_by_the_tier_of_the_user() {
         in_dimension("ip", for_tier("premium", rule("address", 200))),
     ]);
     let check = Check::new("user", "u").and("ip", "10.0.0.1").endpoint("/x");
-    assert_eq!(met(&rules, &check), [(100, Why::Anyone)]);
-    assert_eq!(met(&rules, &check.profile(&of_tier("premium"))), [(200, Why::Tier)]);
+    assert_eq!(met(&rules, &check), [(100, LimitSource::Anyone)]);
+    assert_eq!(met(&rules, &check.profile(&of_tier("premium"))), [(200, LimitSource::Tier)]);
 }
 
 #[test]
@@ -211,8 +211,11 @@ fn overrides_and_custom_limits_touch_only_the_dimension_user() {
     let overridden = with_override("hourly", quota(7), Profile::default());
     let custom = with_custom("hourly", quota(8), Profile::default());
     let check = Check::new("tenant", "u").and("user", "u").endpoint("/x");
-    assert_eq!(met(&rules, &check.clone().profile(&overridden)), [(200, Why::Anyone), (7, Why::Override)]);
-    assert_eq!(met(&rules, &check.profile(&custom)), [(200, Why::Anyone), (8, Why::Custom)]);
+    assert_eq!(
+        met(&rules, &check.clone().profile(&overridden)),
+        [(200, LimitSource::Anyone), (7, LimitSource::Override)]
+    );
+    assert_eq!(met(&rules, &check.profile(&custom)), [(200, LimitSource::Anyone), (8, LimitSource::Custom)]);
 }
 
 #[test]
@@ -220,7 +223,7 @@ fn overrides_and_custom_limits_touch_only_the_rule_they_name_and_make_none() {
     let rules = limiter([at("/a", rule("hourly", 100))]);
     let profile = with_override("daily", quota(7), Profile::default());
     let profile = with_custom("monthly", quota(8), profile);
-    assert_eq!(met(&rules, &by(&profile, "/a")), [(100, Why::Anyone)]);
+    assert_eq!(met(&rules, &by(&profile, "/a")), [(100, LimitSource::Anyone)]);
     assert_eq!(met(&rules, &by(&with_override("hourly", quota(7), Profile::default()), "/b")), []);
 }
 
@@ -229,26 +232,26 @@ fn numbers_that_the_algorithm_cannot_have_leave_the_rules_own() {
     let log = Rule::new("log", "user", limit(Algorithm::SlidingLog, 100, HOUR));
     let rules = limiter([log]);
     let impossible = [
-        Numbers { burst: Some(50), ..quota(10) },
-        Numbers { window: Some(Duration::from_micros(1)), ..quota(10) },
+        LimitOverride { burst: Some(50), ..quota(10) },
+        LimitOverride { window: Some(Duration::from_micros(1)), ..quota(10) },
         quota(0),
         quota(1_000_001),
     ];
     for numbers in impossible {
         let overridden = with_override("log", numbers, Profile::default());
-        assert_eq!(met(&rules, &by(&overridden, "/x")), [(100, Why::Anyone)], "{numbers:?}");
+        assert_eq!(met(&rules, &by(&overridden, "/x")), [(100, LimitSource::Anyone)], "{numbers:?}");
         let custom = with_custom("log", numbers, Profile::default());
-        assert_eq!(met(&rules, &by(&custom, "/x")), [(100, Why::Anyone)], "{numbers:?}");
+        assert_eq!(met(&rules, &by(&custom, "/x")), [(100, LimitSource::Anyone)], "{numbers:?}");
         // What does not hold does not hide what comes next.
         let both = with_custom("log", quota(30), overridden);
-        assert_eq!(met(&rules, &by(&both, "/x")), [(30, Why::Custom)], "{numbers:?}");
+        assert_eq!(met(&rules, &by(&both, "/x")), [(30, LimitSource::Custom)], "{numbers:?}");
     }
 }
 
 #[test]
 fn an_override_may_bring_its_own_burst() {
     let bucket = Rule::new("bucket", "user", Limit::per_minute(10).unwrap());
-    let profile = with_override("bucket", Numbers { burst: Some(50), ..quota(20) }, Profile::default());
+    let profile = with_override("bucket", LimitOverride { burst: Some(50), ..quota(20) }, Profile::default());
     let decision = limiter([bucket]).check_now(&by(&profile, "/x")).unwrap();
     assert_eq!((decision.answers[0].capacity, decision.remaining()), (50, Some(49)));
 }
@@ -289,16 +292,24 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
         (limit.name.to_string(), limit.why, limit.limit.capacity(), decision.remaining().unwrap())
     };
     let named = |why, capacity, remaining| ("default".to_owned(), why, capacity, remaining);
-    assert_eq!(check(&Profile::default()), named(Why::Default, 100, 99));
+    assert_eq!(check(&Profile::default()), named(LimitSource::Default, 100, 99));
     let custom = with_custom("default", quota(20), Profile::default());
-    assert_eq!(check(&custom), named(Why::Custom, 200, 198), "what was used stays used");
-    let overridden = with_override("default", Numbers { burst: Some(5), ..quota(20) }, custom.clone());
-    assert_eq!(check(&overridden), named(Why::Override, 5, 2));
-    let window = Numbers { window: Some(MINUTE), ..quota(50) };
+    assert_eq!(check(&custom), named(LimitSource::Custom, 200, 198), "what was used stays used");
+    let overridden = with_override("default", LimitOverride { burst: Some(5), ..quota(20) }, custom.clone());
+    assert_eq!(check(&overridden), named(LimitSource::Override, 5, 2));
+    let window = LimitOverride { window: Some(MINUTE), ..quota(50) };
     let hourly = with_override("default", window, Profile::default());
-    assert_eq!(check(&hourly), named(Why::Override, 500, 499), "another window has a counter of its own");
-    assert_eq!(check(&hourly), named(Why::Override, 500, 498));
-    assert_eq!(check(&Profile::default()), named(Why::Default, 100, 96), "and leaves the other one alone");
+    assert_eq!(
+        check(&hourly),
+        named(LimitSource::Override, 500, 499),
+        "another window has a counter of its own"
+    );
+    assert_eq!(check(&hourly), named(LimitSource::Override, 500, 498));
+    assert_eq!(
+        check(&Profile::default()),
+        named(LimitSource::Default, 100, 96),
+        "and leaves the other one alone"
+    );
     let tenant = limiter.check_now(&Check::new("tenant", "u").endpoint("/x").profile(&overridden)).unwrap();
     assert_eq!(tenant.remaining(), Some(99), "numbers are of the dimension user");
 }
@@ -306,7 +317,7 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
 #[tokio::test]
 async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
     let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(Limit::per_minute(10).unwrap()));
-    let window = Numbers { window: Some(HOUR), ..quota(50) };
+    let window = LimitOverride { window: Some(HOUR), ..quota(50) };
     let hourly = with_override("default", window, Profile::default());
     for profile in [&hourly, &Profile::default()] {
         limiter.check_now(&by(profile, "/x")).unwrap();
@@ -350,7 +361,8 @@ fn who_gets_an_override_or_custom_limits_keeps_what_was_used() {
         let limiter = limiter([Rule::new("hourly", "user", limit(algorithm, 10, HOUR))]);
         let plain = Profile::default();
         let overridden = with_override("hourly", quota(1_000), Profile::default());
-        let custom = with_custom("hourly", Numbers { window: Some(HOUR), ..quota(50) }, Profile::default());
+        let custom =
+            with_custom("hourly", LimitOverride { window: Some(HOUR), ..quota(50) }, Profile::default());
         assert_eq!(left(&limiter, &by(&plain, "/x")), 9, "{algorithm}");
         assert_eq!(left(&limiter, &by(&overridden, "/x")), 998, "{algorithm}");
         assert_eq!(left(&limiter, &by(&custom, "/x")), 47, "{algorithm}");
@@ -382,7 +394,7 @@ fn a_new_window_or_algorithm_starts_anew() {
         let check = Check::new("user", "u").endpoint("/x");
         assert_eq!(left(&limiter, &check), 9);
         let shorter =
-            with_override("hourly", Numbers { window: Some(MINUTE), ..quota(10) }, Profile::default());
+            with_override("hourly", LimitOverride { window: Some(MINUTE), ..quota(10) }, Profile::default());
         assert_eq!(left(&limiter, &by(&shorter, "/x")), 9, "{algorithm}: an override's window");
         limiter.replace(as_rule(limit(algorithm, 10, MINUTE * 5))).unwrap();
         assert_eq!(left(&limiter, &check), 9, "{algorithm}: the rule's window");
@@ -394,7 +406,7 @@ fn a_new_window_or_algorithm_starts_anew() {
 #[test]
 fn alternating_between_variants_that_count_differently_is_limited_by_each() {
     let daily = limit(Algorithm::FixedWindow, 5, HOUR * 24);
-    let posts = Rule { method: Some("POST".into()), limit: daily, ..rule("r", 5) };
+    let posts = Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), limit: daily, ..rule("r", 5) };
     let gold = in_dimension("tenant", for_tier("gold", Rule { limit: daily, ..rule("address", 5) }));
     let limiter = limiter([rule("r", 5), posts, in_dimension("tenant", rule("address", 5)), gold]);
     let count = |checks: [Check<'_>; 2]| {
@@ -410,7 +422,8 @@ fn alternating_between_variants_that_count_differently_is_limited_by_each() {
 async fn a_reset_forgets_the_rules_own_counter_and_the_one_of_an_override() {
     let limiter = limiter([rule("hourly", 10)]);
     let plain = Profile::default();
-    let daily = with_override("hourly", Numbers { window: Some(HOUR * 24), ..quota(20) }, Profile::default());
+    let daily =
+        with_override("hourly", LimitOverride { window: Some(HOUR * 24), ..quota(20) }, Profile::default());
     assert_eq!((left(&limiter, &by(&plain, "/x")), left(&limiter, &by(&daily, "/x"))), (9, 19));
     limiter.reset(&by(&daily, "/x")).await.unwrap();
     assert_eq!((left(&limiter, &by(&plain, "/x")), left(&limiter, &by(&daily, "/x"))), (9, 19));
@@ -441,7 +454,7 @@ fn shadow_never_denies_and_the_default_limit_still_applies() {
     assert_eq!(allowed, [true, true, true, false]);
     let watched: Vec<bool> = decisions.iter().map(|decision| decision.answers[0].allowed).collect();
     assert_eq!(watched, [true, false, false, false], "it says what it would have done");
-    assert_eq!(decisions[3].binding_limit().unwrap().why, Why::Default);
+    assert_eq!(decisions[3].binding_limit().unwrap().why, LimitSource::Default);
 }
 
 #[test]
@@ -495,7 +508,7 @@ fn contradictory_rules_change_nothing() {
 }
 
 /// Name, quota, reason, pattern and what is left.
-type Line = (String, u32, Why, String, Option<u32>);
+type Line = (String, u32, LimitSource, String, Option<u32>);
 
 async fn lines(limiter: &Limiter, dimension: &str, identifier: &str, profile: &Profile) -> Vec<Line> {
     let limits = limiter.limits_of(dimension, identifier, Some(profile)).await.unwrap();
@@ -526,25 +539,25 @@ async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdo
         (name.to_owned(), quota, why, endpoint.to_owned(), left)
     };
     let expected = [
-        line("daily", 2_000, Why::Custom, "*", Some(1_998)),
-        line("each", 5, Why::Anyone, "*", None),
-        line("hourly", 200, Why::Tier, "*", Some(199)),
-        line("hourly", 20, Why::Tier, "/a", Some(19)),
+        line("daily", 2_000, LimitSource::Custom, "*", Some(1_998)),
+        line("each", 5, LimitSource::Anyone, "*", None),
+        line("hourly", 200, LimitSource::Tier, "*", Some(199)),
+        line("hourly", 20, LimitSource::Tier, "/a", Some(19)),
     ];
     assert_eq!(lines(&limiter, "user", "u", &premium).await, expected);
     assert_eq!(lines(&limiter, "user", "u", &premium).await, expected, "looking takes nothing");
     let other = lines(&limiter, "user", "other", &premium).await;
-    assert_eq!(other[2..], [line("hourly", 1, Why::Identifier, "*", Some(1))]);
+    assert_eq!(other[2..], [line("hourly", 1, LimitSource::Identifier, "*", Some(1))]);
     assert_eq!(
         lines(&limiter, "tenant", "u", &with_override("address", quota(1), Profile::default())).await,
-        [line("address", 50, Why::Anyone, "*", Some(50))]
+        [line("address", 50, LimitSource::Anyone, "*", Some(50))]
     );
     assert_eq!(lines(&limiter, "apikey", "u", &premium).await, []);
 }
 
 #[tokio::test]
 async fn a_rule_for_one_method_is_outdone_by_one_for_all_but_not_the_other_way_around() {
-    let posts = |rule: Rule| Rule { method: Some("POST".into()), ..rule };
+    let posts = |rule: Rule| Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule };
     let limiter = limiter([
         posts(rule("outdone", 1)),
         for_identifier("u", rule("outdone", 2)),
@@ -553,7 +566,7 @@ async fn a_rule_for_one_method_is_outdone_by_one_for_all_but_not_the_other_way_a
     ]);
     let limits = limiter.limits_of("user", "u", None).await.unwrap();
     let found: Vec<(u32, Option<&str>)> =
-        limits.iter().map(|found| (found.limit.limit.quota(), found.method.as_deref())).collect();
+        limits.iter().map(|found| (found.limit.limit.quota(), found.methods.as_text())).collect();
     assert_eq!(found, [(2, None), (3, None), (4, Some("POST"))]);
 }
 
@@ -563,13 +576,16 @@ async fn the_default_limit_is_listed_where_it_can_still_apply() {
         let hour = limit(Algorithm::FixedWindow, 9, HOUR);
         let (_, limiter) = on_simulated_time(builder(rules).default_limit(hour));
         let limits = limiter.limits_of("user", "u", None).await.unwrap();
-        limits.iter().any(|found| found.limit.why == Why::Default && found.limit.limit.quota() == 9)
+        limits.iter().any(|found| found.limit.why == LimitSource::Default && found.limit.limit.quota() == 9)
     };
     assert!(listed(vec![]).await);
     assert!(!listed(vec![rule("hourly", 1)]).await);
     assert!(listed(vec![shadow(rule("hourly", 1))]).await, "a shadow rule leaves it in force");
     assert!(listed(vec![at("/a", rule("hourly", 1))]).await, "elsewhere it applies");
-    assert!(listed(vec![Rule { method: Some("GET".into()), ..rule("hourly", 1) }]).await);
+    assert!(
+        listed(vec![Rule { methods: pacegate::Methods::try_new(["GET"]).unwrap(), ..rule("hourly", 1) }])
+            .await
+    );
     let hidden = || vec![rule("hourly", 1), at("/a", shadow(rule("hourly", 1)))];
     assert!(listed(hidden()).await, "at /a nothing is enforced");
     assert!(!listed([hidden(), vec![rule("daily", 1)]].concat()).await);

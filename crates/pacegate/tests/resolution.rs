@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Check, Decision, Explained, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions,
-    MemoryStore, Mode, Numbers, Pattern, Profile, Rule, Scope, Verdict, Why,
+    Algorithm, Check, Decision, Explained, InvalidRules, Limit, LimitOverride, LimitSource, Limiter,
+    LimiterBuilder, MemoryOptions, MemoryStore, Mode, Pattern, Profile, Rule, Scope, Verdict,
 };
 use pacegate_testkit::{Seed, SimulatedClock, effort};
 use proptest::collection::vec;
@@ -76,8 +76,8 @@ struct Request {
 #[derive(Clone, Debug)]
 struct Known {
     tier: Option<&'static str>,
-    custom: Vec<Option<Numbers>>,
-    overrides: Vec<Option<Numbers>>,
+    custom: Vec<Option<LimitOverride>>,
+    overrides: Vec<Option<LimitOverride>>,
 }
 
 #[derive(Clone, Debug)]
@@ -101,13 +101,13 @@ fn limits() -> impl Strategy<Value = Limit> {
     )
 }
 
-/// Numbers that every algorithm can have, that some can, and that none can.
-fn numbers() -> impl Strategy<Value = Numbers> {
+/// LimitOverride that every algorithm can have, that some can, and that none can.
+fn numbers() -> impl Strategy<Value = LimitOverride> {
     let quota = prop_oneof![8 => 1_000u64..9_000, 1 => Just(1_500_000), 1 => Just(0)];
     let odd_windows = select(vec![Duration::from_micros(999), Duration::from_nanos(1_000_000_500)]);
     let window = prop_oneof![6 => weighted(0.5, windows()), 1 => odd_windows.prop_map(Some)];
     let burst = prop_oneof![5 => Just(None), 2 => (500u64..600).prop_map(Some), 1 => Just(Some(0))];
-    (quota, window, burst).prop_map(|(quota, window, burst)| Numbers { quota, window, burst })
+    (quota, window, burst).prop_map(|(quota, window, burst)| LimitOverride { quota, window, burst })
 }
 
 fn segments() -> impl Strategy<Value = usize> {
@@ -216,12 +216,19 @@ struct Applied {
     capacity: u32,
     window: Duration,
     mode: Mode,
-    why: Why,
+    why: LimitSource,
     per_endpoint: bool,
 }
 
 impl Applied {
-    fn new(name: &str, dimension: &str, limit: &Limit, mode: Mode, why: Why, per_endpoint: bool) -> Self {
+    fn new(
+        name: &str,
+        dimension: &str,
+        limit: &Limit,
+        mode: Mode,
+        why: LimitSource,
+        per_endpoint: bool,
+    ) -> Self {
         Self {
             name: name.into(),
             dimension: dimension.into(),
@@ -290,7 +297,7 @@ fn expected(
             let endpoint = request.path.clone();
             let counter =
                 ("default", dimension, identifier, None, endpoint, limit.algorithm(), limit.window());
-            let named = Applied::new("default", dimension, limit, Mode::Enforce, Why::Default, true);
+            let named = Applied::new("default", dimension, limit, Mode::Enforce, LimitSource::Default, true);
             applied.push((named, counter));
         }
     }
@@ -373,25 +380,25 @@ fn compare_patterns(one: &[Piece], other: &[Piece]) -> Ordering {
     }
 }
 
-fn limit_for(variant: &Variant, profile: Option<&Known>) -> (Limit, Why) {
+fn limit_for(variant: &Variant, profile: Option<&Known>) -> (Limit, LimitSource) {
     let place = NAMES.iter().position(|name| *name == variant.name).unwrap();
     let profile = profile.filter(|_| variant.dimension == "user");
     let replaced =
-        |numbers: Option<Numbers>| numbers.and_then(|numbers| with_numbers(&variant.limit, numbers));
+        |numbers: Option<LimitOverride>| numbers.and_then(|numbers| with_numbers(&variant.limit, numbers));
     if let Some(limit) = profile.and_then(|profile| replaced(profile.overrides[place])) {
-        return (limit, Why::Override);
+        return (limit, LimitSource::Override);
     }
     if variant.identifier.is_some() {
-        return (variant.limit, Why::Identifier);
+        return (variant.limit, LimitSource::Identifier);
     }
     if let Some(limit) = profile.and_then(|profile| replaced(profile.custom[place])) {
-        return (limit, Why::Custom);
+        return (limit, LimitSource::Custom);
     }
-    (variant.limit, if variant.tier.is_some() { Why::Tier } else { Why::Anyone })
+    (variant.limit, if variant.tier.is_some() { LimitSource::Tier } else { LimitSource::Anyone })
 }
 
 /// Nothing when the algorithm cannot have such numbers.
-fn with_numbers(limit: &Limit, numbers: Numbers) -> Option<Limit> {
+fn with_numbers(limit: &Limit, numbers: LimitOverride) -> Option<Limit> {
     let algorithm = limit.algorithm();
     let quota_max = if algorithm == Algorithm::SlidingLog { 1_000_000 } else { 1_000_000_000 };
     let window = numbers.window.unwrap_or(limit.window());
@@ -420,7 +427,7 @@ fn builder(variants: &[Variant], default_limit: Option<Limit>) -> LimiterBuilder
         identifier: variant.identifier.map(Into::into),
         tier: variant.tier.map(Into::into),
         endpoint: Pattern::parse(&variant.pattern).unwrap(),
-        method: variant.method.map(Into::into),
+        methods: pacegate::Methods::try_new(variant.method).unwrap(),
         mode: variant.mode,
         scope: variant.scope,
         ..Rule::new(variant.name, variant.dimension, variant.limit)
@@ -429,7 +436,7 @@ fn builder(variants: &[Variant], default_limit: Option<Limit>) -> LimiterBuilder
 }
 
 fn profile(known: &Known) -> Profile {
-    let named = |numbers: &[Option<Numbers>]| {
+    let named = |numbers: &[Option<LimitOverride>]| {
         let pairs = NAMES.iter().zip(numbers);
         pairs.filter_map(|(name, numbers)| Some(((*name).to_owned(), (*numbers)?))).collect()
     };
@@ -541,14 +548,14 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             };
             variants.iter().filter(matching).count()
         });
-        let applied = decision.limits().iter().filter(|limit| limit.why != Why::Default).count();
+        let applied = decision.limits().iter().filter(|limit| limit.why != LimitSource::Default).count();
         let outdone = matching.sum::<usize>() - applied;
         tally.outdone += outdone;
         let with = |verdict| explained.iter().filter(move |rule| rule.verdict == verdict);
         prop_assert_eq!(explained.len(), variants.len());
-        prop_assert_eq!(with(Verdict::Outdone).count(), outdone, "request {}", place);
+        prop_assert_eq!(with(Verdict::Shadowed).count(), outdone, "request {}", place);
         let mut said: Vec<_> = with(Verdict::Applies).map(|rule| format!("{:?}", rule.limit)).collect();
-        let rules = decision.limits().iter().filter(|limit| limit.why != Why::Default);
+        let rules = decision.limits().iter().filter(|limit| limit.why != LimitSource::Default);
         let mut applied: Vec<_> = rules.map(|limit| format!("{limit:?}")).collect();
         said.sort();
         applied.sort();

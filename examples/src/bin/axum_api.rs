@@ -49,7 +49,11 @@ async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::builder()
         .rule(Rule::new("per-user", "user", Limit::per_hour(100)?.with_burst(10)?))
         .rule(Rule::new("per-address", "ip", Limit::per_hour(100)?.with_burst(15)?))
-        .rule(Rule { endpoint: Pattern::parse("/orders")?, method: Some("POST".into()), ..orders })
+        .rule(Rule {
+            endpoint: Pattern::parse("/orders")?,
+            methods: pacegate::Methods::try_new(["POST"])?,
+            ..orders
+        })
         .build()?;
     // All limits that apply to a request are charged in one step, or none is: an order that is refused takes nothing from anybody.
     let limits = PacegateLayer::builder(limiter.clone())

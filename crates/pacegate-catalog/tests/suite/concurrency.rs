@@ -56,7 +56,7 @@ pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
     let catalog = place.open().await;
     let limit = Limit::per_hour(1).unwrap();
     catalog.put_rule(&actor(), &rule("a", 1), None, None).await.unwrap();
-    catalog.put_plan(&actor(), "p", &[limit], None).await.unwrap();
+    catalog.put_plan(&actor(), "p", &[limit.into()], None).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
     for _ in 0..3 {
@@ -74,7 +74,7 @@ pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
     }
     for number in 1..=150 {
         catalog.put_rule(&actor(), &rule("a", number), None, None).await.unwrap();
-        catalog.put_plan(&actor(), "p", &[limit], None).await.unwrap();
+        catalog.put_plan(&actor(), "p", &[limit.into()], None).await.unwrap();
     }
     done.store(true, Ordering::SeqCst);
     let seen = readers.join_all().await;
@@ -97,7 +97,7 @@ pub(crate) async fn a_restored_catalog_is_read_again(place: &Place) {
 
     super::audit::cut_off(place, 0).await;
     place.tamper("UPDATE pacegate_catalog_state SET revision = 0, rules_revision = 0").await;
-    other.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap()], None).await.unwrap();
+    other.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap().into()], None).await.unwrap();
     let (same, changed) = registry.refresh().await.unwrap();
     assert_eq!((same.all, same.rules), (lower.all, lower.rules));
     assert!(changed && same.epoch != lower.epoch, "the same numbers in another history");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Limit};
+use pacegate::{Algorithm, Cost, Limit, PlanLimit};
 use pacegate_catalog::Expected;
 
 use super::{Place, actor};
@@ -11,11 +11,14 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     let catalog = place.open().await;
     let second = Limit::per_second(10).and_then(|limit| limit.with_burst(20)).unwrap();
     let log = Limit::try_new(Algorithm::SlidingLog, 5, Duration::from_micros(1_500)).unwrap();
-    let (gold, created) = catalog.put_plan(&actor(), "gold", &[second, log], None).await.unwrap();
+    // The same numbers count another unit beside requests.
+    let tokens = PlanLimit { limit: log, unit: Some("tokens".into()), cost: Some(Cost::try_new(7).unwrap()) };
+    let limits = [second.into(), log.into(), tokens];
+    let (gold, created) = catalog.put_plan(&actor(), "gold", &limits, None).await.unwrap();
     assert!(created);
-    assert_eq!((gold.limits.as_slice(), gold.version), ([second, log].as_slice(), 1));
-    catalog.put_plan(&actor(), "Gold", &[log], None).await.unwrap();
-    catalog.put_plan(&actor(), "a plan", &[log], None).await.unwrap();
+    assert_eq!((gold.limits.as_slice(), gold.version), (limits.as_slice(), 1));
+    catalog.put_plan(&actor(), "Gold", &[log.into()], None).await.unwrap();
+    catalog.put_plan(&actor(), "a plan", &[log.into()], None).await.unwrap();
     assert_eq!(catalog.plan("gold").await.unwrap(), Some(gold.clone()));
     assert_eq!(catalog.plan("gold ").await.unwrap(), None);
 
@@ -26,17 +29,21 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     assert_eq!(names, ["Gold", "a plan", "gold"]);
 
     let (again, created) =
-        catalog.put_plan(&actor(), "gold", &[log], Some(Expected::Version(1))).await.unwrap();
+        catalog.put_plan(&actor(), "gold", &[log.into()], Some(Expected::Version(1))).await.unwrap();
     assert!(!created && again.version == 2);
     assert!(
         catalog
-            .put_plan(&actor(), "gold", &[log], Some(Expected::Version(1)))
+            .put_plan(&actor(), "gold", &[log.into()], Some(Expected::Version(1)))
             .await
             .unwrap_err()
             .is_changed()
     );
     assert!(
-        catalog.put_plan(&actor(), "new", &[log], Some(Expected::Version(1))).await.unwrap_err().is_changed()
+        catalog
+            .put_plan(&actor(), "new", &[log.into()], Some(Expected::Version(1)))
+            .await
+            .unwrap_err()
+            .is_changed()
     );
     catalog.delete_plan(&actor(), "gold", None).await.unwrap();
     assert_eq!(catalog.plan("gold").await.unwrap(), None);
@@ -62,6 +69,7 @@ pub(crate) async fn plans_that_cannot_be_kept(place: &Place) {
         ("limits", "twice", vec![limit, other]),
         ("limits", "many", vec![limit; 101]),
     ] {
+        let limits: Vec<PlanLimit> = limits.into_iter().map(Into::into).collect();
         let error = catalog.put_plan(&actor(), name, &limits, None).await.unwrap_err();
         assert!(error.is_invalid() && error.field() == Some(field), "{name}: {error}");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, FailureMode, Limit, Mode, Pattern, Rule, Scope};
+use pacegate::{Algorithm, Cost, FailureMode, Limit, Methods, Mode, Pattern, Rule, Scope};
 use pacegate_catalog::{Expected, PolicyDetail, UserChange};
 
 use super::{Place, actor, rule};
@@ -14,10 +14,14 @@ fn full() -> Rule {
         identifier: Some("O'Brien \\ \"ü\" 🚦 ".into()),
         tier: Some("premium".into()),
         endpoint: Pattern::parse("/api/v1/orders/{id}").unwrap(),
-        method: Some("POST".into()),
+        methods: Methods::try_new(["POST", "PUT"]).unwrap(),
         limit: Limit::try_new(Algorithm::LeakyBucket, 7, Duration::from_micros(1_500_001))
             .and_then(|limit| limit.with_burst(1_000_000_000))
             .unwrap(),
+        unlimited: true,
+        unit: Some("tokens".into()),
+        cost: Some(Cost::try_new(5).unwrap()),
+        overdraw: true,
         mode: Mode::Shadow,
         scope: Scope::Endpoint,
         store: Some("hot".into()),
@@ -111,7 +115,7 @@ pub(crate) async fn one_rule_per_variant(place: &Place) {
     let variants = [
         Rule { identifier: Some("u1".into()), ..first.clone() },
         Rule { tier: Some("u1".into()), ..first.clone() },
-        Rule { method: Some("GET".into()), ..first.clone() },
+        Rule { methods: Methods::try_new(["GET"]).unwrap(), ..first.clone() },
         Rule { dimension: "ip".into(), ..first.clone() },
         Rule { endpoint: Pattern::all(), ..first.clone() },
         Rule { name: "A".into(), ..first.clone() },
@@ -142,7 +146,7 @@ pub(crate) async fn putting_a_rule_makes_or_replaces_it(place: &Place) {
 
 pub(crate) async fn pages_have_every_rule_once(place: &Place) {
     let catalog = place.open().await;
-    // Numbers grow beyond 32 bits.
+    // LimitOverride grow beyond 32 bits.
     place.tamper("UPDATE pacegate_catalog_state SET revision = 5000000000").await;
     for number in 0..25 {
         catalog.create_rule(&actor(), &rule(&format!("rule {number}"), 1), None).await.unwrap();
@@ -234,7 +238,7 @@ pub(crate) async fn a_change_that_fails_leaves_nothing(place: &Place) {
     catalog.create_rule(&actor(), &rule("new", 1), None).await.unwrap_err();
     catalog.replace_rule(&actor(), &kept.rule_id, None, &rule("kept", 2), None).await.unwrap_err();
     catalog.delete_rule(&actor(), &kept.rule_id, None).await.unwrap_err();
-    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(1).unwrap()], None).await.unwrap_err();
+    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(1).unwrap().into()], None).await.unwrap_err();
     catalog.put_user(&actor(), "u1", UserChange::all(None, &[]), None).await.unwrap_err();
     catalog.delete_user(&actor(), "u1").await.unwrap_err();
     catalog.create_key(&actor(), "admin", "key", None).await.unwrap_err();
@@ -264,7 +268,7 @@ pub(crate) async fn rules_that_cannot_be_kept(place: &Place) {
         ("tier", Rule { tier: Some("t".repeat(129)), ..rule("a", 1) }),
         ("dimension", Rule { dimension: "Tenant".into(), ..rule("a", 1) }),
         ("identifier", Rule { dimension: "ip".into(), identifier: Some("office".into()), ..rule("a", 1) }),
-        ("method", Rule { method: Some("G T".into()), ..rule("a", 1) }),
+        ("unit", Rule { unit: Some("Tokens".into()), ..rule("a", 1) }),
         ("store", Rule { store: Some(String::new()), ..rule("a", 1) }),
     ];
     for (field, rule) in rows {

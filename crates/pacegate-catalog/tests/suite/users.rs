@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pacegate::{Numbers, Profile};
+use pacegate::{LimitOverride, Profile};
 use pacegate_catalog::{AuditFilter, Changes, NewOverride, Revision, UserChange};
 
 use super::{Place, actor};
 
-fn numbers(quota: u64) -> Numbers {
-    Numbers { quota, window: None, burst: None }
+fn numbers(quota: u64) -> LimitOverride {
+    LimitOverride { quota, window: None, burst: None }
 }
 
-fn exact() -> Numbers {
-    Numbers { quota: 5_000, window: Some(Duration::from_micros(1_234_567)), burst: Some(7) }
+fn exact() -> LimitOverride {
+    LimitOverride { quota: 5_000, window: Some(Duration::from_micros(1_234_567)), burst: Some(7) }
 }
 
 fn new(place: &Place, rule: &str, quota: u64, seconds: u64) -> NewOverride {
@@ -181,10 +181,13 @@ pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
         ("user_id", NewOverride { user_id: String::new(), ..good.clone() }),
         ("rule", NewOverride { rule: "r".repeat(129), ..good.clone() }),
         ("limit", NewOverride { numbers: numbers(0), ..good.clone() }),
-        ("burst", NewOverride { numbers: Numbers { burst: Some(0), ..numbers(1) }, ..good.clone() }),
+        ("burst", NewOverride { numbers: LimitOverride { burst: Some(0), ..numbers(1) }, ..good.clone() }),
         (
             "window",
-            NewOverride { numbers: Numbers { window: Some(Duration::ZERO), ..numbers(1) }, ..good.clone() },
+            NewOverride {
+                numbers: LimitOverride { window: Some(Duration::ZERO), ..numbers(1) },
+                ..good.clone()
+            },
         ),
         ("reason", NewOverride { reason: Some("r".repeat(1_025)), ..good.clone() }),
         ("expires_at", NewOverride { expires_at: place.now(), ..good.clone() }),

@@ -48,6 +48,10 @@ impl Counting for FixedWindow {
         limit.quota().saturating_sub(self.count)
     }
 
+    fn room_with_debt(&self, limit: &Limit) -> u32 {
+        (2 * limit.quota()).saturating_sub(self.count)
+    }
+
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         cost.get() <= self.remaining(limit)

@@ -95,6 +95,12 @@ impl Counting for SlidingCounter {
         (free.saturating_sub(weighted) / ticks) as u32
     }
 
+    fn room_with_debt(&self, limit: &Limit) -> u32 {
+        // The previous count at its full weight, so that the bound is a whole number.
+        let in_use = self.counts.current.saturating_add(self.counts.previous);
+        (2 * limit.quota()).saturating_sub(in_use).max(self.remaining(limit))
+    }
+
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         match limit.quota().checked_sub(self.counts.current).and_then(|free| free.checked_sub(cost.get())) {

@@ -179,6 +179,10 @@ impl Counting for SlidingLog {
         u64::from(limit.quota()).saturating_sub(self.used) as u32
     }
 
+    fn room_with_debt(&self, limit: &Limit) -> u32 {
+        (2 * u64::from(limit.quota())).saturating_sub(self.used) as u32
+    }
+
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         self.used + u64::from(cost.get()) <= u64::from(limit.quota())

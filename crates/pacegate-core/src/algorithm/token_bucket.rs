@@ -86,6 +86,13 @@ impl Counting for Bucket {
         (scale.capacity.saturating_sub(self.level) / scale.unit) as u32
     }
 
+    fn room_with_debt(&self, limit: &Limit) -> u32 {
+        let scale = limit.scale();
+        // Levels stay exact: a limit whose doubled capacity would not be has less room for debt.
+        let most = (2 * scale.capacity).min(EXACT_MAX);
+        (most.saturating_sub(self.level) / scale.unit) as u32
+    }
+
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         let scale = limit.scale();

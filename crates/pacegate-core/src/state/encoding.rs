@@ -158,8 +158,9 @@ impl Reader<'_> {
         if (min..=max).contains(&value) { Ok(value) } else { Err(InvalidState::OutOfRange { field }) }
     }
 
+    /// Debt lets a count reach twice the quota.
     fn count(&mut self, field: &'static str) -> Result<u32, InvalidState> {
-        self.number(field, 0, Limit::QUOTA_MAX).map(|count| count as u32)
+        self.number(field, 0, 2 * Limit::QUOTA_MAX).map(|count| count as u32)
     }
 
     fn bucket(&mut self) -> Result<Bucket, InvalidState> {
@@ -167,12 +168,12 @@ impl Reader<'_> {
     }
 
     fn log(&mut self) -> Result<Log, InvalidState> {
-        let length = self.number("log length", 0, Limit::SLIDING_LOG_QUOTA_MAX)?;
+        let length = self.number("log length", 0, 2 * Limit::SLIDING_LOG_QUOTA_MAX)?;
         let mut entries = Vec::new();
         let mut time = 0u64;
         for _ in 0..length {
             time += self.number("entry time", 0, EXACT_MAX - time)?;
-            entries.push((time, self.number("entry cost", 1, Limit::SLIDING_LOG_QUOTA_MAX)?));
+            entries.push((time, self.number("entry cost", 1, 2 * Limit::SLIDING_LOG_QUOTA_MAX)?));
         }
         Log::from_entries(entries.into_iter()).ok_or(InvalidState::OutOfRange { field: "entry time" })
     }

@@ -40,13 +40,15 @@ function explain(form) {
 }
 
 function fill(fields, rule) {
-  for (const name of ['name', 'dimension', 'endpoint_pattern', 'tier', 'identifier', 'limit', 'algorithm', 'mode', 'counter', 'store', 'on_store_error']) {
+  for (const name of ['name', 'dimension', 'endpoint_pattern', 'tier', 'identifier', 'limit', 'algorithm', 'mode', 'counter', 'store', 'on_store_error', 'unit', 'cost']) {
     fields[name].value = rule[name] ?? '';
   }
   if (rule.method && !METHODS.includes(rule.method)) fields.method.append(new Option(rule.method));
   fields.method.value = rule.method ?? '';
+  fields.overdraw.checked = rule.overdraw ?? false;
+  fields.unlimited.checked = rule.unlimited ?? false;
   const unit = [86_400, 3_600, 60].find((size) => rule.window_seconds % size === 0) ?? 1;
-  fields.unit.value = unit;
+  fields.window_unit.value = unit;
   fields.window_seconds.value = rule.window_seconds / unit;
   fields.burst_capacity.value = rule.burst_capacity && rule.burst_capacity !== rule.limit ? rule.burst_capacity : '';
 }
@@ -59,8 +61,9 @@ function read(fields) {
     name: text('name'), dimension: text('dimension'), endpoint_pattern: text('endpoint_pattern'), method: text('method'),
     tier: text('tier'), identifier: text('identifier'), algorithm: text('algorithm'), mode: text('mode'), counter: text('counter'),
     store: text('store'), on_store_error: text('on_store_error'), limit: number(text('limit')),
-    window_seconds: typeof window === 'number' ? window * Number(fields.unit.value) : window,
+    window_seconds: typeof window === 'number' ? window * Number(fields.window_unit.value) : window,
     burst_capacity: hasBurst(text('algorithm')) ? number(text('burst_capacity')) : null,
+    unit: text('unit'), cost: number(text('cost')), overdraw: fields.overdraw.checked, unlimited: fields.unlimited.checked,
   };
   return rule;
 }

@@ -3,7 +3,7 @@
 import { call, path } from './api.js';
 import { editRule } from './rule_form.js';
 import { ask, badge, element, failed, notice, onlyFor, replace, table, template } from './ui.js';
-import { algorithm, audience, count, limit } from './words.js';
+import { algorithm, audience, count, limit, methods } from './words.js';
 
 const PAGE = 100;
 /** The service gives out a thousand at a time; who has more finds a rule by its name in the API. */
@@ -93,7 +93,7 @@ class RuleList {
 
   #found() {
     if (!this.#words) return this.#rules;
-    const text = (rule) => [rule.name, rule.endpoint_pattern, rule.method, rule.dimension, rule.identifier, rule.tier, rule.algorithm, rule.mode, rule.source].join(' ').toLowerCase();
+    const text = (rule) => [rule.name, rule.endpoint_pattern, rule.method, rule.methods, rule.unit, rule.dimension, rule.identifier, rule.tier, rule.algorithm, rule.mode, rule.source].join(' ').toLowerCase();
     return this.#rules.filter((rule) => this.#words.split(/\s+/).every((word) => text(rule).includes(word)));
   }
 
@@ -108,7 +108,7 @@ class RuleList {
       empty: this.#words ? 'No rule matches.' : 'There are no rules yet. A new one starts in shadow mode, where it blocks nobody.',
       columns: [
         { title: 'Rule', kind: 'wide', cell: (rule) => [element('b', { class: 'identifier' }, rule.name), element('div', { class: 'sub' }, audience(rule))] },
-        { title: 'Endpoint', kind: 'wide', cell: (rule) => element('span', { class: 'identifier code' }, rule.method ? `${rule.method} ` : '', rule.endpoint_pattern) },
+        { title: 'Endpoint', kind: 'wide', cell: (rule) => element('span', { class: 'identifier code' }, methods(rule), rule.endpoint_pattern) },
         { title: 'Limit', cell: (rule) => [limit(rule), element('div', { class: 'sub' }, algorithm(rule.algorithm))] },
         { title: 'Mode', cell: (rule) => mode(rule.mode) },
         { title: 'Actions', kind: 'actions', cell: (rule) => this.#actions(rule) },

@@ -68,7 +68,7 @@ function showVerdict(content, decision, tier, charged) {
     table({
       caption: 'What each limit says', rows: decision.limits, empty: 'No limit applies.',
       columns: [
-        { title: 'Limit', kind: 'wide', cell: (row) => [element('b', { class: 'identifier' }, row.rule), element('div', { class: 'sub' }, `${limit({ limit: row.quota, window_seconds: row.window_seconds, burst_capacity: row.limit })} by ${row.dimension}`)] },
+        { title: 'Limit', kind: 'wide', cell: (row) => [element('b', { class: 'identifier' }, row.rule), element('div', { class: 'sub' }, `${limit({ limit: row.quota, window_seconds: row.window_seconds, burst_capacity: row.limit, unit: row.unit })} by ${row.dimension}`)] },
         { title: 'Says', cell: (row) => [row.allowed ? badge('allowed', 'good') : badge('denied', 'bad'), ' ', row.shadow ? mode('shadow') : null] },
         { title: 'Left', number: true, cell: (row) => count(row.remaining) },
       ],

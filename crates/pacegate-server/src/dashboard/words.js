@@ -39,11 +39,15 @@ export function span(seconds, wanted = 2) {
   return parts.slice(first, first + wanted).filter(([amount]) => amount > 0).map(([amount, unit]) => `${amount} ${unit}`).join(' ');
 }
 
-/** `100 per minute, burst 20`. */
-export function limit({ limit: quota, window_seconds: window, burst_capacity: burst }) {
+/** `100 per minute, burst 20`, or `900 tokens per minute`. */
+export function limit({ limit: quota, window_seconds: window, burst_capacity: burst, unit, unlimited }) {
+  if (unlimited) return 'unlimited';
   const per = duration(window).replace(/^1 (?!ms)/, '');
-  return `${count(quota)} per ${per}${burst && burst !== quota ? `, burst ${count(burst)}` : ''}`;
+  return `${count(quota)}${unit ? ` ${unit}` : ''} per ${per}${burst && burst !== quota ? `, burst ${count(burst)}` : ''}`;
 }
+
+/** `GET `, `GET, POST `, or nothing for every method. */
+export const methods = (rule) => (rule.methods?.join(', ') ?? rule.method ?? '').replace(/(.)$/, '$1 ');
 
 export const time = (text) => new Date(text).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
 export const clock = (date) => date.toLocaleTimeString('en-GB');
@@ -61,7 +65,7 @@ export const ALGORITHMS = {
   fixed_window: ['Fixed window', 'Starts anew at the full minute, hour or day. Simple; up to twice the limit around its edge.'],
   leaky_bucket: ['Leaky bucket', 'A queue that drains at a constant rate.'],
 };
-export const algorithm = (name) => ALGORITHMS[name]?.[0] ?? name;
+export const algorithm = (name) => ALGORITHMS[name]?.[0] ?? name ?? '';
 /** Those that can hold more than one window's worth. */
 export const hasBurst = (name) => ['token_bucket', 'leaky_bucket', 'gcra'].includes(name);
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, NamedLimit, Standing, Timestamp, Why,
-    identity,
+    Algorithm, Answer, Check, CheckError, Cost, Decision, InvalidLimit, LimitSource, NamedLimit, Standing,
+    Timestamp, identity,
 };
 use pacegate_proto::v1::{
     self, CheckRequest, CheckResponse, Dimension, LimitAnswer, QuotaRequest, ResetRequest,
@@ -56,6 +56,20 @@ pub(super) fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Ch
         check = check.cost(
             cost.map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?,
         );
+    }
+    if request.costs.len() > LIST_MAX {
+        return Err(ApiError::input("costs", format!("must have at most {LIST_MAX} entries")));
+    }
+    for (unit, cost) in &request.costs {
+        identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
+        if unit == identity::REQUESTS && request.cost > 0 {
+            return Err(ApiError::input("costs", "the cost in `requests` is given twice"));
+        }
+        let cost = Cost::try_new((*cost).into()).map_err(|error| {
+            let reason = error.to_string();
+            ApiError::input(&format!("costs.{unit}"), reason.trim_start_matches("cost "))
+        })?;
+        check = check.cost_in(unit, cost);
     }
     if request.plans.len() > LIST_MAX {
         return Err(ApiError::input("plans", format!("must have at most {LIST_MAX} entries")));
@@ -244,6 +258,8 @@ fn own(named: &NamedLimit, answer: &Answer, sliding_window: bool) -> LimitAnswer
         queue_position: answer.queue_position(),
         why: named.why.name().to_owned(),
         decided_at_us: answer.at.map(Timestamp::as_micros),
+        uncharged: answer.uncharged,
+        unit: named.unit.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -280,6 +296,7 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
         also,
         cost,
         tier,
+        costs,
     } = request;
     CheckRequest {
         identifier,
@@ -293,6 +310,7 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
         also,
         cost,
         tier,
+        costs,
         ..CheckRequest::default()
     }
 }
@@ -332,9 +350,13 @@ pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
         let mut answer = Answer::unknown(&numbers, own.allowed, pacegate::Reason::LimitExceeded);
         answer.degraded = own.degraded;
         answer.at = own.decided_at_us.map(Timestamp::from_micros);
+        answer.reset_at = own.reset_at_us.map(Timestamp::from_micros);
+        answer.uncharged = own.uncharged;
         answers.push(answer);
-        let why = Why::parse(&own.why).unwrap_or(Why::Anyone);
-        limits.push(Arc::new(NamedLimit::reported(&own.rule, &own.dimension, numbers, why)));
+        let why = LimitSource::parse(&own.why).unwrap_or(LimitSource::Anyone);
+        let mut named = NamedLimit::reported(&own.rule, &own.dimension, numbers, why);
+        named.unit = Some(own.unit.as_str()).filter(|unit| !unit.is_empty()).map(Into::into);
+        limits.push(Arc::new(named));
     }
     let at = Timestamp::from_micros(response.decided_at_us);
     let mut decision = pacegate::CoreDecision::new(response.allowed, at, answers.into_iter().collect());

@@ -285,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn stream_is_refused_when_others_need_its_memory() {
-        let bodies = Arc::new(Bodies::new(1 << 20));
+        let bodies = Arc::new(Bodies::new(2 << 20));
         let mut streams: Vec<_> = (0..12).map(|_| messages(&bodies)).collect();
         for (pieces, messages) in &mut streams {
             pieces.send(Ok(Frame::data(message(100_000)[..60_000].to_vec().into()))).unwrap();

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use pacegate::identity::{DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, METHOD_LENGTH_MAX, NAME_LENGTH_MAX};
+use pacegate::identity::{
+    DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, METHOD_LENGTH_MAX, NAME_LENGTH_MAX, UNIT_LENGTH_MAX,
+};
 use pacegate::{Algorithm, ENDPOINT_LENGTH_MAX, Limit, Reason, Standing, Verdict};
 use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ObjectBuilder, RefOr};
@@ -73,6 +75,8 @@ vocabulary! {
     Burst => count(1, Limit::QUOTA_MAX);
     /// How much a request takes.
     CostNumber => count(1, Limit::QUOTA_MAX);
+    /// What a limit counts: `requests`, `tokens`, `bytes` or another word in lower case.
+    UnitName => text(UNIT_LENGTH_MAX, "^[a-z][a-z0-9_-]*$");
     /// A window in whole seconds, up to 366 days.
     WholeWindow => count(1, Limit::WINDOW_MAX.as_secs());
     /// A window in seconds, up to 366 days, with up to three decimals.
@@ -103,7 +107,8 @@ vocabulary! {
     VerdictName => words(
         [
             Verdict::Applies,
-            Verdict::Outdone,
+            Verdict::Shadowed,
+            Verdict::OtherUnit,
             Verdict::OtherMethod,
             Verdict::OtherTier,
             Verdict::OtherIdentifier,

@@ -89,6 +89,10 @@ struct Limits<'a>(&'a Decision, bool);
 struct LimitResponse<'a> {
     rule: &'a str,
     dimension: &'a str,
+    /// What it counts, if not requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unit: Option<&'a str>,
     allowed: bool,
     limit: u32,
     #[schema(required = true)]
@@ -113,6 +117,14 @@ struct LimitResponse<'a> {
     shadow: bool,
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
+    /// What was not charged of the cost, because more would exceed a debt of one capacity.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schema(required = false)]
+    uncharged: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl<'a> CheckResponse<'a> {
@@ -193,6 +205,7 @@ impl<'a> LimitResponse<'a> {
         Self {
             rule: &named.name,
             dimension: named.dimension(),
+            unit: named.unit.as_deref(),
             allowed: answer.allowed,
             limit: answer.capacity,
             remaining: answer.remaining,
@@ -205,6 +218,7 @@ impl<'a> LimitResponse<'a> {
             retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at))),
             shadow: answer.shadow,
             degraded: answer.degraded,
+            uncharged: answer.uncharged,
         }
     }
 }
@@ -220,6 +234,17 @@ pub(crate) fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) 
         serializer.serialize_u64(duration.as_secs())
     } else {
         serializer.serialize_f64(duration.as_secs_f64())
+    }
+}
+
+/// The same, if there is one.
+pub(crate) fn optional_seconds<S: serde::Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => seconds(duration, serializer),
+        None => serializer.serialize_none(),
     }
 }
 

@@ -56,12 +56,23 @@ struct RuleExplanation<'a> {
     tier: Option<&'a str>,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
-    #[schema(value_type = value::AlgorithmName)]
-    algorithm: &'static str,
-    limit: u32,
-    #[serde(serialize_with = "super::answer::seconds")]
-    #[schema(value_type = value::Window)]
-    window_seconds: Duration,
+    /// What it counts, if not requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unit: Option<&'a str>,
+    /// Whether what it applies to is not limited; it has no numbers then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    unlimited: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<value::AlgorithmName>)]
+    algorithm: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::answer::optional_seconds")]
+    #[schema(nullable = false, value_type = Option<value::Window>)]
+    window_seconds: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     burst_capacity: Option<u32>,
@@ -70,34 +81,43 @@ struct RuleExplanation<'a> {
 impl<'a> RuleExplanation<'a> {
     fn new(rule: &'a Explained) -> Self {
         let limit = &rule.limit;
+        let numbers = Some(&limit.limit).filter(|_| !rule.unlimited);
         Self {
             rule: &limit.name,
             verdict: rule.verdict.name(),
             explanation: in_words(rule),
             dimension: limit.dimension(),
             endpoint_pattern: rule.endpoint.as_str(),
-            method: rule.method.as_deref(),
+            method: rule.methods.as_text(),
             identifier: rule.identifier.as_deref(),
             tier: rule.tier.as_deref(),
             mode: limit.mode.name(),
-            algorithm: limit.limit.algorithm().name(),
-            limit: limit.limit.quota(),
-            window_seconds: limit.limit.window(),
-            burst_capacity: super::answer::burst(&limit.limit),
+            unit: limit.unit.as_deref(),
+            unlimited: rule.unlimited,
+            algorithm: numbers.map(|limit| limit.algorithm().name()),
+            limit: numbers.map(pacegate::Limit::quota),
+            window_seconds: numbers.map(pacegate::Limit::window),
+            burst_capacity: numbers.and_then(super::answer::burst),
         }
     }
 }
 
 fn in_words(rule: &Explained) -> String {
     let of = |text: &Option<Box<str>>| text.as_deref().unwrap_or_default().to_owned();
+    let methods = || rule.methods.as_text().unwrap_or_default().replace(',', " or ");
     match rule.verdict {
+        Verdict::Applies if rule.unlimited => format!("applies: {}; not limited", rule.limit.why.name()),
         Verdict::Applies if rule.assumes_method => {
             let why = rule.limit.why.name();
-            format!("applies: {why}; the check does not say its method, which may be {}", of(&rule.method))
+            format!("applies: {why}; the check does not say its method, which may be {}", methods())
         }
         Verdict::Applies => format!("applies: {}", rule.limit.why.name()),
-        Verdict::Outdone => "another rule of this name is more specific here".to_owned(),
-        Verdict::OtherMethod => format!("is for the method {} only", of(&rule.method)),
+        Verdict::Shadowed => "another rule of this name is more specific here".to_owned(),
+        Verdict::OtherUnit => {
+            let unit = rule.limit.unit.as_deref().unwrap_or_default();
+            format!("counts {unit}, which the check has no cost in")
+        }
+        Verdict::OtherMethod => format!("is for the method {} only", methods()),
         Verdict::OtherTier => format!("is for the tier {} only", of(&rule.tier)),
         Verdict::OtherIdentifier => format!("is for {} only", of(&rule.identifier)),
         Verdict::OtherEndpoint => format!("is for {} only", rule.endpoint.as_str()),

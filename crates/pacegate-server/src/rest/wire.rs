@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -15,12 +16,14 @@ use crate::ad_hoc::{AdHoc, is_sliding_window};
 use crate::app::Shared;
 use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
-    Quota, TierName, UserId, WholeWindow,
+    Quota, TierName, UnitName, UserId, WholeWindow,
 };
 use crate::respond::{ApiError, Code, invalid_ad_hoc};
 
 /// How many identities one check can have.
 const KEYS_MAX: usize = 16;
+/// In how many units one check can have a cost.
+const COSTS_MAX: usize = 16;
 /// How many plans one check can name.
 const PLANS_MAX: usize = 16;
 
@@ -62,11 +65,15 @@ pub(crate) struct CheckRequest<'a> {
     /// Several at once, by dimension: `{"user": "u1", "ip": "10.0.0.1"}`, at most 16.
     #[serde(borrow, default)]
     #[schema(value_type = Option<std::collections::BTreeMap<Dimension, Identifier>>)]
-    keys: Option<Keys<'a>>,
-    /// 1 unless given.
+    keys: Option<Entries<'a, Text<'a>>>,
+    /// What is taken from limits that count requests; 1 unless given.
     #[serde(default)]
     #[schema(value_type = Option<CostNumber>)]
     cost: Option<u64>,
+    /// What is taken from limits of other units: `{"requests": 1, "tokens": 900}`, at most 16. Limits of units that are not named do not apply.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<std::collections::BTreeMap<UnitName, CostNumber>>)]
+    costs: Option<Entries<'a, u64>>,
     #[serde(borrow, default)]
     #[schema(value_type = Option<MethodName>)]
     pub(crate) method: Option<Text<'a>>,
@@ -104,17 +111,17 @@ pub(crate) struct CheckRequest<'a> {
 
 /// `{"user": "u1", "ip": "10.0.0.1"}`, in the order sent.
 #[derive(Debug)]
-struct Keys<'a>(Vec<(Text<'a>, Text<'a>)>);
+struct Entries<'a, V>(Vec<(Text<'a>, V)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
+impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Entries<'a, V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct KeysVisitor;
+        struct EntriesVisitor<V>(PhantomData<V>);
 
-        impl<'de> Visitor<'de> for KeysVisitor {
-            type Value = Vec<(Text<'de>, Text<'de>)>;
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
+            type Value = Vec<(Text<'de>, V)>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object of dimensions and identifiers")
+                formatter.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -126,7 +133,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Keys<'a> {
             }
         }
 
-        deserializer.deserialize_map(KeysVisitor).map(Keys)
+        deserializer.deserialize_map(EntriesVisitor(PhantomData)).map(Entries)
     }
 }
 
@@ -160,6 +167,24 @@ impl<'a> CheckRequest<'a> {
                 .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
             check = check.cost(cost);
         }
+        if let Some(Entries(costs)) = &self.costs {
+            if costs.len() > COSTS_MAX {
+                return Err(ApiError::input("costs", format!("must have at most {COSTS_MAX} entries")));
+            }
+            for (index, (unit, cost)) in costs.iter().enumerate() {
+                let is_twice = costs[..index].iter().any(|(other, _)| **other == **unit);
+                if is_twice || (self.cost.is_some() && **unit == *identity::REQUESTS) {
+                    let unit: String = unit.chars().take(64).collect();
+                    return Err(ApiError::input("costs", format!("the cost in `{unit}` is given twice")));
+                }
+                identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
+                let cost = Cost::try_new(*cost).map_err(|error| {
+                    let reason = error.to_string();
+                    ApiError::input(&format!("costs.{}", &**unit), reason.trim_start_matches("cost "))
+                })?;
+                check = check.cost_in(unit, cost);
+            }
+        }
         if let Some(plans) = &self.plans {
             if plans.len() > PLANS_MAX {
                 return Err(ApiError::input("plans", format!("must name at most {PLANS_MAX} plans")));
@@ -184,7 +209,7 @@ impl<'a> CheckRequest<'a> {
             (None, None, Some(_), None) => {
                 Err(ApiError::input("dimension", "is missing; it goes with identifier"))
             }
-            (None, None, None, Some(Keys(keys))) => {
+            (None, None, None, Some(Entries(keys))) => {
                 if keys.len() > KEYS_MAX {
                     return Err(ApiError::input("keys", format!("must have at most {KEYS_MAX} entries")));
                 }
@@ -277,15 +302,18 @@ pub(crate) enum Kind {
     List,
     Number,
     Limits,
+    Flag,
+    Counts,
 }
 
-const FIELDS: [(&str, Kind); 15] = [
+const FIELDS: [(&str, Kind); 16] = [
     ("user_id", Kind::Text),
     ("endpoint", Kind::Text),
     ("dimension", Kind::Text),
     ("identifier", Kind::Text),
     ("keys", Kind::Object),
     ("cost", Kind::Count),
+    ("costs", Kind::Counts),
     ("method", Kind::Text),
     ("strategy", Kind::Text),
     ("limit", Kind::Count),
@@ -354,6 +382,10 @@ fn diagnose(body: &[u8], fields: &[(&str, Kind)], error: &serde_json::Error) -> 
             (Kind::Object, _) => Some("must be an object of strings, like {\"user\": \"u1\"}"),
             (Kind::Texts, Value::Array(items)) if items.iter().all(Value::is_string) => None,
             (Kind::Texts, _) => Some("must be a list of strings"),
+            (Kind::Flag, Value::Bool(_)) => None,
+            (Kind::Flag, _) => Some("must be true or false"),
+            (Kind::Counts, Value::Object(counts)) if counts.values().all(Value::is_u64) => None,
+            (Kind::Counts, _) => Some("must be an object of whole numbers, like {\"tokens\": 900}"),
             (Kind::List, Value::Array(_)) => None,
             (Kind::List, _) => Some("must be a list"),
             (Kind::Number, Value::Number(_)) => None,

@@ -88,7 +88,7 @@ impl Collector for Scrape {
 impl Scrape {
     fn decisions(&self, page: &mut Page<'_>) -> fmt::Result {
         let rules = self.shared.telemetry.rules.all();
-        let (mut allowed, mut blocked, mut shadow) = (vec![], vec![], vec![]);
+        let (mut allowed, mut blocked, mut shadow, mut uncharged) = (vec![], vec![], vec![], vec![]);
         let mut least: Vec<([(&str, &str); 1], u64)> = Vec::new();
         for (name, rule) in &rules {
             let algorithm = name.algorithm.map_or("none", |algorithm| algorithm.name());
@@ -102,9 +102,11 @@ impl Scrape {
                     }
                 }
             }
-            let watched = rule.shadow_blocked();
-            if watched > 0 {
-                shadow.push(([("rule", &*name.rule), ("algorithm", algorithm)], watched));
+            for (series, count) in [(&mut shadow, rule.shadow_blocked()), (&mut uncharged, rule.uncharged())]
+            {
+                if count > 0 {
+                    series.push(([("rule", &*name.rule), ("algorithm", algorithm)], count));
+                }
             }
             if let Some(remaining) = rule.least_remaining() {
                 // A policy is one number to look at, however many variants it has.
@@ -119,6 +121,7 @@ impl Scrape {
         page.counters("pacegate_allowed", "Checks that passed, by the limit that binds", &allowed)?;
         page.counters("pacegate_blocked", "Checks that were denied, by the limit that binds", &blocked)?;
         page.counters("pacegate_shadow_blocked", "What limits that only watch would have denied", &shadow)?;
+        page.counters("pacegate_uncharged", "Costs beyond a debt of one capacity", &uncharged)?;
         page.gauges("pacegate_tokens_remaining", "The least that any key had left lately, by rule", &least)
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Rule {
     pub(crate) blocked: [AtomicU64; REASONS.len()],
     /// How often it would have denied, had it not only watched.
     shadow_blocked: AtomicU64,
+    /// What was not charged, because more would exceed the debt bound.
+    uncharged: AtomicU64,
     /// The least that a key had left in this half minute and in the one before, each with its number.
     least: [(AtomicU64, AtomicU64); 2],
 }
@@ -87,6 +89,7 @@ impl Default for Rule {
             allowed: zeros(),
             blocked: zeros(),
             shadow_blocked: AtomicU64::new(0),
+            uncharged: AtomicU64::new(0),
             least: [least(), least()],
         }
     }
@@ -110,6 +113,11 @@ impl Rules {
             if answer.shadow && !answer.allowed {
                 self.with(limit.label(), Some(answer.algorithm), |rule| {
                     rule.shadow_blocked.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            if answer.uncharged > 0 {
+                self.with(limit.label(), Some(answer.algorithm), |rule| {
+                    rule.uncharged.fetch_add(answer.uncharged.into(), Ordering::Relaxed);
                 });
             }
         }
@@ -161,6 +169,10 @@ impl Rule {
 
     pub(crate) fn shadow_blocked(&self) -> u64 {
         self.shadow_blocked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn uncharged(&self) -> u64 {
+        self.uncharged.load(Ordering::Relaxed)
     }
 
     fn note_remaining(&self, remaining: u64, second: u64) {

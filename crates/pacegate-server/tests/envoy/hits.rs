@@ -84,7 +84,7 @@ async fn late_charge_above_the_capacity_denies_the_next_request() {
 }
 
 #[tokio::test]
-async fn overdrawn_limit_takes_what_is_left_and_denies_the_next_request() {
+async fn overdrawn_limit_counts_every_hit_and_denies_the_next_request() {
     let service = Service::start(RULES).await;
     let spend = async |hits| with_general(&service, vec![taking("tokens", Some(hits))], 0).await;
     assert_eq!(spend(60).await, (Code::Ok, vec![40]));
@@ -92,6 +92,13 @@ async fn overdrawn_limit_takes_what_is_left_and_denies_the_next_request() {
     assert_eq!(spend(0).await, (Code::OverLimit, vec![0]));
     assert_eq!(spend(60).await, (Code::OverLimit, vec![0]));
     assert_eq!(spend(600).await, (Code::OverLimit, vec![0]));
+    // All 120 hits are in use: of 30 that are given back, 20 work off the debt.
+    assert_eq!(ask_with_key(&service, vec![giving_back("tokens", Some(30))]).await, (Code::Ok, vec![10]));
+    // 90 are in use, and twice the capacity at most can be.
+    assert_eq!(spend(250).await, (Code::Ok, vec![0]));
+    let metrics = service.rest.get("/metrics").await.body.to_string();
+    let uncharged = r#"pacegate_uncharged_total{rule=\"tokens\",algorithm=\"fixed_window\"} 140"#;
+    assert!(metrics.contains(uncharged), "{metrics}");
 }
 
 #[tokio::test]

@@ -93,6 +93,7 @@ fn as_quota(check: &CheckRequest) -> QuotaRequest {
         also: check.also,
         cost: check.cost,
         tier: check.tier,
+        costs: check.costs,
     }
 }
 

@@ -40,7 +40,7 @@ impl Scripted {
 }
 
 impl Store for Scripted {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             let behaviour = *self.behaviour.lock().unwrap();
             if behaviour == Behaviour::Hang {
@@ -52,14 +52,13 @@ impl Store for Scripted {
             if behaviour == Behaviour::Slow {
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }
-            let answer = |command: &Command<'_>| match behaviour {
+            match behaviour {
                 Behaviour::Unavailable => Err(StoreError::unavailable("connection refused")),
                 Behaviour::Rejected => Err(StoreError::rejected("wrong password")),
                 Behaviour::Foreign => Err(StoreError::foreign("not ours")),
                 Behaviour::Overloaded => Err(StoreError::overloaded()),
                 _ => self.memory.apply_now(command, now),
-            };
-            commands.iter().map(answer).collect()
+            }
         })
     }
 }

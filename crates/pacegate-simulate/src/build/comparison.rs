@@ -64,14 +64,19 @@ fn changes(a: &RuleFile, b: &RuleFile, people: &People<'_>) -> Vec<RuleChange> {
 fn describe(rule: &Rule) -> String {
     let mode = if rule.mode == Mode::Shadow { ", shadow" } else { "" };
     let scope = if rule.scope == pacegate::Scope::Endpoint { ", per endpoint" } else { "" };
-    format!("{}{mode}{scope}", describe_limit(&rule.limit))
+    let limit = if rule.unlimited { "unlimited".to_owned() } else { describe_limit(&rule.limit) };
+    let unit = rule.unit.as_ref().map(|unit| format!(", {unit}")).unwrap_or_default();
+    let cost = rule.cost.map(|cost| format!(", each costs {}", cost.get())).unwrap_or_default();
+    let overdraw = if rule.overdraw { ", overdraw" } else { "" };
+    format!("{limit}{unit}{cost}{overdraw}{mode}{scope}")
 }
 
 /// The name of a rule, and what tells its variants apart.
 fn label(rule: &Rule, people: &People<'_>) -> String {
     let mut label = rule.name.clone();
     let identifier = rule.identifier.as_ref().map(|identifier| people.shown(&rule.dimension, identifier));
-    let parts = [("identifier", &identifier), ("tier", &rule.tier), ("method", &rule.method)];
+    let methods = rule.methods.as_text();
+    let parts = [("identifier", identifier.as_deref()), ("tier", rule.tier.as_deref()), ("method", methods)];
     for (what, value) in parts {
         if let Some(value) = value {
             label.push_str(&format!(" [{what} {value}]"));

@@ -1,6 +1,6 @@
 //! What may make the result less than it seems: each is one sentence.
 
-use pacegate::{Mode, Rule, Why};
+use pacegate::{LimitSource, Mode, Rule};
 
 use crate::build::share;
 use crate::log::LogReader;
@@ -111,7 +111,7 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
         warnings.push(format!("no request of the log matches {}{and_more}", idle.join(", ")));
     }
     let has_method = log.mapping().method.is_some() || log.mapping().request.is_some();
-    let of_methods = file.config.rules.iter().filter(|rule| rule.method.is_some() && !has_method).count();
+    let of_methods = file.config.rules.iter().filter(|rule| !rule.methods.is_empty() && !has_method).count();
     if of_methods > 0 {
         warnings.push(format!(
             "{} rules for one method were applied to every request: the method is in no field{}; say which one it is with --map method=FIELD",
@@ -149,9 +149,9 @@ pub(super) fn of_rules(set: &ReplaySet, file: &RuleFile, log: &LogReader, option
 /// Whether a limit that applied comes from `rule`, as far as can be told.
 fn is_row_of(limit: &pacegate::NamedLimit, rule: &Rule) -> bool {
     let why = match (&rule.identifier, &rule.tier) {
-        (Some(_), _) => Why::Identifier,
-        (None, Some(_)) => Why::Tier,
-        (None, None) => Why::Anyone,
+        (Some(_), _) => LimitSource::Identifier,
+        (None, Some(_)) => LimitSource::Tier,
+        (None, None) => LimitSource::Anyone,
     };
     *limit.name == *rule.name
         && limit.dimension() == rule.dimension

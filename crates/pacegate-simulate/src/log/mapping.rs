@@ -10,6 +10,9 @@ const DIMENSIONS_MAX: usize = 16;
 /// Parts of a request that are no dimension.
 const PARTS: [&str; 7] = ["time", "endpoint", "method", "request", "status", "cost", "tier"];
 
+/// What the parts for costs in other units than requests start with.
+const COST_OF: &str = "cost.";
+
 /// What is known by these names is found without being told. The first that the log has is taken.
 const USUAL: [(&str, &[&str]); 9] = [
     (
@@ -142,6 +145,8 @@ pub(crate) struct Mapping {
     pub(crate) request: Option<usize>,
     pub(crate) status: Option<usize>,
     pub(crate) cost: Option<usize>,
+    /// Costs in other units, by unit.
+    pub(crate) costs: Vec<(String, usize)>,
     pub(crate) tier: Option<usize>,
     pub(crate) dimensions: Vec<(String, usize)>,
     /// Whether what lines say may not be shown.
@@ -168,13 +173,21 @@ impl Mapping {
         let time = slot("time")?.ok_or_else(|| missing("time", available))?;
         let (endpoint, method, status) = (slot("endpoint")?, slot("method")?, slot("status")?);
         let (cost, tier) = (slot("cost")?, slot("tier")?);
+        let mut costs = Vec::new();
+        for (part, _) in &map.0 {
+            let Some(unit) = part.strip_prefix(COST_OF) else { continue };
+            identity::check_unit(unit)
+                .map_err(|invalid| SimulateError::misused(format!("--map {part}: the unit {invalid}")))?;
+            costs.extend(slot(part)?.map(|slot| (unit.to_owned(), slot)));
+        }
         let request = match (endpoint, method) {
             (Some(_), Some(_)) => None,
             _ => slot("request")?,
         };
         let mut names: Vec<&str> = vec!["user", "ip", "apikey"];
         names.extend(rule_dimensions.iter().map(String::as_str));
-        names.extend(map.0.iter().map(|(part, _)| part.as_str()).filter(|part| !PARTS.contains(part)));
+        let is_dimension = |part: &&str| !PARTS.contains(part) && !part.starts_with(COST_OF);
+        names.extend(map.0.iter().map(|(part, _)| part.as_str()).filter(is_dimension));
         let mut dimensions: Vec<(String, usize)> = Vec::new();
         for name in names {
             if dimensions.iter().any(|(known, _)| known == name) {
@@ -198,6 +211,7 @@ impl Mapping {
             request,
             status,
             cost,
+            costs,
             tier,
             dimensions,
             hidden: available.hidden,
@@ -216,7 +230,8 @@ impl Mapping {
             ("tier", self.tier),
         ];
         let parts = parts.into_iter().filter_map(|(part, slot)| Some((part.to_owned(), slot?)));
-        let all = parts.chain(self.dimensions.iter().cloned());
+        let costs = self.costs.iter().map(|(unit, slot)| (format!("{COST_OF}{unit}"), *slot));
+        let all = parts.chain(costs).chain(self.dimensions.iter().cloned());
         all.map(|(part, slot)| (part, self.fields[slot].clone())).collect()
     }
 }

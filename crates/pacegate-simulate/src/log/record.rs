@@ -35,6 +35,8 @@ pub(crate) struct Record {
     pub(crate) tier: CompactString,
     pub(crate) status: Option<u16>,
     pub(crate) cost: Cost,
+    /// Costs in other units: indices of the mapping's units.
+    pub(crate) costs: SmallVec<[(u8, Cost); 1]>,
     /// The line that it comes from.
     pub(crate) place: Place,
 }
@@ -51,6 +53,7 @@ impl Record {
             tier: "".into(),
             status: None,
             cost: Cost::ONE,
+            costs: SmallVec::new(),
             place,
         }
     }
@@ -101,12 +104,20 @@ impl Mapping {
         }
         let status = text(self.status)
             .map(|status| status.parse().map_err(|_| format!("{} is not a status", self.quoted(status))));
-        let cost = text(self.cost).map(|cost| {
+        let parse = |cost: &str| {
             let parsed = cost.parse().ok().and_then(|cost| Cost::try_new(cost).ok());
             parsed.ok_or_else(|| {
                 format!("{} is not a cost between 1 and {}", self.quoted(cost), Cost::MAX.get())
             })
-        });
+        };
+        let cost = text(self.cost).map(parse);
+        let mut costs = SmallVec::new();
+        for (index, (_, slot)) in self.costs.iter().enumerate() {
+            // A request that took nothing of a unit is not held against its limits.
+            if let Some(cost) = text(Some(*slot)).filter(|cost| *cost != "0") {
+                costs.push((index as u8, parse(cost)?));
+            }
+        }
         Ok(Record {
             time,
             identities,
@@ -115,6 +126,7 @@ impl Mapping {
             tier: CompactString::new(text(self.tier).unwrap_or_default()),
             status: status.transpose()?,
             cost: cost.transpose()?.unwrap_or(Cost::ONE),
+            costs,
             place: Place::default(),
         })
     }

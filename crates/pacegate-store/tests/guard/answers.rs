@@ -34,7 +34,7 @@ async fn a_store_that_hangs_is_waited_for_until_the_deadline_to_the_millisecond(
             assert_eq!(start.elapsed().as_millis(), deadline.as_millis(), "{action:?}");
             assert!(decision.degraded());
         }
-        for action in [Action::Reset, Action::Refund { taken_at: None }] {
+        for action in [Action::Reset, Action::Refund] {
             let setup = Setup::with_deadline(Behaviour::Hang, deadline);
             let start = Instant::now();
             let error = setup.apply(action, &[&rule(FailureMode::Open)]).await.unwrap_err();
@@ -55,10 +55,9 @@ async fn a_batch_has_one_deadline_and_an_answer_for_every_command() {
     let setup = Setup::new(Behaviour::Hang);
     let rules: Vec<Rule> = (0..10).map(|number| named(&number.to_string(), FailureMode::Local)).collect();
     let charges: Vec<[Charge<'_>; 1]> = rules.iter().map(|rule| [rule.charge()]).collect();
-    let commands: Vec<Command<'_>> =
-        charges.iter().map(|charges| Command { action: Action::take(), charges, cost: Cost::ONE }).collect();
+    let commands: Vec<Command<'_>> = charges.iter().map(|charges| Command::take(charges)).collect();
     let start = Instant::now();
-    let results = setup.guard.apply(&commands, None).await;
+    let results = setup.guard.apply_batch(&commands, None).await;
     assert_eq!(start.elapsed().as_millis(), DEADLINE.as_millis());
     assert_eq!(results.len(), commands.len());
     for result in results {
@@ -72,8 +71,8 @@ async fn one_bad_command_of_a_batch_leaves_the_others_to_the_store() {
     let setup = Setup::new(Behaviour::Foreign);
     let (good, bad) = (rule(FailureMode::Open), Rule { identifier: "foreign", ..rule(FailureMode::Closed) });
     let (good, bad) = ([good.charge()], [bad.charge()]);
-    let command = |charges| Command { action: Action::take(), charges, cost: Cost::ONE };
-    let results = setup.guard.apply(&[command(&good), command(&bad), command(&good)], None).await;
+    let commands = [Command::take(&good), Command::take(&bad), Command::take(&good)];
+    let results = setup.guard.apply_batch(&commands, None).await;
     let summary: Vec<_> = results
         .into_iter()
         .map(decided)
@@ -143,9 +142,8 @@ async fn local_counts_in_the_process_with_the_same_limit_and_denies_at_it() {
 async fn a_cost_above_the_capacity_keeps_its_reason_in_the_process() {
     let setup = Setup::new(Behaviour::Unavailable);
     let rule = rule(FailureMode::Local);
-    let charges = [rule.charge()];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::try_new(3).unwrap() };
-    let decision = decided(setup.guard.apply(&[command], None).await.remove(0));
+    let charges = [Charge { cost: Cost::try_new(3).unwrap(), ..rule.charge() }];
+    let decision = decided(setup.guard.apply(&Command::take(&charges), None).await);
     assert!(!decision.allowed && decision.degraded());
     assert_eq!(reasons(&decision), [Some(Reason::CostExceedsLimit)]);
     assert_eq!(decision.retry_after(), None, "waiting never helps");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Cost, Reason};
+use pacegate_core::Reason;
 use pacegate_store::{Action, Command, FailureMode, StoreError, StoreHealth};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -233,7 +233,7 @@ async fn resets_and_refunds_fail_with_the_store() {
     ] {
         let setup = Setup::new(behaviour);
         let rule = Rule { identifier: "foreign", ..rule(FailureMode::Local) };
-        for action in [Action::Reset, Action::Refund { taken_at: None }] {
+        for action in [Action::Reset, Action::Refund] {
             let error = setup.apply(action, &[&rule]).await.unwrap_err();
             assert!(is_right(&error), "{behaviour:?}: {error}");
         }
@@ -285,10 +285,10 @@ async fn a_call_can_have_less_time_than_the_others() {
     let setup = Setup::new(Behaviour::Hang);
     let rule = rule(FailureMode::Closed);
     let charges = [rule.charge()];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    let command = Command::take(&charges);
     for (given, taken) in [(Duration::from_millis(3), Duration::from_millis(3)), (HOUR, DEADLINE)] {
         let start = Instant::now();
-        let outcome = setup.guard.apply_within(&[command], None, given).await.remove(0);
+        let outcome = setup.guard.apply_within(&command, None, given).await;
         assert!(!decided(outcome).allowed);
         assert_eq!(start.elapsed(), taken);
     }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use pacegate_core::Cost;
 use pacegate_store::{
-    Action, Charge, Command, FailureMode, GuardedStore, Outcome, PIECE_KEYS_MAX, Store, StoreError,
-    StoreHealth,
+    Charge, Command, FailureMode, GuardedStore, Outcome, PIECE_KEYS_MAX, Store, StoreError, StoreHealth,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -28,9 +26,8 @@ async fn take_each(
     at_most: Duration,
 ) -> Vec<Result<Outcome, StoreError>> {
     let charges: Vec<[Charge<'_>; 1]> = rules.iter().map(|rule| [rule.charge()]).collect();
-    let commands: Vec<Command<'_>> =
-        charges.iter().map(|charges| Command { action: Action::take(), charges, cost: Cost::ONE }).collect();
-    guard.apply_within(&commands, None, at_most).await
+    let commands: Vec<Command<'_>> = charges.iter().map(|charges| Command::take(charges)).collect();
+    guard.apply_batch_within(&commands, None, at_most).await
 }
 
 fn degraded(results: Vec<Result<Outcome, StoreError>>) -> Vec<bool> {
@@ -52,8 +49,8 @@ async fn pieces_are_bounded_by_keys_not_by_commands() {
     let setup = Setup::new(Behaviour::Answer);
     let rules = rules(PIECE_KEYS_MAX / 2);
     let charges: Vec<Charge<'_>> = rules.iter().map(Rule::charge).collect();
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    assert_eq!(degraded(setup.guard.apply(&[command; 6], None).await), [false; 6]);
+    let command = Command::take(&charges);
+    assert_eq!(degraded(setup.guard.apply_batch(&[command; 6], None).await), [false; 6]);
     assert_eq!(setup.store.calls(), 3);
 }
 
@@ -129,9 +126,9 @@ async fn time_outs_of_a_callers_own_size_or_hurry_are_not_held_against_the_store
     setup.store.set(Behaviour::AnswerAfter(DEADLINE * 2));
     let rules = rules(PIECE_KEYS_MAX + 1);
     let charges: Vec<Charge<'_>> = rules.iter().map(Rule::charge).collect();
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
+    let command = Command::take(&charges);
     for _ in 0..4 {
-        assert_eq!(degraded(setup.guard.apply(&[command], None).await), [true]);
+        assert!(decided(setup.guard.apply(&command, None).await).degraded());
     }
     assert_eq!(setup.guard.health(), StoreHealth::Up);
     assert_eq!(setup.figure("breaker_openings"), 0);

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Answer, Cost, Counter, Decision, Key, Limit, Reason, Timestamp};
+use pacegate_core::{Algorithm, Answer, Counter, Decision, Key, Limit, Reason, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
-    Action, ApplyFuture, Charge, Command, FailureMode, Figure, Figures, GuardedStore, Idempotency, Outcome,
-    Store, StoreError, StoreHealth,
+    Action, ApplyFuture, BatchFuture, Charge, Command, FailureMode, Figure, Figures, GuardedStore,
+    Idempotency, Outcome, Store, StoreError, StoreHealth,
 };
 use pacegate_testkit::SimulatedClock;
 use tokio::task::{JoinSet, yield_now};
@@ -59,7 +59,14 @@ impl Scripted {
 }
 
 impl Store for Scripted {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        Box::pin(async move {
+            let outcome = self.apply_batch(std::slice::from_ref(command), now).await.pop();
+            outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
+        })
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
             let only_looks = commands.iter().all(|command| command.charges.is_empty());
             let counter = if only_looks { &self.looks } else { &self.calls };
@@ -117,10 +124,8 @@ impl Setup {
 
     pub(crate) async fn apply(&self, action: Action<'_>, rules: &[&Rule]) -> Result<Outcome, StoreError> {
         let charges: Vec<Charge<'_>> = rules.iter().map(|rule| rule.charge()).collect();
-        let command = Command { action, charges: &charges, cost: Cost::ONE };
-        let mut results = self.guard.apply(&[command], None).await;
-        assert_eq!(results.len(), 1);
-        results.remove(0)
+        let command = Command { action, charges: &charges };
+        self.guard.apply(&command, None).await
     }
 
     pub(crate) async fn decide(&self, action: Action<'_>, rules: &[&Rule]) -> Decision {
@@ -171,8 +176,8 @@ impl Setup {
 pub(crate) async fn take_alone(guard: &GuardedStore) -> Decision {
     let rule = Rule { limit: per_hour(1_000), ..rule(FailureMode::Open) };
     let charges = [rule.charge()];
-    let command = Command { action: Action::take(), charges: &charges, cost: Cost::ONE };
-    decided(guard.apply(&[command], None).await.remove(0))
+    let command = Command::take(&charges);
+    decided(guard.apply(&command, None).await)
 }
 
 pub(crate) fn decided(result: Result<Outcome, StoreError>) -> Decision {
@@ -194,7 +199,7 @@ pub(crate) struct Rule {
 impl Rule {
     pub(crate) fn charge(&self) -> Charge<'_> {
         let key = Key::new(&self.counter, self.identifier, "");
-        Charge { key, limit: &self.limit, shadow: self.shadow, on_store_error: self.on_store_error }
+        Charge { shadow: self.shadow, on_store_error: self.on_store_error, ..Charge::new(key, &self.limit) }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick};
+use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick, room_with_debt};
 use super::{ModelAlgorithm, ModelLimit};
 
 #[derive(Clone, Debug)]
@@ -74,6 +74,10 @@ impl Counter for Bucket {
     fn remaining(&self) -> i128 {
         let room = i128::from(self.limit.burst) * self.ticks.window - self.level;
         room.max(0) / self.ticks.window
+    }
+
+    fn room_with_debt(&self) -> i128 {
+        room_with_debt(self.level, &self.limit, &self.ticks)
     }
 
     fn reset_at(&self) -> Option<i128> {

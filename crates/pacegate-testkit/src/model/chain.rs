@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::{ModelAnswer, ModelCharge, ModelDecision, ModelKey};
+use super::{ModelAnswer, ModelCharge, ModelDecision, ModelFit, ModelKey};
 
 /// A whole store: the state of every key by name.
 #[derive(Clone, Debug, Default)]
@@ -19,48 +19,43 @@ impl Model {
     }
 
     /// Charges every limit that has room, provided that all but the shadows have.
-    pub fn take(&mut self, now: u64, cost: u64, charges: &[ModelCharge]) -> ModelDecision {
-        for (name, limit, _) in charges {
-            if let Some(key) = self.keys.get_mut(name) {
-                key.correct(now, limit);
+    pub fn take(&mut self, now: u64, charges: &[ModelCharge]) -> ModelDecision {
+        for charge in charges {
+            if let Some(key) = self.keys.get_mut(&charge.key) {
+                key.correct(now, &charge.limit);
             }
         }
-        let looked_at = self.peek(now, cost, charges);
+        let looked_at = self.peek(now, charges);
         if !looked_at.allowed {
             return looked_at;
         }
-        let take = |(name, limit, _): &ModelCharge| {
-            let key = self.keys.entry(name.clone()).or_default();
-            key.take(now, cost, limit)
+        let take = |charge: &ModelCharge| {
+            let key = self.keys.entry(charge.key.clone()).or_default();
+            key.take_as(now, charge.cost, charge.fit, &charge.limit)
         };
         decide(charges, charges.iter().map(take).collect())
     }
 
     /// Answers what a take would meet, without charging anything.
     #[must_use]
-    pub fn peek(&self, now: u64, cost: u64, charges: &[ModelCharge]) -> ModelDecision {
-        let peek = |(name, limit, _): &ModelCharge| {
+    pub fn peek(&self, now: u64, charges: &[ModelCharge]) -> ModelDecision {
+        let peek = |charge: &ModelCharge| {
             let fresh = ModelKey::new();
-            let key = self.keys.get(name).unwrap_or(&fresh);
-            key.peek(now, cost, limit)
+            let key = self.keys.get(&charge.key).unwrap_or(&fresh);
+            key.peek_as(now, charge.cost, charge.fit, &charge.limit)
         };
         decide(charges, charges.iter().map(peek).collect())
     }
 
-    /// Gives back up to `cost` on every key, then answers like a peek of cost one.
-    pub fn refund(
-        &mut self,
-        now: u64,
-        cost: u64,
-        taken_at: Option<u64>,
-        charges: &[ModelCharge],
-    ) -> ModelDecision {
-        for (name, limit, _) in charges {
-            if let Some(key) = self.keys.get_mut(name) {
-                key.refund(now, cost, taken_at, limit);
+    /// Gives back up to its cost on every key, then answers like a peek of cost one.
+    pub fn refund(&mut self, now: u64, charges: &[ModelCharge]) -> ModelDecision {
+        for charge in charges {
+            if let Some(key) = self.keys.get_mut(&charge.key) {
+                key.refund(now, charge.cost, charge.taken_at, &charge.limit);
             }
         }
-        self.peek(now, 1, charges)
+        let one = |charge: &ModelCharge| ModelCharge { cost: 1, fit: ModelFit::Whole, ..charge.clone() };
+        self.peek(now, &charges.iter().map(one).collect::<Vec<_>>())
     }
 
     /// Forgets the named keys entirely.
@@ -73,7 +68,7 @@ impl Model {
 
 fn decide(charges: &[ModelCharge], answers: Vec<ModelAnswer>) -> ModelDecision {
     let every = 0..answers.len();
-    let enforced: Vec<usize> = every.clone().filter(|index| !charges[*index].2).collect();
+    let enforced: Vec<usize> = every.clone().filter(|index| !charges[*index].shadow).collect();
     let denied: Vec<usize> = (enforced.iter().copied()).filter(|index| !answers[*index].allowed).collect();
     let allowed = denied.is_empty();
     let binding = if !allowed {

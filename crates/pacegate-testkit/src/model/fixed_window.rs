@@ -56,6 +56,10 @@ impl Counter for FixedWindow {
         (i128::from(self.limit.quota) - self.count).max(0)
     }
 
+    fn room_with_debt(&self) -> i128 {
+        (2 * i128::from(self.limit.quota) - self.count).max(0)
+    }
+
     fn reset_at(&self) -> Option<i128> {
         (self.count > 0).then_some((self.number + 1) * i128::from(self.limit.window))
     }

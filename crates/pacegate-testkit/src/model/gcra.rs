@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::ModelLimit;
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick};
+use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick, room_with_debt};
 
 #[derive(Clone, Debug)]
 pub(super) struct Gcra {
@@ -77,6 +77,10 @@ impl Counter for Gcra {
     fn remaining(&self) -> i128 {
         let tolerance = i128::from(self.limit.burst) * self.ticks.window;
         (tolerance - self.ahead_at(self.tick)).max(0) / self.ticks.window
+    }
+
+    fn room_with_debt(&self) -> i128 {
+        room_with_debt(self.ahead_at(self.tick), &self.limit, &self.ticks)
     }
 
     fn reset_at(&self) -> Option<i128> {

@@ -8,7 +8,7 @@ use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
 use super::sliding_counter::SlidingCounter;
 use super::sliding_log::SlidingLog;
-use super::{MODEL_LAST_MOMENT, ModelAlgorithm, ModelAnswer, ModelLimit, ModelMark};
+use super::{MODEL_LAST_MOMENT, ModelAlgorithm, ModelAnswer, ModelFit, ModelLimit, ModelMark};
 
 pub(super) type SharedCounter = Arc<dyn Counter>;
 
@@ -27,6 +27,8 @@ pub(super) trait Counter: Debug + Send + Sync {
     fn admits(&self, cost: i128) -> bool;
     /// Whole tokens left, never negative.
     fn remaining(&self) -> i128;
+    /// How much a charge that needs no room may take.
+    fn room_with_debt(&self) -> i128;
     /// When the counter is fresh again; none if it is already.
     fn reset_at(&self) -> Option<i128>;
     /// When `cost`, which is within the capacity, would be admitted.
@@ -95,22 +97,32 @@ impl View {
         View::new(&self.limit, self.now, self.mark, counter)
     }
 
-    fn answer(&self, cost: u64) -> ModelAnswer {
+    /// How much is taken of `cost` if the charge is admitted.
+    fn amount(&self, cost: u64, fit: ModelFit) -> u64 {
+        match fit {
+            ModelFit::Whole => cost,
+            ModelFit::Overdraw | ModelFit::Forced => cost.min(whole(self.counter.room_with_debt())),
+        }
+    }
+
+    fn answer(&self, cost: u64, fit: ModelFit) -> ModelAnswer {
         let capacity = self.limit.capacity();
-        let allowed = self.counter.admits(cost.into());
-        let never_fits = cost > capacity;
+        let needed = if fit == ModelFit::Whole { cost.max(1) } else { 1 };
+        let allowed = fit == ModelFit::Forced || self.counter.admits(needed.into());
+        let never_fits = !allowed && needed > capacity;
         let denied_for_now = !allowed && !never_fits;
-        let queue = self.counter.queue(cost.into()).filter(|_| allowed);
+        let queue = self.counter.queue(self.amount(cost, fit).max(1).into()).filter(|_| allowed);
         ModelAnswer {
             allowed,
             capacity,
             remaining: self.remaining(),
             reset_at: self.reset_at(),
-            retry_at: denied_for_now.then(|| moment(self.counter.retry_at(cost.into()))),
+            retry_at: denied_for_now.then(|| moment(self.counter.retry_at(needed.into()))),
             never_fits,
             mark: if denied_for_now { ModelMark::Throttled } else { self.mark },
             delay: queue.map(|(delay, _)| moment(delay)),
             queue_position: queue.map(|(_, position)| whole(position)),
+            uncharged: 0,
         }
     }
 }
@@ -125,13 +137,23 @@ impl ModelKey {
     /// Charges `cost` if there is room for it, and changes nothing otherwise, except that
     /// a count from more than one window ahead of `now` is taken at `now` from then on.
     pub fn take(&mut self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
+        self.take_as(now, cost, ModelFit::Whole, limit)
+    }
+
+    /// The same for a charge that may run into debt. What exceeds the bound of the debt is not charged.
+    pub fn take_as(&mut self, now: u64, cost: u64, fit: ModelFit, limit: &ModelLimit) -> ModelAnswer {
         self.correct(now, limit);
         let before = self.view(now, limit);
-        let answer = before.answer(cost);
+        let mut answer = before.answer(cost, fit);
         if !answer.allowed {
             return answer;
         }
-        let after = before.after(before.counter.charged(cost.into()));
+        let amount = before.amount(cost, fit);
+        answer.uncharged = cost - amount;
+        if amount == 0 {
+            return answer;
+        }
+        let after = before.after(before.counter.charged(amount.into()));
         let answer = ModelAnswer {
             remaining: after.remaining(),
             reset_at: after.reset_at(),
@@ -145,7 +167,13 @@ impl ModelKey {
     /// Answers what a take of `cost` would meet, without charging anything.
     #[must_use]
     pub fn peek(&self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
-        self.view(now, limit).answer(cost)
+        self.peek_as(now, cost, ModelFit::Whole, limit)
+    }
+
+    /// The same for a charge that may run into debt.
+    #[must_use]
+    pub fn peek_as(&self, now: u64, cost: u64, fit: ModelFit, limit: &ModelLimit) -> ModelAnswer {
+        self.view(now, limit).answer(cost, fit)
     }
 
     /// Gives back up to `cost`, then answers like a peek of cost one.

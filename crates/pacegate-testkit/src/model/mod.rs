@@ -93,11 +93,38 @@ pub struct ModelAnswer {
     pub delay: Option<u64>,
     /// The place in the queue of an admitted leaky-bucket request.
     pub queue_position: Option<u64>,
+    /// What the bound of the debt kept from being charged.
+    pub uncharged: u64,
 }
 
-/// One link of a chain: the key's name, its limit, and whether the limit is a
-/// shadow that is only watched.
-pub type ModelCharge = (String, ModelLimit, bool);
+/// How much room a charge needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelFit {
+    /// Room for all of it.
+    #[default]
+    Whole,
+    /// Room for one token.
+    Overdraw,
+    /// None.
+    Forced,
+}
+
+/// One link of a chain.
+#[derive(Clone, Debug)]
+pub struct ModelCharge {
+    /// The key's name.
+    pub key: String,
+    /// Its limit.
+    pub limit: ModelLimit,
+    /// How much is taken or given back; nothing looks whether one token would fit.
+    pub cost: u64,
+    /// How much room a take needs.
+    pub fit: ModelFit,
+    /// For a refund, when it was taken.
+    pub taken_at: Option<u64>,
+    /// Whether the limit is only watched.
+    pub shadow: bool,
+}
 
 /// The outcome of an operation on a chain of limits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -81,6 +81,10 @@ impl Counter for SlidingCounter {
         self.room().max(0) / self.ticks.window
     }
 
+    fn room_with_debt(&self) -> i128 {
+        (2 * i128::from(self.limit.quota) - self.current - self.previous).max(self.remaining())
+    }
+
     fn reset_at(&self) -> Option<i128> {
         let window = i128::from(self.limit.window);
         if self.current > 0 {

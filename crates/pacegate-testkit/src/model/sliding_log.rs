@@ -71,6 +71,10 @@ impl Counter for SlidingLog {
         (i128::from(self.limit.quota) - self.used_at(self.moment)).max(0)
     }
 
+    fn room_with_debt(&self) -> i128 {
+        (2 * i128::from(self.limit.quota) - self.used_at(self.moment)).max(0)
+    }
+
     fn reset_at(&self) -> Option<i128> {
         self.entries.last().map(|newest| self.expiry(newest))
     }

@@ -1,7 +1,8 @@
 //! Hand-computed histories of each algorithm, of marks and of chains.
 
 use super::{
-    MODEL_LAST_MOMENT, Model, ModelAlgorithm, ModelAnswer, ModelCharge, ModelKey, ModelLimit, ModelMark,
+    MODEL_LAST_MOMENT, Model, ModelAlgorithm, ModelAnswer, ModelCharge, ModelFit, ModelKey, ModelLimit,
+    ModelMark,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -192,21 +193,51 @@ fn marks_settle_with_hysteresis() {
 fn chains_charge_all_or_none() {
     let charge = |name: &str, quota, shadow| -> ModelCharge {
         let limit = limit(ModelAlgorithm::FixedWindow, quota, quota, 1_000 * quota);
-        (name.to_owned(), limit, shadow)
+        let (cost, fit, taken_at) = (1, ModelFit::Whole, None);
+        ModelCharge { key: name.to_owned(), limit, cost, fit, taken_at, shadow }
+    };
+    let costing = |cost, charges: &[ModelCharge]| -> Vec<ModelCharge> {
+        charges.iter().map(|charge| ModelCharge { cost, ..charge.clone() }).collect()
     };
     let chain = [charge("a", 4, false), charge("b", 8, false), charge("c", 1, true)];
     let mut model = Model::new();
-    let first = model.take(0, 2, &chain);
+    let first = model.take(0, &costing(2, &chain));
     assert!(first.allowed && first.answers[2].never_fits);
     assert_eq!((first.binding, first.answers[2].remaining), (0, 1));
-    let second = model.take(0, 3, &chain);
+    let second = model.take(0, &costing(3, &chain));
     assert_eq!((second.allowed, second.binding), (false, 0));
     assert_eq!((second.answers[1].allowed, second.answers[1].remaining), (true, 6));
-    assert_eq!(model.take(0, 7, &chain).binding, 0);
-    assert_eq!(model.take(0, 9, &chain).binding, 0);
-    assert_eq!(model.take(0, 7, &chain[1..]).binding, 0);
-    assert_eq!(model.refund(0, 1, None, &chain).answers[0].remaining, 3);
+    assert_eq!(model.take(0, &costing(7, &chain)).binding, 0);
+    assert_eq!(model.take(0, &costing(9, &chain)).binding, 0);
+    assert_eq!(model.take(0, &costing(7, &chain[1..])).binding, 0);
+    assert_eq!(model.refund(0, &chain).answers[0].remaining, 3);
     model.reset(&["a".to_owned()]);
-    let last = model.peek(0, 4, &chain);
+    let last = model.peek(0, &costing(4, &chain));
     assert_eq!((last.allowed, last.binding), (true, 1));
+}
+
+#[test]
+fn charges_of_a_chain_have_their_own_costs() {
+    let charge = |name: &str, cost, fit| {
+        let limit = limit(ModelAlgorithm::FixedWindow, 10, 10, 1_000);
+        ModelCharge { key: name.to_owned(), limit, cost, fit, taken_at: None, shadow: false }
+    };
+    let mut model = Model::new();
+    let remaining = |decision: super::ModelDecision| -> Vec<u64> {
+        decision.answers.iter().map(|answer| answer.remaining).collect()
+    };
+    let chain =
+        [charge("a", 4, ModelFit::Whole), charge("b", 7, ModelFit::Whole), charge("c", 0, ModelFit::Whole)];
+    assert_eq!(remaining(model.take(0, &chain)), [6, 3, 10]);
+    assert_eq!(remaining(model.take(0, &chain)), [6, 3, 10], "the second one has no room: none is charged");
+    // One is left where seven are asked for: the rest is debt, up to ten.
+    let late = [charge("a", 25, ModelFit::Overdraw), charge("b", 7, ModelFit::Overdraw)];
+    let decision = model.take(0, &late);
+    assert_eq!(decision.answers.iter().map(|answer| answer.uncharged).collect::<Vec<_>>(), [9, 0]);
+    assert_eq!(remaining(decision), [0, 0]);
+    assert!(!model.take(0, &late).allowed, "nothing is left");
+    let forced = model.take(0, &[charge("a", 5, ModelFit::Forced), charge("b", 5, ModelFit::Forced)]);
+    assert!(forced.allowed);
+    assert_eq!((forced.answers[0].uncharged, forced.answers[1].uncharged), (5, 0));
+    assert_eq!(remaining(model.peek(1_000, &chain)), [10, 10, 10], "debt ends with its window");
 }

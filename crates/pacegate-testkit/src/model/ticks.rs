@@ -58,6 +58,14 @@ pub(super) fn carried_over(used: i128, quota: u64, ticks: &Ticks) -> i128 {
     (used * unit).min(EXACT - 1) * divisor
 }
 
+/// How many whole tokens a charge that needs no room may take on top of `level`, until twice the burst is in use. Levels stay below 2^53 in
+/// the coarser unit, which leaves less for the largest limits.
+pub(super) fn room_with_debt(level: i128, limit: &ModelLimit, ticks: &Ticks) -> i128 {
+    let divisor = common_divisor(limit.quota.into(), ticks.window);
+    let most = (2 * i128::from(limit.burst) * ticks.window).min((EXACT - 1) * divisor);
+    (most - level).max(0) / ticks.window
+}
+
 /// The tick at which a count under an older limit goes on: that of `now`, or the
 /// one `last_seen` unless it begins more than a window later.
 pub(super) fn later_tick(ticks: &Ticks, limit: &ModelLimit, now: i128, last_seen: i128) -> i128 {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pacegate_core::Timestamp;
-use pacegate_store::{ApplyFuture, Command, Store};
+use pacegate_store::{ApplyFuture, BatchFuture, Command, Store};
 
 /// A store that keeps its server running for as long as it is used itself.
 pub struct Served<S, T> {
@@ -24,8 +24,12 @@ impl<S: Store, T> Served<S, T> {
 }
 
 impl<S: Store, T: Send + Sync> Store for Served<S, T> {
-    fn apply<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> ApplyFuture<'a> {
-        self.store.apply(commands, now)
+    fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
+        self.store.apply(command, now)
+    }
+
+    fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
+        self.store.apply_batch(commands, now)
     }
 
     fn piece(&self, commands: &[Command<'_>]) -> usize {

@@ -33,15 +33,21 @@ impl Values {
         start..self.text.len()
     }
 
-    /// One item per enforced limit, in whole seconds: `"name";q=100;w=60`
+    /// One item per enforced limit, in whole seconds: `"name";q=100;w=60`, with `qu="tokens"` for a unit other than requests.
     pub(super) fn policies(&mut self, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
         for place in enforced(decision) {
-            let limit = &decision.limits()[place].limit;
+            let (limit, unit) = (&decision.limits()[place].limit, &decision.limits()[place].unit);
             self.name(decision, place, start);
             // A burst above the quota is the same rate over a longer window, so that the remainder never exceeds the quota sent.
             self.push(";q=");
             self.integer(u64::from(limit.capacity()));
+            if let Some(unit) = unit {
+                // A unit is a word of letters, digits, `_` and `-`: nothing to escape.
+                self.push(";qu=\"");
+                self.push(unit);
+                self.push("\"");
+            }
             self.push(";w=");
             self.integer(limit.refill_secs_ceil());
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Limit};
+use pacegate_core::{Algorithm, Cost, Limit};
 use pacegate_memory::MemoryOptions;
 
 use super::descriptors::read_descriptors;
@@ -19,7 +19,8 @@ use super::{
 };
 use crate::endpoint::{EncodedSlashes, PathOptions, Pattern};
 use crate::identity::{self, InvalidIdentity};
-use crate::rule::{Mode, PLAN_LIMITS_MAX, PlanLimits, Rule, Scope};
+use crate::methods::Methods;
+use crate::rule::{Mode, PLAN_LIMITS_MAX, PlanLimit, PlanLimits, Rule, Scope};
 
 /// What a rule can do when its limit is exceeded, by its name.
 pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
@@ -131,8 +132,8 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             } else if items.len() > PLAN_LIMITS_MAX {
                 mistakes.add(&place, &path, format!("can have at most {PLAN_LIMITS_MAX} limits"));
             }
-            let limits: Vec<Limit> =
-                items.into_iter().filter_map(|item| read_limit_alone(item, mistakes)).collect();
+            let limits: Vec<PlanLimit> =
+                items.into_iter().filter_map(|item| read_plan_limit(item, mistakes)).collect();
             if let Some(limit) = PlanLimits::duplicate(&limits) {
                 let message = format!("has two {} limits over {:?}", limit.algorithm(), limit.window());
                 mistakes.add(&place, &path, message);
@@ -298,6 +299,26 @@ pub(super) fn bounded(field: &Field, min: u64, max: u64, mistakes: &mut Mistakes
     None
 }
 
+fn read_plan_limit(field: Field, mistakes: &mut Mistakes) -> Option<PlanLimit> {
+    let mut fields = Fields::new(field, mistakes)?;
+    let unit = fields.take_filled("unit", mistakes);
+    let cost = fields.take_filled("cost", mistakes);
+    let limit = read_limit(&mut fields, mistakes);
+    let unit = unit.and_then(|field| read_unit(&field, mistakes));
+    let cost = cost.and_then(|field| read_cost(&field, mistakes));
+    fields.finish(mistakes);
+    Some(PlanLimit { limit: limit?, unit, cost })
+}
+
+fn read_unit(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
+    read_as(field, mistakes, |unit| identity::check_unit(unit).map(|()| unit.to_owned()))
+}
+
+fn read_cost(field: &Field, mistakes: &mut Mistakes) -> Option<Cost> {
+    let cost = bounded(field, 1, Cost::MAX.get().into(), mistakes)?;
+    Cost::try_new(cost as u64).ok()
+}
+
 fn read_limit_alone(field: Field, mistakes: &mut Mistakes) -> Option<Limit> {
     let mut fields = Fields::new(field, mistakes)?;
     let limit = read_limit(&mut fields, mistakes);
@@ -365,11 +386,16 @@ fn read_rule(field: Field, ipv6_prefix: u8, mistakes: &mut Mistakes) -> Option<R
     let tier = fields.take_filled("tier", mistakes);
     let endpoint = fields.take_filled("endpoint", mistakes);
     let method = fields.take_filled("method", mistakes);
+    let methods = fields.take_filled("methods", mistakes);
+    let unlimited = fields.take("unlimited").and_then(|field| field.flag(mistakes)).unwrap_or_default();
+    let unit = fields.take_filled("unit", mistakes);
+    let cost = fields.take_filled("cost", mistakes);
+    let overdraw = fields.take("overdraw").and_then(|field| field.flag(mistakes)).unwrap_or_default();
     let mode = fields.take_filled("mode", mistakes);
     let scope = fields.take_filled("counter", mistakes);
     let store = fields.take_filled("store", mistakes);
     let on_store_error = fields.take_filled("on_store_error", mistakes);
-    let limit = read_limit(&mut fields, mistakes);
+    let limit = if unlimited { Some(Limit::largest()) } else { read_limit(&mut fields, mistakes) };
 
     let name = name.and_then(|field| {
         let name = field.text(mistakes)?;
@@ -385,8 +411,9 @@ fn read_rule(field: Field, ipv6_prefix: u8, mistakes: &mut Mistakes) -> Option<R
     let tier = tier.and_then(|field| {
         read_as(&field, mistakes, |tier| identity::check_tier(tier).map(|()| tier.to_owned()))
     });
-    let method = method
-        .and_then(|field| read_as(&field, mistakes, |method| identity::method(method).map(Cow::into_owned)));
+    let methods = read_methods(method, methods, mistakes);
+    let unit = unit.and_then(|field| read_unit(&field, mistakes));
+    let cost = cost.and_then(|field| read_cost(&field, mistakes));
     let endpoint = match endpoint {
         None => Some(Pattern::all()),
         Some(field) => field.text(mistakes).and_then(|text| {
@@ -406,13 +433,30 @@ fn read_rule(field: Field, ipv6_prefix: u8, mistakes: &mut Mistakes) -> Option<R
         identifier,
         tier,
         endpoint: endpoint?,
-        method,
+        methods,
         limit: limit?,
+        unlimited,
+        unit,
+        cost,
+        overdraw,
         mode: mode?,
         scope: scope?,
         store,
         on_store_error,
     })
+}
+
+/// `method` for one, `methods` for several.
+fn read_methods(method: Option<Field>, methods: Option<Field>, mistakes: &mut Mistakes) -> Methods {
+    if let (Some(_), Some(list)) = (&method, &methods) {
+        mistakes.add(&list.node.place, &list.path, "use either method or methods");
+    }
+    let items = methods.into_iter().flat_map(|field| field.list(mistakes)).collect::<Vec<_>>();
+    let canonical = |text: &str| identity::method(text).map(Cow::into_owned);
+    let names: Vec<String> =
+        method.iter().chain(&items).filter_map(|field| read_as(field, mistakes, canonical)).collect();
+    // What is wrong with a name is reported already.
+    Methods::try_new(names.iter().map(String::as_str)).unwrap_or_default()
 }
 
 /// A text as `canonical` writes it.

@@ -7,8 +7,8 @@ use pacegate_core::{Answer, Answers, Cost, Timestamp};
 use smallvec::SmallVec;
 
 use super::Allowance;
-use super::counted::{Tally, Terms};
 use super::set::{Allows, Match, path_identifier};
+use super::tally::{Tally, Terms};
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::endpoint::{Endpoint, PathOptions};
@@ -182,8 +182,7 @@ impl Limiter {
     /// A descriptor that no descriptor rule is for is held against the ordinary rules: its entries `path` (or `endpoint`) and `method` say where,
     /// every other one is a dimension and an identifier. One that nothing is for is allowed; the default limit is not for descriptors.
     ///
-    /// Descriptors that take the same amount are decided in one atomic step. Different amounts are taken one after the other and given back when a
-    /// later one is denied: no request is admitted too much, but one at the same moment may be denied for what is about to be given back.
+    /// Descriptors whose counters are in one store, and in a Redis Cluster in one slot, are decided in one atomic step.
     ///
     /// # Errors
     /// [`CheckError::Store`] when a store could not decide. There are no others: values may have any length and any characters.
@@ -326,11 +325,19 @@ impl Found {
         }
         let mut check = Check::of(identities).profile(descriptor.profile);
         check.method = method.filter(|method| !method.is_empty());
-        for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_ref()) {
+        let mut unlimited = false;
+        for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_ref(), &mut unlimited) {
             self.matched = true;
             let endpoint = endpoint.as_ref().map_or("/", Endpoint::counted);
-            let identifier = identifier.to_owned();
-            self.limits.push(tally.add(limit, identifier, endpoint, descriptor.hits, descriptor.terms()));
+            let hits = match (descriptor.hits, limit.cost) {
+                (Hits::Take(_), Some(cost)) => Hits::Take(cost),
+                (hits, _) => hits,
+            };
+            let terms = Terms { overdraw: limit.overdraw, ..descriptor.terms() };
+            self.limits.push(tally.add(limit, identifier.to_owned(), endpoint, hits, terms));
+        }
+        if unlimited {
+            (self.matched, self.unlimited) = (true, true);
         }
     }
 }

@@ -10,7 +10,7 @@ use super::conditions::Conditions;
 use super::tree::Tree;
 use super::{Allowance, DescriptorRule, Selector};
 use crate::error::InvalidRules;
-use crate::rule::{Mode, NamedLimit, Why, distinction};
+use crate::rule::{LimitSource, Mode, NamedLimit, distinction};
 use crate::ruleset::Map;
 use crate::stores::Stores;
 
@@ -143,7 +143,10 @@ impl DescriptorSet {
             name: "ad-hoc".into(),
             limit,
             mode: Mode::Enforce,
-            why: Why::AdHoc,
+            why: LimitSource::AdHoc,
+            unit: None,
+            cost: None,
+            overdraw: false,
             counter: path_counter(&limit, entries.iter().map(|(key, _)| *key)).with_origin(origin),
             store: 0,
             on_store_error,
@@ -157,7 +160,7 @@ impl CompiledDescriptor {
         let display_name = rule.display_name();
         let store = match &rule.store {
             None => 0,
-            Some(store) => stores.place(store).ok_or_else(|| InvalidRules::UnknownStore {
+            Some(store) => stores.index(store).ok_or_else(|| InvalidRules::UnknownStore {
                 rule: display_name.clone(),
                 store: store.clone(),
             })?,
@@ -181,7 +184,10 @@ impl CompiledDescriptor {
                     name: display_name.as_str().into(),
                     limit: *limit,
                     mode: rule.mode,
-                    why: Why::Descriptor,
+                    why: LimitSource::Descriptor,
+                    unit: None,
+                    cost: None,
+                    overdraw: rule.overdraw,
                     counter,
                     store,
                     on_store_error: rule.on_store_error.unwrap_or(otherwise),

@@ -1,18 +1,12 @@
-//! The limits that the parts of one request count in (its descriptors, or the checks of a chain), asked in as few steps as their costs allow.
+//! What one request charges: the limits of its descriptors, or of the checks of a chain, as one command.
 //!
-//! A command has one cost for all its charges. Where parts of one request take different amounts, each amount is a step of its own; when a
-//! later step denies, or the caller stops waiting, the earlier ones are given back exactly. A crash in between can only leave too little, never
-//! admit too much.
-//!
-//! A charge that is larger than what is left takes what is left where the rule says so (`overdraw`), and where a descriptor asks for more than
-//! the limit can ever hold. A command charges its cost or nothing, so what is left is read first and then taken. Other requests may come in
-//! between: then less is read and taken, never more than there is.
+//! Takes and looks are one atomic step wherever one store can hold them; hits that are given back are a second one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Answer, Cost, Decision, Timestamp};
-use pacegate_store::{Action, Caller, Charge, Command, Outcome, StoreError, detachable};
+use pacegate_core::{Answer, Cost, Fit, Reason};
+use pacegate_store::{Action, Charge, Command, Outcome, StoreError};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -20,50 +14,40 @@ use super::check::Hits;
 use crate::error::CheckError;
 use crate::resolved::charge;
 use crate::rule::NamedLimit;
-use crate::stores::Stores;
+use crate::stores::{Group, Stores};
 
-/// How often what is left is read and taken, while other requests take it at the same time.
-const LOWERED_MAX: u32 = 8;
-
-/// A limit that descriptors of a request count in, and what they do with it together.
+/// A counter that parts of a request share, and what they do to it together.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) limit: Arc<NamedLimit>,
     identifier: String,
     endpoint: String,
     hits: Hits,
-    /// The most that one of the descriptors takes.
+    /// The most that one of the parts takes.
     largest: Cost,
     pub(crate) terms: Terms,
     pub(crate) answer: Option<Answer>,
 }
 
-/// What hits may do to a limit beside the usual.
+/// What hits may do to a counter beside the usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Whether a request for more than is left takes what is left, and passes.
+    /// Whether a charge is admitted while at least 1 is left, and the rest becomes debt.
     pub(crate) overdraw: bool,
     /// Whether hits may be given back. Where they may not, a give-back only looks.
     pub(crate) refund: bool,
 }
 
-/// All limits of a request.
+/// All counters of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counted: Vec<Counted>,
-    /// Whether more than a limit can ever hold takes what is left of it.
-    drains: bool,
-    /// How long each step may take, where all of them together have only so long.
-    step_timeout: Option<Duration>,
-    /// When all of them must be over: a step that has to wait for a timer takes longer than its part.
-    until: Option<Instant>,
+    /// Whether a cost above the capacity of a limit is the report of something that happened already: it is denied and charged.
+    counts_late_charges: bool,
 }
 
-/// What is asked in one step: places of limits, and one cost for all of them.
-struct Step {
-    cost: Cost,
-    members: SmallVec<[usize; 4]>,
-}
+/// Indices of counters.
+type Members = SmallVec<[usize; 4]>;
 
 impl Counted {
     fn same_counter(&self, other: &Self) -> bool {
@@ -81,27 +65,27 @@ impl Counted {
             && self.terms == other.terms
     }
 
-    fn takes(&self) -> bool {
-        matches!(self.hits, Hits::Take(_))
-    }
-
     pub(crate) fn gives_back(&self) -> bool {
         matches!(self.hits, Hits::GiveBack(_))
     }
 
-    /// The answer to a take that has no room.
-    fn denied(&self) -> Option<Answer> {
-        self.answer.filter(|answer| self.takes() && !answer.allowed)
+    fn charge(&self, fit: Fit) -> Charge<'_> {
+        let cost = match self.hits {
+            Hits::Take(cost) | Hits::GiveBack(cost) => cost,
+            Hits::Look => Cost::ZERO,
+        };
+        let fit = if self.terms.overdraw && fit == Fit::Whole { Fit::Overdraw } else { fit };
+        Charge { fit, ..charge(&self.limit, &self.identifier, &self.endpoint, cost) }
     }
 }
 
 impl Tally {
-    /// The limits of a request's descriptors: costs may come after what they are for.
+    /// The counters of a request's descriptors, whose costs may be reported late.
     pub(crate) fn of_descriptors() -> Self {
-        Self { drains: true, ..Self::default() }
+        Self { counts_late_charges: true, ..Self::default() }
     }
 
-    /// Counts `hits` in a limit, together with those of other descriptors that share its counter; says where the answer will be.
+    /// Adds `hits` to a counter, together with those of other parts that share it; returns the index of the answer.
     pub(crate) fn add(
         &mut self,
         limit: Arc<NamedLimit>,
@@ -113,11 +97,11 @@ impl Tally {
         let (endpoint, largest) = (endpoint.to_owned(), hits.cost());
         let new = Counted { limit, identifier, endpoint, hits, largest, terms, answer: None };
         match self.counted.iter().position(|counted| counted.joins(&new)) {
-            Some(place) => {
-                let counted = &mut self.counted[place];
+            Some(index) => {
+                let counted = &mut self.counted[index];
                 counted.hits = counted.hits.and(hits);
                 counted.largest = counted.largest.max(largest);
-                place
+                index
             }
             None => {
                 self.counted.push(new);
@@ -126,39 +110,36 @@ impl Tally {
         }
     }
 
-    /// Takes, looks and gives back. Nothing is given back when something denies, or when the request is `banned` already, and nothing is taken
-    /// except from limits that can never hold what was asked for.
+    /// Takes, looks and gives back; returns whether the request is admitted. A request that is denied, or `banned` already, takes and gives
+    /// back nothing, except that costs which are reported late are charged.
     pub(crate) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
-        let looks = self.steps(|counted| counted.hits == Hits::Look);
-        let takes = self.steps(Counted::takes);
-        let refunds = self.steps(|counted| counted.gives_back() && counted.terms.refund);
-        let refused = self.steps(|counted| counted.gives_back() && !counted.terms.refund);
         let until = stores.budget.map(|budget| Instant::now() + budget);
-        self.divide_time(until, looks.len() + takes.len() + refunds.len() + refused.len());
-        let mut allowed = self.look(stores, &looks).await? && !banned;
-        if allowed {
-            allowed = self.take(stores, takes).await?;
-            for _ in 0..LOWERED_MAX {
-                if allowed || !has_time(stores, until) || !self.lower_overdrawn() {
-                    break;
-                }
-                let takes = self.steps(Counted::takes);
-                self.divide_time(until, takes.len() + refunds.len() + refused.len());
-                allowed = self.take(stores, takes).await?;
-            }
+        let takes = self.members(|counted| !counted.gives_back());
+        let given_back = self.members(|counted| counted.gives_back() && counted.terms.refund);
+        let looked_at = self.members(|counted| counted.gives_back() && !counted.terms.refund);
+        let late = self.members(|counted| self.is_late(counted));
+        let is_enforced = |index: &usize| !self.counted[*index].limit.is_shadow();
+        let steps = [&given_back, &looked_at].iter().filter(|members| !members.is_empty()).count();
+        let allowed = if banned {
+            self.ask(stores, Action::peek(), &takes, Time::new(until, steps + 1)).await?;
+            false
+        } else if late.iter().any(is_enforced) {
+            let others: Members = takes.into_iter().filter(|index| !late.contains(index)).collect();
+            self.ask(stores, Action::peek(), &others, Time::new(until, steps + 2)).await?;
+            self.ask(stores, Action::take(), &late, Time::new(until, steps + 1)).await?;
+            false
         } else {
-            self.look(stores, &takes).await?;
-        }
+            self.ask(stores, Action::take(), &takes, Time::new(until, steps + 1)).await?
+        };
         if !banned {
-            self.drain(stores, allowed, until).await;
+            self.deny_late(&late);
         }
-        let refund = if allowed { Action::Refund { taken_at: None } } else { Action::peek() };
-        let refunds = refunds.iter().map(|step| (step, refund));
-        for (step, action) in refunds.chain(refused.iter().map(|step| (step, Action::peek()))) {
-            self.ask(stores, step, action).await?;
-            for member in &step.members {
-                // A give-back is not denied: there is nothing that could be taken.
-                if let Some(answer) = &mut self.counted[*member].answer {
+        let refund = if allowed { Action::Refund } else { Action::peek() };
+        for (action, members) in [(refund, given_back), (Action::peek(), looked_at)] {
+            self.ask(stores, action, &members, Time::new(until, steps)).await?;
+            for index in members {
+                // A give-back is never denied: nothing would be taken.
+                if let Some(answer) = &mut self.counted[index].answer {
                     (answer.allowed, answer.retry_at) = (true, None);
                     answer.reason = answer.reason.filter(|_| answer.degraded);
                 }
@@ -167,187 +148,97 @@ impl Tally {
         Ok(allowed)
     }
 
-    /// The largest costs first: they are the likeliest to be denied, and then nothing has to be given back.
-    fn steps(&self, wanted: impl Fn(&Counted) -> bool) -> Vec<Step> {
-        let mut steps: Vec<Step> = Vec::new();
-        for (place, counted) in self.counted.iter().enumerate().filter(|(_, counted)| wanted(counted)) {
-            let cost = counted.hits.cost();
-            // The keys of one command differ from one another.
-            let fits = |step: &&mut Step| {
-                let met = |member: &usize| self.counted[*member].same_counter(counted);
-                step.cost == cost && !step.members.iter().any(met)
-            };
-            match steps.iter_mut().find(fits) {
-                Some(step) => step.members.push(place),
-                None => steps.push(Step { cost, members: SmallVec::from_elem(place, 1) }),
-            }
-        }
-        steps.sort_by_key(|step| std::cmp::Reverse(step.cost));
-        steps
+    fn members(&self, wanted: impl Fn(&Counted) -> bool) -> Members {
+        (0..self.counted.len()).filter(|index| wanted(&self.counted[*index])).collect()
     }
 
-    /// Divides the time that is left among steps to come.
-    fn divide_time(&mut self, until: Option<Instant>, steps: usize) {
-        self.until = until;
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        self.step_timeout = left.map(|left| left / u32::try_from(steps.max(1)).unwrap_or(u32::MAX));
+    /// Whether the cost can only be the report of something that happened already, because it never fits.
+    fn is_late(&self, counted: &Counted) -> bool {
+        self.counts_late_charges
+            && !counted.terms.overdraw
+            && matches!(counted.hits, Hits::Take(_))
+            && counted.largest.get() > counted.limit.limit.capacity()
     }
 
-    /// Has every limit that denies and may be overdrawn take what is left of it. False when another one denies, or nothing is left: then
-    /// the request is denied.
-    fn lower_overdrawn(&mut self) -> bool {
-        let mut lowered = false;
-        for counted in &mut self.counted {
-            let Some(denied) = counted.denied().filter(|denied| !denied.shadow) else { continue };
-            let left = denied.remaining.map(|left| Cost::try_new(left.into()));
-            match left {
-                Some(Ok(left)) if counted.terms.overdraw && left < counted.hits.cost() => {
-                    (counted.hits, lowered) = (Hits::Take(left), true);
-                }
-                _ => return false,
-            }
-        }
-        lowered
-    }
-
-    /// Takes what is left of limits that can never hold what was asked for, and of those that may be overdrawn and only watch. Their answers
-    /// stay what they were, with the numbers of now.
-    async fn drain(&mut self, stores: &Stores, allowed: bool, until: Option<Instant>) {
-        for member in 0..self.counted.len() {
-            let counted = &self.counted[member];
-            let Some(denied) = counted.denied() else { continue };
-            let never_fits = self.drains && counted.largest.get() > counted.limit.limit.capacity();
-            let overdrawn = counted.terms.overdraw && allowed;
-            if !never_fits && !overdrawn {
-                continue;
-            }
-            for _ in 0..LOWERED_MAX {
-                let left = self.counted[member].answer.and_then(|answer| answer.remaining);
-                let Some(Ok(cost)) = left.map(|left| Cost::try_new(left.into())) else { break };
-                if !has_time(stores, until) {
-                    break;
-                }
-                self.divide_time(until, 1);
-                let step = Step { cost, members: SmallVec::from_elem(member, 1) };
-                // What cannot be taken is not: the request is answered all the same.
-                let Ok(_) = self.ask(stores, &step, Action::take()).await else { break };
-                if self.counted[member].answer.is_some_and(|answer| answer.allowed) {
-                    break;
-                }
-            }
-            if let Some(answer) = &mut self.counted[member].answer {
-                (answer.allowed, answer.reason, answer.retry_at) = (false, denied.reason, denied.retry_at);
-            }
-        }
-    }
-
-    async fn take(&mut self, stores: &Stores, mut steps: Vec<Step>) -> Result<bool, CheckError> {
-        if steps.len() < 2 {
-            let Some(step) = steps.pop() else { return Ok(true) };
-            return Ok(self.ask(stores, &step, Action::take()).await?.allowed);
-        }
-        // What several steps took is given back even if the caller stops waiting in between.
-        let (mut tally, stores) = (std::mem::take(self), stores.clone());
-        let work = detachable(|caller| async move {
-            let allowed = tally.take_in_steps(&stores, &steps, &caller).await;
-            (tally, allowed)
-        });
-        let (tally, allowed) = work.await;
-        *self = tally;
-        allowed
-    }
-
-    async fn take_in_steps(
-        &mut self,
-        stores: &Stores,
-        steps: &[Step],
-        caller: &Caller,
-    ) -> Result<bool, CheckError> {
-        for (index, step) in steps.iter().enumerate() {
-            let outcome = self.ask(stores, step, Action::take()).await;
-            if let Ok(decision) = &outcome
-                && decision.allowed
-            {
-                if caller.is_gone() {
-                    // An admission that cannot be delivered is undone, without the caller's budget.
-                    (self.step_timeout, self.until) = (None, None);
-                    self.give_back_all(stores, &steps[..=index]).await;
-                    return Ok(false);
-                }
-                continue;
-            }
-            self.give_back_all(stores, &steps[..index]).await;
-            outcome?;
-            self.look(stores, &steps[..index]).await?;
-            self.look(stores, &steps[index + 1..]).await?;
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
-    async fn look(&mut self, stores: &Stores, steps: &[Step]) -> Result<bool, CheckError> {
-        let mut allowed = true;
-        for step in steps {
-            allowed &= self.ask(stores, step, Action::peek()).await?.allowed;
-        }
-        Ok(allowed)
-    }
-
-    async fn give_back_all(&mut self, stores: &Stores, steps: &[Step]) {
-        for step in steps {
-            self.give_back(stores, step).await;
-        }
-    }
-
-    /// Undoes a step. What cannot be given back stays charged: too little is left, never too much.
-    async fn give_back(&mut self, stores: &Stores, step: &Step) {
-        let mut charged: SmallVec<[(Timestamp, usize); 4]> = SmallVec::new();
-        for member in &step.members {
-            if let Some(answer) = &self.counted[*member].answer
-                && answer.allowed
+    /// Late charges are counted like forced ones, and answered like the costs that they are.
+    fn deny_late(&mut self, late: &[usize]) {
+        for index in late {
+            if let Some(answer) = &mut self.counted[*index].answer
                 && !answer.degraded
             {
-                let limit = &self.counted[*member].limit.limit;
-                charged.extend(answer.at.map(|at| (answer.refund_at(limit, step.cost, at), *member)));
+                (answer.allowed, answer.retry_at) = (false, None);
+                answer.reason = Some(Reason::CostExceedsLimit);
             }
-        }
-        charged.sort_unstable();
-        // Limits that are kept apart were charged by different clocks.
-        for together in charged.chunk_by(|a, b| a.0 == b.0) {
-            let members = together.iter().map(|(_, member)| *member).collect();
-            let action = Action::Refund { taken_at: Some(together[0].0) };
-            let _ = self.ask(stores, &Step { cost: step.cost, members }, action).await;
         }
     }
 
+    /// Asks about the members in one command, and keeps their answers; returns whether it was allowed.
     async fn ask(
         &mut self,
         stores: &Stores,
-        step: &Step,
         action: Action<'_>,
-    ) -> Result<Decision, CheckError> {
-        let members = || step.members.iter().map(|member| &self.counted[*member]);
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            members().map(|counted| charge(&counted.limit, &counted.identifier, &counted.endpoint)).collect();
-        let places: SmallVec<[usize; 4]> = members().map(|counted| counted.limit.store).collect();
-        let command = Command { action, charges: &charges, cost: step.cost };
-        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        let at_most = self.step_timeout.unwrap_or(Duration::MAX).min(left.unwrap_or(Duration::MAX));
-        let Outcome::Decided(decision) = stores.apply_within(&command, &places, at_most).await? else {
+        members: &[usize],
+        time: Time,
+    ) -> Result<bool, CheckError> {
+        if members.is_empty() {
+            return Ok(true);
+        }
+        let counted = || members.iter().map(|index| &self.counted[*index]);
+        let takes = matches!(action, Action::Take { .. });
+        let charges: SmallVec<[Charge<'_>; 4]> = counted()
+            .map(|counted| {
+                counted.charge(if takes && self.is_late(counted) { Fit::Forced } else { Fit::Whole })
+            })
+            .collect();
+        let command = Command { action, charges: &charges };
+        let Outcome::Decided(decision) =
+            stores.apply_groups(&command, &self.groups(members), time.left()).await?
+        else {
             return Err(StoreError::unanswered().into());
         };
         drop(charges);
-        for (member, answer) in step.members.iter().zip(&decision.answers) {
+        for (index, answer) in members.iter().zip(&decision.answers) {
             let mut answer = *answer;
             answer.at = answer.at.or(Some(decision.at));
-            self.counted[*member].answer = Some(answer);
+            self.counted[*index].answer = Some(answer);
         }
-        Ok(decision)
+        Ok(decision.allowed)
+    }
+
+    /// What can be asked in one step: the charges of one store, as long as their keys differ.
+    fn groups(&self, members: &[usize]) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        for (charge, index) in members.iter().enumerate() {
+            let counted = &self.counted[*index];
+            let store = counted.limit.store;
+            let meets = |other: &usize| self.counted[members[*other]].same_counter(counted);
+            let fits = |group: &&mut Group| group.store == store && !group.charges.iter().any(meets);
+            match groups.iter_mut().find(fits) {
+                Some(group) => group.charges.push(charge),
+                None => groups.push(Group { store, charges: SmallVec::from_elem(charge, 1) }),
+            }
+        }
+        // The order in which all callers charge.
+        groups.sort_by_key(|group| group.store);
+        groups
     }
 }
 
-/// Whether another attempt can be answered in time: one that is cut short would look like a store that fails.
-fn has_time(stores: &Stores, until: Option<Instant>) -> bool {
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    left.zip(stores.budget).is_none_or(|(left, budget)| left >= budget / 2)
+/// The time that all steps of a request have together, and how many are to come.
+#[derive(Clone, Copy)]
+struct Time {
+    until: Option<Instant>,
+    steps: usize,
+}
+
+impl Time {
+    fn new(until: Option<Instant>, steps: usize) -> Self {
+        Self { until, steps: steps.max(1) }
+    }
+
+    /// What is left for the next step.
+    fn left(self) -> Duration {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(Duration::MAX, |left| left / u32::try_from(self.steps).unwrap_or(u32::MAX))
+    }
 }

@@ -81,6 +81,7 @@ impl LimitResponse<'_> {
         let Self {
             rule,
             dimension,
+            unit,
             allowed,
             limit,
             remaining,
@@ -93,10 +94,12 @@ impl LimitResponse<'_> {
             retry_after_ms,
             shadow,
             degraded,
+            uncharged,
         } = self;
         let mut object = Object::begin(bytes);
         object.put("rule", rule)?;
         object.put("dimension", dimension)?;
+        object.put_some("unit", unit.as_ref())?;
         object.put("allowed", allowed)?;
         object.put("limit", limit)?;
         object.put("remaining", remaining)?;
@@ -110,6 +113,7 @@ impl LimitResponse<'_> {
         object.put_some("retry_after_ms", retry_after_ms.as_ref())?;
         object.put_some("shadow", shadow.then_some(&true))?;
         object.put_some("degraded", degraded.then_some(&true))?;
+        object.put_some("uncharged", Some(uncharged).filter(|uncharged| **uncharged > 0))?;
         object.end();
         Ok(())
     }

@@ -6,12 +6,12 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::{Limit, PLAN_LIMITS_MAX};
+use pacegate::{PLAN_LIMITS_MAX, PlanLimit, identity};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
-use super::rule_wire::{CATALOG, read_limit};
+use super::rule_wire::{CATALOG, read_cost, read_limit};
 use super::{Managed, PathParts, empty, path_part, rfc3339, unchanged, with_etag};
 use crate::ad_hoc::{SLIDING_WINDOW, is_sliding_window};
 use crate::app::Shared;
@@ -49,6 +49,12 @@ struct LimitRequest {
     window_seconds: Option<Number>,
     #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
+    /// What it counts; `requests` unless given.
+    #[schema(value_type = Option<value::UnitName>)]
+    unit: Option<String>,
+    /// What each request takes, instead of the cost that a check names.
+    #[schema(value_type = Option<value::CostNumber>)]
+    cost: Option<u64>,
 }
 
 const FIELDS: [(&str, Kind); 5] = [
@@ -58,11 +64,13 @@ const FIELDS: [(&str, Kind); 5] = [
     ("source", Kind::Text),
     ("updated_at", Kind::Text),
 ];
-const LIMIT_FIELDS: [(&str, Kind); 4] = [
+const LIMIT_FIELDS: [(&str, Kind); 6] = [
     ("algorithm", Kind::Text),
     ("limit", Kind::Count),
     ("window_seconds", Kind::Number),
     ("burst_capacity", Kind::Count),
+    ("unit", Kind::Text),
+    ("cost", Kind::Count),
 ];
 
 /// A plan as it is shown.
@@ -70,7 +78,7 @@ const LIMIT_FIELDS: [(&str, Kind); 4] = [
 #[schema(as = Plan)]
 struct PlanResponse<'a> {
     name: &'a str,
-    limits: Vec<LimitResponse>,
+    limits: Vec<LimitResponse<'a>>,
     #[schema(value_type = value::SourceName)]
     source: &'static str,
     version: i64,
@@ -82,7 +90,7 @@ struct PlanResponse<'a> {
 /// A limit of a plan.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PlanLimit)]
-struct LimitResponse {
+struct LimitResponse<'a> {
     #[schema(value_type = value::AlgorithmName)]
     algorithm: &'static str,
     limit: u32,
@@ -92,15 +100,23 @@ struct LimitResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     burst_capacity: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unit: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    cost: Option<u32>,
 }
 
 impl<'a> PlanResponse<'a> {
-    fn new(name: &'a str, limits: &[Limit]) -> Self {
-        let limits = limits.iter().map(|limit| LimitResponse {
+    fn new(name: &'a str, limits: &'a [PlanLimit]) -> Self {
+        let limits = limits.iter().map(|PlanLimit { limit, unit, cost }| LimitResponse {
             algorithm: limit.algorithm().name(),
             limit: limit.quota(),
             window_seconds: limit.window(),
             burst_capacity: burst(limit),
+            unit: unit.as_deref(),
+            cost: cost.map(|cost| cost.get()),
         });
         Self { name, limits: limits.collect(), source: "file", version: 1, updated_at: None }
     }
@@ -198,9 +214,9 @@ pub(crate) async fn put(
             ApiError::field(error.code, &format!("limits[{place}].{field}"), reason)
         })
     });
-    let limits = limits.collect::<Result<Vec<Limit>, ApiError>>()?;
+    let limits = limits.collect::<Result<Vec<PlanLimit>, ApiError>>()?;
     not_of_file(&managed.live.sources(), &name)?;
-    if let Err(error) = pacegate::Limiter::builder().plan(&name, limits.iter().copied()).build() {
+    if let Err(error) = pacegate::Limiter::builder().plan(&name, limits.iter().cloned()).build() {
         return Err(ApiError::input("limits", error.to_string()));
     }
     unchanged("name", request.name.as_deref(), &name)?;
@@ -249,12 +265,17 @@ pub(crate) async fn delete(
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
-fn read_plan_limit(value: &serde_json::Value) -> Result<Limit, ApiError> {
+fn read_plan_limit(value: &serde_json::Value) -> Result<PlanLimit, ApiError> {
     let text = value.to_string();
     let request: LimitRequest = read_object(text.as_bytes(), &LIMIT_FIELDS)?;
     let algorithm = request.algorithm.ok_or_else(|| ApiError::input("algorithm", "is missing"))?;
     let algorithm = parse_strategy("algorithm", &algorithm)?;
-    read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)
+    let limit =
+        read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)?;
+    if let Some(Err(invalid)) = request.unit.as_deref().map(identity::check_unit) {
+        return Err(ApiError::input("unit", invalid.reason()));
+    }
+    Ok(PlanLimit { limit, unit: request.unit, cost: read_cost(request.cost)? })
 }
 
 fn not_of_file(current: &Sources, name: &str) -> Result<(), ApiError> {

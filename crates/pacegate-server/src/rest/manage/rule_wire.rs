@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, FailureMode, Limit, Limiter, Mode, Pattern, Rule, Scope};
+use pacegate::{Algorithm, Cost, FailureMode, Limit, Limiter, Methods, Mode, Pattern, Rule, Scope};
 use pacegate_catalog::StoredRule;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -34,16 +34,31 @@ pub(super) struct RuleRequest {
     /// `*` unless given.
     #[schema(value_type = Option<value::EndpointPattern>)]
     endpoint_pattern: Option<String>,
+    /// For one method only.
     #[schema(value_type = Option<value::MethodName>)]
     method: Option<String>,
-    #[schema(value_type = value::Quota, required = true)]
+    /// For several methods only, instead of `method`.
+    #[schema(value_type = Option<Vec<value::MethodName>>)]
+    methods: Option<Vec<String>>,
+    /// This, `window_seconds` and `algorithm` are required unless the rule is unlimited.
+    #[schema(value_type = Option<value::Quota>)]
     limit: Option<u64>,
-    #[schema(value_type = value::Window, required = true)]
+    #[schema(value_type = Option<value::Window>)]
     window_seconds: Option<Number>,
     #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<u64>,
-    #[schema(value_type = value::AlgorithmChoice, required = true)]
+    #[schema(value_type = Option<value::AlgorithmChoice>)]
     algorithm: Option<String>,
+    /// Whether what it applies to is not limited.
+    unlimited: Option<bool>,
+    /// What it counts; `requests` unless given.
+    #[schema(value_type = Option<value::UnitName>)]
+    unit: Option<String>,
+    /// What each request takes, instead of the cost that a check names.
+    #[schema(value_type = Option<value::CostNumber>)]
+    cost: Option<u64>,
+    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to one capacity.
+    overdraw: Option<bool>,
     #[schema(value_type = Option<value::ModeName>)]
     mode: Option<String>,
     #[schema(value_type = Option<value::CounterScope>)]
@@ -63,13 +78,18 @@ pub(super) struct RuleRequest {
     pub(super) updated_at: Option<String>,
 }
 
-const FIELDS: [(&str, Kind); 19] = [
+const FIELDS: [(&str, Kind); 24] = [
     ("name", Kind::Text),
     ("dimension", Kind::Text),
     ("identifier", Kind::Text),
     ("tier", Kind::Text),
     ("endpoint_pattern", Kind::Text),
     ("method", Kind::Text),
+    ("methods", Kind::Texts),
+    ("unlimited", Kind::Flag),
+    ("unit", Kind::Text),
+    ("cost", Kind::Count),
+    ("overdraw", Kind::Flag),
     ("limit", Kind::Count),
     ("window_seconds", Kind::Number),
     ("burst_capacity", Kind::Count),
@@ -111,9 +131,15 @@ impl RuleRequest {
     pub(super) fn rule(self, limiter: &Limiter) -> Result<Rule, ApiError> {
         let required =
             |field: &str, value: Option<String>| value.ok_or_else(|| ApiError::input(field, "is missing"));
-        let algorithm = required("algorithm", self.algorithm)?;
-        let algorithm = parse_strategy("algorithm", &algorithm)?;
-        let limit = read_limit(algorithm, self.limit, self.window_seconds.as_ref(), self.burst_capacity)?;
+        let unlimited = self.unlimited.unwrap_or_default();
+        let limit = if unlimited {
+            Limit::largest()
+        } else {
+            let algorithm = required("algorithm", self.algorithm)?;
+            let algorithm = parse_strategy("algorithm", &algorithm)?;
+            read_limit(algorithm, self.limit, self.window_seconds.as_ref(), self.burst_capacity)?
+        };
+        let methods = read_methods(self.method.as_deref(), self.methods.as_deref())?;
         let pattern = self.endpoint_pattern.as_deref().unwrap_or("*");
         let rule = Rule {
             endpoint: Pattern::parse(pattern)
@@ -122,8 +148,12 @@ impl RuleRequest {
             dimension: required("dimension", self.dimension)?,
             identifier: self.identifier,
             tier: self.tier,
-            method: self.method,
+            methods,
             limit,
+            unlimited,
+            unit: self.unit,
+            cost: read_cost(self.cost)?,
+            overdraw: self.overdraw.unwrap_or_default(),
             mode: word("mode", self.mode.as_deref(), &MODES)?.unwrap_or_default(),
             scope: word("counter", self.counter.as_deref(), &SCOPES)?.unwrap_or_default(),
             store: self.store,
@@ -137,6 +167,22 @@ impl RuleRequest {
         }
         Ok(rule)
     }
+}
+
+/// `method` for one, `methods` for several.
+fn read_methods(method: Option<&str>, methods: Option<&[String]>) -> Result<Methods, ApiError> {
+    if let (Some(_), Some([_, ..])) = (method, methods) {
+        return Err(ApiError::input("methods", "use either method or methods"));
+    }
+    let field = if method.is_some() { "method" } else { "methods" };
+    let names = method.into_iter().chain(methods.unwrap_or_default().iter().map(String::as_str));
+    Methods::try_new(names).map_err(|invalid| ApiError::input(field, invalid.reason()))
+}
+
+/// A cost of a rule's or plan's own.
+pub(super) fn read_cost(cost: Option<u64>) -> Result<Option<Cost>, ApiError> {
+    let invalid = |_| ApiError::input("cost", format!("must be between 1 and {}", Cost::MAX.get()));
+    cost.map(Cost::try_new).transpose().map_err(invalid)
 }
 
 /// The numbers of a limit, each under the name it has in requests.
@@ -205,15 +251,38 @@ pub(super) struct RuleResponse<'a> {
     endpoint_pattern: &'a str,
     #[schema(required = true)]
     method: Option<&'a str>,
-    #[schema(value_type = value::AlgorithmName)]
-    algorithm: &'static str,
-    limit: u32,
-    #[serde(serialize_with = "crate::rest::answer::seconds")]
-    #[schema(value_type = value::Window)]
-    window_seconds: Duration,
+    /// If there are several; `method` is null then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    methods: Vec<&'a str>,
+    /// This and the numbers are not there for a rule that is unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<value::AlgorithmName>)]
+    algorithm: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<u32>,
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::rest::answer::optional_seconds"
+    )]
+    #[schema(nullable = false, value_type = Option<value::Window>)]
+    window_seconds: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     burst_capacity: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    unlimited: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unit: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    cost: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    overdraw: bool,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
     #[schema(value_type = value::CounterScope)]
@@ -246,14 +315,17 @@ impl<'a> RuleResponse<'a> {
 
     /// Calls the sliding log `sliding_window`, if the client does.
     pub(super) fn says_sliding_window(mut self, says: bool) -> Self {
-        if says && self.algorithm == Algorithm::SlidingLog.name() {
-            self.algorithm = SLIDING_WINDOW;
+        if says && self.algorithm == Some(Algorithm::SlidingLog.name()) {
+            self.algorithm = Some(SLIDING_WINDOW);
         }
         self
     }
 
     /// A rule of the configuration file, which knows no times.
     pub(super) fn file(rule: &'a Rule) -> Self {
+        let mut methods: Vec<&str> = rule.methods.iter().collect();
+        let method = if methods.len() == 1 { methods.pop() } else { None };
+        let limit = Some(&rule.limit).filter(|_| !rule.unlimited);
         Self {
             rule_id: Sources::file_rule_id(rule),
             name: &rule.name,
@@ -261,11 +333,16 @@ impl<'a> RuleResponse<'a> {
             identifier: rule.identifier.as_deref(),
             tier: rule.tier.as_deref(),
             endpoint_pattern: rule.endpoint.as_str(),
-            method: rule.method.as_deref(),
-            algorithm: rule.limit.algorithm().name(),
-            limit: rule.limit.quota(),
-            window_seconds: rule.limit.window(),
-            burst_capacity: burst(&rule.limit),
+            method,
+            methods,
+            algorithm: limit.map(|limit| limit.algorithm().name()),
+            limit: limit.map(Limit::quota),
+            window_seconds: limit.map(Limit::window),
+            burst_capacity: limit.and_then(burst),
+            unlimited: rule.unlimited,
+            unit: rule.unit.as_deref(),
+            cost: rule.cost.map(|cost| cost.get()),
+            overdraw: rule.overdraw,
             mode: name_of(&rule.mode, &MODES),
             counter: name_of(&rule.scope, &SCOPES),
             store: rule.store.as_deref(),

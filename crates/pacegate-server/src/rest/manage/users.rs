@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::{DEFAULT_NAME, EffectiveLimit, Numbers};
+use pacegate::{DEFAULT_NAME, EffectiveLimit, LimitOverride};
 use pacegate_catalog::{CUSTOM_LIMITS_MAX, User, UserChange};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -26,10 +26,10 @@ use crate::rest::json;
 use crate::rest::wire::{Kind, read_object};
 use pacegate_catalog::Sources;
 
-/// Numbers for one rule, in requests and answers.
+/// LimitOverride for one rule, in requests and answers.
 #[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Numbers)]
+#[schema(as = LimitOverride)]
 pub(super) struct NumbersWire {
     #[schema(value_type = value::Quota, required = true)]
     pub(super) limit: Option<u64>,
@@ -44,7 +44,7 @@ pub(super) struct NumbersWire {
 }
 
 impl NumbersWire {
-    pub(super) fn of(numbers: &Numbers) -> Self {
+    pub(super) fn of(numbers: &LimitOverride) -> Self {
         Self {
             limit: Some(numbers.quota),
             window_seconds: numbers.window.and_then(|window| {
@@ -56,7 +56,12 @@ impl NumbersWire {
     }
 
     /// The numbers, if every rule named `rule` can have them. `field` is where they stand in the request.
-    pub(super) fn numbers(&self, current: &Sources, rule: &str, field: &str) -> Result<Numbers, ApiError> {
+    pub(super) fn numbers(
+        &self,
+        current: &Sources,
+        rule: &str,
+        field: &str,
+    ) -> Result<LimitOverride, ApiError> {
         let inside = |error: ApiError| {
             let (name, reason) = error.details.unwrap_or_default();
             let path = if field.is_empty() { name } else { format!("{field}.{name}") };
@@ -66,7 +71,7 @@ impl NumbersWire {
         let quota =
             quota.ok_or_else(|| inside(ApiError::field(Code::InvalidLimit, "limit", "is missing")))?;
         let window = self.window_seconds.as_ref().map(read_window).transpose().map_err(inside)?;
-        let numbers = Numbers { quota, window, burst: self.burst_capacity };
+        let numbers = LimitOverride { quota, window, burst: self.burst_capacity };
         let mut known = false;
         let rules = current.rules().filter(|other| other.name == rule && other.dimension == "user");
         let default = current.file.default_limit.as_ref().filter(|_| rule == DEFAULT_NAME);
@@ -278,12 +283,26 @@ struct EffectiveResponse<'a> {
     endpoint_pattern: &'a str,
     #[schema(required = true)]
     method: Option<&'a str>,
-    #[schema(value_type = value::AlgorithmName)]
-    algorithm: &'static str,
-    limit: u32,
-    #[serde(serialize_with = "crate::rest::answer::seconds")]
-    #[schema(value_type = value::Window)]
-    window_seconds: Duration,
+    /// What it counts, if not requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unit: Option<&'a str>,
+    /// Whether what it applies to is not limited; it has no numbers then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    unlimited: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<value::AlgorithmName>)]
+    algorithm: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<u32>,
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::rest::answer::optional_seconds"
+    )]
+    #[schema(nullable = false, value_type = Option<value::Window>)]
+    window_seconds: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     burst_capacity: Option<u32>,
@@ -307,15 +326,18 @@ impl<'a> EffectiveResponse<'a> {
     fn new(effective: &'a EffectiveLimit) -> Self {
         let (limit, answer) = (&effective.limit.limit, effective.answer.as_ref());
         let used = answer.and_then(crate::rest::answer::used);
+        let numbers = Some(limit).filter(|_| !effective.unlimited);
         Self {
             rule: &effective.limit.name,
             why: effective.limit.why.name(),
             endpoint_pattern: effective.endpoint.as_str(),
-            method: effective.method.as_deref(),
-            algorithm: limit.algorithm().name(),
-            limit: limit.quota(),
-            window_seconds: limit.window(),
-            burst_capacity: burst(limit),
+            method: effective.methods.as_text(),
+            unit: effective.limit.unit.as_deref(),
+            unlimited: effective.unlimited,
+            algorithm: numbers.map(|limit| limit.algorithm().name()),
+            limit: numbers.map(pacegate::Limit::quota),
+            window_seconds: numbers.map(pacegate::Limit::window),
+            burst_capacity: numbers.and_then(burst),
             mode: effective.limit.mode.name(),
             remaining: answer.and_then(|answer| answer.remaining),
             current_count: used,

@@ -1,0 +1,197 @@
+//! Chains: all charges of one request are evaluated before any of them is applied, so that either all are or none is.
+//!
+//! A store locks the states of the keys, hands them in as [`States`], and writes back what changed. It decides nothing itself.
+
+use smallvec::SmallVec;
+
+use crate::cost::Cost;
+use crate::decision::{Answer, Answers, Decision};
+use crate::evaluation::{Evaluation, refund as give_back};
+use crate::limit::Limit;
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// How much room a charge needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Fit {
+    /// Room for the whole cost.
+    #[default]
+    Whole,
+    /// Room for 1. What exceeds the room becomes debt, up to one capacity (`overdraw: true`).
+    Overdraw,
+    /// None: the charge is applied in any case, up to a debt of one capacity.
+    Forced,
+}
+
+/// What one charge asks of its limit. Which key it is counted under is the store's business.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand<'a> {
+    /// The limit in force now; the state may have been written under other numbers.
+    pub limit: &'a Limit,
+    /// How much is taken or given back; [`Cost::ZERO`] looks whether 1 would fit.
+    pub cost: Cost,
+    /// How much room it needs.
+    pub fit: Fit,
+    /// For a refund, when the cost was taken; without it the newest charges are given back.
+    pub taken_at: Option<Timestamp>,
+    /// A shadow limit is charged while it has room but never denies.
+    pub shadow: bool,
+}
+
+/// The state under the key of each charge, locked until the decision is written back. Indices are those of the demands.
+pub trait States {
+    /// The state under the key; `None` is a fresh one.
+    fn state(&self, index: usize) -> Option<&State>;
+    /// The same, to be changed. [`changed`](Self::changed) follows if it is.
+    fn state_mut(&mut self, index: usize) -> Option<&mut State>;
+    /// Keeps a state under a key that had none. It equals a fresh one at `fresh_at`.
+    fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>);
+    /// The state was changed, and equals a fresh one at `fresh_at`.
+    fn changed(&mut self, index: usize, fresh_at: Option<Timestamp>);
+    /// The last charge before this one that has the same key. Usually all keys differ.
+    fn same_key_before(&self, _index: usize) -> Option<usize> {
+        None
+    }
+}
+
+/// Charges every demand that has room if all enforced ones have; otherwise none.
+///
+/// ```
+/// use pacegate_core::{Cost, Demand, Limit, State, States, Timestamp, chain};
+///
+/// /// Two keys.
+/// #[derive(Default)]
+/// struct Pair([Option<State>; 2]);
+///
+/// impl States for Pair {
+///     fn state(&self, index: usize) -> Option<&State> {
+///         self.0[index].as_ref()
+///     }
+///     fn state_mut(&mut self, index: usize) -> Option<&mut State> {
+///         self.0[index].as_mut()
+///     }
+///     fn insert(&mut self, index: usize, state: State, _: Option<Timestamp>) {
+///         self.0[index] = Some(state);
+///     }
+///     fn changed(&mut self, _: usize, _: Option<Timestamp>) {}
+/// }
+///
+/// let (requests, tokens) = (Limit::per_minute(10)?, Limit::per_minute(1_000)?);
+/// let demands = [Demand::new(&requests, Cost::ONE), Demand::new(&tokens, Cost::try_new(600)?)];
+/// let (mut states, now) = (Pair::default(), Timestamp::from_micros(0));
+/// assert!(chain::take(&demands, &mut states, now).allowed);
+/// let denied = chain::take(&demands, &mut states, now);
+/// assert!(!denied.allowed);
+/// assert_eq!(denied.answers[0].remaining, Some(9), "a denied chain charges nothing");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn take(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
+    decide(demands, states, now, true)
+}
+
+/// [`take`] for the only charge of a request, whose key has a state. Also says whether the state changed.
+#[inline]
+pub fn take_one(demand: &Demand<'_>, state: &mut State, now: Timestamp) -> (Answer, bool) {
+    let evaluation = Evaluation::of(demand, Some(state), now);
+    let charges = evaluation.charges();
+    let (mut answer, changed) = if charges {
+        (evaluation.charge(state), true)
+    } else {
+        let corrected = evaluation.correct_time(state);
+        let mut answer = evaluation.answer(Some(state));
+        evaluation.tell_uncharged(&mut answer);
+        (answer, corrected)
+    };
+    answer.shadow = demand.shadow;
+    (answer, changed)
+}
+
+/// Decides as [`take`] would, and changes nothing.
+pub fn peek(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
+    decide(demands, states, now, false)
+}
+
+/// Gives each cost back, never beyond a fresh counter, and answers as a look at what is left.
+pub fn refund(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
+    let mut answers = Answers::new();
+    for (index, demand) in demands.iter().enumerate() {
+        let state = states.state_mut(index);
+        let (mut answer, changed) = give_back(demand.limit, state, now, demand.cost, demand.taken_at);
+        if changed {
+            states.changed(index, answer.reset_at);
+        }
+        answer.shadow = demand.shadow;
+        answers.push(answer);
+    }
+    let allowed = answers.iter().all(|answer| answer.allowed || answer.shadow);
+    Decision::new(allowed, now, answers)
+}
+
+fn decide(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp, take: bool) -> Decision {
+    let mut trials: SmallVec<[Trial<'_>; 4]> = SmallVec::new();
+    for (index, demand) in demands.iter().enumerate() {
+        let stored = states.state(index);
+        let before = states.same_key_before(index).and_then(|earlier| trials[earlier].after(stored));
+        let evaluation = Evaluation::of(demand, before.as_ref().or(stored), now);
+        trials.push(Trial { evaluation, before });
+    }
+    let allowed =
+        demands.iter().zip(&trials).all(|(demand, trial)| demand.shadow || trial.evaluation.allows());
+    let mut answers = Answers::new();
+    for (index, (demand, Trial { evaluation, before })) in demands.iter().zip(&trials).enumerate() {
+        let mut answer = if take && allowed && evaluation.charges() {
+            match states.state_mut(index) {
+                Some(state) => {
+                    let answer = evaluation.charge(state);
+                    states.changed(index, answer.reset_at);
+                    answer
+                }
+                None => {
+                    let (answer, state) = evaluation.charge_fresh();
+                    states.insert(index, state, answer.reset_at);
+                    answer
+                }
+            }
+        } else {
+            let mut answer = evaluation.answer(before.as_ref().or(states.state(index)));
+            if take && allowed {
+                evaluation.tell_uncharged(&mut answer);
+            }
+            if take && states.state_mut(index).is_some_and(|state| evaluation.correct_time(state)) {
+                states.changed(index, answer.reset_at);
+            }
+            answer
+        };
+        answer.shadow = demand.shadow;
+        answers.push(answer);
+    }
+    Decision::new(allowed, now, answers)
+}
+
+impl<'a> Demand<'a> {
+    /// An enforced demand for the whole cost.
+    pub const fn new(limit: &'a Limit, cost: Cost) -> Self {
+        Self { limit, cost, fit: Fit::Whole, taken_at: None, shadow: false }
+    }
+}
+
+/// The evaluation of a demand, and the state it was made from where that is not the stored one.
+struct Trial<'a> {
+    evaluation: Evaluation<'a>,
+    before: Option<State>,
+}
+
+impl Trial<'_> {
+    /// The state after this charge, if it is applied.
+    fn after(&self, stored: Option<&State>) -> Option<State> {
+        let mut state = self.before.as_ref().or(stored).cloned();
+        match &mut state {
+            _ if !self.evaluation.charges() => {}
+            Some(state) => {
+                self.evaluation.charge(state);
+            }
+            None => state = Some(self.evaluation.charge_fresh().1),
+        }
+        state
+    }
+}

@@ -1,0 +1,120 @@
+//! Refunds: what an earlier decision took is given back, once.
+
+use pacegate_core::Reason;
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, OwnedCharge, detachable};
+use smallvec::SmallVec;
+
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::error::CheckError;
+use crate::limiter::Limiter;
+use crate::resolved::decided;
+use crate::rule::NamedLimit;
+use crate::stores::Stores;
+
+impl Limiter {
+    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is
+    /// not given back.
+    ///
+    /// A decision is refunded at most once: a repeat within five minutes, by any process that shares
+    /// the store, gives back nothing. The store records the refund before it gives anything back, so
+    /// a failure in between leaves the charge in place, and a retry does not give it back either.
+    ///
+    /// # Errors
+    /// [`CheckError`] when the check is not valid or the store fails.
+    pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
+        if !decision.allowed || decision.replayed {
+            return self.peek(check).await;
+        }
+        match (&self.remote, decision.fallback) {
+            (Some(remote), None) => return remote.service.refund(check, decision).await,
+            // Nothing was taken.
+            (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
+            _ => {}
+        }
+        let check = &*self.canonical(check)?;
+        let mut resolved = self.resolve(check)?;
+        resolved.applied.retain(|(limit, _)| taken(decision, limit).is_some());
+        let (charges, stores) = (resolved.charges(), resolved.stores());
+        let refund = |(index, charge): (usize, &Charge<'_>)| {
+            // The time of a refund follows from the limit that was charged; the counter is held against the one in force.
+            let (limit, answer) = taken(decision, &resolved.applied[index].0)?;
+            let refund = Charge { limit: &limit.limit, ..*charge }.refund(answer, decision.at)?;
+            Some((OwnedCharge::from(&Charge { limit: charge.limit, ..refund }), stores[index]))
+        };
+        let refunds: Refunds = charges.iter().enumerate().filter_map(refund).unzip();
+        // A store that other nodes share recognises a repeat wherever it arrives.
+        let recorded = stores.iter().find(|store| self.stores().is_shared(**store)).or(stores.first());
+        let refunded = match recorded {
+            Some(store) => {
+                let claim = RefundClaim::new(check, decision, *store);
+                refund_once(self.stores().clone(), claim, refunds).await?
+            }
+            None => None,
+        };
+        let outcome = match refunded {
+            Some(outcome) => outcome,
+            None => self.stores().apply(&Command::peek(&charges), &stores).await?,
+        };
+        drop(charges);
+        resolved.decision(outcome)
+    }
+}
+
+/// The limit that `decision` charged under the name of `limit`, with its answer. A shadow limit without room was not charged, nor was
+/// one whose store failed, nor one that came into force since.
+fn taken<'a>(
+    decision: &'a Decision,
+    limit: &NamedLimit,
+) -> Option<(&'a NamedLimit, &'a pacegate_core::Answer)> {
+    let mut answers = decision.limits.iter().map(|named| &**named).zip(&decision.answers);
+    answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded)
+}
+
+/// Charges to give back, each with the index of its store.
+type Refunds = (Vec<OwnedCharge>, Vec<usize>);
+
+/// What tells a refund from all others, and the store that records it.
+struct RefundClaim {
+    key: String,
+    store: usize,
+}
+
+impl RefundClaim {
+    fn new(check: &Check<'_>, decision: &Decision, store: usize) -> Self {
+        // A decision on a chain is refunded check by check.
+        let check = u128::from_be_bytes(check.fingerprint());
+        Self { key: format!("{:016x}{check:032x}", decision.id()), store }
+    }
+
+    /// Records the refund; says whether it is the first one.
+    async fn record(&self, stores: &Stores) -> Result<bool, CheckError> {
+        let record = Idempotency {
+            caller: "pacegate refund",
+            key: &self.key,
+            fingerprint: [0; 16],
+            home: None,
+            sender: None,
+        };
+        let command = Command { action: Action::Take { idempotency: Some(record) }, charges: &[] };
+        let outcome = stores.keeper(self.store).apply_or_fail(&command).await?;
+        decided(outcome).map(|recorded| !recorded.replayed)
+    }
+}
+
+/// Gives everything back in one command, unless that was done before. It ends even if the caller stops waiting.
+async fn refund_once(
+    stores: Stores,
+    claim: RefundClaim,
+    (charges, indices): Refunds,
+) -> Result<Option<Outcome>, CheckError> {
+    let work = detachable(|_| async move {
+        if !claim.record(&stores).await? {
+            return Ok(None);
+        }
+        let charges: SmallVec<[Charge<'_>; 2]> = charges.iter().map(OwnedCharge::as_charge).collect();
+        let refund = Command { action: Action::Refund, charges: &charges };
+        Ok(Some(stores.apply(&refund, &indices).await?))
+    });
+    work.await
+}
