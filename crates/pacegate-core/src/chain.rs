@@ -42,12 +42,15 @@ pub struct Demand<'a> {
 pub trait States {
     /// The state under the key; `None` is a fresh one.
     fn state(&self, index: usize) -> Option<&State>;
-    /// The same, to be changed. [`changed`](Self::changed) follows if it is.
-    fn state_mut(&mut self, index: usize) -> Option<&mut State>;
+    /// Has `change` change the state under the key; `None` when there is none. `change` also says when the state equals a fresh one,
+    /// if it was changed at all.
+    fn update<T>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut State) -> (T, Option<Timestamp>),
+    ) -> Option<T>;
     /// Keeps a state under a key that had none. It equals a fresh one at `fresh_at`.
     fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>);
-    /// The state was changed, and equals a fresh one at `fresh_at`.
-    fn changed(&mut self, index: usize, fresh_at: Option<Timestamp>);
     /// The last charge before this one that has the same key. Usually all keys differ.
     fn same_key_before(&self, _index: usize) -> Option<usize> {
         None
@@ -67,13 +70,16 @@ pub trait States {
 ///     fn state(&self, index: usize) -> Option<&State> {
 ///         self.0[index].as_ref()
 ///     }
-///     fn state_mut(&mut self, index: usize) -> Option<&mut State> {
-///         self.0[index].as_mut()
+///     fn update<T>(
+///         &mut self,
+///         index: usize,
+///         change: impl FnOnce(&mut State) -> (T, Option<Timestamp>),
+///     ) -> Option<T> {
+///         self.0[index].as_mut().map(|state| change(state).0)
 ///     }
 ///     fn insert(&mut self, index: usize, state: State, _: Option<Timestamp>) {
 ///         self.0[index] = Some(state);
 ///     }
-///     fn changed(&mut self, _: usize, _: Option<Timestamp>) {}
 /// }
 ///
 /// let (requests, tokens) = (Limit::per_minute(10)?, Limit::per_minute(1_000)?);
@@ -89,21 +95,30 @@ pub fn take(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) ->
     decide(demands, states, now, true)
 }
 
-/// [`take`] for the only charge of a request, whose key has a state. Also says whether the state changed.
-#[inline]
-pub fn take_one(demand: &Demand<'_>, state: &mut State, now: Timestamp) -> (Answer, bool) {
+/// [`take`] for the only charge of a request, whose key has a state. `changed` is told when the state equals a fresh one, if it was
+/// changed.
+#[inline(always)]
+pub fn take_one(
+    demand: &Demand<'_>,
+    state: &mut State,
+    now: Timestamp,
+    changed: impl FnOnce(Option<Timestamp>),
+) -> Answer {
     let evaluation = Evaluation::of(demand, Some(state), now);
-    let charges = evaluation.charges();
-    let (mut answer, changed) = if charges {
-        (evaluation.charge(state), true)
+    let mut answer;
+    if evaluation.charges() {
+        answer = evaluation.charge(state);
+        changed(answer.reset_at);
     } else {
         let corrected = evaluation.correct_time(state);
-        let mut answer = evaluation.answer(Some(state));
+        answer = evaluation.answer(Some(state));
         evaluation.tell_uncharged(&mut answer);
-        (answer, corrected)
-    };
+        if corrected {
+            changed(answer.reset_at);
+        }
+    }
     answer.shadow = demand.shadow;
-    (answer, changed)
+    answer
 }
 
 /// Decides as [`take`] would, and changes nothing.
@@ -115,11 +130,12 @@ pub fn peek(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) ->
 pub fn refund(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
     let mut answers = Answers::new();
     for (index, demand) in demands.iter().enumerate() {
-        let state = states.state_mut(index);
-        let (mut answer, changed) = give_back(demand.limit, state, now, demand.cost, demand.taken_at);
-        if changed {
-            states.changed(index, answer.reset_at);
-        }
+        let Demand { limit, cost, taken_at, .. } = *demand;
+        let given_back = states.update(index, |state| {
+            let (answer, changed) = give_back(limit, Some(state), now, cost, taken_at);
+            (answer, answer.reset_at.filter(|_| changed))
+        });
+        let mut answer = given_back.unwrap_or_else(|| give_back(limit, None, now, cost, taken_at).0);
         answer.shadow = demand.shadow;
         answers.push(answer);
     }
@@ -140,25 +156,23 @@ fn decide(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp, take
     let mut answers = Answers::new();
     for (index, (demand, Trial { evaluation, before })) in demands.iter().zip(&trials).enumerate() {
         let mut answer = if take && allowed && evaluation.charges() {
-            match states.state_mut(index) {
-                Some(state) => {
-                    let answer = evaluation.charge(state);
-                    states.changed(index, answer.reset_at);
-                    answer
-                }
-                None => {
-                    let (answer, state) = evaluation.charge_fresh();
-                    states.insert(index, state, answer.reset_at);
-                    answer
-                }
-            }
+            let charged = states.update(index, |state| {
+                let answer = evaluation.charge(state);
+                (answer, answer.reset_at)
+            });
+            charged.unwrap_or_else(|| {
+                let (answer, state) = evaluation.charge_fresh();
+                states.insert(index, state, answer.reset_at);
+                answer
+            })
         } else {
             let mut answer = evaluation.answer(before.as_ref().or(states.state(index)));
             if take && allowed {
                 evaluation.tell_uncharged(&mut answer);
             }
-            if take && states.state_mut(index).is_some_and(|state| evaluation.correct_time(state)) {
-                states.changed(index, answer.reset_at);
+            if take && evaluation.is_ahead() {
+                states
+                    .update(index, |state| ((), answer.reset_at.filter(|_| evaluation.correct_time(state))));
             }
             answer
         };

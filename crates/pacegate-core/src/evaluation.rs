@@ -38,6 +38,8 @@ pub struct Evaluation<'a> {
     /// As stored at the last charge.
     stored: Standing,
     fits: bool,
+    /// Whether the state's time lies more than one window ahead.
+    ahead: bool,
 }
 
 impl<'a> Evaluation<'a> {
@@ -52,8 +54,9 @@ impl<'a> Evaluation<'a> {
     pub fn of(demand: &Demand<'a>, state: Option<&State>, now: Timestamp) -> Self {
         let Demand { limit, cost, fit, .. } = *demand;
         let state = state.filter(|state| state.belongs_to(limit));
+        let ahead = state.is_some_and(|state| state.lies_ahead(now));
         let reading = match state {
-            Some(ahead) if ahead.lies_ahead(now) => Reading::new(limit, Some(&ahead.moved_to(now)), now),
+            Some(state) if ahead => Reading::new(limit, Some(&state.moved_to(now)), now),
             state => Reading::new(limit, state, now),
         };
         let stored = state.map_or(Standing::Normal, State::standing);
@@ -61,7 +64,7 @@ impl<'a> Evaluation<'a> {
         let amount = if fit == Fit::Whole { cost } else { cost.at_most(reading.room_with_debt(limit)) };
         let fits = fit == Fit::Forced || (needed.get() <= limit.capacity() && reading.fits(limit, needed));
         let uncharged = cost.get() - amount.get();
-        Self { limit, now, needed, amount, uncharged, reading, stored, fits }
+        Self { limit, now, needed, amount, uncharged, reading, stored, fits, ahead }
     }
 
     /// Whether this limit has room for the request.
@@ -74,6 +77,12 @@ impl<'a> Evaluation<'a> {
     #[inline(always)]
     pub(crate) fn charges(&self) -> bool {
         self.fits && !self.amount.is_zero()
+    }
+
+    /// Whether the state's time lies more than one window ahead, so that a take [corrects](Self::correct_time) it.
+    #[inline(always)]
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.ahead
     }
 
     /// The answer when nothing is charged: for a peek, or because some limit denies. `state` is what was looked at.

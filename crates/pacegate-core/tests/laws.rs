@@ -53,15 +53,17 @@ impl States for Counter {
         self.state.as_ref()
     }
 
-    fn state_mut(&mut self, _: usize) -> Option<&mut State> {
-        self.state.as_mut()
+    fn update<T>(
+        &mut self,
+        _: usize,
+        change: impl FnOnce(&mut State) -> (T, Option<Timestamp>),
+    ) -> Option<T> {
+        self.state.as_mut().map(|state| change(state).0)
     }
 
     fn insert(&mut self, _: usize, state: State, _: Option<Timestamp>) {
         assert!(self.state.replace(state).is_none(), "only a key without a state gets a new one");
     }
-
-    fn changed(&mut self, _: usize, _: Option<Timestamp>) {}
 }
 
 fn price(cost: u64) -> Cost {

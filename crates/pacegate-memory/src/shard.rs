@@ -48,9 +48,10 @@ impl Entry {
     /// Decides on the request, whatever the limit was before, and charges it if there is room.
     #[inline(never)]
     pub(crate) fn take(&mut self, demand: &Demand<'_>, now: Timestamp) -> Answer {
-        let (answer, changed) = chain::take_one(demand, &mut self.state, now);
-        if changed {
-            self.set_fresh_at(answer.reset_at);
+        let mut fresh_at = None;
+        let answer = chain::take_one(demand, &mut self.state, now, |at| fresh_at = at);
+        if fresh_at.is_some() {
+            self.set_fresh_at(fresh_at);
         }
         answer
     }

@@ -474,18 +474,22 @@ impl States for LockedStates<'_, '_> {
         self.locked.find(&self.lookups[index]).map(|entry| &entry.state)
     }
 
-    fn state_mut(&mut self, index: usize) -> Option<&mut State> {
-        self.locked.find_mut(&self.lookups[index]).map(|entry| &mut entry.state)
+    #[inline]
+    fn update<T>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut State) -> (T, Option<Timestamp>),
+    ) -> Option<T> {
+        let entry = self.locked.find_mut(&self.lookups[index])?;
+        let (result, fresh_at) = change(&mut entry.state);
+        if fresh_at.is_some() {
+            entry.set_fresh_at(fresh_at);
+        }
+        Some(result)
     }
 
     fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>) {
         self.locked.insert(&self.lookups[index], state, fresh_at);
-    }
-
-    fn changed(&mut self, index: usize, fresh_at: Option<Timestamp>) {
-        if let Some(entry) = self.locked.find_mut(&self.lookups[index]) {
-            entry.set_fresh_at(fresh_at);
-        }
     }
 
     /// New keys of one rule share its overflow counter, so that several charges of a command can concern the same one.

@@ -163,21 +163,20 @@ impl States for Rows<'_> {
         self.ledger.state(&self.charges[index].key)
     }
 
-    fn state_mut(&mut self, index: usize) -> Option<&mut State> {
-        match self.ledger.rows.get_mut(&self.charges[index].key) {
-            Some(Row { content: Content::State(state), .. }) => Some(state),
-            _ => None,
-        }
+    fn update<T>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut State) -> (T, Option<Timestamp>),
+    ) -> Option<T> {
+        let row = self.ledger.rows.get_mut(&self.charges[index].key)?;
+        let Content::State(state) = &mut row.content else { return None };
+        let (result, fresh_at) = change(state);
+        row.changed = fresh_at.or(row.changed);
+        Some(result)
     }
 
     fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>) {
         let needed_until = fresh_at.unwrap_or(Timestamp::MAX);
         self.ledger.put(&self.charges[index].key, Content::State(state), needed_until);
-    }
-
-    fn changed(&mut self, index: usize, fresh_at: Option<Timestamp>) {
-        if let Some(row) = self.ledger.rows.get_mut(&self.charges[index].key) {
-            row.changed = Some(fresh_at.unwrap_or(Timestamp::MAX));
-        }
     }
 }

@@ -46,20 +46,25 @@ pub struct Check<'a> {
 }
 
 /// What a request takes, by unit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs<'a> {
     pub(crate) requests: Cost,
-    others: SmallVec<[(&'a str, Cost); 1]>,
+    others: &'a [(&'a str, Cost)],
 }
 
 impl Costs<'_> {
     /// What is taken from limits of a unit; `None` is requests, and the answer `None` is nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(&self, unit: Option<&str>) -> Option<Cost> {
         match unit {
             None => Some(self.requests),
-            Some(unit) => self.others.iter().find(|(own, _)| *own == unit).map(|(_, cost)| *cost),
+            Some(unit) => self.of_other(unit),
         }
+    }
+
+    #[cold]
+    fn of_other(&self, unit: &str) -> Option<Cost> {
+        self.others.iter().find(|(own, _)| *own == unit).map(|(_, cost)| *cost)
     }
 }
 
@@ -155,8 +160,7 @@ impl<'a> Check<'a> {
     /// What the request takes, by unit.
     #[inline]
     pub(crate) fn all_costs(&self) -> Costs<'_> {
-        let others = self.costs.iter().map(|(unit, cost)| (*unit, *cost));
-        Costs { requests: self.cost, others: others.collect() }
+        Costs { requests: self.cost, others: &self.costs }
     }
 
     /// Adds the limits of a plan.

@@ -455,8 +455,9 @@ impl Limiter {
     /// # Errors
     /// [`CheckError::UnknownPlan`].
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
+        let limits = self.rules.load().plan(name)?.of(identity::KEY);
         Ok(Plan {
-            limits: self.rules.load().plan(name)?.of(identity::KEY),
+            limits: limits.iter().filter(|limit| limit.unit.is_none()).cloned().collect(),
             store: self.remote.is_none().then(|| self.stores.keeper(0).clone()),
         })
     }

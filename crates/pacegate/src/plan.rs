@@ -29,7 +29,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Charges `cost` to all limits of the plan for `key`, or to none.
+    /// Charges `cost` to all limits of the plan for `key` that count requests, or to none.
     ///
     /// # Errors
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
@@ -37,7 +37,7 @@ impl Plan {
     pub fn check_now(&self, key: &str, cost: Cost) -> Result<pacegate_core::Decision, CheckError> {
         let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
         if let [limit] = &*self.limits
-            && let Some((at, taken)) = store.take_known(&charge(limit, key, "", cost))
+            && let Some((at, taken)) = store.take_known(&charge(limit, key, "", limit.cost.unwrap_or(cost)))
         {
             return Ok(pacegate_core::Decision::charged(at, &limit.limit, &taken));
         }
@@ -54,7 +54,7 @@ impl Plan {
         check_identifier(key)
             .map_err(|reason| CheckError::InvalidIdentifier { dimension: identity::KEY.into(), reason })?;
         let charges: SmallVec<[_; 4]> =
-            self.limits.iter().map(|limit| charge(limit, key, "", cost)).collect();
+            self.limits.iter().map(|limit| charge(limit, key, "", limit.cost.unwrap_or(cost))).collect();
         decided(store.apply_now(&Command::take(&charges), None)?)
     }
 }

@@ -335,14 +335,14 @@ impl NamedLimit {
     }
 
     /// What a request of these costs takes from it; `None` when they do not mention its unit, so that it does not apply.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cost_of(&self, costs: &Costs<'_>) -> Option<Cost> {
         let cost = costs.of(self.unit.as_deref())?;
         Some(self.cost.unwrap_or(cost))
     }
 
     /// How much room a charge needs.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fit(&self) -> Fit {
         if self.overdraw { Fit::Overdraw } else { Fit::Whole }
     }

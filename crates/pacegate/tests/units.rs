@@ -82,6 +82,19 @@ fn plan_counts_units_and_has_costs_of_its_own() {
 }
 
 #[test]
+fn prepared_plan_charges_its_limits_on_requests() {
+    let limiter = limiter();
+    let chat = limiter.plan("chat").unwrap();
+    let decision = chat.check_now("k", cost(4)).unwrap();
+    assert_eq!(decision.answers.iter().map(|answer| answer.remaining).collect::<Vec<_>>(), [Some(6)]);
+    assert_eq!(chat.check_now("k", cost(1)).unwrap().remaining(), Some(5));
+    let export = limiter.plan("export").unwrap();
+    for remaining in [5, 0] {
+        assert_eq!(export.check_now("k", Cost::ONE).unwrap().remaining(), Some(remaining));
+    }
+}
+
+#[test]
 fn cost_of_a_rule_replaces_that_of_the_check() {
     let limiter = limiter();
     assert_eq!(left(&limiter, &at("/export").cost(cost(9))), (true, named(&[("export", 5)])));
