@@ -347,7 +347,7 @@ fn the_operating_guide_lists_every_metric() {
         .collect();
     let redis = RedisServer::start();
     let rules = format!(
-        "{RULES}  - {{name: far, dimension: tenant, algorithm: gcra, limit: 1, window: 1d, store: far}}\nstores: {{default: {{url: 'memory:'}}, far: {{url: 'redis://{}'}}}}",
+        "{RULES}  - {{name: far, dimension: tenant, algorithm: gcra, limit: 1, window: 1d, store: far}}\n  - {{name: owed, dimension: user, mode: shadow, algorithm: gcra, limit: 1, window: 1d, cost: 9, overdraw: true}}\nstores: {{default: {{url: 'memory:'}}, far: {{url: 'redis://{}'}}}}",
         redis.address()
     );
     let (service, _directory) = start(&rules, &[]);

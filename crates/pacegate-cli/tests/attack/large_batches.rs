@@ -119,9 +119,10 @@ fn run(attack: &Attack, service: &Service) {
         attacked.p99,
     );
     assert_eq!((attacked.fail_open, attacked.passed, attacked.refused), (0, 0, 0), "{figures}");
-    // A debug build beside other tests is given more time than the twice that the release build keeps.
+    // A debug build beside other tests is given more time than the twice that the release build keeps. Service, store and attackers
+    // share the processors here, which costs a few milliseconds more.
     let slowest =
-        effort(quiet.p99 * 20 + Duration::from_millis(200), quiet.p99 * 4 + Duration::from_millis(5));
+        effort(quiet.p99 * 20 + Duration::from_millis(200), quiet.p99 * 2 + Duration::from_millis(3));
     assert!(attacked.p99 <= slowest, "{figures}");
     assert!(answered > 0, "the batches are decided too: {figures}");
     // Each check of a batch says it up to three times. A busy machine may cost a debug build a piece of a batch.
