@@ -35,8 +35,10 @@ use crate::unread::{Lingering, Unread};
 /// The largest head of a request, in bytes. Over HTTP/1 it is the size of the connection's buffer as well.
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
 /// How many bytes of one body, and of all on a connection, the client may send before they are read (HTTP/2).
-const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = 256 * 1024;
+const STREAM_WINDOW: u32 = 32 * 1024;
+/// The HTTP/2 library also derives from it how many small pieces may wait before it ends the connection. A window of the smallest
+/// messages, 11 bytes each and counted with 245 more, must fit: they are sent faster than they are decided.
+const CONNECTION_WINDOW: u32 = 1536 * 1024;
 /// How long a connection that came just before the end may take to send its request.
 const LAST_REQUEST: Duration = Duration::from_millis(250);
 /// How long a client without requests may take to leave once the service ends.
