@@ -525,7 +525,14 @@ impl<T> Node<T> {
             }
             return;
         }
-        let (part, rest) = endpoint.split_once('/').unwrap_or((endpoint, ""));
+        // Segments are short: a plain loop is faster than a search that is made for long texts.
+        let bytes = endpoint.as_bytes();
+        let mut end = 0;
+        while end < bytes.len() && bytes[end] != b'/' {
+            end += 1;
+        }
+        let (part, rest) = endpoint.split_at(end);
+        let rest = rest.get(1..).unwrap_or_default();
         if let Some(next) = self.literals.get(part) {
             next.walk(rest, found);
         }
