@@ -38,6 +38,19 @@ pub struct Demand<'a> {
     pub shadow: bool,
 }
 
+/// A charge as stores have it, with what it asks of its limit.
+pub trait AsDemand {
+    /// What it asks.
+    fn demand(&self) -> Demand<'_>;
+}
+
+impl AsDemand for Demand<'_> {
+    #[inline]
+    fn demand(&self) -> Demand<'_> {
+        *self
+    }
+}
+
 /// The state under the key of each charge, locked until the decision is written back. Indices are those of the demands.
 pub trait States {
     /// The state under the key; `None` is a fresh one.
@@ -91,8 +104,8 @@ pub trait States {
 /// assert_eq!(denied.answers[0].remaining, Some(9), "a denied chain charges nothing");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn take(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
-    decide(demands, states, now, true)
+pub fn take(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> Decision {
+    decide(charges, states, now, true)
 }
 
 /// [`take`] for the only charge of a request, whose key has a state. `changed` is told when the state equals a fresh one, if it was
@@ -110,7 +123,7 @@ pub fn take_one(
         answer = evaluation.charge(state);
         changed(answer.reset_at);
     } else {
-        let corrected = evaluation.correct_time(state);
+        let corrected = evaluation.is_ahead() && evaluation.correct_time(state);
         answer = evaluation.answer(Some(state));
         evaluation.tell_uncharged(&mut answer);
         if corrected {
@@ -122,39 +135,40 @@ pub fn take_one(
 }
 
 /// Decides as [`take`] would, and changes nothing.
-pub fn peek(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
-    decide(demands, states, now, false)
+pub fn peek(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> Decision {
+    decide(charges, states, now, false)
 }
 
 /// Gives each cost back, never beyond a fresh counter, and answers as a look at what is left.
-pub fn refund(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp) -> Decision {
+pub fn refund(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> Decision {
     let mut answers = Answers::new();
-    for (index, demand) in demands.iter().enumerate() {
-        let Demand { limit, cost, taken_at, .. } = *demand;
+    for (index, charge) in charges.iter().enumerate() {
+        let Demand { limit, cost, taken_at, shadow, .. } = charge.demand();
         let given_back = states.update(index, |state| {
             let (answer, changed) = give_back(limit, Some(state), now, cost, taken_at);
             (answer, answer.reset_at.filter(|_| changed))
         });
         let mut answer = given_back.unwrap_or_else(|| give_back(limit, None, now, cost, taken_at).0);
-        answer.shadow = demand.shadow;
+        answer.shadow = shadow;
         answers.push(answer);
     }
     let allowed = answers.iter().all(|answer| answer.allowed || answer.shadow);
     Decision::new(allowed, now, answers)
 }
 
-fn decide(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp, take: bool) -> Decision {
+fn decide(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp, take: bool) -> Decision {
     let mut trials: SmallVec<[Trial<'_>; 4]> = SmallVec::new();
-    for (index, demand) in demands.iter().enumerate() {
+    let mut allowed = true;
+    for (index, charge) in charges.iter().enumerate() {
+        let demand = charge.demand();
         let stored = states.state(index);
         let before = states.same_key_before(index).and_then(|earlier| trials[earlier].after(stored));
-        let evaluation = Evaluation::of(demand, before.as_ref().or(stored), now);
-        trials.push(Trial { evaluation, before });
+        let evaluation = Evaluation::of(&demand, before.as_ref().or(stored), now);
+        allowed &= demand.shadow || evaluation.allows();
+        trials.push(Trial { evaluation, before, shadow: demand.shadow });
     }
-    let allowed =
-        demands.iter().zip(&trials).all(|(demand, trial)| demand.shadow || trial.evaluation.allows());
     let mut answers = Answers::new();
-    for (index, (demand, Trial { evaluation, before })) in demands.iter().zip(&trials).enumerate() {
+    for (index, Trial { evaluation, before, shadow }) in trials.iter().enumerate() {
         let mut answer = if take && allowed && evaluation.charges() {
             let charged = states.update(index, |state| {
                 let answer = evaluation.charge(state);
@@ -176,7 +190,7 @@ fn decide(demands: &[Demand<'_>], states: &mut impl States, now: Timestamp, take
             }
             answer
         };
-        answer.shadow = demand.shadow;
+        answer.shadow = *shadow;
         answers.push(answer);
     }
     Decision::new(allowed, now, answers)
@@ -193,6 +207,7 @@ impl<'a> Demand<'a> {
 struct Trial<'a> {
     evaluation: Evaluation<'a>,
     before: Option<State>,
+    shadow: bool,
 }
 
 impl Trial<'_> {

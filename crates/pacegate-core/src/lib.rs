@@ -44,7 +44,7 @@ mod standing;
 mod state;
 mod time;
 
-pub use chain::{Demand, Fit, States};
+pub use chain::{AsDemand, Demand, Fit, States};
 pub use cost::{Cost, InvalidCost};
 pub use decision::{Answer, Answers, Decision, Reason, Taken};
 pub use evaluation::{Evaluation, refund};

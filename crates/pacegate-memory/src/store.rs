@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
-use pacegate_core::{Answers, Decision, Demand, Fit, Origin, State, States, Taken, Timestamp, chain};
+use pacegate_core::{Answers, AsDemand, Decision, Fit, Origin, State, States, Taken, Timestamp, chain};
 use pacegate_store::{
     Action, ApplyFuture, BatchFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store,
     StoreError,
@@ -297,12 +297,11 @@ impl MemoryStore {
                 }
             }
             let decision = if unplaced.is_empty() {
-                let demands: SmallVec<[Demand<'_>; 4]> = command.charges.iter().map(Charge::demand).collect();
                 let mut states = LockedStates { locked: &mut locked, lookups: &lookups };
                 if take {
-                    chain::take(&demands, &mut states, now)
+                    chain::take(command.charges, &mut states, now)
                 } else {
-                    chain::peek(&demands, &mut states, now)
+                    chain::peek(command.charges, &mut states, now)
                 }
             } else {
                 self.uncounted.fetch_add(1, Ordering::Relaxed);
@@ -373,9 +372,8 @@ impl MemoryStore {
             }
             locked = Locked::new(self, &lookups);
         }
-        let demands: SmallVec<[Demand<'_>; 4]> = command.charges.iter().map(Charge::demand).collect();
         let now = self.moment(now).now;
-        chain::refund(&demands, &mut LockedStates { locked: &mut locked, lookups: &lookups }, now)
+        chain::refund(command.charges, &mut LockedStates { locked: &mut locked, lookups: &lookups }, now)
     }
 
     fn reset(&self, command: &Command<'_>, now: Option<Timestamp>) -> Timestamp {
@@ -493,6 +491,7 @@ impl States for LockedStates<'_, '_> {
     }
 
     /// New keys of one rule share its overflow counter, so that several charges of a command can concern the same one.
+    #[inline]
     fn same_key_before(&self, index: usize) -> Option<usize> {
         let (before, own) = (&self.lookups[..index], &self.lookups[index]);
         if own.is_overflow() { before.iter().rposition(|lookup| lookup == own) } else { None }
@@ -514,13 +513,13 @@ fn decide_placed(
     let passes = |index: usize| command.charges[index].shadow || command.charges[index].uncounted().allowed;
     let pass = indices().filter(|index| is_unplaced(*index)).all(passes);
     let placed = || indices().filter(|index| !is_unplaced(*index));
-    let demands: SmallVec<[Demand<'_>; 4]> = placed().map(|index| command.charges[index].demand()).collect();
+    let charges: SmallVec<[Charge<'_>; 4]> = placed().map(|index| command.charges[index]).collect();
     let own: SmallVec<[Lookup; 4]> = placed().map(|index| lookups[index].clone()).collect();
     let mut states = LockedStates { locked, lookups: &own };
     let decision = if take && pass {
-        chain::take(&demands, &mut states, now)
+        chain::take(&charges, &mut states, now)
     } else {
-        chain::peek(&demands, &mut states, now)
+        chain::peek(&charges, &mut states, now)
     };
     let mut counted = decision.answers.into_iter();
     let answers: Answers = indices()

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pacegate_core::{Decision, Demand, State, States, Timestamp, chain};
+use pacegate_core::{Decision, State, States, Timestamp, chain};
 use pacegate_store::{Idempotency, Outcome, StoreError};
-use smallvec::SmallVec;
 
 use crate::record::Record;
 use crate::request::{Act, OwnedCharge, Request};
@@ -131,12 +130,11 @@ impl Ledger {
     }
 
     fn decide(&mut self, request: &Request, act: Act, now: Timestamp) -> Decision {
-        let demands: SmallVec<[Demand<'_>; 4]> = request.charges.iter().map(OwnedCharge::demand).collect();
         let mut rows = Rows { ledger: self, charges: &request.charges };
         match act {
-            Act::Take => chain::take(&demands, &mut rows, now),
-            Act::Refund => chain::refund(&demands, &mut rows, now),
-            Act::Peek | Act::Reset => chain::peek(&demands, &mut rows, now),
+            Act::Take => chain::take(&request.charges, &mut rows, now),
+            Act::Refund => chain::refund(&request.charges, &mut rows, now),
+            Act::Peek | Act::Reset => chain::peek(&request.charges, &mut rows, now),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pacegate_core::{Cost, Demand, Fit, Key, Limit, Timestamp, Variants};
+use pacegate_core::{AsDemand, Cost, Demand, Fit, Key, Limit, Timestamp, Variants};
 use pacegate_store::{Action, Charge, Command, Idempotency};
 use smallvec::SmallVec;
 
@@ -33,9 +33,8 @@ pub(crate) struct OwnedCharge {
     shadow: bool,
 }
 
-impl OwnedCharge {
-    /// What the core is asked.
-    pub(crate) fn demand(&self) -> Demand<'_> {
+impl AsDemand for OwnedCharge {
+    fn demand(&self) -> Demand<'_> {
         let Self { limit, cost, fit, taken_at, shadow, .. } = self;
         Demand { limit, cost: *cost, fit: *fit, taken_at: *taken_at, shadow: *shadow }
     }

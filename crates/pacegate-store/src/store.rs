@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use pacegate_core::{Answer, Cost, Decision, Demand, Fit, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Answer, AsDemand, Cost, Decision, Demand, Fit, Identity, Key, Limit, Timestamp};
 use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
@@ -47,13 +47,6 @@ impl<'a> Charge<'a> {
         }
     }
 
-    /// What the core is asked.
-    #[inline]
-    pub const fn demand(&self) -> Demand<'a> {
-        let Self { limit, cost, fit, taken_at, shadow, .. } = *self;
-        Demand { limit, cost, fit, taken_at, shadow }
-    }
-
     /// The refund of this charge, which was decided with `answer` at `decided_at`; `None` when nothing was taken: the limit
     /// had no room, or its store did not decide.
     pub fn refund(&self, answer: &Answer, decided_at: Timestamp) -> Option<Self> {
@@ -61,6 +54,14 @@ impl<'a> Charge<'a> {
         let taken = answer.allowed && !answer.degraded && !cost.is_zero();
         let taken_at = Some(answer.refund_at(self.limit, cost, decided_at));
         taken.then_some(Self { cost, taken_at, ..*self })
+    }
+}
+
+impl AsDemand for Charge<'_> {
+    #[inline]
+    fn demand(&self) -> Demand<'_> {
+        let Self { limit, cost, fit, taken_at, shadow, .. } = *self;
+        Demand { limit, cost, fit, taken_at, shadow }
     }
 }
 

@@ -78,7 +78,7 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
     let service = start(&directory, SHORT);
     let mut admin = Client::new(&service);
     let mut checkers: Vec<String> = (0..10).map(|_| admin.created_key(SHORT, "checker")).collect();
-    let check = r#"{"user_id":"u","endpoint":"/"}"#;
+    let check = r#"{"user_id":"u","endpoint":"/","limit":1000000,"window_seconds":60}"#;
     let (done, tried, guessed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let (mut served, mut refused) = (0, Vec::new());
     let ((), took) = timed(|| {
