@@ -89,6 +89,24 @@ async fn explanation_says_which_unit_is_missing() {
 }
 
 #[tokio::test]
+async fn limits_of_a_user_show_units_and_exceptions() {
+    let rules = format!(
+        "{RULES}  - {{name: tokens, dimension: user, identifier: vip, unit: tokens, unlimited: true}}\n"
+    );
+    let client = Client::managed(&rules).await;
+    for (user_id, numbers) in [("u", json!([1000, null])), ("vip", json!([null, true]))] {
+        let path = format!("/api/v1/users/{user_id}/limits");
+        let answer = client.admin(Method::GET, &path, Value::Null).await;
+        let limits = answer.body["limits"].as_array().unwrap();
+        let requests = limits.iter().find(|limit| limit["rule"] == "requests").unwrap();
+        assert!(requests.get("unit").is_none(), "{}", answer.body);
+        let tokens = limits.iter().find(|limit| limit["rule"] == "tokens").unwrap();
+        assert_eq!(tokens["unit"], "tokens", "{}", answer.body);
+        assert_eq!(json!([tokens["limit"], tokens["unlimited"]]), numbers, "{}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn rules_and_plans_keep_units_costs_methods_and_exceptions() {
     let client = Client::managed("default_limit: none").await;
     let numbers = json!({"algorithm": "fixed_window", "limit": 10, "window_seconds": 86400});
