@@ -244,6 +244,27 @@ async fn new_keys_race_on<S: Server>(server: S, name: &str) {
     );
 }
 
+/// Two batches, each larger than what single checks wait beside: both go to the one connection that is kept for them.
+async fn large_batches_have_a_connection_of_their_own<S: Server>() {
+    let _turn = TURN.lock().await;
+    let server = S::start();
+    let mut options = SqlOptions::new(&server.url()).unwrap();
+    options.connections = 1;
+    let store = SqlStore::connect(options).await.unwrap();
+    let connects = || store.figures().into_iter().find(|(name, _)| *name == "connects").unwrap().1.value();
+    let (counter, limit) = (Counter::new("window", "user", ""), limit(1_000));
+    let identifiers: Vec<String> = (0..64).map(|identifier| identifier.to_string()).collect();
+    let charge = |identifier| vec![Charge::new(Key::new(&counter, identifier, ""), &limit)];
+    let chains: Vec<Vec<Charge<'_>>> = identifiers.iter().map(|identifier| charge(identifier)).collect();
+
+    apply(&store, &chains[..1], Action::take()).await;
+    let single = connects();
+    for _ in 0..2 {
+        apply(&store, &chains, Action::take()).await;
+        assert_eq!(connects(), single + 1);
+    }
+}
+
 macro_rules! on_both {
     ($($test:ident),*) => {
         mod mariadb {
@@ -262,4 +283,9 @@ macro_rules! on_both {
     };
 }
 
-on_both!(chains_over_hot_keys, new_keys_race, new_keys_race_counted);
+on_both!(
+    chains_over_hot_keys,
+    large_batches_have_a_connection_of_their_own,
+    new_keys_race,
+    new_keys_race_counted
+);
