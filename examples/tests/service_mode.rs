@@ -4,7 +4,7 @@
 
 mod support;
 
-use pacegate::Config;
+use pacegate_config::Config;
 use pacegate_server::{AdminKey, App, Listeners};
 use support::{Example, command};
 use tokio::net::TcpListener;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use axum::body::Body;
 use axum::http::Request;
-use pacegate::{Config, Limit, MemoryStore, Rule, Stores, Timestamp};
+use pacegate::{Limit, MemoryStore, Rule, Stores, Timestamp};
 use pacegate_bench::machine;
 use pacegate_bench::stopwatch::{median, now, quantile};
 use pacegate_bench::table::{Table, grouped};
 use pacegate_catalog::{Actor, Catalog, DECISIONS_MAX, DecisionRecord, Retention, UserChange};
+use pacegate_config::Config;
 use pacegate_server::{AdminKey, App, Live};
 
 const ROUNDS: usize = 5;

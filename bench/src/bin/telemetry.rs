@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use clap::Parser;
-use pacegate::Config;
 use pacegate_bench::machine;
 use pacegate_bench::stopwatch::{median, now};
 use pacegate_bench::table::Table;
+use pacegate_config::Config;
 use pacegate_server::{AdminKey, App};
 use tokio::runtime::Runtime;
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use pacegate::AUDIT_KEY_LENGTH_MIN;
+use pacegate_config::AUDIT_KEY_LENGTH_MIN;
 
 use crate::digest::{Fields, random_hexadecimal};
 use crate::error::CatalogError;

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate::{Config, InvalidRule, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
+use pacegate::{InvalidRule, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
+use pacegate_config::Config;
 use tokio::sync::Mutex;
 
 use crate::catalog::Catalog;
@@ -21,7 +22,8 @@ const POLL_EVERY: Duration = Duration::from_millis(500);
 ///
 /// ```
 /// use std::sync::Arc;
-/// use pacegate::{Check, Config, Limit, Stores};
+/// use pacegate::{Check, Limit, Stores};
+/// use pacegate_config::Config;
 /// use pacegate_catalog::{Actor, Catalog, Registry};
 ///
 /// # #[tokio::main(flavor = "current_thread")]

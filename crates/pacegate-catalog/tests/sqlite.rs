@@ -9,8 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pacegate::{Check, Config, Rule, Stores, Timestamp};
+use pacegate::{Check, Rule, Stores, Timestamp};
 use pacegate_catalog::{AuditProblem, Catalog, Period, RULES_MAX, Registry, UsageFilter, UsageRecord};
+use pacegate_config::Config;
 use suite::{Place, actor, rule};
 use tokio::task::JoinSet;
 

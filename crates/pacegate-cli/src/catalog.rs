@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pacegate::{CatalogConfig, Config};
 use pacegate_catalog::{Actor, Catalog, CatalogOptions};
+use pacegate_config::{CatalogConfig, Config};
 
 use crate::Failure;
 use crate::output::complain;

@@ -33,11 +33,11 @@ impl Config {
         let file = match self.command {
             Command::Check { file } => file,
             Command::Schema => {
-                say(pacegate::Config::SCHEMA.trim_end());
+                say(pacegate_config::Config::SCHEMA.trim_end());
                 return Ok(());
             }
         };
-        match pacegate::Config::load(Some(&file)) {
+        match pacegate_config::Config::load(Some(&file)) {
             Ok(config) if !pacegate_connect::mistakes(&config).is_empty() => {
                 let mistakes = pacegate_connect::mistakes(&config).join("\n");
                 Err(Failure::Misused(anyhow!("{} is not valid\n{mistakes}", file.display())))

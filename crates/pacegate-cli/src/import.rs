@@ -10,8 +10,9 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use pacegate::reading::{Field, Mistakes};
-use pacegate::{ConfigError, ConfigErrors, DescriptorRule};
+use pacegate::DescriptorRule;
+use pacegate_config::reading::{Field, Mistakes};
+use pacegate_config::{ConfigError, ConfigErrors};
 
 use crate::Failure;
 use crate::output::complain;

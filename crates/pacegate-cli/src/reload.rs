@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pacegate::{Config, StoreConfig};
+use pacegate_config::{Config, StoreConfig};
 use pacegate_connect::Watch;
 use pacegate_server::{Live, Tls};
 use tokio::signal::unix::{SignalKind, signal};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use pacegate::{Config, StoreConfig};
 use pacegate_catalog::Actor;
+use pacegate_config::{Config, StoreConfig};
 use pacegate_connect::Watch;
 use pacegate_server::{AdminKey, App, Listeners, Live, Tls};
 use tokio::net::TcpListener;

@@ -196,7 +196,7 @@ fn misused(message: impl Into<String>) -> Failure {
 fn load(option: &str, path: &Path) -> Result<RuleFile, Failure> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| misused(format!("{option} {name}: {error}")))?;
-    let config = pacegate::Config::parse(&text).map_err(|errors| {
+    let config = pacegate_config::Config::parse(&text).map_err(|errors| {
         let count =
             if errors.0.len() == 1 { "1 mistake".to_owned() } else { format!("{} mistakes", errors.0.len()) };
         misused(format!("{option} {name} has {count}\n{errors}"))

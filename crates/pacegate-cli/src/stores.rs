@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use pacegate::{CatalogConfig, Config, Stores};
+use pacegate::Stores;
 use pacegate_catalog::{Catalog, CatalogOptions};
+use pacegate_config::{CatalogConfig, Config};
 use pacegate_connect::ConnectError;
 
 /// How long to wait between attempts to reach the catalog at the start.

@@ -11,7 +11,8 @@ mod process;
 use std::sync::Arc;
 
 use envoy_cases::{CASES, Case};
-use pacegate::{Config, MemoryOptions, MemoryStore, Stores, Timestamp};
+use pacegate::{MemoryOptions, MemoryStore, Stores, Timestamp};
+use pacegate_config::Config;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,

@@ -6,7 +6,8 @@ mod process;
 
 use std::path::Path;
 
-use pacegate::{Config, Descriptor};
+use pacegate::Descriptor;
+use pacegate_config::Config;
 use process::run;
 
 fn data(name: &str) -> String {

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pacegate::{Config, Limiter};
+use pacegate::Limiter;
+use pacegate_config::Config;
 
 /// How often files are looked at. Looking works for every editor and every mount, which notifications do not.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

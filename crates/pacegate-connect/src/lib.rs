@@ -26,7 +26,8 @@ struct Guide;
 
 use std::path::Path;
 
-use pacegate::{Config, ConfigErrors, InvalidRules, Limiter, StoreError};
+use pacegate::{InvalidRules, Limiter, StoreError};
+use pacegate_config::{Config, ConfigErrors};
 use thiserror::Error;
 
 pub use follow::{Watch, follow};

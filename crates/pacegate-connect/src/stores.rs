@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Config, MemoryStore, ShardedStore, Store, StoreConfig, StoreError, Stores};
+use pacegate::{MemoryStore, ShardedStore, Store, StoreError, Stores};
+use pacegate_config::{Config, StoreConfig};
 use pacegate_redis::{RedisOptions, RedisStore, RedisUrl, TlsFiles};
 use pacegate_sql::{SqlOptions, SqlStore};
 

@@ -6,8 +6,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Check, Config, Limit, Limiter, Stores};
+use pacegate::{Check, Limit, Limiter, Stores};
 use pacegate_catalog::{Actor, Catalog, Registry};
+use pacegate_config::Config;
 use pacegate_connect::{FromConfig, follow};
 
 /// Waits until `plan` has this capacity; changes have to come into force within two seconds.

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Check, CheckError, Config, Cost, Limiter};
+use pacegate::{Check, CheckError, Cost, Limiter};
+use pacegate_config::Config;
 use pacegate_connect::FromConfig;
 
 #[tokio::test]

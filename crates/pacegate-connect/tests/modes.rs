@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Algorithm, Check, CheckError, Config, Cost, Limit, Limiter, MemoryStore, Standing, Stores};
+use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter, MemoryStore, Standing, Stores};
+use pacegate_config::Config;
 use pacegate_connect::{ConnectError, FromConfig};
 use pacegate_server::{AdminKey, App, Listeners, run};
 use pacegate_testkit::SimulatedClock;

@@ -50,6 +50,13 @@ pub struct MemoryOptions {
 impl MemoryOptions {
     /// The most keys a store can be configured for.
     pub const KEYS_MAX: usize = 1 << 30;
+
+    /// The same bounds with room for `max` keys of ad-hoc limits; for a tenth of all keys if it is `None`.
+    #[must_use]
+    pub fn with_ad_hoc_keys(self, max: Option<usize>) -> Self {
+        let max = max.unwrap_or((self.max_keys / 10).max(1));
+        Self { max_ad_hoc_keys: max.min(self.max_keys), ..self }
+    }
 }
 
 impl Default for MemoryOptions {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Request, Version};
-use pacegate::ServerConfig;
+use pacegate_config::ServerConfig;
 use pin_project_lite::pin_project;
 
 use crate::door::Presence;

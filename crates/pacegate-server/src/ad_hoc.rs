@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate::{AdHocConfig, Algorithm, InvalidLimit, Limit};
+use pacegate::{Algorithm, InvalidLimit, Limit};
+use pacegate_config::AdHocConfig;
 
 use crate::per_second::PerSecond;
 
@@ -178,7 +179,7 @@ pub(crate) fn name_for(algorithm: Algorithm, sliding_window: bool) -> &'static s
 
 #[cfg(test)]
 mod tests {
-    use pacegate::AdHocCallers;
+    use pacegate_config::AdHocCallers;
 
     use super::*;
 

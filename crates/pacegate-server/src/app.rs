@@ -14,11 +14,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::{ALLOW, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
-use pacegate::{
-    AdHocCallers, AdHocConfig, Check, CheckError, Config, Decision, FailureMode, Limiter, NamedLimit,
-    Profile, StoreHealth,
-};
+use pacegate::{Check, CheckError, Decision, FailureMode, Limiter, NamedLimit, Profile, StoreHealth};
 use pacegate_catalog::Actor;
+use pacegate_config::{AdHocCallers, AdHocConfig, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -43,7 +41,7 @@ use crate::skew::Skew;
 use crate::telemetry::Telemetry;
 use crate::trace;
 use crate::transitions::Transitions;
-use pacegate_tower::headers::Families;
+use pacegate_http::headers::Families;
 
 /// The service without its sockets: one request in, one response out.
 #[derive(Clone)]

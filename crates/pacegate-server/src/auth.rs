@@ -8,8 +8,9 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use ipnet::IpNet;
-use pacegate::{AdHocCallers, Algorithm, Check, Config, Decision, Limit, Limiter, LoggedKeys, Role, Stores};
+use pacegate::{Algorithm, Check, Decision, Limit, Limiter, Stores};
 use pacegate_catalog::Actor;
+use pacegate_config::{AdHocCallers, Config, LoggedKeys, Role};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -446,7 +447,7 @@ fn own_limits(config: &Config, stores: Stores) -> Limiter {
 }
 
 fn too_many(decision: &Decision, message: &str) -> ApiError {
-    let seconds = decision.retry_after().map_or(1, pacegate_tower::headers::seconds_ceil);
+    let seconds = decision.retry_after().map_or(1, pacegate_http::headers::seconds_ceil);
     ApiError::new(Code::RateLimited, message).retry_after(seconds)
 }
 

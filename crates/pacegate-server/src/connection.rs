@@ -16,7 +16,7 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use pacegate::ServerConfig;
+use pacegate_config::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};

@@ -160,7 +160,7 @@ mod tests {
     use axum::body::Body;
     use http_body_util::BodyExt;
     use jiff::civil::date;
-    use pacegate::Config;
+    use pacegate_config::Config;
 
     use super::*;
     use crate::app::App;

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use ipnet::IpNet;
-use pacegate::{Gauge, ServerConfig};
+use pacegate::Gauge;
+use pacegate_config::ServerConfig;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -423,7 +424,7 @@ mod tests {
 
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    use pacegate::Config;
+    use pacegate_config::Config;
 
     use super::*;
 

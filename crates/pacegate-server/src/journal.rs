@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate::{Check, Config, Decision, DecisionLogConfig, RetentionConfig, Timestamp};
+use pacegate::{Check, Decision, Timestamp};
 use pacegate_catalog::{Catalog, DECISIONS_MAX, DecisionRecord, Retention, UsageRecord};
+use pacegate_config::{Config, DecisionLogConfig, RetentionConfig};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 

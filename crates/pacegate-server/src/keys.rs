@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate::{Role, Timestamp};
+use pacegate::Timestamp;
 use pacegate_catalog::{Catalog, Revision, StoredKey};
+use pacegate_config::Role;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;

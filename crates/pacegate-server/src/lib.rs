@@ -4,7 +4,7 @@
 //! stop, then lets requests in flight finish.
 //!
 //! ```no_run
-//! use pacegate::Config;
+//! use pacegate_config::Config;
 //! use pacegate_server::{AdminKey, App, run};
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {

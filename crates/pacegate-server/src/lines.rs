@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
-use pacegate::{Check, Decision, LogConfig, LoggedDecisions, LoggedKeys, NamedLimit};
+use pacegate::{Check, Decision, NamedLimit};
 use pacegate_catalog::shorten_identifier;
+use pacegate_config::{LogConfig, LoggedDecisions, LoggedKeys};
 use sha2::{Digest, Sha256};
 
 use crate::per_second::PerSecond;

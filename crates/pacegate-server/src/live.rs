@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use pacegate::{Config, Limiter, Stores};
+use pacegate::{Limiter, Stores};
 use pacegate_catalog::{Catalog, Registry, RegistryError, Revision, Rounds};
+use pacegate_config::Config;
 use tokio::sync::Mutex;
 
 use crate::catalog_health::CatalogHealth;

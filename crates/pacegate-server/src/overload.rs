@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pacegate::{Algorithm, Config, Cost, Limit, Limiter, Plan};
+use pacegate::{Algorithm, Cost, Limit, Limiter, Plan};
+use pacegate_config::Config;
 use tokio::time::Instant;
 
 use crate::respond::{ApiError, Code};

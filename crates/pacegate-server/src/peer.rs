@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use hyper::Request;
-use pacegate::Role;
+use pacegate_config::Role;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::respond::{ApiError, Code};

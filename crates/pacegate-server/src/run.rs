@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use futures_util::future::{OptionFuture, join4};
-use pacegate::ServerConfig;
+use pacegate_config::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

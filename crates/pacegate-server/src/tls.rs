@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use pacegate::{CertificateName, Role, TlsConfig};
+use pacegate_config::{CertificateName, Role, TlsConfig};
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::{HeaderMap, Request, StatusCode};
-use pacegate::Config;
+use pacegate_config::Config;
 use pacegate_server::{AdminKey, App};
 
 struct Answer {

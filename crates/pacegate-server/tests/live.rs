@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::Request;
-use pacegate::{Config, MemoryStore, Stores};
+use pacegate::{MemoryStore, Stores};
 use pacegate_catalog::Catalog;
+use pacegate_config::Config;
 use pacegate_server::{AdminKey, App, Live};
 use serde_json::{Value, json};
 

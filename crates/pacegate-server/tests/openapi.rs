@@ -258,7 +258,7 @@ fn alike(place: &str, example: &Value, answer: &Value, names: &mut HashMap<Strin
 
 #[tokio::test]
 async fn the_page_works_without_anything_from_elsewhere() {
-    let config = pacegate::Config::parse(RULES).unwrap();
+    let config = pacegate_config::Config::parse(RULES).unwrap();
     let app = pacegate_server::App::new(
         &config,
         config.limiter().unwrap(),

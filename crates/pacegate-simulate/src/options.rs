@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use compact_str::CompactString;
 use hashbrown::HashMap;
-use pacegate::Config;
+use pacegate_config::Config;
 
 use crate::log::LogOptions;
 

@@ -41,7 +41,7 @@ pub struct Progress {
 /// The decisions are those of the real limiter: it counts in memory, and its clock shows the time of each line.
 ///
 /// ```
-/// use pacegate::Config;
+/// use pacegate_config::Config;
 /// use pacegate_simulate::{Options, RuleFile, Source, simulate};
 ///
 /// let log = "192.0.2.1 - alice [10/Oct/2000:13:55:36 -0700] \"GET /a HTTP/1.1\" 200 1\n".repeat(3);
@@ -312,7 +312,7 @@ fn rank(dimension: &str) -> u8 {
 mod tests {
     use std::io::Cursor;
 
-    use pacegate::Config;
+    use pacegate_config::Config;
 
     use super::*;
     use crate::log::record::Place;

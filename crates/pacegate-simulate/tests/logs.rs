@@ -4,7 +4,7 @@
 
 use std::io::{Cursor, Write};
 
-use pacegate::Config;
+use pacegate_config::Config;
 use pacegate_simulate::{Format, LogOptions, Options, Report, RuleFile, SimulateError, Source, simulate};
 
 const RULES: &str = "default_limit: none

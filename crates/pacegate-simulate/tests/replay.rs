@@ -7,7 +7,8 @@ use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Check, Config, MemoryOptions, MemoryStore, Stores, Timestamp};
+use pacegate::{Check, MemoryOptions, MemoryStore, Stores, Timestamp};
+use pacegate_config::Config;
 use pacegate_simulate::{LogOptions, Options, Report, RuleFile, SimulateError, Source, simulate};
 use pacegate_testkit::SimulatedClock;
 

@@ -8,7 +8,7 @@ use http::Response;
 use pacegate::Decision;
 use pin_project_lite::pin_project;
 
-use crate::headers::Families;
+use pacegate_http::headers::Families;
 
 pub(crate) type Waiting<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 

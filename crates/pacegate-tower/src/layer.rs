@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use pacegate::{CheckError, Cost, HeaderFamily, Limit, Limiter, identity};
+use pacegate::{CheckError, Cost, Limit, Limiter, identity};
+use pacegate_http::HeaderFamily;
 use tower_layer::Layer;
 
 use crate::error::InvalidLayer;
 use crate::gate::{Gate, MissingKey, Observed, OnError};
-use crate::headers::Families;
 use crate::noise::Noise;
 use crate::resolve::{RequestHead, Resolve, check_dimensions};
 use crate::response::{Denial, Format, Responder};
 use crate::service::Pacegate;
 use crate::shape::{Shaping, WAITERS_MAX};
+use pacegate_http::headers::Families;
 
 /// Puts a rate limit in front of a service. It can stand in front of a whole router or a single route, and in several places at once: where two of them
 /// answer, the inner one's headers are kept.

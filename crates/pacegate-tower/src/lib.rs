@@ -42,7 +42,6 @@ mod body;
 mod error;
 mod future;
 mod gate;
-pub mod headers;
 mod layer;
 mod noise;
 mod question;
@@ -65,3 +64,4 @@ pub use response::{Cause, Denial, Format};
 pub use service::Pacegate;
 
 pub use ipnet::IpNet;
+pub use pacegate_http::{HeaderFamily, headers};

@@ -14,8 +14,8 @@ use pacegate::{CheckError, Decision, Reason};
 
 use crate::body::ResponseBody;
 use crate::error::Unresolved;
-use crate::headers::{Families, seconds_ceil};
 use crate::resolve::RequestHead;
+use pacegate_http::headers::{Families, seconds_ceil};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A longer one is not repeated.

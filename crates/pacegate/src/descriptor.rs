@@ -13,9 +13,6 @@ use pacegate_store::FailureMode;
 use crate::identity::{IDENTIFIER_REASON, check_name, is_identifier};
 use crate::rule::{InvalidRule, Mode};
 
-/// The most entries or conditions of one rule.
-pub(crate) const ENTRIES_MAX: usize = 64;
-
 /// A limit on the descriptors of a request: which ones, and how much.
 ///
 /// ```
@@ -152,6 +149,9 @@ pub enum Allowance {
 }
 
 impl DescriptorRule {
+    /// The most entries or conditions of one rule.
+    pub const ENTRIES_MAX: usize = 64;
+
     /// A limit on descriptors with these entries, in any domain.
     pub fn path(entries: impl IntoIterator<Item = PathEntry>, limit: Limit) -> Self {
         Self::new(Selector::Path(entries.into_iter().collect()), Allowance::Limit(limit))
@@ -226,7 +226,7 @@ impl DescriptorRule {
             return invalid("refundable", "has no effect without a limit");
         }
         match &self.selects {
-            Selector::Path(entries) if !(1..=ENTRIES_MAX).contains(&entries.len()) => {
+            Selector::Path(entries) if !(1..=Self::ENTRIES_MAX).contains(&entries.len()) => {
                 invalid("entries", "must be 1 to 64 entries")
             }
             Selector::Path(entries) => {
@@ -236,7 +236,7 @@ impl DescriptorRule {
                 if entries.iter().all(clean) { Ok(()) } else { invalid("entries", IDENTIFIER_REASON) }
             }
             Selector::Conditions { when, by, .. } => {
-                if when.len() > ENTRIES_MAX || by.len() > ENTRIES_MAX {
+                if when.len() > Self::ENTRIES_MAX || by.len() > Self::ENTRIES_MAX {
                     return invalid("when", "and by can have 64 entries each");
                 }
                 let clean = |condition: &Condition| {

@@ -26,6 +26,8 @@ pub const IP: &str = "ip";
 pub const API_KEY: &str = "apikey";
 /// The dimension of keys that an embedding program makes up itself.
 pub const KEY: &str = "key";
+/// The dimensions whose identifiers are keys of policies, beside [`KEY`], unless others are named.
+pub const POLICY_DIMENSIONS: [&str; 3] = [USER, IP, API_KEY];
 
 /// The identifier that all descriptor values in the dimension `ip` share that are not addresses.
 const INVALID_ADDRESS: &str = "invalid";

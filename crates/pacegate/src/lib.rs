@@ -13,22 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rules say whom and where a limit applies; [`Config`] reads them, and plans, from the same YAML file the service reads:
-//!
-//! ```
-//! use pacegate::{Check, Config};
-//!
-//! let config = Config::parse(
-//!     r#"
-//! rules:
-//!   - {name: per-user-minute, dimension: user, endpoint: "/api/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
-//! "#,
-//! )?;
-//! let limiter = config.limiter()?;
-//! let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/api/orders"))?;
-//! assert_eq!(decision.remaining(), Some(99));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! Rules say whom and where a limit applies. The crate `pacegate-config` reads them, and plans, from the same YAML file
+//! that the service reads.
 //!
 //! # What it does not do
 //!
@@ -38,7 +24,6 @@
 pub mod attribute;
 mod chain;
 mod check;
-mod config;
 mod decision;
 mod descriptor;
 mod effective;
@@ -58,24 +43,6 @@ mod ruleset;
 mod stores;
 mod wait;
 
-/// Reads YAML with every mistake collected at its line: what the configuration is read with, for tools that read other files.
-///
-/// ```
-/// use pacegate::reading::{Field, Fields, Mistakes};
-///
-/// let mut mistakes = Mistakes::default();
-/// let document = Field::parse("limit: ten\nwindow: 1s\n", &mut mistakes);
-/// if let Some(mut fields) = document.and_then(|field| Fields::new(field, &mut mistakes)) {
-///     fields.require("limit", &mut mistakes).and_then(|field| field.number(&mut mistakes));
-///     fields.finish(&mut mistakes);
-/// }
-/// let errors = mistakes.finish().unwrap_err().to_string();
-/// assert_eq!(errors, "line 1: limit: must be a whole number, not text\nline 2: window: unknown field; known are limit");
-/// ```
-pub mod reading {
-    pub use crate::config::reader::{Field, Fields, Mistakes};
-}
-
 /// The README's example compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
@@ -83,12 +50,6 @@ struct Readme;
 
 pub use attribute::RateLimited;
 pub use check::Check;
-pub use config::{
-    AUDIT_KEY_LENGTH_MIN, AdHocCallers, AdHocConfig, CatalogConfig, CertificateName, Config, ConfigError,
-    ConfigErrors, DecisionLogConfig, HeaderFamily, InvalidCertificateName, LogConfig, LogFormat,
-    LoggedDecisions, LoggedKeys, ManagementConfig, RetentionConfig, Role, ServerConfig, ServiceConfig,
-    StoreConfig, StoreTls, TlsConfig, TracesConfig,
-};
 pub use decision::Decision;
 pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
 pub use descriptor::contradiction::Contradiction;

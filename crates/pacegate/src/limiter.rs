@@ -7,9 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use pacegate_core::{Limit, Timestamp};
 use pacegate_memory::MemoryStore;
-use pacegate_store::{
-    Action, Charge, Command, FailureMode, GuardedStore, Idempotency, Outcome, Store, StoreError,
-};
+use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store, StoreError};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -18,11 +16,11 @@ use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
-use crate::identity::{self, IPV6_PREFIX};
+use crate::identity::{self, IPV6_PREFIX, POLICY_DIMENSIONS};
 use crate::plan::Plan;
 use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::{POLICY_DIMENSIONS, PlanLimit, Rule};
+use crate::rule::{PlanLimit, Rule};
 use crate::ruleset::{CanonicalRules, RuleSet};
 use crate::stores::{Keeper, Stores, between, in_memory};
 use crate::wait::Waiters;
@@ -143,7 +141,7 @@ impl LimiterBuilder {
     /// Keeps the counters outside the process, with the usual deadline; [`check_now`](Limiter::check_now) is not available then.
     #[must_use]
     pub fn store(self, store: Arc<dyn Store>) -> Self {
-        self.stores(Stores::remote(store, GuardedStore::DEADLINE))
+        self.stores(Stores::remote(store, Stores::TIMEOUT))
     }
 
     /// Keeps the counters in several stores, or in those of an earlier limiter.

@@ -526,6 +526,16 @@ impl From<Limit> for PlanLimit {
 }
 
 impl PlanLimit {
+    /// The numbers of a limit that would share its counter with an earlier one of the same plan.
+    pub fn duplicate(limits: &[PlanLimit]) -> Option<&Limit> {
+        let same = |a: &PlanLimit, b: &PlanLimit| a.distinction() == b.distinction();
+        limits
+            .iter()
+            .enumerate()
+            .find(|(index, limit)| limits[..*index].iter().any(|other| same(other, limit)))
+            .map(|(_, limit)| &limit.limit)
+    }
+
     /// What tells its counter from those of the plan's other limits.
     fn distinction(&self) -> String {
         match self.unit.as_deref().filter(|unit| *unit != identity::REQUESTS) {
@@ -580,17 +590,4 @@ impl PlanLimits {
         let named = |limit| NamedLimit::of_plan(&self.name, dimension, limit, self.on_store_error);
         self.limits.iter().map(|limit| Arc::new(named(limit))).collect()
     }
-
-    /// Two limits of one plan that would share a counter.
-    pub(crate) fn duplicate(limits: &[PlanLimit]) -> Option<&Limit> {
-        let same = |a: &PlanLimit, b: &PlanLimit| a.distinction() == b.distinction();
-        limits
-            .iter()
-            .enumerate()
-            .find(|(index, limit)| limits[..*index].iter().any(|other| same(other, limit)))
-            .map(|(_, limit)| &limit.limit)
-    }
 }
-
-/// The dimensions whose identifiers are keys of policies, beside `key`, unless others are named.
-pub(crate) const POLICY_DIMENSIONS: [&str; 3] = [identity::USER, identity::IP, identity::API_KEY];

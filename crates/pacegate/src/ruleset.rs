@@ -210,7 +210,7 @@ impl RuleSet {
         let defaults = defaults.collect();
         let mut compiled_plans = Map::default();
         for (name, limits) in plans {
-            if let Some(limit) = PlanLimits::duplicate(&limits) {
+            if let Some(limit) = PlanLimit::duplicate(&limits) {
                 return Err(InvalidRules::DuplicateInPlan {
                     plan: name,
                     algorithm: limit.algorithm(),

@@ -12,11 +12,6 @@ use pacegate_store::{
 use smallvec::SmallVec;
 use tokio::task::yield_now;
 
-use crate::config::AdHocConfig;
-
-/// The name of the store for everything that names no other.
-pub(crate) const DEFAULT_STORE: &str = "default";
-
 /// So many commands are worked on before other tasks of the thread run.
 const AT_ONCE: usize = 8;
 
@@ -54,14 +49,19 @@ impl Default for Stores {
 }
 
 impl Stores {
+    /// The name of the store for everything that names no other.
+    pub const DEFAULT: &'static str = "default";
+    /// How long a remote store may take before it counts as failed, unless configured otherwise.
+    pub const TIMEOUT: Duration = GuardedStore::DEADLINE;
+
     /// Counters in this process.
     pub fn memory(store: Arc<MemoryStore>) -> Self {
-        Self::of(DEFAULT_STORE, Keeper::Memory(store))
+        Self::of(Self::DEFAULT, Keeper::Memory(store))
     }
 
     /// Counters elsewhere. A call that takes longer than `timeout` is answered by the failure mode of its limits.
     pub fn remote(store: Arc<dyn Store>, timeout: Duration) -> Self {
-        Self::of(DEFAULT_STORE, guarded(DEFAULT_STORE, store, timeout))
+        Self::of(Self::DEFAULT, guarded(Self::DEFAULT, store, timeout))
     }
 
     fn of(name: &str, keeper: Keeper) -> Self {
@@ -325,6 +325,6 @@ pub(crate) fn in_memory(commands: usize) -> tracing::Span {
 
 fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Keeper {
     // While the store fails, requests with ad-hoc limits must not use up what rules need.
-    let options = AdHocConfig::default().bound(MemoryOptions::default());
+    let options = MemoryOptions::default().with_ad_hoc_keys(None);
     Keeper::Remote(GuardedStore::new(name, store, Arc::new(MemoryStore::new(options)), timeout))
 }

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Config, DescriptorRule, InvalidRules, Limit, Limiter, PathEntry};
+use pacegate::{DescriptorRule, InvalidRules, Limit, Limiter, PathEntry};
+use pacegate_config::Config;
 
 #[test]
 fn mistakes_are_reported_with_their_lines() {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Allowance, ApplyFuture, Command, Config, Cost, Descriptor, DescriptorDecision,
-    DescriptorOutcome, DescriptorRule, FailureMode, Hits, Limit, Limiter, MemoryOptions, MemoryStore, Mode,
-    PathEntry, Profile, Store, StoreError, Stores, Timestamp,
+    Algorithm, Allowance, ApplyFuture, Command, Cost, Descriptor, DescriptorDecision, DescriptorOutcome,
+    DescriptorRule, FailureMode, Hits, Limit, Limiter, MemoryOptions, MemoryStore, Mode, PathEntry, Profile,
+    Store, StoreError, Stores, Timestamp,
 };
+use pacegate_config::Config;
 use pacegate_testkit::SimulatedClock;
 
 /// A whole number of days, so that no test runs into the end of a minute.

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Check, CheckError, Config, Descriptor, InvalidRules, Limit, Limiter, Profile, Rule, Verdict};
+use pacegate::{Check, CheckError, Descriptor, InvalidRules, Limit, Limiter, Profile, Rule, Verdict};
+use pacegate_config::Config;
 
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> Limiter {
     rules.into_iter().fold(Limiter::builder(), |builder, rule| builder.rule(rule)).build().unwrap()

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Check, CheckError, Config, Cost, Limiter, Profile, Stores, Verdict};
+use pacegate::{Check, CheckError, Cost, Limiter, Profile, Stores, Verdict};
+use pacegate_config::Config;
 
 const RULES: &str = r#"
 default_limit: {algorithm: fixed_window, limit: 50, window: 1d}

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use pacegate::{Config, Limit, Stores, Timestamp};
+use pacegate::{Limit, Stores, Timestamp};
 use pacegate_catalog::{AuditFilter, Expected, Registry, Retention, UserChange};
+use pacegate_config::Config;
 use tokio::task::JoinSet;
 
 use super::{Place, actor, rule};

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pacegate::reading::{Field, Fields, Mistakes};
-use pacegate::{Algorithm, Allowance, ConfigError, DescriptorRule, Limit, Mode, PathEntry, Selector};
+use pacegate::{Algorithm, Allowance, DescriptorRule, Limit, Mode, PathEntry, Selector};
+use pacegate_config::ConfigError;
+use pacegate_config::reading::{Field, Fields, Mistakes};
 
 use super::Imported;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use pacegate::reading::{Field, Fields, Mistakes};
-use pacegate::{Algorithm, Allowance, Condition, ConfigError, DescriptorRule, Limit, Selector};
+use pacegate::{Algorithm, Allowance, Condition, DescriptorRule, Limit, Selector};
+use pacegate_config::ConfigError;
+use pacegate_config::reading::{Field, Fields, Mistakes};
 
 use super::Imported;
 use super::cel::{self, Operand};

@@ -111,7 +111,8 @@ fn scalar(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pacegate::{Algorithm, Condition, Config, Limit, PathEntry};
+    use pacegate::{Algorithm, Condition, Limit, PathEntry};
+    use pacegate_config::Config;
 
     #[test]
     fn what_is_written_is_read_as_the_same_rules() {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pacegate::{PathOptions, ServerConfig};
+use pacegate::PathOptions;
+use pacegate_config::ServerConfig;
 use pacegate_server::App;
 use pacegate_server::door::Door;
 use tokio::net::TcpListener;

@@ -15,7 +15,7 @@ use crate::ad_hoc::{AdHoc, InvalidAdHoc, burst_reason, is_sliding_window, name_f
 use crate::app::Shared;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{millis_ceil, parse_strategy, used};
-use pacegate_tower::headers::seconds_ceil;
+use pacegate_http::headers::seconds_ceil;
 
 /// How many identities and how many plans one check can have.
 const LIST_MAX: usize = 16;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use hyper::header::RETRY_AFTER;
 use pacegate::{
-    AdHocCallers, AdHocConfig, Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision,
-    DescriptorOutcome, FailureMode, Hits, Limit, Profile, identity,
+    Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision, DescriptorOutcome, FailureMode, Hits,
+    Limit, Profile, identity,
 };
+use pacegate_config::{AdHocCallers, AdHocConfig};
 use pacegate_proto::envoy::config::core::v3::HeaderValue;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use pacegate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -32,7 +33,7 @@ use crate::peer::Peer;
 use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::trace;
-use pacegate_tower::headers::seconds_ceil;
+use pacegate_http::headers::seconds_ceil;
 
 /// How many descriptors one request can have, and how many entries a descriptor.
 const DESCRIPTORS_MAX: usize = 64;

@@ -20,7 +20,7 @@ use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{Peer, peer};
 use crate::request_id::request_id;
 use crate::respond::{ApiError, Code};
-use pacegate_tower::headers::write_retry_after;
+use pacegate_http::headers::write_retry_after;
 
 /// A store that fails is looked at at least this often, in seconds.
 const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use pacegate::Config;
+use pacegate_config::Config;
 use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use pacegate_proto::v1::rate_limiter_client::RateLimiterClient;
 use pacegate_server::{Listeners, run};

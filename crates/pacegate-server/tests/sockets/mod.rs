@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Config, MemoryStore, Stores};
+use pacegate::{MemoryStore, Stores};
 use pacegate_catalog::Catalog;
+use pacegate_config::Config;
 use pacegate_server::{AdminKey, App, Listeners, Live, Tls, run};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;

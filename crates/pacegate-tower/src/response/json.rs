@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Denial;
-use crate::headers::seconds_ceil;
+use pacegate_http::headers::seconds_ceil;
 
 #[derive(Serialize)]
 struct Body<'a> {

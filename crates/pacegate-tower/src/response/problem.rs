@@ -4,7 +4,7 @@ use pacegate::Decision;
 use serde::Serialize;
 
 use super::{Cause, Denial};
-use crate::headers::{policy_name, seconds_ceil};
+use pacegate_http::headers::{policy_name, seconds_ceil};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";

@@ -187,7 +187,7 @@ default_limit: none
 "#;
 
     fn limiter() -> Limiter {
-        pacegate::Config::parse(RULES).unwrap().limiter().unwrap()
+        pacegate_config::Config::parse(RULES).unwrap().limiter().unwrap()
     }
 
     #[test]

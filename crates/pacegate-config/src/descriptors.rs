@@ -1,13 +1,12 @@
 //! `descriptors`: limits on what Envoy, and others who speak its protocol, send.
 
-use super::node::Place;
-use super::read::{check_name, read_limit};
-use super::reader::{Field, Fields, Mistakes};
-use super::stores::FAILURE_MODES;
-use super::{Config, read::MODES};
-use crate::descriptor::{Allowance, Condition, DescriptorRule, ENTRIES_MAX, PathEntry, Selector, ValueTest};
-use crate::identity::{IDENTIFIER_REASON, is_identifier};
-use crate::rule::Mode;
+use crate::node::Place;
+use crate::read::{check_name, read_limit};
+use crate::reader::{Field, Fields, Mistakes};
+use crate::stores::FAILURE_MODES;
+use crate::{Config, read::MODES};
+use pacegate::identity::check_identifier;
+use pacegate::{Allowance, Condition, DescriptorRule, Mode, PathEntry, Selector, ValueTest};
 
 pub(super) fn read_descriptors(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     let mut found: Vec<(DescriptorRule, Place, String)> = Vec::new();
@@ -92,8 +91,9 @@ fn read_selector(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Selecto
         let (place, path) = (entries.node.place.clone(), entries.path.clone());
         let items = entries.list(mistakes);
         let count = items.len();
-        if !(1..=ENTRIES_MAX).contains(&count) {
-            mistakes.add(&place, &path, format!("must be 1 to {ENTRIES_MAX} entries, not {count}"));
+        let max = DescriptorRule::ENTRIES_MAX;
+        if !(1..=max).contains(&count) {
+            mistakes.add(&place, &path, format!("must be 1 to {max} entries, not {count}"));
             return None;
         }
         let read: Vec<PathEntry> = items.into_iter().filter_map(|item| read_entry(item, mistakes)).collect();
@@ -173,17 +173,18 @@ fn read_allowance(fields: &mut Fields, mistakes: &mut Mistakes) -> Option<Allowa
 
 fn clean(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
     let text = clean_or_empty(field, mistakes)?;
-    if text.is_empty() {
-        mistakes.add(&field.node.place, &field.path, IDENTIFIER_REASON);
-    }
-    (!text.is_empty()).then_some(text)
+    clean_text(field, text, mistakes)
 }
 
 fn clean_or_empty(field: &Field, mistakes: &mut Mistakes) -> Option<String> {
     let text = field.literal(mistakes)?;
-    let clean = text.is_empty() || is_identifier(&text);
-    if !clean {
-        mistakes.add(&field.node.place, &field.path, IDENTIFIER_REASON);
+    if text.is_empty() { Some(text) } else { clean_text(field, text, mistakes) }
+}
+
+fn clean_text(field: &Field, text: String, mistakes: &mut Mistakes) -> Option<String> {
+    if let Err(invalid) = check_identifier(&text) {
+        mistakes.add(&field.node.place, &field.path, invalid.reason());
+        return None;
     }
-    clean.then_some(text)
+    Some(text)
 }

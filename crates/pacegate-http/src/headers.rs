@@ -2,8 +2,9 @@
 //!
 //! ```
 //! use http::HeaderMap;
-//! use pacegate::{Check, HeaderFamily, Limit, Limiter};
-//! use pacegate_tower::headers::Families;
+//! use pacegate::{Check, Limit, Limiter};
+//! use pacegate_http::HeaderFamily;
+//! use pacegate_http::headers::Families;
 //!
 //! let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
 //! let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
@@ -18,7 +19,7 @@ mod values;
 
 use http::HeaderMap;
 use http::header::{Entry, HeaderName, HeaderValue, RETRY_AFTER};
-use pacegate::{Decision, HeaderFamily, Standing};
+use pacegate::{Decision, Standing};
 
 use values::{Fixed, Values};
 
@@ -30,6 +31,15 @@ const STATE: HeaderName = HeaderName::from_static("x-ratelimit-state");
 // draft-ietf-httpapi-ratelimit-headers-10; later drafts rename the parameters, so the format lives in this file and in `values` alone.
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// A family of headers that tell a client about its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderFamily {
+    /// `X-RateLimit-Limit` and its kin.
+    XRateLimit,
+    /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10.
+    Ietf,
+}
 
 /// Which families are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +114,9 @@ impl Families {
     /// Says each header that [`write`](Self::write) would add, for protocols with lists of their own.
     ///
     /// ```
-    /// use pacegate::{Check, HeaderFamily, Limit, Limiter};
-    /// use pacegate_tower::headers::Families;
+    /// use pacegate::{Check, Limit, Limiter};
+    /// use pacegate_http::HeaderFamily;
+    /// use pacegate_http::headers::Families;
     ///
     /// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
     /// let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
@@ -122,7 +133,7 @@ impl Families {
 
     /// As [`write`](Self::write), unless a limiter further inside has spoken already: what it said stays.
     #[inline]
-    pub(crate) fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
+    pub fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
         if self.x_ratelimit || self.ietf {
             self.write_to(decision, &mut Map { headers, keep: true });
         }
@@ -195,7 +206,7 @@ fn earlier_of_that_name(decision: &Decision, place: usize) -> usize {
 }
 
 /// The name of the limit at `place` as `RateLimit-Policy` has it.
-pub(crate) fn policy_name(decision: &Decision, place: usize) -> String {
+pub fn policy_name(decision: &Decision, place: usize) -> String {
     match (earlier_of_that_name(decision, place), &decision.limits()[place].name) {
         (0, name) => name.to_string(),
         (earlier, name) => format!("{name}#{}", earlier + 1),

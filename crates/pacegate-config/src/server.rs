@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::node::Value;
-use super::read::bounded;
-use super::reader::{Field, Fields, Mistakes};
-use super::{CertificateName, Role, ServerConfig, TlsConfig};
+use crate::node::Value;
+use crate::read::bounded;
+use crate::reader::{Field, Fields, Mistakes};
+use crate::{CertificateName, Role, ServerConfig, TlsConfig};
 
 const ROLES: [(&str, Role); 3] =
     [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];

@@ -6,18 +6,18 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::identity::{InvalidIdentity, check_identifier};
+use pacegate::identity::{InvalidIdentity, check_identifier};
 
 /// A subject alternative name of a client's certificate. An authority that signs e-mail addresses may
 /// let their owners choose them, so a name of one type never stands for the same text of another.
 ///
 /// ```
-/// use pacegate::CertificateName;
+/// use pacegate_config::CertificateName;
 ///
 /// let name: CertificateName = "dns:OPS.example.com".parse()?;
 /// assert_eq!(name.to_string(), "dns:ops.example.com");
 /// assert!("ops.example.com".parse::<CertificateName>().is_err());
-/// # Ok::<(), pacegate::InvalidCertificateName>(())
+/// # Ok::<(), pacegate_config::InvalidCertificateName>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -4,23 +4,23 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Limit};
-use pacegate_memory::MemoryOptions;
-
-use super::descriptors::read_descriptors;
-use super::node::{Node, Place, Value};
-use super::reader::{Field, Fields, Mistakes};
-use super::server::read_server;
-use super::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
-use super::telemetry::{read_log, read_traces};
-use super::{
-    AUDIT_KEY_LENGTH_MIN, AdHocCallers, AdHocConfig, Config, DecisionLogConfig, HeaderFamily,
-    ManagementConfig, RetentionConfig, ServiceConfig,
+use pacegate::identity::{self, InvalidIdentity};
+use pacegate::{
+    Algorithm, Cost, EncodedSlashes, Limit, MemoryOptions, Methods, Mode, PLAN_LIMITS_MAX, PathOptions,
+    Pattern, PlanLimit, Rule, Scope,
 };
-use crate::endpoint::{EncodedSlashes, PathOptions, Pattern};
-use crate::identity::{self, InvalidIdentity};
-use crate::methods::Methods;
-use crate::rule::{Mode, PLAN_LIMITS_MAX, PlanLimit, PlanLimits, Rule, Scope};
+use pacegate_http::HeaderFamily;
+
+use crate::descriptors::read_descriptors;
+use crate::node::{Node, Place, Value};
+use crate::reader::{Field, Fields, Mistakes};
+use crate::server::read_server;
+use crate::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
+use crate::telemetry::{read_log, read_traces};
+use crate::{
+    AUDIT_KEY_LENGTH_MIN, AdHocCallers, AdHocConfig, Config, DecisionLogConfig, ManagementConfig,
+    RetentionConfig, ServiceConfig,
+};
 
 /// What a rule can do when its limit is exceeded, by its name.
 pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
@@ -134,7 +134,7 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             }
             let limits: Vec<PlanLimit> =
                 items.into_iter().filter_map(|item| read_plan_limit(item, mistakes)).collect();
-            if let Some(limit) = PlanLimits::duplicate(&limits) {
+            if let Some(limit) = PlanLimit::duplicate(&limits) {
                 let message = format!("has two {} limits over {:?}", limit.algorithm(), limit.window());
                 mistakes.add(&place, &path, message);
             }

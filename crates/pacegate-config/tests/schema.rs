@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use pacegate::Config;
+use pacegate_config::Config;
 use serde_json::{Value, json};
 
 fn schema() -> Value {

@@ -1,10 +1,31 @@
-//! The configuration file: YAML, every value overridable by the environment, all mistakes reported at once.
+//! The configuration of the service, of embedding programs and of tools: one YAML file.
+//!
+//! Every value can be overridden by the environment, and all errors are reported at once, each with
+//! its line and path.
+//!
+//! ```
+//! use pacegate::Check;
+//! use pacegate_config::Config;
+//!
+//! let config = Config::parse(
+//!     r#"
+//! rules:
+//!   - {name: per-user-minute, dimension: user, endpoint: "/api/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+//! "#,
+//! )?;
+//! let limiter = config.limiter()?;
+//! let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/api/orders"))?;
+//! assert_eq!(decision.remaining(), Some(99));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! It connects to nothing: `pacegate-connect` opens the stores that a configuration names.
 
 mod certificate;
 mod descriptors;
 mod node;
 mod read;
-pub(crate) mod reader;
+mod reader;
 mod server;
 mod stores;
 mod telemetry;
@@ -16,22 +37,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use pacegate_core::Limit;
-use pacegate_memory::{MemoryOptions, MemoryStore};
-use pacegate_store::{FailureMode, GuardedStore};
+use pacegate::identity::{IPV6_PREFIX, POLICY_DIMENSIONS};
+use pacegate::{
+    DescriptorRule, FailureMode, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore,
+    PathOptions, PlanLimit, Rule, Stores,
+};
+use pacegate_http::HeaderFamily;
 use thiserror::Error;
 
-use crate::descriptor::DescriptorRule;
-use crate::endpoint::PathOptions;
-use crate::error::InvalidRules;
-use crate::identity::IPV6_PREFIX;
-use crate::limiter::{Limiter, LimiterBuilder};
-use crate::rule::{POLICY_DIMENSIONS, PlanLimit, Rule};
-use crate::stores::{DEFAULT_STORE, Stores};
 pub use certificate::{CertificateName, InvalidCertificateName};
 use node::{Node, Place};
 use reader::Mistakes;
 pub use telemetry::{LogConfig, LogFormat, LoggedDecisions, LoggedKeys, TracesConfig};
+
+/// Reads YAML with every mistake collected at its line: what the configuration is read with, for tools that read other files.
+///
+/// ```
+/// use pacegate::reading::{Field, Fields, Mistakes};
+///
+/// let mut mistakes = Mistakes::default();
+/// let document = Field::parse("limit: ten\nwindow: 1s\n", &mut mistakes);
+/// if let Some(mut fields) = document.and_then(|field| Fields::new(field, &mut mistakes)) {
+///     fields.require("limit", &mut mistakes).and_then(|field| field.number(&mut mistakes));
+///     fields.finish(&mut mistakes);
+/// }
+/// let errors = mistakes.finish().unwrap_err().to_string();
+/// assert_eq!(errors, "line 1: limit: must be a whole number, not text\nline 2: window: unknown field; known are limit");
+/// ```
+pub mod reading {
+    pub use crate::reader::{Field, Fields, Mistakes};
+}
 
 /// The start of the names of environment variables that override a value: `PACEGATE_SERVER__HTTP` is `server.http`.
 const ENVIRONMENT_PREFIX: &str = "PACEGATE_";
@@ -235,8 +270,7 @@ impl Default for AdHocConfig {
 impl AdHocConfig {
     /// The bounds of a store in memory with these limits.
     pub fn bound(&self, memory: MemoryOptions) -> MemoryOptions {
-        let max = self.max_keys.unwrap_or((memory.max_keys / 10).max(1));
-        MemoryOptions { max_ad_hoc_keys: max.min(memory.max_keys), ..memory }
+        memory.with_ad_hoc_keys(self.max_keys)
     }
 }
 
@@ -341,15 +375,6 @@ impl StoreConfig {
     }
 }
 
-/// A family of headers that tell a client about its limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderFamily {
-    /// `X-RateLimit-Limit` and its kin.
-    XRateLimit,
-    /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10.
-    Ietf,
-}
-
 /// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -409,7 +434,7 @@ impl Default for Config {
                 drain_delay: Duration::from_secs(1),
             },
             management: ManagementConfig { reads_per_minute: 1_000, writes_per_minute: 100 },
-            stores: vec![StoreConfig::new(DEFAULT_STORE, StoreConfig::MEMORY)],
+            stores: vec![StoreConfig::new(Stores::DEFAULT, StoreConfig::MEMORY)],
             catalog: CatalogConfig {
                 url: "sqlite://pacegate.db".into(),
                 audit_key: None,
@@ -424,7 +449,7 @@ impl Default for Config {
                 usage_rows: 20_000_000,
             },
             failure_mode: FailureMode::default(),
-            store_timeout: GuardedStore::DEADLINE,
+            store_timeout: Stores::TIMEOUT,
             envoy_store_timeout: Duration::from_millis(12),
             paths: PathOptions::default(),
             default_limit: default_limit.ok(),
@@ -444,7 +469,7 @@ impl Default for Config {
 
 impl Config {
     /// The JSON Schema of the file, for editors that complete and check it as it is written.
-    pub const SCHEMA: &'static str = include_str!("config/schema.json");
+    pub const SCHEMA: &'static str = include_str!("schema.json");
 
     /// Reads a configuration from YAML.
     ///

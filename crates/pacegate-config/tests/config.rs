@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use pacegate::{
-    AdHocCallers, Algorithm, Check, CheckError, Config, FailureMode, HeaderFamily, InvalidRules, LogFormat,
-    Mode, Role, Scope, StoreConfig,
-};
+use pacegate::{Algorithm, Check, CheckError, FailureMode, InvalidRules, Mode, Scope};
+use pacegate_config::{AdHocCallers, Config, LogFormat, Role, StoreConfig};
+use pacegate_http::HeaderFamily;
 use pacegate_testkit::effort;
 
 fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {

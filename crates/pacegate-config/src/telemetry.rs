@@ -1,7 +1,7 @@
 //! `log`, `traces` and `metrics`: what the service says about itself.
 
-use super::read::bounded;
-use super::reader::{Field, Fields, Mistakes};
+use crate::read::bounded;
+use crate::reader::{Field, Fields, Mistakes};
 
 /// How the service logs.
 #[derive(Clone, Debug, PartialEq, Eq)]

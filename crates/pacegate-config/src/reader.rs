@@ -3,8 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::node::{Node, Place, Value};
-use super::{ConfigError, ConfigErrors};
+use crate::node::{Node, Place, Value};
+use crate::{ConfigError, ConfigErrors};
 
 /// The mistakes found so far.
 #[derive(Clone, Debug, Default)]

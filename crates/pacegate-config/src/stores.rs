@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use pacegate_memory::MemoryOptions;
-use pacegate_store::FailureMode;
+use pacegate::{FailureMode, MemoryOptions};
 
-use super::read::bounded;
-use super::reader::{Field, Fields, Mistakes};
-use super::{Config, StoreConfig, StoreTls};
+use crate::read::bounded;
+use crate::reader::{Field, Fields, Mistakes};
+use crate::{Config, StoreConfig, StoreTls};
 
 /// How long a store may take; less than a millisecond never succeeds, and nobody waits for more.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
