@@ -4,13 +4,13 @@ mod body;
 mod connection;
 mod forward;
 mod headers;
-mod listen;
 mod path;
 mod trace;
 mod tunnel;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -19,8 +19,9 @@ use hyper::Uri;
 use hyper::header::HeaderName;
 use pacegate::{EncodedSlashes, Limiter};
 use pacegate_config::Config;
-use pacegate_connect::FromConfig;
-use pacegate_server::App;
+use pacegate_connect::{FromConfig, Watch};
+use pacegate_http::server::{Listener, Phase, Settings, Tls, stop};
+use pacegate_server::{App, Listeners};
 use pacegate_tower::resolve::{Resolve, address, api_key, header};
 use pacegate_tower::{MissingKey, PacegateLayer};
 use tokio::net::TcpListener;
@@ -32,7 +33,9 @@ use crate::Failure;
 use crate::files;
 use crate::logging::Logging;
 use crate::output::say;
+use crate::reload;
 use crate::serve::listen;
+use connection::{Connection, Proxied, SIZES};
 use forward::{Forward, Upstream};
 
 /// The longest that any timeout can be.
@@ -93,10 +96,9 @@ impl Proxy {
             .build()
             .context("could not start the runtime")?;
         let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
-        if config.server.tls.is_some() {
-            tracing::warn!("server.tls is the service's: the proxy does not encrypt its connections");
-        }
-        let served = runtime.block_on(self.serve(config, upstream));
+        let tls = config.server.tls.as_ref().map(|tls| Tls::load(&tls.files)).transpose();
+        let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
+        let served = runtime.block_on(self.serve(config, upstream, tls));
         logging.finish();
         Ok(served?)
     }
@@ -121,7 +123,7 @@ impl Proxy {
         })
     }
 
-    async fn serve(self, config: Config, upstream: Upstream) -> anyhow::Result<()> {
+    async fn serve(self, config: Config, upstream: Upstream, tls: Option<Arc<Tls>>) -> anyhow::Result<()> {
         let limiter = Limiter::from_parsed(&config).await?;
         let app = App::operations(&config, limiter.clone());
         let layer = self.layer(&config, limiter.clone(), app.clone())?;
@@ -134,15 +136,16 @@ impl Proxy {
         let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        // Has the service read its file again, and must not end the proxy, which follows the file anyway.
+        // Must not end the proxy, which follows its file anyway.
         let _hang_up = signal(SignalKind::hangup())?;
         let service = layer.layer(Forward::new(upstream, config.server.trusted_proxies.clone()));
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let shown = match admin_address {
-            Some(admin) => format!(", and answers operators on http://{admin}"),
+            Some(admin) => format!(", and answers operators on {scheme}://{admin}"),
             None => String::new(),
         };
         say(&format!(
-            "pacegate proxy listens on http://{address}, in front of {}{shown}",
+            "pacegate proxy listens on {scheme}://{address}, in front of {}{shown}",
             self.upstream.trim_end_matches('/')
         ));
         tracing::info!(%address, admin = admin_address.map(tracing::field::display), rules = config.rules.len(), "ready");
@@ -153,28 +156,47 @@ impl Proxy {
                 None => std::future::pending().await,
             }
         };
-        let (stop, mut stopping) = watch::channel(false);
+        let certificates = async {
+            match &tls {
+                Some(tls) => {
+                    reload::follow_certificates(tls.clone(), Watch::new(tls.files().paths().map(Into::into)))
+                        .await
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let (phase, phases) = watch::channel(Phase::Serving);
         let shutdown = async {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!(delay = ?server.drain_delay, "stopping");
-            stop.send_replace(true);
-            tokio::time::sleep(server.drain_delay).await;
+            tracing::info!(delay = ?server.drain_delay, "stopping; clients are asked to leave");
+            stop(&phase, server.drain_delay).await;
         };
         let operations = async {
             if let Some(admin) = admin {
+                let mut phases = phases.clone();
                 // The sender lives as long as this function.
-                let stopped = async { drop(stopping.wait_for(|stopping| *stopping).await) };
-                pacegate_server::run(admin, app.clone(), &server, stopped).await;
+                let stopping = async { drop(phases.wait_for(|phase| *phase != Phase::Serving).await) };
+                let listeners = match &tls {
+                    Some(tls) => Listeners::from(admin).tls(tls.clone()),
+                    None => admin.into(),
+                };
+                pacegate_server::run(listeners, app.clone(), &server, stopping).await;
             }
-            std::future::pending::<()>().await;
         };
+        let bounds = Arc::new(server.bounds());
+        // For each connection there may be one to the upstream.
+        let listener = Listener::new(listener, &bounds, 2, app.connections());
+        let settings =
+            Settings { bounds, http2_only: false, sizes: SIZES, tls: tls.clone(), phases: phases.clone() };
+        let proxied = Proxied { service, app: app.clone(), paths, phases: phases.clone() };
+        let proxy = listener.serve(settings, move |client| Connection { proxied: proxied.clone(), client });
         tokio::select! {
-            () = listen::run(listener, service, app.clone(), &server, paths, shutdown) => {}
-            () = operations => {}
+            ((), (), ()) = async { tokio::join!(shutdown, proxy, operations) } => {}
             () = follow => {}
+            () = certificates => {}
         }
         tracing::info!("stopped");
         Ok(())

@@ -99,10 +99,10 @@ impl Serve {
             let expected = AdminKey::LENGTH_SAFE;
             tracing::warn!(length, expected, "{ADMIN_KEY} is short enough to be guessed");
         }
-        let tls = config.server.tls.as_ref().map(Tls::load).transpose();
+        let tls = config.server.tls.as_ref().map(|tls| Tls::load(&tls.files)).transpose();
         let tls = tls.map_err(|error| Failure::Misused(error.into()))?;
         // Compared with the files for as long as the service runs.
-        let tls = tls.map(|tls| (Watch::new(tls.files().map(Into::into)), tls));
+        let tls = tls.map(|tls| (Watch::new(tls.files().paths().map(Into::into)), tls));
         let served = runtime.block_on(serve(config, followed, tls, admin_key, self.wait_for_store));
         logging.finish();
         Ok(served?)

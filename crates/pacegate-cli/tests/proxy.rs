@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
+use hyper::client::conn::http2;
 use hyper::header::{CONNECTION, HeaderMap, UPGRADE};
 use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -687,4 +689,39 @@ async fn refused_upload_leaves_the_connection_usable() {
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("connection: close"), "{answer}");
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
     assert_eq!(upstream.seen().len(), 3);
+}
+
+/// The sidecar had no such bound: a client could have the upstream work on requests for ever without
+/// reading an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_gives_up_its_requests_is_cut_off() {
+    let upstream = Upstream::start().await;
+    let proxy = Proxy::start(&upstream.url, MANY, &["--upstream-http2"]);
+    let address = proxy.url.trim_start_matches("http://").to_owned();
+    let stream = TokioIo::new(TcpStream::connect(&address).await.unwrap());
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut begun = 0;
+    while !connection.is_finished() {
+        assert!(begun < 2_000, "the connection goes on");
+        let mut sender = sender.clone();
+        let requests: Vec<_> = (0..50)
+            .map(|_| {
+                let request = Request::get(format!("http://{address}/held")).body(Full::<Bytes>::default());
+                tokio::spawn(sender.send_request(request.unwrap()))
+            })
+            .collect();
+        begun += requests.len();
+        // Each is under way before it is given up, unless the connection is gone.
+        while upstream.seen().len() < begun && !connection.is_finished() {
+            sleep(Duration::from_millis(2)).await;
+        }
+        requests.iter().for_each(tokio::task::JoinHandle::abort);
+        for request in requests {
+            let _ = request.await;
+        }
+    }
+    assert!(begun > 1_000, "some may be given up: {begun}");
+    let (status, ..) = ask(get(&proxy, "/")).await;
+    assert_eq!(status, StatusCode::OK, "others are served");
 }

@@ -36,15 +36,25 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
+        Self::run(&["serve"])
+    }
+
+    /// A sidecar in front of `upstream`.
+    fn proxy(upstream: &str) -> Self {
+        Self::run(&["proxy", "--upstream", upstream])
+    }
+
+    fn run(command: &[&str]) -> Self {
         let (authority, directory) = (Authority::new(), tempfile::tempdir().unwrap());
         let path = directory.path();
         authority.server(&["localhost"], Validity::Now).save(path, "server");
         let config = file(path, &config(path));
         let log = fs::File::create(path.join("log")).unwrap();
         let (process, _output, line) =
-            started(pacegate().args(["serve", "--http", "127.0.0.1:0", "--config", &config]).stderr(log));
-        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
+            started(pacegate().args(command).args(["--http", "127.0.0.1:0", "--config", &config]).stderr(log));
+        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap_or((line.trim(), ""));
         let (_, http) = start.split_once(" listens on https://").unwrap();
+        let http = http.split(',').next().unwrap();
         Self { process, http: http.to_owned(), grpc: grpc.to_owned(), authority, directory }
     }
 
@@ -144,6 +154,19 @@ async fn certificates_are_replaced_while_the_service_runs() {
     wait_for("it is loaded on request", async || reloaded() > count).await;
     assert_eq!(service.shown().await, second);
     assert!(is_served(&mut before).await, "a connection goes on as it began");
+}
+
+#[tokio::test]
+async fn sidecar_encrypts_and_follows_its_certificate() {
+    let upstream = process::Service::start(&[], &[]);
+    let sidecar = Service::proxy(&upstream.url);
+    let (mut before, first) = sidecar.open(&sidecar.http).await;
+    assert!(is_served(&mut before).await);
+    sidecar.replace();
+    wait_for("the new certificate is used", async || sidecar.open(&sidecar.http).await.1 != first).await;
+    assert!(is_served(&mut before).await, "a connection goes on as it began");
+    let (mut after, _) = sidecar.open(&sidecar.http).await;
+    assert!(is_served(&mut after).await);
 }
 
 #[test]

@@ -21,7 +21,6 @@
 //!
 //! It connects to nothing: `pacegate-connect` opens the stores that a configuration names.
 
-mod certificate;
 mod descriptors;
 mod node;
 mod read;
@@ -42,10 +41,9 @@ use pacegate::{
     DescriptorRule, FailureMode, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore,
     PathOptions, PlanLimit, Rule, Stores,
 };
-use pacegate_http::HeaderFamily;
+use pacegate_http::{Bounds, CertificateName, HeaderFamily, TlsFiles};
 use thiserror::Error;
 
-pub use certificate::{CertificateName, InvalidCertificateName};
 use node::{Node, Place};
 use reader::Mistakes;
 pub use telemetry::{LogConfig, LogFormat, LoggedDecisions, LoggedKeys, TracesConfig};
@@ -150,7 +148,7 @@ pub struct ServerConfig {
     /// How many connections are served at once; more wait in the operating system's queue.
     pub max_connections: usize,
     /// How many of them one client address can have, an IPv6 network of 64 bits being one address; those of `trusted_proxies` are
-    /// not counted. See [`connections_per_address`](Self::connections_per_address).
+    /// not counted. See [`Bounds::connections_per_address`].
     pub max_connections_per_address: Option<usize>,
     /// How many requests one connection can have under way at once, where it can have several.
     pub max_streams: usize,
@@ -168,23 +166,24 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// How many connections one address can have where there can be `max`: what is set, or a tenth, at least 256 and at most half.
-    pub fn connections_per_address(&self, max: usize) -> usize {
-        self.max_connections_per_address.unwrap_or((max / 10).max(256).min(max / 2)).max(1)
+    /// Returns what bounds the connections of its listeners.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            max_connections: self.max_connections,
+            max_connections_per_address: self.max_connections_per_address,
+            trusted_proxies: self.trusted_proxies.clone(),
+            max_streams: self.max_streams,
+            idle_timeout: self.idle_timeout,
+            request_timeout: self.request_timeout,
+        }
     }
 }
 
 /// How connections are encrypted, with files in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The certificate of the service, followed by those between it and its authority.
-    pub cert: PathBuf,
-    /// The private key of that certificate.
-    pub key: PathBuf,
-    /// The authorities that sign clients' certificates. If it is set, clients without one are turned away.
-    pub client_ca: Option<PathBuf>,
-    /// The certificates that these authorities revoked; clients that show one are turned away.
-    pub client_crl: Option<PathBuf>,
+    /// The certificate, its key, and what clients' certificates are checked with.
+    pub files: TlsFiles,
     /// What clients may do without an API key, by a name in their certificate.
     pub identities: Vec<(CertificateName, Role)>,
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::node::Value;
 use crate::read::bounded;
 use crate::reader::{Field, Fields, Mistakes};
-use crate::{CertificateName, Role, ServerConfig, TlsConfig};
+use crate::{Role, ServerConfig, TlsConfig};
+use pacegate_http::{CertificateName, TlsFiles};
 
 const ROLES: [(&str, Role); 3] =
     [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
@@ -118,10 +119,12 @@ fn read_tls(field: Field, mistakes: &mut Mistakes) -> Option<TlsConfig> {
     }
     fields.finish(mistakes);
     Some(TlsConfig {
-        cert: cert?.into(),
-        key: key?.into(),
-        client_ca: client_ca.map(Into::into),
-        client_crl: client_crl.map(Into::into),
+        files: TlsFiles {
+            cert: cert?.into(),
+            key: key?.into(),
+            client_ca: client_ca.map(Into::into),
+            client_crl: client_crl.map(Into::into),
+        },
         identities,
     })
 }

@@ -194,7 +194,7 @@ fn stores_and_what_happens_when_they_fail_are_read() {
     assert_eq!(names, ["default", "hot"], "the default one is first, wherever it stands");
     let [default, hot] = &config.stores[..] else { panic!("{:?}", config.stores) };
     assert_eq!((default.url.as_str(), default.connections), ("rediss://localhost", Some(4)));
-    let files = [&default.tls.ca, &default.tls.cert, &default.tls.key];
+    let files = [&default.tls.ca, &default.tls.files.cert, &default.tls.files.key];
     assert_eq!(files.map(|file| file.as_ref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
     assert_eq!(default.place, "line 7");
     assert!(hot.is_memory() && !default.is_memory());
@@ -351,9 +351,9 @@ fn age_of_keys_is_read() {
 fn encryption_is_read_and_its_mistakes_are_reported() {
     let text = "server: {tls: {cert: a.pem, key: a.key, client_ca: ca.pem, client_crl: crl.pem, identities: {\"uri:spiffe://example.org/orders\": checker, \"email:ops@example.org\": admin, \"ip:10.0.0.7\": reader}}}";
     let tls = parse(text, &[]).unwrap().server.tls.unwrap();
-    assert_eq!((tls.cert.to_str(), tls.key.to_str()), (Some("a.pem"), Some("a.key")));
-    assert_eq!(tls.client_ca.unwrap().to_str(), Some("ca.pem"));
-    assert_eq!(tls.client_crl.unwrap().to_str(), Some("crl.pem"));
+    assert_eq!((tls.files.cert.to_str(), tls.files.key.to_str()), (Some("a.pem"), Some("a.key")));
+    assert_eq!(tls.files.client_ca.unwrap().to_str(), Some("ca.pem"));
+    assert_eq!(tls.files.client_crl.unwrap().to_str(), Some("crl.pem"));
     let identities = [
         ("uri:spiffe://example.org/orders", Role::Checker),
         ("email:ops@example.org", Role::Admin),
@@ -364,10 +364,10 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
     let environment = [("PACEGATE_SERVER__TLS__CERT", "b.pem"), ("PACEGATE_SERVER__TLS__KEY", "b.key")];
     assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().cert.to_str(), Some("b.pem"));
     for (tls, expected) in [
-        ("{cert: a.pem}", "line 1: server.tls.key: is missing"),
-        ("{key: a.key}", "line 1: server.tls.cert: is missing"),
+        ("{cert: a.pem}", "line 1: server.tls.files.key: is missing"),
+        ("{key: a.key}", "line 1: server.tls.files.cert: is missing"),
         ("{cert: a.pem, key: a.key, ca: b.pem}", "line 1: server.tls.ca: unknown field"),
-        ("{cert: [a.pem], key: a.key}", "line 1: server.tls.cert: must be"),
+        ("{cert: [a.pem], key: a.key}", "line 1: server.tls.files.cert: must be"),
         ("yes", "line 1: server.tls: must be a map"),
         (
             "{cert: a.pem, key: a.key, identities: {\"dns:a\": admin}}",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pacegate::{Algorithm, InvalidLimit, Limit};
 use pacegate_config::AdHocConfig;
 
-use crate::per_second::PerSecond;
+use pacegate_http::server::PerSecond;
 
 /// What the default limit is where the configuration has none: a bucket of 100 that gets 10 a second.
 const QUOTA: u64 = 10;

@@ -34,14 +34,16 @@ use crate::live::Live;
 use crate::overload::Overload;
 use crate::peer::Peer;
 use crate::refunds::Refunds;
-use crate::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
 use crate::respond::{ApiError, Code, Rendering};
 use crate::rest::{self, Watchers};
+use crate::run::Protocol;
 use crate::skew::Skew;
 use crate::telemetry::Telemetry;
 use crate::trace;
 use crate::transitions::Transitions;
 use pacegate_http::headers::Families;
+use pacegate_http::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
+use pacegate_http::server::{Client, Figures};
 
 /// The service without its sockets: one request in, one response out.
 #[derive(Clone)]
@@ -129,6 +131,11 @@ impl App {
         }
     }
 
+    /// The figures that the connections of a proxy are counted in, as those of HTTP.
+    pub fn connections(&self) -> Arc<Figures> {
+        self.shared.telemetry.connections(Protocol::Http).clone()
+    }
+
     /// Counts a response that was given elsewhere in this process.
     pub fn count_response(&self, status: StatusCode) {
         self.shared.telemetry.count_http(status);
@@ -167,7 +174,7 @@ impl App {
             started: Instant::now(),
             deprecations,
             openapi: OnceLock::new(),
-            request_ids: RequestIds::new(),
+            request_ids: RequestIds::default(),
             request_timeout: config.server.request_timeout,
             idle_timeout: config.server.idle_timeout,
             watchers: Arc::default(),
@@ -240,6 +247,11 @@ impl App {
         request.extensions_mut().insert(peer);
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         response
+    }
+
+    /// The other end of a connection.
+    pub(crate) fn peer(&self, client: &Client) -> Peer {
+        Peer::connected(client, |certificate| self.shared.gate.identify(certificate))
     }
 
     /// From now on the service says that it is not ready, so that load balancers turn away before it stops.

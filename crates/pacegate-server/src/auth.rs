@@ -17,11 +17,13 @@ use tokio::time::Instant;
 
 use crate::lines;
 use crate::live::Live;
-use crate::peer::{Identity, Peer, network_of};
-use crate::per_second::PerSecond;
+use crate::peer::{Identity, Peer};
 use crate::profiles::now;
-use crate::request_id::{REQUEST_ID, as_text};
 use crate::respond::{ApiError, Code};
+use pacegate_http::CertificateName;
+use pacegate_http::request_id::{REQUEST_ID, as_text};
+use pacegate_http::server::PerSecond;
+use pacegate_http::server::{ClientCertificate, network_of};
 
 /// Who makes a change with the key of this id, for the audit trail.
 pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) -> Actor {
@@ -34,7 +36,7 @@ pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) ->
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// How often it is made sure that a long stream may go on.
-pub(crate) const ADMIT_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const ADMIT_EVERY: Duration = pacegate_http::server::CERTIFICATE_CHECK_EVERY;
 /// How many wrong keys an address may try a minute.
 const ATTEMPTS_PER_MINUTE: u64 = 20;
 /// How many refused keys have a line in the log each second.
@@ -134,6 +136,8 @@ pub(crate) struct Gate {
     live: Option<Arc<Live>>,
     /// Who may manage, by address; everybody when it is empty.
     admin_allow: Vec<IpNet>,
+    /// What clients may do by a name in their certificate.
+    identities: Vec<(CertificateName, Role)>,
     /// Whether checks need a key as well.
     require_key: bool,
     /// For how long a caller goes on while the catalog does not answer.
@@ -198,11 +202,22 @@ impl Gate {
             admin_key,
             live,
             admin_allow: config.server.admin_allow.clone(),
+            identities: config.server.tls.iter().flat_map(|tls| tls.identities.clone()).collect(),
             require_key: config.server.require_key,
             key_max_age: config.catalog.key_max_age,
             own_limits: own_limits(config, Stores::default()),
             refused: RefusedKeys::new(config.log.keys),
         }
+    }
+
+    /// Whom a certificate names: the first name with a role, or else the first name.
+    pub(crate) fn identify(&self, certificate: &ClientCertificate) -> Option<Identity> {
+        let names = certificate.names();
+        let role_of = |name: &CertificateName| {
+            self.identities.iter().find(|(own, _)| own == name).map(|(_, role)| *role)
+        };
+        let name = names.iter().find(|name| role_of(name).is_some()).or(names.first())?;
+        Some(Identity { role: role_of(name), name: name.to_string().into() })
     }
 
     /// How many keys were refused, by the reason.

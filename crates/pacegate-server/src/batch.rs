@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::app::Shared;
-use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::trace;
+use pacegate_http::request_id::request_id;
 
 /// The most checks of one batch, over REST as over gRPC.
 pub(crate) use pacegate_proto::BATCH_CHECKS_MAX as CHECKS_MAX;

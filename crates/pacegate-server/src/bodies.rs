@@ -21,9 +21,10 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::overload::refusal;
-use crate::peer::{Peer, network_of};
+use crate::peer::Peer;
 use crate::respond::ApiError;
-use crate::unread::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
+use pacegate_http::server::network_of;
+use pacegate_http::server::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
 
 /// A body of at most this size that arrived whole is not charged: its request takes more than that itself.
 const FREE_BYTES_MAX: usize = 1024;

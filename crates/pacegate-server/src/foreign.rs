@@ -1,6 +1,6 @@
 //! Log lines of the libraries below the service. Callers can provoke them, so there are only so many a second.
 
-use crate::per_second::PerSecond;
+use pacegate_http::server::PerSecond;
 
 static LINES: PerSecond = PerSecond::new(10);
 

@@ -31,14 +31,14 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
 use crate::BODY_BYTES_MAX;
-use crate::activity::Received;
 use crate::app::{Shared, panic_message};
 use crate::auth::Need;
 use crate::bodies::{Held, Incomplete, discard, gather};
 use crate::peer::Peer;
-use crate::request_id::{REQUEST_ID, as_text, request_id};
 use crate::respond::{ApiError, Code};
 use messages::{Messages, PREFIX_BYTES, RequestBody, too_large};
+use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
+use pacegate_http::server::Received;
 
 /// The services that clients can ask about the health of; the empty name stands for all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];

@@ -10,9 +10,9 @@ use pacegate_config::{Config, DecisionLogConfig, RetentionConfig};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 
-use crate::per_second::PerSecond;
 use crate::profiles::now;
 use crate::usage::Usage;
+use pacegate_http::server::PerSecond;
 
 /// How long decisions gather before they are written together.
 const WRITE_EVERY: Duration = Duration::from_secs(1);

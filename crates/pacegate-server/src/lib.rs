@@ -18,7 +18,6 @@
 //!
 //! It knows no store and no key layout, and it never lets an error's inside reach a client.
 
-mod activity;
 mod ad_hoc;
 mod app;
 mod auth;
@@ -26,10 +25,8 @@ mod batch;
 mod batches;
 mod bodies;
 mod catalog_health;
-mod connection;
 mod dashboard;
 mod deprecation;
-pub mod door;
 pub mod foreign;
 mod forgery;
 mod grpc;
@@ -40,28 +37,24 @@ mod live;
 mod openapi;
 mod overload;
 mod peer;
-mod per_second;
 mod profiles;
 mod refunds;
-mod request_id;
 mod respond;
 mod rest;
 mod run;
 mod skew;
 mod telemetry;
-mod tls;
 mod trace;
 mod transitions;
-pub mod unread;
 mod usage;
 
 pub use app::App;
 pub use auth::AdminKey;
 pub use live::Live;
 pub use openapi::openapi;
+pub use pacegate_http::server::{Tls, TlsError};
 pub use peer::Peer;
 pub use run::{Listeners, run};
-pub use tls::{Tls, TlsError};
 
 /// The largest request body, in bytes; the same over REST and gRPC.
 pub const BODY_BYTES_MAX: usize = pacegate_proto::REQUEST_BYTES_MAX;

@@ -9,7 +9,7 @@ use pacegate_catalog::shorten_identifier;
 use pacegate_config::{LogConfig, LoggedDecisions, LoggedKeys};
 use sha2::{Digest, Sha256};
 
-use crate::per_second::PerSecond;
+use pacegate_http::server::PerSecond;
 
 /// How many bytes of a hash tell keys apart well enough to follow one.
 const HASH_BYTES: usize = 8;

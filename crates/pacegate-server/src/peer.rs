@@ -1,6 +1,6 @@
 //! Who a request comes from: an address, and the names in a certificate if there is one.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use hyper::Request;
@@ -8,7 +8,7 @@ use pacegate_config::Role;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::respond::{ApiError, Code};
-use crate::tls::ClientCertificate;
+use pacegate_http::server::{Client, ClientCertificate};
 
 /// How many batches of one connection are decided at once; others wait.
 const BATCHES_MAX: usize = 4;
@@ -41,9 +41,18 @@ impl Peer {
         invalid.then(|| ApiError::new(Code::Unauthenticated, message))
     }
 
-    /// The other end of a new connection.
-    pub(crate) fn connected(address: SocketAddr) -> Self {
-        Self { batches: Some(Arc::new(Semaphore::new(BATCHES_MAX))), ..Self::from(address) }
+    /// The other end of a new connection, whose certificate makes it the one that `identify` says.
+    pub(crate) fn connected(
+        client: &Client,
+        identify: impl Fn(&ClientCertificate) -> Option<Identity>,
+    ) -> Self {
+        let certificate = client.certificate.clone();
+        Self {
+            address: client.address,
+            identity: certificate.as_deref().and_then(identify).map(Arc::new),
+            certificate,
+            batches: Some(Arc::new(Semaphore::new(BATCHES_MAX))),
+        }
     }
 
     /// Its address, with IPv4 in IPv6 folded.
@@ -55,17 +64,6 @@ impl Peer {
 impl From<SocketAddr> for Peer {
     fn from(address: SocketAddr) -> Self {
         Self { address, identity: None, certificate: None, batches: None }
-    }
-}
-
-/// The address under which connections and attempts of `address` are counted: a host with one IPv6 address has its whole network.
-pub(crate) fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pacegate::Decision;
 
-use crate::per_second::PerSecond;
+use pacegate_http::server::PerSecond;
 
 /// How many lines a second there are of each kind.
 const LINES_PER_SECOND: u64 = 10;

@@ -1,9 +1,11 @@
 //! Errors as clients see them: one table from what went wrong to HTTP status, code and gRPC status.
 
 use axum::response::{IntoResponse, Response};
-use hyper::StatusCode;
+
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use pacegate::{CheckError, InvalidLimit};
+use pacegate_http::error::Details;
+pub(crate) use pacegate_http::error::{Code, Envelope};
 use serde::Serialize;
 use tonic::metadata::MetadataValue;
 use tonic::{Code as Grpc, Status};
@@ -11,9 +13,9 @@ use utoipa::ToSchema;
 
 use crate::ad_hoc::{InvalidAdHoc, burst_reason, window_reason};
 use crate::openapi::vocabulary::Time;
-use crate::per_second::PerSecond;
 use crate::profiles::now;
 use crate::rest::rfc3339;
+use pacegate_http::server::PerSecond;
 
 /// What goes wrong with a request, without anything that is not the client's business.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,72 +32,6 @@ pub(crate) struct ApiError {
 
 /// How many errors have a line each second.
 static LINES: PerSecond = PerSecond::new(10);
-
-/// The codes of the error model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
-#[schema(as = ErrorCode, rename_all = "SCREAMING_SNAKE_CASE")]
-pub(crate) enum Code {
-    InvalidInput,
-    InvalidLimit,
-    InvalidStrategy,
-    Unauthenticated,
-    Forbidden,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    PayloadTooLarge,
-    UnsupportedMediaType,
-    Conflict,
-    PreconditionFailed,
-    IdempotencyMismatch,
-    RateLimited,
-    InternalError,
-    ServiceUnavailable,
-    Overloaded,
-}
-
-impl Code {
-    fn table(self) -> (StatusCode, &'static str, Grpc) {
-        match self {
-            Self::InvalidInput => (StatusCode::BAD_REQUEST, "INVALID_INPUT", Grpc::InvalidArgument),
-            Self::InvalidLimit => (StatusCode::BAD_REQUEST, "INVALID_LIMIT", Grpc::InvalidArgument),
-            Self::InvalidStrategy => (StatusCode::BAD_REQUEST, "INVALID_STRATEGY", Grpc::InvalidArgument),
-            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", Grpc::Unauthenticated),
-            Self::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN", Grpc::PermissionDenied),
-            Self::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND", Grpc::NotFound),
-            Self::MethodNotAllowed => {
-                (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", Grpc::Unimplemented)
-            }
-            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", Grpc::DeadlineExceeded),
-            Self::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", Grpc::OutOfRange),
-            Self::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", Grpc::InvalidArgument)
-            }
-            Self::Conflict => (StatusCode::CONFLICT, "CONFLICT", Grpc::AlreadyExists),
-            Self::PreconditionFailed => {
-                (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED", Grpc::FailedPrecondition)
-            }
-            Self::IdempotencyMismatch => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", Grpc::FailedPrecondition)
-            }
-            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", Grpc::ResourceExhausted),
-            Self::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", Grpc::Internal),
-            Self::ServiceUnavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", Grpc::Unavailable)
-            }
-            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", Grpc::Unavailable),
-        }
-    }
-
-    pub(crate) fn status(self) -> StatusCode {
-        self.table().0
-    }
-
-    /// What it is called in bodies.
-    pub(crate) fn name(self) -> &'static str {
-        self.table().1
-    }
-}
 
 impl ApiError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
@@ -144,9 +80,9 @@ impl ApiError {
     pub(crate) fn envelope<'a>(&'a self, request_id: &'a str) -> Envelope<'a> {
         let details = match &self.details {
             Some((field, reason)) => Details { field: Some(field), reason: Some(reason) },
-            None => Details { field: None, reason: None },
+            None => Details::default(),
         };
-        Envelope { error: ErrorBody { code: self.code.name(), message: &self.message, details, request_id } }
+        Envelope::new(self.code, &self.message, details, request_id)
     }
 
     /// The response to a request. The edge calls this once the id of the request is known.
@@ -178,7 +114,7 @@ impl ApiError {
 impl From<ApiError> for Status {
     fn from(error: ApiError) -> Self {
         let error = error.logged("");
-        let mut status = Self::new(error.code.table().2, error.message);
+        let mut status = Self::new(Grpc::from_i32(error.code.grpc().into()), error.message);
         if let Some(seconds) = error.retry_after {
             status.metadata_mut().insert("retry-after", MetadataValue::from(seconds));
         }
@@ -222,36 +158,6 @@ impl IntoResponse for ApiError {
         response.extensions_mut().insert(self);
         response
     }
-}
-
-/// The body of every error.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Error)]
-pub(crate) struct Envelope<'a> {
-    pub(crate) error: ErrorBody<'a>,
-}
-
-/// What went wrong, for the client.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ErrorBody<'a> {
-    #[schema(value_type = Code)]
-    code: &'static str,
-    message: &'a str,
-    details: Details<'a>,
-    /// As in the header `X-Request-Id`.
-    request_id: &'a str,
-}
-
-/// Which field is wrong, and why; empty when it is none.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ErrorDetails)]
-struct Details<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    field: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<&'a str>,
 }
 
 impl From<CheckError> for ApiError {
@@ -314,40 +220,17 @@ pub(crate) fn invalid_limit(error: InvalidLimit) -> ApiError {
 mod tests {
     use super::*;
 
-    /// What clients rely on, by HTTP status, name and gRPC code.
-    const TABLE: [(Code, u16, &str, Grpc); 16] = [
-        (Code::InvalidInput, 400, "INVALID_INPUT", Grpc::InvalidArgument),
-        (Code::InvalidLimit, 400, "INVALID_LIMIT", Grpc::InvalidArgument),
-        (Code::InvalidStrategy, 400, "INVALID_STRATEGY", Grpc::InvalidArgument),
-        (Code::Unauthenticated, 401, "UNAUTHENTICATED", Grpc::Unauthenticated),
-        (Code::Forbidden, 403, "FORBIDDEN", Grpc::PermissionDenied),
-        (Code::NotFound, 404, "NOT_FOUND", Grpc::NotFound),
-        (Code::MethodNotAllowed, 405, "METHOD_NOT_ALLOWED", Grpc::Unimplemented),
-        (Code::RequestTimeout, 408, "REQUEST_TIMEOUT", Grpc::DeadlineExceeded),
-        (Code::PayloadTooLarge, 413, "PAYLOAD_TOO_LARGE", Grpc::OutOfRange),
-        (Code::UnsupportedMediaType, 415, "UNSUPPORTED_MEDIA_TYPE", Grpc::InvalidArgument),
-        (Code::Conflict, 409, "CONFLICT", Grpc::AlreadyExists),
-        (Code::PreconditionFailed, 412, "PRECONDITION_FAILED", Grpc::FailedPrecondition),
-        (Code::IdempotencyMismatch, 422, "IDEMPOTENCY_MISMATCH", Grpc::FailedPrecondition),
-        (Code::RateLimited, 429, "RATE_LIMITED", Grpc::ResourceExhausted),
-        (Code::InternalError, 500, "INTERNAL_ERROR", Grpc::Internal),
-        (Code::ServiceUnavailable, 503, "SERVICE_UNAVAILABLE", Grpc::Unavailable),
-    ];
-
     #[test]
-    fn every_error_is_the_same_over_http_and_grpc() {
-        for (place, (code, status, name, grpc)) in TABLE.into_iter().enumerate() {
-            assert_eq!(code as usize, place, "all of them, in their order");
-            let error = ApiError::new(code, "what happened").retry_after(7);
-            let response = error.render("req_1", Rendering::Envelope);
-            assert_eq!((response.status().as_u16(), code.name()), (status, name));
-            assert_eq!(response.headers()[RETRY_AFTER], "7");
-            let over_grpc = Status::from(error);
-            assert_eq!((over_grpc.code(), over_grpc.message()), (grpc, "what happened"), "{name}");
-            assert_eq!(over_grpc.metadata().get("retry-after").unwrap(), "7");
-        }
-        // The last of the codes, so that a new one is missed here.
-        assert_eq!(TABLE.len(), Code::ServiceUnavailable as usize + 1);
+    fn an_error_is_the_same_over_http_and_grpc() {
+        let error = ApiError::new(Code::RateLimited, "what happened").retry_after(7);
+        let response = error.render("req_1", Rendering::Envelope);
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[RETRY_AFTER]),
+            (429, &"7".parse().unwrap())
+        );
+        let over_grpc = Status::from(error);
+        assert_eq!((over_grpc.code(), over_grpc.message()), (Grpc::ResourceExhausted, "what happened"));
+        assert_eq!(over_grpc.metadata().get("retry-after").unwrap(), "7");
     }
 
     #[test]

@@ -1,19 +1,55 @@
 //! Serving: REST, gRPC and the operators' address, until the service is told to stop.
 //!
-//! A service that is told to stop goes through two phases. At first it still accepts, but says that it is not ready and asks clients to leave: HTTP/1
-//! by `Connection: close` on the next answer, HTTP/2 by GOAWAY. Then nobody listens any more, and what runs is finished. Nothing that was accepted is lost.
+//! A service that is told to stop goes through two phases. At first it still accepts, but says that
+//! it is not ready and asks clients to leave: HTTP/1 by `Connection: close` on the next answer,
+//! HTTP/2 by GOAWAY. Then nothing listens any more, and what runs is finished. Nothing that was
+//! accepted is lost.
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use futures_util::future::{OptionFuture, join4};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::{Request, Response, Version};
 use pacegate_config::ServerConfig;
+use pacegate_http::server::{
+    Activity, Client, Lingering, Listener, Phase, Received, Requests, Settings, Sizes, Tls, Unread, stop,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::connection::{Connection, Phase, Protocol};
-use crate::door::Door;
-use crate::tls::Tls;
+use crate::grpc::is_long;
+use crate::peer::Peer;
+
+/// How much a client may send before it is read. The HTTP/2 library also derives from the last one
+/// how many small pieces may wait before it ends the connection: a window of the smallest messages,
+/// 11 bytes each and counted with 245 more, must fit, because they are sent faster than they are decided.
+const SIZES: Sizes =
+    Sizes { head: 16 * 1024, headers: 16 * 1024, stream_window: 32 * 1024, connection_window: 1536 * 1024 };
+
+/// What is spoken on a connection, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http,
+    Grpc,
+    /// HTTP at the operators' address.
+    Admin,
+}
+
+impl Protocol {
+    pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Admin];
+
+    /// What it is called in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Admin => "admin",
+        }
+    }
+}
 
 /// Where the service is reached.
 ///
@@ -50,7 +86,7 @@ impl Listeners {
         self
     }
 
-    /// The REST API once more, for health checks and operators: its connections have places of their own.
+    /// The REST API once more, for health checks and operators: its connections have slots of their own.
     #[must_use]
     pub fn admin(mut self, listener: TcpListener) -> Self {
         self.admin = Some(listener);
@@ -74,34 +110,105 @@ pub async fn run(
 ) {
     let Listeners { http, grpc, admin, tls } = listeners.into();
     let (phase, phases) = watch::channel(Phase::Serving);
-    let settings = Arc::new(config.clone());
-    let doors = 1 + usize::from(grpc.is_some()) + usize::from(admin.is_some());
-    let serve = |listener, protocol| {
-        let (app, config, tls) = (app.clone(), settings.clone(), tls.clone());
-        let (phases, mut stopping) = (phases.clone(), phases.clone());
-        let door = Door::of(listener, protocol, &config, doors, &app);
-        async move {
-            // The sender outlives all doors.
-            let stopping = async { drop(stopping.wait_for(|phase| *phase == Phase::Stopping).await) };
-            let connection = |stream, address, place| {
-                let (app, config, tls) = (app.clone(), config.clone(), tls.clone());
-                Connection { protocol, app, config, tls, phases: phases.clone(), address, place }
-                    .serve(stream)
-            };
-            door.serve(stopping, connection).await;
-        }
+    let bounds = Arc::new(config.bounds());
+    let users = 1 + usize::from(grpc.is_some()) + usize::from(admin.is_some());
+    let listener = |socket, protocol| {
+        let figures = app.shared.telemetry.connections(protocol).clone();
+        let settings = Settings {
+            bounds: bounds.clone(),
+            http2_only: protocol == Protocol::Grpc,
+            sizes: SIZES,
+            tls: tls.clone(),
+            phases: phases.clone(),
+        };
+        (Listener::new(socket, &bounds, users, figures), settings)
     };
-    let http = serve(http, Protocol::Http);
-    let grpc = OptionFuture::from(grpc.map(|listener| serve(listener, Protocol::Grpc)));
-    let admin = OptionFuture::from(admin.map(|listener| serve(listener, Protocol::Admin)));
+    let rest = |socket, protocol| {
+        let (listener, settings) = listener(socket, protocol);
+        let app = app.clone();
+        listener.serve(settings, move |client| Rest::new(&app, client))
+    };
+    let http = rest(http, Protocol::Http);
+    let admin = OptionFuture::from(admin.map(|socket| rest(socket, Protocol::Admin)));
+    let grpc = OptionFuture::from(grpc.map(|socket| {
+        let (listener, settings) = listener(socket, Protocol::Grpc);
+        let app = app.clone();
+        listener.serve(settings, move |client| Grpc::new(&app, client))
+    }));
     let stop = async {
         shutdown.await;
         app.start_draining();
-        phase.send_replace(Phase::Draining);
         tracing::info!(delay = ?config.drain_delay, "stopping; clients are asked to leave");
-        tokio::time::sleep(config.drain_delay).await;
+        stop(&phase, config.drain_delay).await;
         app.shared.stopping.send_replace(true);
-        phase.send_replace(Phase::Stopping);
     };
     join4(stop, http, grpc, admin).await;
+}
+
+/// The REST API on one connection.
+struct Rest {
+    app: App,
+    peer: Peer,
+    lingering: Lingering,
+}
+
+impl Rest {
+    fn new(app: &App, client: Client) -> Self {
+        Self { peer: app.peer(&client), app: app.clone(), lingering: client.lingering }
+    }
+}
+
+impl Requests for Rest {
+    type Body = Body;
+
+    fn respond(
+        self: Arc<Self>,
+        request: Request<Received<Incoming>>,
+    ) -> impl Future<Output = Response<Body>> + Send {
+        let version = request.version();
+        let (unread, request) = Unread::watch(request);
+        async move {
+            let mut response = self.app.respond(request, self.peer.clone()).await;
+            unread.settle(&mut response, &self.lingering).await;
+            self.app.shared.telemetry.count_http(response.status());
+            if version != Version::HTTP_2 && self.app.shared.is_draining() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
+    }
+}
+
+/// The gRPC services on one connection.
+struct Grpc {
+    app: App,
+    peer: Peer,
+    activity: Arc<Activity>,
+}
+
+impl Grpc {
+    fn new(app: &App, client: Client) -> Self {
+        Self { peer: app.peer(&client), app: app.clone(), activity: client.activity }
+    }
+}
+
+impl Requests for Grpc {
+    type Body = tonic::body::Body;
+
+    fn is_long(&self, path: &str) -> bool {
+        is_long(path)
+    }
+
+    async fn respond(
+        self: Arc<Self>,
+        mut request: Request<Received<Incoming>>,
+    ) -> Response<tonic::body::Body> {
+        if is_long(request.uri().path()) {
+            request.extensions_mut().insert(self.activity.clone());
+        }
+        let response = self.app.grpc.respond(&self.app.shared, request, &self.peer).await;
+        let status = response.headers().get("grpc-status");
+        self.app.shared.telemetry.count_grpc(status.map(HeaderValue::as_bytes));
+        response
+    }
 }

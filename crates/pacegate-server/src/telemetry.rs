@@ -15,12 +15,11 @@ use hyper::StatusCode;
 use pacegate::{Decision, Limiter, Timestamp};
 use tonic::Code;
 
-use crate::connection::Protocol;
-use crate::door::Figures as Door;
 use crate::profiles::now;
+use crate::run::Protocol;
 pub(crate) use export::scrape;
 pub(crate) use histogram::{Counted, Histogram};
-pub(crate) use process::max_files;
+use pacegate_http::server::Figures as Connections;
 pub(crate) use rules::{Name as RuleName, Rule, Rules};
 
 /// How long checks take, in seconds: from a few microseconds in memory to a store's deadline and beyond.
@@ -61,7 +60,7 @@ pub(crate) struct Telemetry {
     http_responses: [AtomicU64; CLASSES.len()],
     grpc_responses: [AtomicU64; CODES],
     /// By protocol.
-    doors: [Arc<Door>; Protocol::ALL.len()],
+    connections: [Arc<Connections>; Protocol::ALL.len()],
 }
 
 impl Telemetry {
@@ -75,7 +74,7 @@ impl Telemetry {
             latency: limiter.stores().health().map(of_store).collect(),
             http_responses: std::array::from_fn(|_| AtomicU64::new(0)),
             grpc_responses: std::array::from_fn(|_| AtomicU64::new(0)),
-            doors: Default::default(),
+            connections: Default::default(),
         }
     }
 
@@ -129,7 +128,7 @@ impl Telemetry {
     }
 
     /// What happened to the connections of a protocol.
-    pub(crate) fn door(&self, protocol: Protocol) -> &Arc<Door> {
-        &self.doors[protocol as usize]
+    pub(crate) fn connections(&self, protocol: Protocol) -> &Arc<Connections> {
+        &self.connections[protocol as usize]
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pacegate::{Decision, NamedLimit, Standing};
 
-use crate::per_second::PerSecond;
+use pacegate_http::server::PerSecond;
 
 /// How many changes are logged a second; an attack on many keys must not fill the disk.
 const LINES_PER_SECOND: u64 = 10;

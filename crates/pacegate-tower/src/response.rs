@@ -8,18 +8,17 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use pacegate::{CheckError, Decision, Reason};
 
 use crate::body::ResponseBody;
 use crate::error::Unresolved;
 use crate::resolve::RequestHead;
+use pacegate_http::error::Code;
 use pacegate_http::headers::{Families, seconds_ceil};
+use pacegate_http::request_id::{REQUEST_ID, is_usable};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// A longer one is not repeated.
-const REQUEST_ID_LENGTH_MAX: usize = 128;
 /// A store that fails is looked at at least this often.
 const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -108,31 +107,24 @@ impl<'a> Denial<'a> {
 
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
-        self.kind().0
+        self.kind().status()
     }
 
     /// The error model's code: `RATE_LIMITED`, `SERVICE_UNAVAILABLE`, `INVALID_INPUT`, `UNAUTHENTICATED` or `INTERNAL_ERROR`.
     pub fn code(&self) -> &'static str {
-        self.kind().1
+        self.kind().name()
     }
 
-    /// One table for HTTP's status, the error model's code and gRPC's status.
-    fn kind(&self) -> (StatusCode, &'static str, u8) {
-        const LIMITED: (StatusCode, &str, u8) = (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", 8);
-        const UNAVAILABLE: (StatusCode, &str, u8) =
-            (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", 14);
-        const INVALID: (StatusCode, &str, u8) = (StatusCode::BAD_REQUEST, "INVALID_INPUT", 3);
-        const UNKNOWN_CALLER: (StatusCode, &str, u8) = (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", 16);
-        const INTERNAL: (StatusCode, &str, u8) = (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", 13);
+    fn kind(&self) -> Code {
         match self.cause {
-            Cause::Limited(_) | Cause::QueueFull(_) => LIMITED,
-            Cause::FailedClosed(_) => UNAVAILABLE,
-            Cause::Unresolved(Unresolved::Missing { credential: true, .. }) => UNKNOWN_CALLER,
-            Cause::Unresolved(Unresolved::NotProvided { .. }) => INTERNAL,
-            Cause::Unresolved(_) => INVALID,
-            Cause::Failed(error) if is_callers_fault(error) => INVALID,
-            Cause::Failed(_) if self.retry_after.is_some() => UNAVAILABLE,
-            Cause::Failed(_) => INTERNAL,
+            Cause::Limited(_) | Cause::QueueFull(_) => Code::RateLimited,
+            Cause::FailedClosed(_) => Code::ServiceUnavailable,
+            Cause::Unresolved(Unresolved::Missing { credential: true, .. }) => Code::Unauthenticated,
+            Cause::Unresolved(Unresolved::NotProvided { .. }) => Code::InternalError,
+            Cause::Unresolved(_) => Code::InvalidInput,
+            Cause::Failed(error) if is_callers_fault(error) => Code::InvalidInput,
+            Cause::Failed(_) if self.retry_after.is_some() => Code::ServiceUnavailable,
+            Cause::Failed(_) => Code::InternalError,
         }
     }
 
@@ -234,7 +226,7 @@ fn answer(denial: &Denial<'_>, content_type: &'static str, body: Vec<u8>) -> Res
 
 /// The id of a request, if it is one that can be repeated.
 pub(crate) fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
-    headers.get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_LENGTH_MAX && id.to_str().is_ok())
+    headers.get(REQUEST_ID).filter(|id| is_usable(id))
 }
 
 /// What has to be known about a request to refuse it.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use pacegate_server::door::Busy;
-use pacegate_server::unread::RequestBody as ClientBody;
+use pacegate_http::server::RequestBody as ClientBody;
 use pacegate_tower::ResponseBody;
 use tokio::time::{Instant, Sleep};
 
@@ -70,14 +69,7 @@ impl Body for RequestBody {
 
 /// What a client gets: the upstream's body, or one of the proxy's own.
 #[derive(Debug)]
-pub(super) struct AnswerBody {
-    source: Source,
-    /// The request is under way until all of this is sent.
-    _busy: Option<Busy>,
-}
-
-#[derive(Debug)]
-enum Source {
+pub(super) enum AnswerBody {
     Upstream {
         inner: Incoming,
         movement: Movement,
@@ -90,18 +82,13 @@ enum Source {
 
 impl AnswerBody {
     pub(super) fn upstream(inner: Incoming, movement: Movement, timeout: Duration) -> Self {
-        Self { source: Source::Upstream { inner, movement, timeout, silence: None }, _busy: None }
-    }
-
-    /// Keeps `busy` as long as the body.
-    pub(super) fn until_the_end(self, busy: Busy) -> Self {
-        Self { _busy: Some(busy), ..self }
+        Self::Upstream { inner, movement, timeout, silence: None }
     }
 }
 
 impl ResponseBody for AnswerBody {
     fn from_bytes(bytes: Bytes) -> Self {
-        Self { source: Source::Own(Full::new(bytes)), _busy: None }
+        Self::Own(Full::new(bytes))
     }
 }
 
@@ -113,11 +100,11 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let (inner, movement, timeout, silence) = match &mut self.source {
-            Source::Own(body) => {
+        let (inner, movement, timeout, silence) = match &mut *self {
+            Self::Own(body) => {
                 return Pin::new(body).poll_frame(context).map_err(|never| match never {});
             }
-            Source::Upstream { inner, movement, timeout, silence } => (inner, movement, *timeout, silence),
+            Self::Upstream { inner, movement, timeout, silence } => (inner, movement, *timeout, silence),
         };
         if let Poll::Ready(frame) = Pin::new(inner).poll_frame(context) {
             movement.note();
@@ -135,16 +122,16 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Upstream { inner, .. } => inner.is_end_stream(),
-            Source::Own(body) => body.is_end_stream(),
+        match self {
+            Self::Upstream { inner, .. } => inner.is_end_stream(),
+            Self::Own(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Upstream { inner, .. } => inner.size_hint(),
-            Source::Own(body) => body.size_hint(),
+        match self {
+            Self::Upstream { inner, .. } => inner.size_hint(),
+            Self::Own(body) => body.size_hint(),
         }
     }
 }

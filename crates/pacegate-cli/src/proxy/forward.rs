@@ -8,28 +8,26 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use pacegate_server::unread::RequestBody as ClientBody;
+use pacegate_http::error::{Code, Details, Envelope};
+use pacegate_http::request_id::{REQUEST_ID, as_text};
+use pacegate_http::server::{RequestBody as ClientBody, Slot};
 use pacegate_tower::{IpNet, ResponseBody};
-use serde_json::json;
 use tokio::time::timeout;
 use tower_service::Service;
 
 use super::body::{AnswerBody, Movement, RequestBody};
-use super::connection::Place;
 use super::{headers, trace, tunnel};
 
 /// How long a connection to the upstream is kept for the next request: less than servers commonly do (5 s), so that it is not they who close it just when a request goes out.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How many are kept.
 const POOL_IDLE_MAX: usize = 1_024;
-/// Every request that comes here has one.
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The program behind the proxy, and how long it may take.
 #[derive(Clone, Debug)]
@@ -69,44 +67,29 @@ enum Trouble {
 }
 
 impl Trouble {
-    fn answer(self) -> (StatusCode, &'static str, &'static str) {
+    fn answer(self) -> (Code, &'static str) {
         match self {
-            Self::Connect => {
-                (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "CONNECT is not supported")
-            }
-            Self::BadTarget => {
-                (StatusCode::BAD_REQUEST, "INVALID_INPUT", "the request's target cannot be passed on")
-            }
-            Self::Hosts => {
-                (StatusCode::BAD_REQUEST, "INVALID_INPUT", "the request must have one Host header")
-            }
-            Self::Unreachable => (StatusCode::BAD_GATEWAY, "BAD_GATEWAY", "the upstream cannot be reached"),
-            Self::Broken => {
-                (StatusCode::BAD_GATEWAY, "BAD_GATEWAY", "the upstream did not answer as HTTP has it")
-            }
-            Self::Silent => {
-                (StatusCode::GATEWAY_TIMEOUT, "GATEWAY_TIMEOUT", "the upstream did not answer in time")
-            }
+            Self::Connect => (Code::MethodNotAllowed, "CONNECT is not supported"),
+            Self::BadTarget => (Code::InvalidInput, "the request's target cannot be forwarded"),
+            Self::Hosts => (Code::InvalidInput, "the request must have one Host header"),
+            Self::Unreachable => (Code::BadGateway, "the upstream cannot be reached"),
+            Self::Broken => (Code::BadGateway, "the upstream sent an invalid HTTP response"),
+            Self::Silent => (Code::GatewayTimeout, "the upstream did not answer in time"),
         }
-    }
-
-    fn respond(self, request_id: Option<&HeaderValue>) -> Response<AnswerBody> {
-        let (status, code, message) = self.answer();
-        respond(status, code, message, request_id)
     }
 }
 
 /// An answer of the proxy itself.
 pub(super) fn respond(
-    status: StatusCode,
-    code: &str,
+    code: Code,
     message: &str,
-    request_id: Option<&HeaderValue>,
+    details: Details<'_>,
+    request_id: &str,
 ) -> Response<AnswerBody> {
-    let text = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-    let body = json!({"error": {"code": code, "message": message, "details": {}, "request_id": text}});
-    let mut response = Response::new(AnswerBody::from_bytes(Bytes::from(body.to_string())));
-    *response.status_mut() = status;
+    let body = serde_json::to_vec(&Envelope::new(code, message, details, request_id));
+    // These types always serialize.
+    let mut response = Response::new(AnswerBody::from_bytes(body.unwrap_or_default().into()));
+    *response.status_mut() = code.status();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -139,9 +122,12 @@ impl Service<Request<ClientBody>> for Forward {
     fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
         let shared = self.shared.clone();
         Box::pin(async move {
-            let request_id = request.headers().get(&REQUEST_ID).cloned();
+            let id = request.headers().get(&REQUEST_ID).cloned();
             let answer = shared.exchange(request).await;
-            Ok(answer.unwrap_or_else(|trouble| trouble.respond(request_id.as_ref())))
+            Ok(answer.unwrap_or_else(|trouble| {
+                let (code, message) = trouble.answer();
+                respond(code, message, Details::default(), id.as_ref().map(as_text).unwrap_or_default())
+            }))
         })
     }
 }
@@ -159,7 +145,7 @@ impl Shared {
             && request.version() == Version::HTTP_11
             && headers::is_websocket(request.headers());
         let client = wants_websocket.then(|| hyper::upgrade::on(&mut request));
-        let place = request.extensions_mut().remove::<Place>();
+        let slot = request.extensions_mut().remove::<Arc<Slot>>();
         let movement = Movement::default();
         let request = self.outgoing(request, wants_websocket, movement.clone())?;
         let mut response = self.ask(request, &movement).await?;
@@ -172,7 +158,7 @@ impl Shared {
             let upstream = hyper::upgrade::on(&mut response);
             headers::remove_hop_by_hop(response.headers_mut());
             headers::upgrade_to_websocket(response.headers_mut());
-            tokio::spawn(tunnel::join(client, upstream, self.upstream.stream_timeout, place));
+            tokio::spawn(tunnel::join(client, upstream, self.upstream.stream_timeout, slot));
             return Ok(response.map(|_| AnswerBody::from_bytes(Bytes::new())));
         }
         headers::remove_hop_by_hop(response.headers_mut());

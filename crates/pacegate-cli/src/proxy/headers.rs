@@ -8,7 +8,7 @@ use hyper::header::{
 };
 use pacegate_tower::IpNet;
 
-use super::forward::REQUEST_ID;
+use pacegate_http::request_id::REQUEST_ID;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use hyper::header::HeaderValue;
 use hyper::http::uri::PathAndQuery;
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::{Request, Response, Uri};
 use pacegate::{InvalidEndpoint, PathOptions};
+
+use pacegate_http::error::{Code, Details};
 
 use super::body::AnswerBody;
 use super::forward::respond;
@@ -15,9 +16,10 @@ use super::forward::respond;
 pub(super) struct InvalidPath(InvalidEndpoint);
 
 impl InvalidPath {
-    pub(super) fn respond(&self, request_id: &HeaderValue) -> Response<AnswerBody> {
-        let message = format!("path: {}", self.0);
-        respond(StatusCode::BAD_REQUEST, "INVALID_INPUT", &message, Some(request_id))
+    pub(super) fn respond(&self, request_id: &str) -> Response<AnswerBody> {
+        let reason = self.0.to_string();
+        let details = Details { field: Some("path"), reason: Some(&reason) };
+        respond(Code::InvalidInput, &format!("path: {reason}"), details, request_id)
     }
 }
 

@@ -9,17 +9,19 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
-use super::body::Movement;
-use super::connection::Place;
+use pacegate_http::server::Slot;
+use std::sync::Arc;
 
-/// Copies between both sides once they are ready. `place` is taken for as long, and not to be left for another connection.
+use super::body::Movement;
+
+/// Copies between both sides once they are ready. `slot` is taken for as long, and not evicted.
 pub(super) async fn join(
     client: OnUpgrade,
     upstream: OnUpgrade,
     silence_max: Duration,
-    place: Option<Place>,
+    slot: Option<Arc<Slot>>,
 ) {
-    let _busy = place.as_ref().map(|place| place.presence().begin());
+    let _busy = slot.as_ref().map(|slot| slot.presence().begin());
     let (client, upstream) = match tokio::try_join!(client, upstream) {
         Ok(both) => both,
         Err(error) => return tracing::debug!(%error, "a connection did not become a WebSocket"),

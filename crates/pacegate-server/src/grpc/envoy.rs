@@ -30,10 +30,10 @@ use super::Unread;
 use super::limiter::{peer, respond};
 use crate::app::Shared;
 use crate::peer::Peer;
-use crate::request_id::request_id;
 use crate::respond::ApiError;
 use crate::trace;
 use pacegate_http::headers::seconds_ceil;
+use pacegate_http::request_id::request_id;
 
 /// How many descriptors one request can have, and how many entries a descriptor.
 const DESCRIPTORS_MAX: usize = 64;

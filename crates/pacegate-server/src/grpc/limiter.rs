@@ -20,15 +20,15 @@ use super::convert::{
     check, error, explain, normalise, of_quota, of_reset, response, response_together, seconds, taken,
 };
 use super::stream::{self, Answers};
-use crate::activity::Activity;
 use crate::app::Shared;
 use crate::auth::actor;
 use crate::batch::{CHECKS_MAX, Item, Sent, between, decide};
 use crate::peer::{Peer, batch_place};
-use crate::request_id::{REQUEST_ID, as_text, request_id};
 use crate::respond::ApiError;
 use crate::rest::idempotency_key;
 use crate::trace;
+use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
+use pacegate_http::server::Activity;
 
 /// The service.
 #[derive(Clone, Debug)]

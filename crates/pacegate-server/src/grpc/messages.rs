@@ -13,10 +13,10 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use crate::BODY_BYTES_MAX;
-use crate::activity::Received;
 use crate::bodies::{Bodies, Held};
 use crate::peer::Peer;
 use crate::respond::ApiError;
+use pacegate_http::server::Received;
 
 /// The bytes before each message: a flag, and its length.
 pub(super) const PREFIX_BYTES: usize = 5;

@@ -14,11 +14,11 @@ use tonic::{Status, Streaming};
 use super::convert::error;
 use super::limiter::{Sender, decide_one};
 use super::stopped;
-use crate::activity::Activity;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::request_id::request_id;
 use crate::rest::IDEMPOTENCY_HEADERS;
+use pacegate_http::request_id::request_id;
+use pacegate_http::server::Activity;
 
 /// How many checks of one stream are under way at once, and how many answers wait to be taken. Beyond that the client is not read from.
 const PENDING_MAX: usize = 64;

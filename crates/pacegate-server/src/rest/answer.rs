@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::ad_hoc::name_for;
 use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window};
-use crate::respond::ErrorBody;
+use pacegate_http::error::ErrorBody;
 use pacegate_http::headers::seconds_ceil;
 
 /// The answer to a check, and to each item of a batch. The fields at the top are those of the limit that binds; they are null when no limit applies.

@@ -22,8 +22,8 @@ use crate::batch::{CHECKS_MAX, Item, Sent, between, decide, identities};
 use crate::bodies::Gathered;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{Peer, batch_place, peer};
-use crate::request_id::request_id;
 use crate::respond::{ApiError, Envelope};
+use pacegate_http::request_id::request_id;
 
 /// Many checks, each decided on its own.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -18,9 +18,9 @@ use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{Peer, peer};
-use crate::request_id::request_id;
 use crate::respond::{ApiError, Code};
 use pacegate_http::headers::write_retry_after;
+use pacegate_http::request_id::request_id;
 
 /// A store that fails is looked at at least this often, in seconds.
 const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");

@@ -25,11 +25,11 @@ use super::rfc3339;
 use super::watchers::Watching;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::connection::Protocol;
 use crate::openapi::vocabulary as value;
 use crate::peer::{Peer, peer};
 use crate::profiles::now;
 use crate::respond::ApiError;
+use crate::run::Protocol;
 use crate::telemetry::Counted;
 
 /// How often the figures are computed and sent.
@@ -262,7 +262,8 @@ async fn figures(shared: &Shared, before: &Totals, now_: &Totals) -> Figures {
     let of = |share| latency.quantile(share).map(|seconds| (seconds * 1e6).round() / 1e3);
     let (heaviest, most_blocked) =
         shared.live.as_ref().map(|live| live.journal.top(KEYS_LISTED)).unwrap_or_default();
-    let connections = Protocol::ALL.map(|protocol| shared.telemetry.door(protocol).open.level().value());
+    let connections =
+        Protocol::ALL.map(|protocol| shared.telemetry.connections(protocol).open.level().value());
     Figures {
         at: rfc3339(now()),
         version: env!("CARGO_PKG_VERSION"),

@@ -16,8 +16,9 @@ use super::histogram::Counted;
 use super::rules::REASONS;
 use super::{CLASSES, Ending, process};
 use crate::app::Shared;
-use crate::connection::Protocol;
-use crate::{door, foreign};
+use crate::foreign;
+use crate::run::Protocol;
+use pacegate_http::server;
 
 /// What stores count about themselves: the name there, the name here, and what it means.
 const STORE_FIGURES: [(&str, &str, &str); 17] = [
@@ -185,7 +186,7 @@ impl Scrape {
         page.counters("pacegate_state_transitions", "Keys that changed their state", &transitions)?;
         let lines = shared.lines.held_back()
             + shared.transitions.held_back()
-            + door::lines_held_back()
+            + server::lines_held_back()
             + foreign::lines_held_back()
             + shared.gate.lines_held_back()
             + shared.refunds.held_back()
@@ -215,13 +216,14 @@ impl Scrape {
         page.counters("pacegate_refunds", "Requests to give back what checks took", &refunds)?;
         let help = "Limits in Envoy's requests that were ignored";
         page.counter("pacegate_ad_hoc_ignored", help, shared.ignored_limits.count())?;
-        let doors = Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.door(protocol)));
-        let open = doors.map(|(labels, door)| (labels, door.open.level().value()));
+        let listeners =
+            Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.connections(protocol)));
+        let open = listeners.map(|(labels, figures)| (labels, figures.open.level().value()));
         page.gauges("pacegate_connections", "Connections of clients that are open now", &open)?;
-        let refused = doors.map(|(labels, door)| (labels, count(&door.refused)));
+        let refused = listeners.map(|(labels, figures)| (labels, count(&figures.refused)));
         let help = "Connections that were refused because their address had too many";
         page.counters("pacegate_connections_refused", help, &refused)?;
-        let evicted = doors.map(|(labels, door)| (labels, count(&door.evicted)));
+        let evicted = listeners.map(|(labels, figures)| (labels, count(&figures.evicted)));
         let help = "Connections without a request that were closed to make room for others";
         page.counters("pacegate_connections_evicted", help, &evicted)?;
         if let Some(live) = &shared.live {

@@ -29,11 +29,7 @@ pub(super) fn figures() -> Figures {
     }
 }
 
-/// How many files this process can have open; `None` for any number, or where the operating system does not tell.
-pub(crate) fn max_files() -> Option<u64> {
-    max_files_of(&Process::myself().ok()?)
-}
-
+/// How many files this process can have open; `None` for any number.
 fn max_files_of(process: &Process) -> Option<u64> {
     match process.limits().ok()?.max_open_files.soft_limit {
         LimitValue::Value(value) => Some(value),

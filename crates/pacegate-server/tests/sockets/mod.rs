@@ -33,7 +33,7 @@ impl Service {
         let config = Config::parse(yaml).unwrap();
         let [http, grpc, admin] = [bind().await, bind().await, bind().await];
         let addresses = [&http, &grpc, &admin].map(|listener| listener.local_addr().unwrap());
-        let tls = config.server.tls.as_ref().map(|tls| Tls::load(tls).unwrap());
+        let tls = config.server.tls.as_ref().map(|tls| Tls::load(&tls.files).unwrap());
         let catalog = Catalog::open("sqlite::memory:").await.unwrap();
         let stores = Stores::memory(Arc::new(MemoryStore::default()));
         let live = Live::start(config.clone(), stores, catalog.clone()).await.unwrap();

@@ -13,7 +13,7 @@ pub(super) fn respond(denial: &Denial<'_>, content_type: &HeaderValue) -> Respon
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type.clone());
-    headers.insert(STATUS, HeaderValue::from(u16::from(denial.kind().2)));
+    headers.insert(STATUS, HeaderValue::from(u16::from(denial.kind().grpc())));
     if let Ok(message) = HeaderValue::try_from(escape(&denial.message())) {
         headers.insert(MESSAGE, message);
     }

@@ -1,11 +1,12 @@
-//! Where connections come in: accepted up to a bound for all and a bound for each address, and finished when the program stops.
+//! A listener: connections are accepted up to a bound for all and a bound for each address, and
+//! finished when the program stops.
 //!
-//! When all places are taken, the connections that have been without a request for longest leave, those that never sent one
+//! When all slots are taken, the connections that have been without a request for longest leave, those that never sent one
 //! first. So clients that say nothing cannot keep others out.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,17 +15,15 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use ipnet::IpNet;
 use pacegate::Gauge;
-use pacegate_config::ServerConfig;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::app::App;
-use crate::connection::Protocol;
-use crate::peer::network_of;
-use crate::per_second::PerSecond;
+use super::connection::{Client, Connection, Phase, Requests, Settings};
+use super::per_second::PerSecond;
+use crate::Bounds;
 
 /// How long requests in flight may take once the program is told to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const IDLE_MIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether one has been without a request for so long.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// When all places are taken, one of so many is freed at once: looking at all connections is not cheap.
+/// When all slots are taken, one of so many is freed at once: looking at all connections is not cheap.
 const FREED_SHARE: usize = 100;
 /// Files that are not connections of clients: those of stores, the catalog and the program itself.
 const OTHER_FILES: usize = 128;
@@ -44,78 +43,69 @@ const OTHER_FILES: usize = 128;
 static LINES: PerSecond = PerSecond::new(1);
 
 /// How many log lines about connections were too many.
-pub(crate) fn lines_held_back() -> u64 {
+pub fn lines_held_back() -> u64 {
     LINES.held_back()
 }
 
-/// What happened at a door.
+/// What happened to the connections of a listener.
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub struct Figures {
     /// Connections that are served.
-    pub(crate) open: Gauge,
+    pub open: Gauge,
     /// Connections that were refused because their address had too many.
-    pub(crate) refused: AtomicU64,
+    pub refused: AtomicU64,
     /// Connections without a request that had to leave for others.
-    pub(crate) evicted: AtomicU64,
+    pub evicted: AtomicU64,
 }
 
-/// One listener, and the places of those who come through it.
+/// A socket, and the slots of its connections.
 #[derive(Debug)]
-pub struct Door {
-    listener: TcpListener,
-    places: Arc<Places>,
+pub struct Listener {
+    socket: TcpListener,
+    slots: Arc<Slots>,
 }
 
-impl Door {
-    /// The door of a proxy, whose connections are counted as HTTP in the metrics of `app`.
-    pub fn new(listener: TcpListener, config: &ServerConfig, app: &App) -> Self {
-        // For each of them there may be one to the upstream.
-        Self::of(listener, Protocol::Http, config, 2, app)
-    }
-
-    /// One of so many `doors` of this process.
-    pub(crate) fn of(
-        listener: TcpListener,
-        protocol: Protocol,
-        config: &ServerConfig,
-        doors: usize,
-        app: &App,
-    ) -> Self {
-        let mut max = config.max_connections;
-        if let Some(files) = file_limit().map(|files| files.saturating_sub(OTHER_FILES).max(1) / doors)
+impl Listener {
+    /// Bounds the connections of `socket`, which is one of so many users of this process' files.
+    pub fn new(socket: TcpListener, bounds: &Bounds, users: usize, figures: Arc<Figures>) -> Self {
+        let mut max = bounds.max_connections;
+        if let Some(files) = max_files().map(|files| files.saturating_sub(OTHER_FILES).max(1) / users)
             && files < max
         {
             tracing::info!(
-                protocol = protocol.name(),
+                address = socket.local_addr().ok().map(tracing::field::display),
                 max_connections = max,
                 connections = files,
                 "the limit of open files allows fewer connections than server.max_connections"
             );
             max = files.max(1);
         }
-        let places = Places::new(max, config, app.shared.telemetry.door(protocol).clone());
-        Self { listener, places: Arc::new(places) }
+        Self { socket, slots: Arc::new(Slots::new(max, bounds, figures)) }
     }
 
-    /// Has each connection served by `serve` until `stopping` completes; then it stops listening, what was accepted is finished,
-    /// and it returns.
-    pub async fn serve<F>(
+    /// Serves each connection with the [`Requests`] that `connect` makes for its client, until the
+    /// phase is [`Phase::Stopping`]; then it stops listening, finishes what was accepted, and returns.
+    pub async fn serve<R: Requests>(
         self,
-        stopping: impl Future<Output = ()>,
-        serve: impl Fn(TcpStream, SocketAddr, Place) -> F,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
+        settings: Settings,
+        connect: impl Fn(Client) -> R + Clone + Send + Sync + 'static,
+    ) {
+        let mut phases = settings.phases.clone();
+        let serve = |stream, address, slot: Slot| {
+            let connection = Connection { settings: settings.clone(), address, slot: Arc::new(slot) };
+            connection.serve(stream, connect.clone())
+        };
         let mut connections = JoinSet::new();
-        let mut stopping = pin!(stopping);
-        // Accepted, and without a place yet: further ones wait in the operating system instead of in memory.
+        // The sender outlives all listeners.
+        let mut stopping = pin!(phases.wait_for(|phase| *phase == Phase::Stopping));
+        // Accepted, and without a slot yet: further ones wait in the operating system instead of in memory.
         let mut waiting = None;
         loop {
             tokio::select! {
                 biased;
-                () = &mut stopping => break,
-                (stream, peer, place) = self.next(&mut waiting) => {
-                    connections.spawn(serve(stream, peer, place));
+                _ = &mut stopping => break,
+                (stream, peer, slot) = self.next(&mut waiting) => {
+                    connections.spawn(serve(stream, peer, slot));
                 }
                 // Finished connections are forgotten as they finish.
                 Some(_) = connections.join_next() => {}
@@ -123,30 +113,30 @@ impl Door {
         }
         // The operating system has let these in already, and they may have sent a request.
         if let Some((stream, peer)) = waiting {
-            connections.spawn(serve(stream, peer, Place::extra()));
+            connections.spawn(serve(stream, peer, Slot::extra()));
         }
         let last = Instant::now() + LAST_CONNECTIONS;
         while Instant::now() < last
-            && let Ok(Ok((stream, peer))) = timeout_at(last, self.listener.accept()).await
+            && let Ok(Ok((stream, peer))) = timeout_at(last, self.socket.accept()).await
         {
-            connections.spawn(serve(stream, peer, Place::extra()));
+            connections.spawn(serve(stream, peer, Slot::extra()));
         }
-        drop(self.listener);
+        drop(self.socket);
         let drained = async { while connections.join_next().await.is_some() {} };
         if timeout(DRAIN_TIMEOUT, drained).await.is_err() {
             tracing::warn!("some requests were still running and are cut off");
         }
     }
 
-    /// The next connection that has a place. One that waits for its place stays in `waiting` when this is dropped.
-    async fn next(&self, waiting: &mut Option<(TcpStream, SocketAddr)>) -> (TcpStream, SocketAddr, Place) {
+    /// The next connection that has a slot. One that waits for its slot stays in `waiting` when this is dropped.
+    async fn next(&self, waiting: &mut Option<(TcpStream, SocketAddr)>) -> (TcpStream, SocketAddr, Slot) {
         loop {
             let (stream, peer) = match waiting.take() {
                 Some(accepted) => accepted,
                 None => self.accept().await,
             };
-            match self.places.take(peer.ip()) {
-                Ok(place) => return (stream, peer, place),
+            match self.slots.take(peer.ip()) {
+                Ok(slot) => return (stream, peer, slot),
                 Err(Full::Address) => {
                     if LINES.admit() {
                         tracing::warn!(
@@ -158,7 +148,7 @@ impl Door {
                 Err(Full::All) => {
                     *waiting = Some((stream, peer));
                     // The time in which a connection becomes one that may leave is nothing to be told of.
-                    let _ = timeout(LOOK_EVERY, self.places.freed.notified()).await;
+                    let _ = timeout(LOOK_EVERY, self.slots.freed.notified()).await;
                 }
             }
         }
@@ -166,7 +156,7 @@ impl Door {
 
     async fn accept(&self) -> (TcpStream, SocketAddr) {
         loop {
-            match self.listener.accept().await {
+            match self.socket.accept().await {
                 Ok(accepted) => return accepted,
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
@@ -174,7 +164,7 @@ impl Door {
                         tracing::warn!(%error, "could not accept a connection");
                     }
                     // It may be that no more files can be opened.
-                    self.places.make_room();
+                    self.slots.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -187,12 +177,24 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// How many files this process can have open, if the operating system tells.
-fn file_limit() -> Option<usize> {
-    usize::try_from(crate::telemetry::max_files()?).ok()
+/// How many files this process can have open; `None` for any number.
+fn max_files() -> Option<usize> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current?.try_into().ok()
 }
 
-/// Why a connection has no place.
+/// The address that connections of `address` are counted by: a host with one IPv6 address has its
+/// whole network.
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+/// Why a connection has no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Full {
     /// Its address has as many as one may have.
@@ -201,15 +203,15 @@ enum Full {
     All,
 }
 
-/// The places of a door.
+/// The slots of a door.
 #[derive(Debug)]
-struct Places {
+struct Slots {
     max: usize,
     max_per_address: usize,
     /// Proxies, which stand for many clients.
     exempt: Vec<IpNet>,
     taken: Mutex<Taken>,
-    /// Told when a place may be free.
+    /// Told when a slot may be free.
     freed: Notify,
     figures: Arc<Figures>,
 }
@@ -234,20 +236,20 @@ impl Taken {
     }
 }
 
-impl Places {
-    fn new(max: usize, config: &ServerConfig, figures: Arc<Figures>) -> Self {
+impl Slots {
+    fn new(max: usize, bounds: &Bounds, figures: Arc<Figures>) -> Self {
         Self {
             max,
-            max_per_address: config.connections_per_address(max),
-            exempt: config.trusted_proxies.clone(),
+            max_per_address: bounds.connections_per_address(max),
+            exempt: bounds.trusted_proxies.clone(),
             taken: Mutex::default(),
             freed: Notify::new(),
             figures,
         }
     }
 
-    /// A place for a connection from `peer`.
-    fn take(self: &Arc<Self>, peer: IpAddr) -> Result<Place, Full> {
+    /// A slot for a connection from `peer`.
+    fn take(self: &Arc<Self>, peer: IpAddr) -> Result<Slot, Full> {
         let peer = peer.to_canonical();
         let address = network_of(peer);
         let mut taken = self.taken.lock();
@@ -277,7 +279,7 @@ impl Places {
         let presence = Arc::new(Presence::default());
         taken.by_address.entry(address).or_default().insert(number, presence.clone());
         let present = self.figures.open.enter();
-        Ok(Place { registered: Some((self.clone(), address, number)), presence, _present: Some(present) })
+        Ok(Slot { registered: Some((self.clone(), address, number)), presence, _present: Some(present) })
     }
 
     /// Lets some connections leave that have been without a request for longest.
@@ -312,17 +314,17 @@ impl Places {
     }
 }
 
-/// A place among the connections of a door, free again when it is dropped.
+/// A slot among the connections of a door, free again when it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Slot {
     /// Where it was taken, unless it is one beyond the bound.
-    registered: Option<(Arc<Places>, IpAddr, u64)>,
+    registered: Option<(Arc<Slots>, IpAddr, u64)>,
     presence: Arc<Presence>,
     _present: Option<pacegate::Present>,
 }
 
-impl Place {
-    /// A place beyond the bound, for a connection that is there already when the program stops.
+impl Slot {
+    /// A slot beyond the bound, for a connection that is there already when the program stops.
     fn extra() -> Self {
         Self { registered: None, presence: Arc::default(), _present: None }
     }
@@ -333,11 +335,11 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some((places, address, number)) = self.registered.take() {
-            places.taken.lock().remove(address, number);
-            places.freed.notify_one();
+        if let Some((slots, address, number)) = self.registered.take() {
+            slots.taken.lock().remove(address, number);
+            slots.freed.notify_one();
         }
     }
 }
@@ -370,11 +372,11 @@ impl Presence {
         Busy(self.clone())
     }
 
-    pub(crate) fn enter(&self) {
+    pub(super) fn enter(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn leave(&self) {
+    pub(super) fn leave(&self) {
         // Before the count: a connection that looks idle has been so since this moment.
         let after = self.opened.elapsed().as_millis() as u64;
         self.idle_since.store(after.max(1), Ordering::Relaxed);
@@ -386,13 +388,13 @@ impl Presence {
         self.active.load(Ordering::Relaxed) > 0
     }
 
-    /// Has the connection cut off.
-    pub(crate) fn cut_off(&self) {
+    /// Has the connection closed at once.
+    pub fn cut_off(&self) {
         self.cut.notify_one();
     }
 
     /// Completes when the connection is to be cut off.
-    pub async fn is_cut_off(&self) {
+    pub(super) async fn is_cut_off(&self) {
         self.cut.notified().await;
     }
 
@@ -424,26 +426,31 @@ mod tests {
 
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    use pacegate_config::Config;
-
     use super::*;
 
     const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-    fn places(server: &str) -> Arc<Places> {
-        let config = Config::parse(&format!("server: {{{server}}}")).unwrap().server;
-        Arc::new(Places::new(config.max_connections, &config, Arc::default()))
+    fn slots(max_connections: usize, per_address: usize, trusted_proxies: &[&str]) -> Arc<Slots> {
+        let bounds = Bounds {
+            max_connections,
+            max_connections_per_address: Some(per_address),
+            trusted_proxies: trusted_proxies.iter().map(|network| network.parse().unwrap()).collect(),
+            max_streams: 128,
+            idle_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(10),
+        };
+        Arc::new(Slots::new(max_connections, &bounds, Arc::default()))
     }
 
-    fn counts(places: &Places) -> (u64, u64) {
-        let Figures { refused, evicted, .. } = &*places.figures;
+    fn counts(slots: &Slots) -> (u64, u64) {
+        let Figures { refused, evicted, .. } = &*slots.figures;
         (refused.load(Ordering::Relaxed), evicted.load(Ordering::Relaxed))
     }
 
     /// Whether the connection was told to leave.
-    async fn has_left(place: &Place) -> bool {
-        timeout(Duration::from_millis(1), place.presence.is_cut_off()).await.is_ok()
+    async fn has_left(slot: &Slot) -> bool {
+        timeout(Duration::from_millis(1), slot.presence.is_cut_off()).await.is_ok()
     }
 
     async fn pass(time: Duration) {
@@ -452,78 +459,77 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_address_has_so_many_places_and_others_have_theirs() {
-        let places = places("max_connections: 10, max_connections_per_address: 2");
-        let (first, second) = (places.take(A).unwrap(), places.take(A).unwrap());
+        let slots = slots(10, 2, &[]);
+        let (first, second) = (slots.take(A).unwrap(), slots.take(A).unwrap());
         let _busy = (first.presence.begin(), second.presence.begin());
         pass(IDLE_MIN * 2).await;
-        assert_eq!(places.take(A).unwrap_err(), Full::Address);
+        assert_eq!(slots.take(A).unwrap_err(), Full::Address);
         let mapped = Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped();
-        assert_eq!(places.take(mapped.into()).unwrap_err(), Full::Address, "the same address");
-        assert_eq!(counts(&places), (2, 0));
-        let other = places.take(B).unwrap();
+        assert_eq!(slots.take(mapped.into()).unwrap_err(), Full::Address, "the same address");
+        assert_eq!(counts(&slots), (2, 0));
+        let other = slots.take(B).unwrap();
         drop(first);
-        let _again = places.take(A).unwrap();
+        let _again = slots.take(A).unwrap();
         drop((second, other));
     }
 
     #[tokio::test(start_paused = true)]
     async fn ipv6_addresses_are_counted_by_their_network() {
-        let places = places("max_connections: 10, max_connections_per_address: 1");
+        let slots = slots(10, 1, &[]);
         let address = |network, host| IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, host));
-        let _first = places.take(address(1, 1)).unwrap();
-        assert_eq!(places.take(address(1, 2)).unwrap_err(), Full::Address);
-        assert!(places.take(address(2, 1)).is_ok());
+        let _first = slots.take(address(1, 1)).unwrap();
+        assert_eq!(slots.take(address(1, 2)).unwrap_err(), Full::Address);
+        assert!(slots.take(address(2, 1)).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn trusted_proxies_have_no_bound_of_their_own() {
-        let places =
-            places("max_connections: 3, max_connections_per_address: 1, trusted_proxies: [10.0.0.1/32]");
-        let _taken = [places.take(A).unwrap(), places.take(A).unwrap(), places.take(B).unwrap()];
-        assert_eq!(places.take(A).unwrap_err(), Full::All);
-        assert_eq!(places.take(B).unwrap_err(), Full::Address);
+        let slots = slots(3, 1, &["10.0.0.1/32"]);
+        let _taken = [slots.take(A).unwrap(), slots.take(A).unwrap(), slots.take(B).unwrap()];
+        assert_eq!(slots.take(A).unwrap_err(), Full::All);
+        assert_eq!(slots.take(B).unwrap_err(), Full::Address);
     }
 
     #[tokio::test(start_paused = true)]
     async fn idle_connection_of_an_address_at_its_bound_leaves_for_a_new_one() {
-        let places = places("max_connections: 10, max_connections_per_address: 2");
-        let (used, silent) = (places.take(A).unwrap(), places.take(A).unwrap());
+        let slots = slots(10, 2, &[]);
+        let (used, silent) = (slots.take(A).unwrap(), slots.take(A).unwrap());
         drop(used.presence.begin());
-        assert_eq!(places.take(A).unwrap_err(), Full::Address, "both have only just come");
+        assert_eq!(slots.take(A).unwrap_err(), Full::Address, "both have only just come");
         pass(IDLE_MIN).await;
-        let new = places.take(A).unwrap();
+        let new = slots.take(A).unwrap();
         let _request = new.presence.begin();
         assert!(has_left(&silent).await && !has_left(&used).await, "the one without a request goes first");
         pass(IDLE_MIN).await;
-        let _newer = places.take(A).unwrap();
-        assert_eq!(counts(&places), (1, 2));
-        // Those that have left hold no place when they end.
+        let _newer = slots.take(A).unwrap();
+        assert_eq!(counts(&slots), (1, 2));
+        // Those that have left hold no slot when they end.
         drop((silent, used));
-        assert_eq!(places.taken.lock().count, 2);
+        assert_eq!(slots.taken.lock().count, 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn silent_connections_leave_first_when_all_places_are_taken() {
-        let places = places("max_connections: 4, max_connections_per_address: 4");
-        let busy = places.take(A).unwrap();
+        let slots = slots(4, 4, &[]);
+        let busy = slots.take(A).unwrap();
         let _request = busy.presence.begin();
-        let used = places.take(A).unwrap();
+        let used = slots.take(A).unwrap();
         drop(used.presence.begin());
-        let silent = [places.take(B).unwrap(), places.take(B).unwrap()];
-        assert_eq!(places.take(B).unwrap_err(), Full::All);
+        let silent = [slots.take(B).unwrap(), slots.take(B).unwrap()];
+        assert_eq!(slots.take(B).unwrap_err(), Full::All);
         pass(IDLE_MIN).await;
         let mut came = Vec::new();
         for left in [&silent[0], &silent[1], &used] {
             assert!(!has_left(left).await);
-            came.push(places.take(B).unwrap());
+            came.push(slots.take(B).unwrap());
             came.last().unwrap().presence.begin().forget();
             assert!(has_left(left).await);
         }
-        assert_eq!(places.take(B).unwrap_err(), Full::All, "what has a request stays");
+        assert_eq!(slots.take(B).unwrap_err(), Full::All, "what has a request stays");
         assert!(!has_left(&busy).await);
-        assert_eq!(counts(&places), (0, 3));
+        assert_eq!(counts(&slots), (0, 3));
         drop(came);
-        assert!(places.take(B).is_ok());
+        assert!(slots.take(B).is_ok());
     }
 
     impl Busy {
@@ -535,10 +541,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_places_are_freed_at_once() {
-        let places = places("max_connections: 1000, max_connections_per_address: 1000");
-        let _silent: Vec<_> = (0..1_000).map(|_| places.take(A).unwrap()).collect();
+        let slots = slots(1000, 1000, &[]);
+        let _silent: Vec<_> = (0..1_000).map(|_| slots.take(A).unwrap()).collect();
         pass(IDLE_MIN).await;
-        let _new = places.take(B).unwrap();
-        assert_eq!((counts(&places), places.taken.lock().count), ((0, 10), 991));
+        let _new = slots.take(B).unwrap();
+        assert_eq!((counts(&slots), slots.taken.lock().count), ((0, 10), 991));
     }
 }

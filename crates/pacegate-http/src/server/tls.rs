@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate_config::{CertificateName, Role, TlsConfig};
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -17,23 +17,24 @@ use thiserror::Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
-use crate::auth::ADMIT_EVERY;
-use crate::peer::Identity;
-use crate::profiles::now;
+use crate::{CertificateName, TlsFiles};
+
+/// How often the certificate of a connected client is checked again.
+pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// What encrypted connections need. New connections use what was loaded last; those that there are
 /// go on with the service's certificate that they began with, for as long as the client's own is valid.
 #[derive(Debug)]
 pub struct Tls {
-    config: TlsConfig,
+    files: TlsFiles,
     loaded: ArcSwap<Loaded>,
 }
 
 /// What was made of the files, for each kind of listener.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) http: Arc<ServerConfig>,
-    pub(crate) grpc: Arc<ServerConfig>,
+pub(super) struct Loaded {
+    pub(super) http: Arc<ServerConfig>,
+    pub(super) http2: Arc<ServerConfig>,
     /// Judges clients' certificates, if they have to show one.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
@@ -41,7 +42,7 @@ pub(crate) struct Loaded {
 /// The certificate that a client showed when it connected. It may expire, or its authority may be replaced, while the
 /// connection goes on.
 #[derive(Debug)]
-pub(crate) struct ClientCertificate {
+pub struct ClientCertificate {
     tls: Arc<Tls>,
     /// It, followed by those between it and its authority.
     chain: Vec<CertificateDer<'static>>,
@@ -53,7 +54,7 @@ pub(crate) struct ClientCertificate {
 
 impl ClientCertificate {
     /// The certificate of a connection that was let in with what was `loaded`.
-    pub(crate) fn new(tls: Arc<Tls>, loaded: Arc<Loaded>, chain: &[CertificateDer<'_>]) -> Self {
+    pub(super) fn new(tls: Arc<Tls>, loaded: Arc<Loaded>, chain: &[CertificateDer<'_>]) -> Self {
         let expiry = |certificate: &CertificateDer<'_>| {
             let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
             Some(certificate.validity().not_after.timestamp())
@@ -66,8 +67,13 @@ impl ClientCertificate {
         }
     }
 
+    /// Lists the subject alternative names in it.
+    pub fn names(&self) -> Vec<CertificateName> {
+        self.chain.first().map(names).unwrap_or_default()
+    }
+
     /// Whether a client could still connect with it. It is judged anew when the files were loaded again.
-    pub(crate) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let mut valid_with = self.valid_with.lock();
         let Some(known) = &*valid_with else { return false };
         let loaded = self.tls.loaded.load();
@@ -78,9 +84,9 @@ impl ClientCertificate {
     }
 
     /// Completes when it is not valid any more, which is looked at every few seconds.
-    pub(crate) async fn until_invalid(self: Arc<Self>) {
+    pub(super) async fn until_invalid(self: Arc<Self>) {
         while self.is_valid() {
-            tokio::time::sleep(ADMIT_EVERY).await;
+            tokio::time::sleep(CERTIFICATE_CHECK_EVERY).await;
         }
     }
 
@@ -92,7 +98,7 @@ impl ClientCertificate {
 }
 
 fn unix_seconds() -> i64 {
-    i64::try_from(now().as_micros() / 1_000_000).unwrap_or(i64::MAX)
+    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Why connections cannot be encrypted with these files.
@@ -115,13 +121,13 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Loads the files that `config` names.
+    /// Loads these files.
     ///
     /// # Errors
     /// [`TlsError`] when one of them cannot be used.
-    pub fn load(config: &TlsConfig) -> Result<Arc<Self>, TlsError> {
-        let loaded = ArcSwap::from_pointee(Loaded::load(config)?);
-        Ok(Arc::new(Self { config: config.clone(), loaded }))
+    pub fn load(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
+        let loaded = ArcSwap::from_pointee(Loaded::load(files)?);
+        Ok(Arc::new(Self { files: files.clone(), loaded }))
     }
 
     /// Loads the files again, for the connections to come.
@@ -129,46 +135,33 @@ impl Tls {
     /// # Errors
     /// [`TlsError`] when one of them cannot be used; then everything stays as it was.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.loaded.store(Arc::new(Loaded::load(&self.config)?));
+        self.loaded.store(Arc::new(Loaded::load(&self.files)?));
         Ok(())
     }
 
     /// The files it is made of.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let TlsConfig { cert, key, client_ca, client_crl, .. } = &self.config;
-        [cert, key].into_iter().chain(client_ca).chain(client_crl).map(AsRef::as_ref)
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
     }
 
     /// What was loaded last.
-    pub(crate) fn loaded(&self) -> Arc<Loaded> {
+    pub(super) fn loaded(&self) -> Arc<Loaded> {
         self.loaded.load_full()
-    }
-
-    /// Whom a certificate names: the first name with a role, or else the first name.
-    pub(crate) fn identify(&self, certificate: &CertificateDer<'_>) -> Option<Identity> {
-        let names = names(certificate);
-        let known = |name: &&CertificateName| self.role_of(name).is_some();
-        let name = names.iter().find(known).or(names.first())?;
-        Some(Identity { role: self.role_of(name), name: name.to_string().into() })
-    }
-
-    fn role_of(&self, name: &CertificateName) -> Option<Role> {
-        self.config.identities.iter().find(|(own, _)| own == name).map(|(_, role)| *role)
     }
 }
 
 impl Loaded {
-    fn load(config: &TlsConfig) -> Result<Self, TlsError> {
-        let certificates = certificates("cert", &config.cert)?;
-        let key = PrivateKeyDer::from_pem_file(&config.key)
-            .map_err(|error| unusable("key", &config.key, error.to_string()))?;
+    fn load(files: &TlsFiles) -> Result<Self, TlsError> {
+        let certificates = certificates("cert", &files.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(|error| unusable("key", &files.key, error.to_string()))?;
         let provider = CryptoProvider::get_default()
             .cloned()
             .unwrap_or_else(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsError::Unsupported(error.to_string()))?;
-        let verifier = match &config.client_ca {
+        let verifier = match &files.client_ca {
             None => None,
             Some(file) => {
                 let mut authorities = RootCertStore::empty();
@@ -179,10 +172,10 @@ impl Loaded {
                 }
                 let mut verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider);
-                if let Some(file) = &config.client_crl {
+                if let Some(file) = &files.client_crl {
                     verifier = verifier.with_crls(revocation_lists(file)?);
                 }
-                let verifier = verifier.build().map_err(|error| match (&error, &config.client_crl) {
+                let verifier = verifier.build().map_err(|error| match (&error, &files.client_crl) {
                     (VerifierBuilderError::InvalidCrl(_), Some(file)) => {
                         unusable("client_crl", file, error.to_string())
                     }
@@ -197,21 +190,21 @@ impl Loaded {
         };
         let mut http = builder.with_single_cert(certificates, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                let reason = format!("is not the key of the certificate in {}", config.cert.display());
-                unusable("key", &config.key, reason)
+                let reason = format!("is not the key of the certificate in {}", files.cert.display());
+                unusable("key", &files.key, reason)
             }
-            rustls::Error::InvalidCertificate(_) => unusable("cert", &config.cert, error.to_string()),
-            error => unusable("key", &config.key, error.to_string()),
+            rustls::Error::InvalidCertificate(_) => unusable("cert", &files.cert, error.to_string()),
+            error => unusable("key", &files.key, error.to_string()),
         })?;
-        if config.client_ca.is_some() {
+        if files.client_ca.is_some() {
             // A session that is taken up again would not look at the certificate again, which may have expired.
             http.session_storage = Arc::new(NoServerSessionStorage {});
             http.send_tls13_tickets = 0;
         }
-        let mut grpc = http.clone();
+        let mut http2 = http.clone();
         http.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        grpc.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { http: Arc::new(http), grpc: Arc::new(grpc), verifier })
+        http2.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self { http: Arc::new(http), http2: Arc::new(http2), verifier })
     }
 }
 

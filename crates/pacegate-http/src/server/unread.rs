@@ -17,23 +17,25 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
+use super::activity::Received;
+
 /// How much of a body is discarded before the answer, so that the connection can be used again.
-pub(crate) const DISCARD_BYTES_MAX: u64 = 4 * 1024 * 1024;
+pub const DISCARD_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// How long the client may take to send it.
-pub(crate) const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
+pub const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 /// How much is discarded after the answer on a connection that is closed, or a stream that is reset.
 const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// How long that may take.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Where a body goes that is dropped before its end.
-type Slot = Arc<Mutex<Option<Incoming>>>;
+type Slot = Arc<Mutex<Option<Received<Incoming>>>>;
 
 /// The body of a request, which is not lost when it is dropped before its end.
 #[derive(Debug)]
 pub struct RequestBody {
     /// `None` only while it is dropped.
-    inner: Option<Incoming>,
+    inner: Option<Received<Incoming>>,
     slot: Option<Slot>,
 }
 
@@ -49,7 +51,7 @@ pub struct Unread {
 
 impl Unread {
     /// Keeps an eye on the body of a request.
-    pub fn watch(request: Request<Incoming>) -> (Self, Request<RequestBody>) {
+    pub fn watch(request: Request<Received<Incoming>>) -> (Self, Request<RequestBody>) {
         let slot = (!request.body().is_end_stream()).then(Slot::default);
         let expects = request.headers().contains_key(EXPECT);
         let unread = Self { slot: slot.clone(), version: request.version(), expects };
@@ -65,7 +67,7 @@ impl Unread {
         Box::pin(self.discard(body, response.headers_mut(), lingering)).await;
     }
 
-    async fn discard(self, mut body: Incoming, headers: &mut HeaderMap, lingering: &Lingering) {
+    async fn discard(self, mut body: Received<Incoming>, headers: &mut HeaderMap, lingering: &Lingering) {
         let http2 = self.version == Version::HTTP_2;
         // A body that is asked for is sent, which the answer is to prevent; HTTP/2 does without that.
         let wanted = http2 || !self.expects;
@@ -88,7 +90,7 @@ impl Unread {
 }
 
 /// Whether the body ended within so many bytes. One that broke off has no end.
-async fn read_to_end(body: &mut Incoming, bytes_max: u64) -> bool {
+async fn read_to_end(body: &mut Received<Incoming>, bytes_max: u64) -> bool {
     let mut read = 0;
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return false };

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Request, Version};
-use pacegate_config::ServerConfig;
+
 use pin_project_lite::pin_project;
 
-use crate::door::Presence;
+use super::listener::Presence;
+use crate::Bounds;
 
 /// How many looks make up the time a connection may be idle.
 const LOOKS: u32 = 4;
@@ -20,7 +21,7 @@ const GIVEN_UP_MAX: i64 = 1_000;
 
 /// What a connection has been doing.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub struct Activity {
     http2: AtomicBool,
     /// Counts the requests that are under way.
     presence: Arc<Presence>,
@@ -37,7 +38,7 @@ pub(crate) struct Activity {
 
 /// What a look at a connection shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     Alive,
     /// It has no request, and has had none for a while.
     Idle,
@@ -46,7 +47,7 @@ pub(crate) enum Verdict {
 }
 
 impl Activity {
-    pub(crate) fn new(presence: Arc<Presence>) -> Self {
+    pub(super) fn new(presence: Arc<Presence>) -> Self {
         Self {
             http2: AtomicBool::new(false),
             presence,
@@ -59,12 +60,12 @@ impl Activity {
     }
 
     /// How often to look.
-    pub(crate) fn look_every(config: &ServerConfig) -> Duration {
-        config.idle_timeout / LOOKS
+    pub(super) fn look_every(bounds: &Bounds) -> Duration {
+        bounds.idle_timeout / LOOKS
     }
 
     /// A request begins. One that is not `long` is expected to end.
-    pub(crate) fn begin<B>(
+    pub(super) fn begin<B>(
         self: &Arc<Self>,
         request: Request<B>,
         long: bool,
@@ -82,38 +83,39 @@ impl Activity {
     }
 
     /// Whether there has been a request.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.progress.load(Ordering::Relaxed) > 0
     }
 
-    pub(crate) fn presence(&self) -> &Presence {
+    /// What the connection does, and whether it has to close.
+    pub fn presence(&self) -> &Presence {
         &self.presence
     }
 
-    pub(crate) fn is_http2(&self) -> bool {
+    pub(super) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
     }
 
     /// Judges what has happened since the last look.
-    pub(crate) fn look(&self, config: &ServerConfig) -> Verdict {
+    pub(super) fn look(&self, bounds: &Bounds) -> Verdict {
         let progress = self.progress.load(Ordering::Relaxed);
         if self.seen.swap(progress, Ordering::Relaxed) != progress {
             self.quiet.store(0, Ordering::Relaxed);
             return Verdict::Alive;
         }
         let quiet = self.quiet.fetch_add(1, Ordering::Relaxed) + 1;
-        let quiet_for = Self::look_every(config) * u32::try_from(quiet).unwrap_or(u32::MAX);
+        let quiet_for = Self::look_every(bounds) * u32::try_from(quiet).unwrap_or(u32::MAX);
         // Asked to leave after the idle time, cut off after twice that.
         if !self.presence.is_active() {
             return match quiet_for {
-                quiet_for if quiet_for >= config.idle_timeout * 2 => Verdict::Stuck,
-                quiet_for if quiet_for >= config.idle_timeout => Verdict::Idle,
+                quiet_for if quiet_for >= bounds.idle_timeout * 2 => Verdict::Stuck,
+                quiet_for if quiet_for >= bounds.idle_timeout => Verdict::Idle,
                 _ => Verdict::Alive,
             };
         }
         // The service answers within its time, so the answers are there and nobody takes them.
         let unread = self.short.load(Ordering::Relaxed) > 0;
-        if unread && quiet_for >= config.request_timeout + config.idle_timeout {
+        if unread && quiet_for >= bounds.request_timeout + bounds.idle_timeout {
             Verdict::Stuck
         } else {
             Verdict::Alive
@@ -123,7 +125,7 @@ impl Activity {
 
 /// A request under way, from its head to the end of its answer.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(super) struct Begun {
     activity: Arc<Activity>,
     long: bool,
     finished: bool,
@@ -132,7 +134,7 @@ pub(crate) struct Begun {
 
 impl Begun {
     /// Goes on until the whole answer is taken.
-    pub(crate) fn track<B: Body>(mut self, body: B) -> Tracked<B> {
+    pub(super) fn track<B: Body>(mut self, body: B) -> Tracked<B> {
         self.finished = body.is_end_stream();
         Tracked { body, begun: self }
     }
@@ -159,7 +161,7 @@ impl Drop for Begun {
 pin_project! {
     /// The body of a request. One that breaks off was given up, whatever the answer to it is.
     #[derive(Debug)]
-    pub(crate) struct Received<B> {
+    pub struct Received<B> {
         #[pin]
         body: B,
         broken: Option<Arc<AtomicBool>>,
@@ -193,7 +195,7 @@ impl<B: Body> Body for Received<B> {
 
 pin_project! {
     /// The body of an answer; the request ends with it.
-    pub(crate) struct Tracked<B> {
+    pub struct Tracked<B> {
         #[pin]
         body: B,
         begun: Begun,

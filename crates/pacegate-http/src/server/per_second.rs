@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::profiles::now;
+use super::now;
 
 /// Lets so many pass each second, and counts the others.
 #[derive(Debug)]
-pub(crate) struct PerSecond {
+pub struct PerSecond {
     max: u64,
     /// The second that is being counted for, and how many came in it.
     second: AtomicU64,
@@ -15,12 +15,13 @@ pub(crate) struct PerSecond {
 }
 
 impl PerSecond {
-    pub(crate) const fn new(max: u64) -> Self {
+    /// Lets `max` pass each second.
+    pub const fn new(max: u64) -> Self {
         Self { max, second: AtomicU64::new(0), count: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 
     /// Whether one more may pass now.
-    pub(crate) fn admit(&self) -> bool {
+    pub fn admit(&self) -> bool {
         let second = now().as_micros() / 1_000_000;
         if self.second.swap(second, Ordering::Relaxed) != second {
             self.count.store(0, Ordering::Relaxed);
@@ -33,7 +34,7 @@ impl PerSecond {
     }
 
     /// How many were not let pass since the start.
-    pub(crate) fn held_back(&self) -> u64 {
+    pub fn held_back(&self) -> u64 {
         self.held_back.load(Ordering::Relaxed)
     }
 }

@@ -12,12 +12,12 @@ use pacegate::identity::{InvalidIdentity, check_identifier};
 /// let their owners choose them, so a name of one type never stands for the same text of another.
 ///
 /// ```
-/// use pacegate_config::CertificateName;
+/// use pacegate_http::CertificateName;
 ///
 /// let name: CertificateName = "dns:OPS.example.com".parse()?;
 /// assert_eq!(name.to_string(), "dns:ops.example.com");
 /// assert!("ops.example.com".parse::<CertificateName>().is_err());
-/// # Ok::<(), pacegate_config::InvalidCertificateName>(())
+/// # Ok::<(), pacegate_http::InvalidCertificateName>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -3,27 +3,29 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue};
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
 
 /// The header that carries the id in and out.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LENGTH_MAX: usize = 128;
 
 /// Makes ids that differ within this process and, but for chance, between processes.
 #[derive(Debug)]
-pub(crate) struct RequestIds {
+pub struct RequestIds {
     prefix: u32,
     next: AtomicU64,
 }
 
-impl RequestIds {
-    pub(crate) fn new() -> Self {
+impl Default for RequestIds {
+    fn default() -> Self {
         Self { prefix: RandomState::new().hash_one("request id") as u32, next: AtomicU64::new(0) }
     }
+}
 
+impl RequestIds {
     /// The caller's id if it is 1 to 128 visible ASCII characters, a new one otherwise.
-    pub(crate) fn take_or_make(&self, given: Option<&HeaderValue>) -> HeaderValue {
+    pub fn take_or_make(&self, given: Option<&HeaderValue>) -> HeaderValue {
         match given.filter(|value| is_usable(value)) {
             Some(value) => value.clone(),
             None => self.make(),
@@ -43,18 +45,18 @@ impl RequestIds {
 }
 
 /// Whether it can stand in a log line: 1 to 128 visible ASCII characters.
-fn is_usable(value: &HeaderValue) -> bool {
+pub fn is_usable(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
     (1..=LENGTH_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
 }
 
 /// The id among a request's headers, or nothing.
-pub(crate) fn request_id(headers: &HeaderMap) -> &str {
+pub fn request_id(headers: &HeaderMap) -> &str {
     headers.get(&REQUEST_ID).map(as_text).unwrap_or_default()
 }
 
 /// The id as text; it is ASCII by construction.
-pub(crate) fn as_text(id: &HeaderValue) -> &str {
+pub fn as_text(id: &HeaderValue) -> &str {
     id.to_str().unwrap_or_default()
 }
 
@@ -64,7 +66,7 @@ mod tests {
 
     #[test]
     fn takes_what_can_be_logged_and_makes_the_rest() {
-        let ids = RequestIds::new();
+        let ids = RequestIds::default();
         let taken = |text: &[u8]| {
             let value = HeaderValue::from_bytes(text).unwrap();
             ids.take_or_make(Some(&value)) == value

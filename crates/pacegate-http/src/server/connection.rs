@@ -1,0 +1,273 @@
+//! One connection: encrypted or not, HTTP/1 or HTTP/2, watched while it lasts.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::OptionFuture;
+use hyper::body::{Body, Incoming};
+use hyper::rt::{Read, Write};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::activity::{Activity, Received, Tracked, Verdict};
+use super::listener::Slot;
+use super::tls::{CERTIFICATE_CHECK_EVERY, ClientCertificate, Tls};
+use super::unread::Lingering;
+use crate::Bounds;
+
+/// How long a connection that came just before the end may take to send its request.
+const LAST_REQUEST: Duration = Duration::from_millis(250);
+/// How long a client without requests may take to leave once the program stops.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a client may take to answer a ping.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How far a program is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Connections are accepted and served.
+    Serving,
+    /// The same, but clients are asked to leave: HTTP/2 by GOAWAY, HTTP/1 by what answers requests.
+    Draining,
+    /// Nothing is accepted any more, and what runs is finished.
+    Stopping,
+}
+
+/// Goes through both phases of stopping; load balancers have `delay` to notice the first one.
+pub async fn stop(phase: &watch::Sender<Phase>, delay: Duration) {
+    phase.send_replace(Phase::Draining);
+    tokio::time::sleep(delay).await;
+    phase.send_replace(Phase::Stopping);
+}
+
+/// Answers the requests of one connection.
+pub trait Requests: Send + Sync + 'static {
+    /// The body of an answer.
+    type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
+
+    /// Whether a connection can switch to another protocol, as WebSockets do.
+    const UPGRADES: bool = false;
+
+    /// Whether a request at `path` lasts as long as the client likes. Others are expected to end.
+    fn is_long(&self, _path: &str) -> bool {
+        false
+    }
+
+    /// Answers a request. It is called before the returned future is first polled, so that a request
+    /// counts even if the client gives it up at once.
+    fn respond(
+        self: Arc<Self>,
+        request: Request<Received<Incoming>>,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+}
+
+/// The client of a connection.
+#[derive(Debug)]
+pub struct Client {
+    /// Where it connects from.
+    pub address: SocketAddr,
+    /// The certificate that it presented, if any.
+    pub certificate: Option<Arc<ClientCertificate>>,
+    /// What the connection does.
+    pub activity: Arc<Activity>,
+    /// Says whether a closed connection reads on; see [`Unread`](super::Unread).
+    pub lingering: Lingering,
+    /// The slot that the connection occupies for as long as one of its holders lives.
+    pub slot: Arc<Slot>,
+}
+
+/// How much a client may send before it is read, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// The largest head of an HTTP/1 request; the connection's buffer has this size.
+    pub head: usize,
+    /// The largest list of headers of an HTTP/2 request.
+    pub headers: u32,
+    /// The window of one HTTP/2 request.
+    pub stream_window: u32,
+    /// The window of all requests of an HTTP/2 connection.
+    pub connection_window: u32,
+}
+
+/// How connections are served.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How many there are, and how long clients may take.
+    pub bounds: Arc<Bounds>,
+    /// Whether HTTP/2 is the only protocol, as for gRPC.
+    pub http2_only: bool,
+    /// How much a client may send before it is read.
+    pub sizes: Sizes,
+    /// Encrypts connections, if set.
+    pub tls: Option<Arc<Tls>>,
+    /// How far the program is from its end.
+    pub phases: watch::Receiver<Phase>,
+}
+
+/// A connection to be served.
+pub(super) struct Connection {
+    pub(super) settings: Settings,
+    pub(super) address: SocketAddr,
+    pub(super) slot: Arc<Slot>,
+}
+
+impl Connection {
+    pub(super) async fn serve<R: Requests>(self, stream: TcpStream, connect: impl Fn(Client) -> R) {
+        // An answer is one small write; waiting to fill a packet would only delay it.
+        let _ = stream.set_nodelay(true);
+        // A client that reads no answers would otherwise hold its slot for ever.
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.settings.bounds.request_timeout));
+        let lingering = Lingering::default();
+        let stream = lingering.stream(Box::pin(stream));
+        let Some(tls) = self.settings.tls.clone() else {
+            return self.speak(TokioIo::new(stream), None, lingering, connect).await;
+        };
+        let loaded = tls.loaded();
+        let config = if self.settings.http2_only { &loaded.http2 } else { &loaded.http };
+        let accept = TlsAcceptor::from(config.clone()).accept(stream);
+        let handshake = timeout(self.settings.bounds.idle_timeout, accept);
+        let late = || io::Error::from(io::ErrorKind::TimedOut);
+        let handshake = tokio::select! {
+            handshake = handshake => handshake.unwrap_or_else(|_| Err(late())),
+            () = self.slot.presence().is_cut_off() => Err(late()),
+        };
+        let stream = match handshake {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
+        };
+        let chain = stream.get_ref().1.peer_certificates();
+        let certificate = chain.map(|chain| Arc::new(ClientCertificate::new(tls, loaded, chain)));
+        self.speak(TokioIo::new(stream), certificate, lingering, connect).await;
+    }
+
+    async fn speak<R: Requests>(
+        self,
+        io: impl Read + Write + Unpin + Send + 'static,
+        certificate: Option<Arc<ClientCertificate>>,
+        lingering: Lingering,
+        connect: impl Fn(Client) -> R,
+    ) {
+        let activity = Arc::new(Activity::new(self.slot.presence().clone()));
+        let requests = Arc::new(connect(Client {
+            address: self.address,
+            certificate: certificate.clone(),
+            activity: activity.clone(),
+            lingering,
+            slot: self.slot.clone(),
+        }));
+        let begin = activity.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let long = requests.is_long(request.uri().path());
+            let (begun, request) = begin.begin(request, long);
+            let answer = requests.clone().respond(request);
+            async move { Ok::<Response<Tracked<R::Body>>, Infallible>(answer.await.map(|body| begun.track(body))) }
+        });
+        let builder = self.builder();
+        if R::UPGRADES {
+            let connection = pin!(builder.serve_connection_with_upgrades(io, service));
+            self.watch(connection, certificate, activity).await;
+        } else {
+            let connection = pin!(builder.serve_connection(io, service));
+            self.watch(connection, certificate, activity).await;
+        }
+    }
+
+    fn builder(&self) -> auto::Builder<TokioExecutor> {
+        let Settings { bounds, sizes, http2_only, .. } = &self.settings;
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(bounds.idle_timeout)
+            .max_buf_size(sizes.head);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(u32::try_from(bounds.max_streams).unwrap_or(u32::MAX))
+            .max_header_list_size(sizes.headers)
+            .initial_stream_window_size(sizes.stream_window)
+            .initial_connection_window_size(sizes.connection_window)
+            .keep_alive_interval(bounds.idle_timeout)
+            .keep_alive_timeout(ALIVE_TIMEOUT.min(bounds.idle_timeout));
+        if *http2_only { builder.http2_only() } else { builder }
+    }
+
+    /// Serves requests until the client leaves, misbehaves or has nothing to say, or the program stops.
+    async fn watch<C>(
+        self,
+        mut connection: Pin<&mut C>,
+        certificate: Option<Arc<ClientCertificate>>,
+        activity: Arc<Activity>,
+    ) where
+        C: GracefulConnection<Error = Box<dyn Error + Send + Sync>>,
+    {
+        let Settings { bounds, mut phases, .. } = self.settings;
+        let mut looks = interval(Activity::look_every(&bounds));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        looks.reset();
+        let has_certificate = certificate.is_some();
+        let mut refused =
+            OptionFuture::from(certificate.map(|certificate| Box::pin(certificate.until_invalid())));
+        let mut ending = false;
+        let mut left = interval_at(Instant::now() + LEAVE_WITHIN, LEAVE_WITHIN);
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = connection.as_mut() => break result,
+                // The sender outlives all connections.
+                _ = phases.changed(), if !ending => {
+                    let phase = *phases.borrow_and_update();
+                    // A connection that was just accepted has a request on its way.
+                    if phase == Phase::Stopping
+                        && !activity.has_begun()
+                        && let Ok(result) = timeout(LAST_REQUEST, connection.as_mut()).await
+                    {
+                        break result;
+                    }
+                    ending = phase == Phase::Stopping;
+                    left.reset();
+                    if ending || activity.is_http2() {
+                        connection.as_mut().graceful_shutdown();
+                    }
+                }
+                // HTTP/2 ends when the client has answered, which not all do.
+                _ = left.tick(), if ending => if !activity.presence().is_active() {
+                    return tracing::debug!("a client does not leave and is cut off");
+                },
+                () = activity.presence().is_cut_off() => {
+                    return tracing::debug!("a client misbehaves, or has to leave for another one, and is cut off");
+                }
+                _ = &mut refused, if has_certificate => {
+                    connection.as_mut().graceful_shutdown();
+                    // Streams find it out as well, and say why they end.
+                    match timeout(CERTIFICATE_CHECK_EVERY * 2, connection.as_mut()).await {
+                        Ok(result) => break result,
+                        Err(_) => return tracing::debug!("a client without a valid certificate is cut off"),
+                    }
+                }
+                _ = looks.tick() => match activity.look(&bounds) {
+                    Verdict::Alive => {}
+                    Verdict::Idle => connection.as_mut().graceful_shutdown(),
+                    Verdict::Stuck => return tracing::debug!("a client does not move on and is cut off"),
+                },
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(error, "a connection ended early");
+        }
+    }
+}
