@@ -15,7 +15,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
 use pacegate::TRACES;
 use pacegate_config::{Config, LogFormat, TracesConfig};
-use pacegate_server::foreign;
+use pacegate_server::admits_line;
 use tokio::time::Instant;
 use tonic::transport::ClientTlsConfig;
 use tracing::field::Field;
@@ -105,7 +105,7 @@ impl Bounded {
 
 impl<S> Filter<S> for Bounded {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Scope<'_, S>) -> bool {
-        !Self::is_bounded(metadata) || foreign::admits_line()
+        !Self::is_bounded(metadata) || admits_line()
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {

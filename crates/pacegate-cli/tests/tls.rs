@@ -50,8 +50,9 @@ impl Service {
         authority.server(&["localhost"], Validity::Now).save(path, "server");
         let config = file(path, &config(path));
         let log = fs::File::create(path.join("log")).unwrap();
-        let (process, _output, line) =
-            started(pacegate().args(command).args(["--http", "127.0.0.1:0", "--config", &config]).stderr(log));
+        let (process, _output, line) = started(
+            pacegate().args(command).args(["--http", "127.0.0.1:0", "--config", &config]).stderr(log),
+        );
         let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap_or((line.trim(), ""));
         let (_, http) = start.split_once(" listens on https://").unwrap();
         let http = http.split(',').next().unwrap();

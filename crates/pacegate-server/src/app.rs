@@ -13,36 +13,28 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::{ALLOW, HOST, HeaderValue};
-use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
-use pacegate::{Check, CheckError, Decision, FailureMode, Limiter, NamedLimit, Profile, StoreHealth};
-use pacegate_catalog::Actor;
-use pacegate_config::{AdHocCallers, AdHocConfig, Config};
+use hyper::{Method, Request, StatusCode, Uri};
+use pacegate::{Check, CheckError, Decision, FailureMode, Limiter, StoreHealth};
+use pacegate_config::{AdHocConfig, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::ServiceExt;
-use tracing::Instrument;
 
-use crate::ad_hoc::IgnoredLimits;
 use crate::auth::{AdminKey, Gate};
-use crate::batches::Batches;
 use crate::bodies::Bodies;
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::forgery;
 use crate::grpc::Services;
-use crate::lines::Lines;
 use crate::live::Live;
+use crate::observe::Observer;
 use crate::overload::Overload;
 use crate::peer::Peer;
-use crate::refunds::Refunds;
+use crate::pipeline::batches::Batches;
 use crate::respond::{ApiError, Code, Rendering};
 use crate::rest::{self, Watchers};
 use crate::run::Protocol;
-use crate::skew::Skew;
-use crate::telemetry::Telemetry;
-use crate::trace;
-use crate::transitions::Transitions;
 use pacegate_http::headers::Families;
-use pacegate_http::request_id::{REQUEST_ID, RequestIds, as_text, request_id};
+use pacegate_http::request_id::{REQUEST_ID, RequestIds, as_text};
 use pacegate_http::server::{Client, Figures};
 
 /// The service without its sockets: one request in, one response out.
@@ -69,18 +61,13 @@ pub(crate) struct Shared {
     pub(crate) families: Families,
     /// The same for answers to Envoy.
     pub(crate) envoy_families: Families,
-    pub(crate) transitions: Transitions,
-    pub(crate) lines: Lines,
-    pub(crate) telemetry: Telemetry,
+    pub(crate) observer: Observer,
     pub(crate) overload: Overload,
     /// The memory of request bodies under way.
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) batches: Batches,
-    pub(crate) skew: Skew,
-    pub(crate) refunds: Refunds,
     /// What limits requests may bring along.
     pub(crate) ad_hoc: AdHocConfig,
-    pub(crate) ignored_limits: IgnoredLimits,
     pub(crate) started: Instant,
     pub(crate) deprecations: Vec<Deprecation>,
     /// The document, once somebody wanted it.
@@ -123,22 +110,21 @@ impl App {
         decided: Result<&Decision, &CheckError>,
         took: Duration,
     ) {
+        let observer = &self.shared.observer;
         match decided {
-            Ok(decision) => self.shared.observe(check, request_id, decision, took),
-            Err(CheckError::Store(_)) => self.shared.telemetry.observe_error(took),
-            // What is wrong with a request says nothing about the service.
-            Err(_) => {}
+            Ok(decision) => observer.note(std::slice::from_ref(check), request_id, decision, took),
+            Err(error) => observer.note_error(error, took),
         }
     }
 
     /// The figures that the connections of a proxy are counted in, as those of HTTP.
     pub fn connections(&self) -> Arc<Figures> {
-        self.shared.telemetry.connections(Protocol::Http).clone()
+        self.shared.observer.telemetry.connections(Protocol::Http).clone()
     }
 
     /// Counts a response that was given elsewhere in this process.
     pub fn count_response(&self, status: StatusCode) {
-        self.shared.telemetry.count_http(status);
+        self.shared.observer.telemetry.count_http(status);
     }
 
     /// The id of a request: the caller's if it is 1 to 128 visible ASCII characters, a new one otherwise.
@@ -157,19 +143,14 @@ impl App {
             envoy: limiter.within(config.envoy_store_timeout),
             failure_mode: config.failure_mode,
             gate: Gate::new(config, live.clone(), key),
+            observer: Observer::new(config, &limiter, live.clone()),
             live,
             families: Families::new(&config.headers),
             envoy_families: Families::new(config.envoy_headers.as_ref().unwrap_or(&config.headers)),
-            transitions: Transitions::default(),
-            lines: Lines::new(&config.log),
-            skew: Skew::default(),
-            refunds: Refunds::default(),
             ad_hoc: config.ad_hoc,
-            ignored_limits: IgnoredLimits::default(),
             overload: Overload::new(config),
             bodies: Arc::new(Bodies::new(config.server.max_request_memory)),
             batches: Batches::default(),
-            telemetry: Telemetry::new(&limiter, config.metrics),
             limiter,
             started: Instant::now(),
             deprecations,
@@ -261,113 +242,6 @@ impl App {
 }
 
 impl Shared {
-    /// Records who resets the counters of a check. It comes before the reset: none may happen without a record.
-    pub(crate) async fn record_reset(&self, actor: &Actor, check: &Check<'_>) -> Result<(), ApiError> {
-        let Some(live) = &self.live else {
-            tracing::info!(key_id = actor.key_id, "counters reset");
-            return Ok(());
-        };
-        let identities = check.identities().iter().map(|(dimension, identifier)| (*dimension, &**identifier));
-        let identities: Vec<(&str, &str)> = identities.collect();
-        Ok(live.catalog.record_reset(actor, &identities, check.endpoint).await?)
-    }
-
-    /// Refuses a check with a limit of its own from callers that may not send one.
-    #[inline]
-    pub(crate) async fn permit(
-        &self,
-        check: &Check<'_>,
-        headers: &HeaderMap,
-        peer: Option<&Peer>,
-    ) -> Result<(), ApiError> {
-        if check.own_limit().is_none() || self.ad_hoc.allow == AdHocCallers::Always {
-            return Ok(());
-        }
-        // In a box, because it is rare and would make the future of every check larger.
-        Box::pin(self.gate.permit_ad_hoc(self.ad_hoc.allow, headers, peer)).await
-    }
-
-    /// The same for several checks, of which each that is refused becomes its error.
-    pub(crate) async fn permit_each<'a>(
-        &self,
-        checks: Vec<Result<Check<'a>, ApiError>>,
-        headers: &HeaderMap,
-        peer: Option<&Peer>,
-    ) -> Vec<Result<Check<'a>, ApiError>> {
-        let has_limit =
-            |check: &Result<Check<'_>, _>| check.as_ref().is_ok_and(|check| check.own_limit().is_some());
-        if self.ad_hoc.allow == AdHocCallers::Always || !checks.iter().any(has_limit) {
-            return checks;
-        }
-        match self.gate.permit_ad_hoc(self.ad_hoc.allow, headers, peer).await {
-            Ok(()) => checks,
-            Err(error) => {
-                let refuse = |check| if has_limit(&check) { Err(error.clone()) } else { check };
-                checks.into_iter().map(refuse).collect()
-            }
-        }
-    }
-
-    /// Decides on a check that came with `headers`, and takes note of it.
-    pub(crate) async fn decide(
-        &self,
-        check: &Check<'_>,
-        headers: &HeaderMap,
-    ) -> Result<Decision, CheckError> {
-        let (started, span) = (Instant::now(), trace::check(headers));
-        let decided = self.limiter.check(check).instrument(span.clone()).await;
-        match &decided {
-            Ok(decision) => {
-                trace::decided(&span, decision);
-                self.observe(check, request_id(headers), decision, started.elapsed());
-            }
-            Err(CheckError::Store(_)) => self.telemetry.observe_error(started.elapsed()),
-            // What is wrong with a request says nothing about the service.
-            Err(_) => {}
-        }
-        decided
-    }
-
-    /// Takes note of what was decided about a check, and of how long it took.
-    #[inline]
-    pub(crate) fn observe(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
-        self.telemetry.observe(decision, took);
-        self.lines.note(check, request_id, decision, took);
-        let key = |limit: &NamedLimit| self.lines.key(std::slice::from_ref(check), Some(limit));
-        self.transitions.observe(decision, request_id, key);
-        if let Some(live) = &self.live {
-            live.journal.note(check, request_id, decision);
-        }
-    }
-
-    /// Takes note of one decision about several checks: it is one, whatever it was about, and each of them was used.
-    pub(crate) fn observe_together(
-        &self,
-        checks: &[Check<'_>],
-        request_id: &str,
-        decision: &Decision,
-        took: Duration,
-    ) {
-        self.telemetry.observe(decision, took);
-        self.transitions.observe(decision, request_id, |limit| self.lines.key(checks, Some(limit)));
-        for check in checks {
-            self.lines.note(check, request_id, decision, took);
-            if let Some(live) = &self.live {
-                live.journal.note(check, request_id, decision);
-            }
-        }
-    }
-
-    /// What is known about the user of a request, if it has one.
-    pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
-        let (profiles, user_id) = (&self.live.as_ref()?.profiles, user_id?);
-        match profiles.known(user_id) {
-            Some(known) => known,
-            // In a box, because it is rare and would make the future of every check larger.
-            None => Box::pin(profiles.get(user_id)).await,
-        }
-    }
-
     /// Says why the service is not ready for traffic, if it is not.
     pub(crate) async fn readiness(&self) -> Result<(), String> {
         if self.is_draining() {

@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use crate::lines;
 use crate::live::Live;
+use crate::observe::lines;
 use crate::peer::{Identity, Peer};
 use crate::profiles::now;
 use crate::respond::{ApiError, Code};

@@ -174,7 +174,7 @@ async fn admit<B>(shared: &Shared, request: &mut Request<B>, peer: &Peer) -> Res
         // Giving back has no limit of its own, so that it needs a key even where checks need none.
         "Refund" if service == LIMITER => {
             let admitted = Box::pin(gate.admit_known(headers, peer, Need::Check)).await;
-            admitted.inspect_err(|_| shared.refunds.refused_call(request_id(headers)))
+            admitted.inspect_err(|_| shared.observer.refunds.refused_call(request_id(headers)))
         }
         "GetRemainingQuota" if service == LIMITER => gate.admit_check(headers, peer, Need::Look).await,
         _ if service == LIMITER || service == ENVOY => gate.admit_check(headers, peer, Need::Check).await,

@@ -9,8 +9,8 @@ use pacegate_config::Config;
 use tokio::sync::Mutex;
 
 use crate::catalog_health::CatalogHealth;
-use crate::journal::Journal;
 use crate::keys::Keys;
+use crate::observe::journal::Journal;
 use crate::profiles::Profiles;
 
 /// A limiter whose rules follow a configuration and a catalog, and what else is in the catalog.

@@ -34,7 +34,7 @@ pub(crate) use live::Feed;
 pub(crate) use manage::rfc3339;
 pub(crate) use routes::{operations, router, routes};
 pub(crate) use watchers::Watchers;
-pub(crate) use wire::{IDEMPOTENCY_HEADERS, idempotency_key, parse_strategy};
+pub(crate) use wire::parse_strategy;
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 

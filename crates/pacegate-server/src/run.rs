@@ -113,7 +113,7 @@ pub async fn run(
     let bounds = Arc::new(config.bounds());
     let users = 1 + usize::from(grpc.is_some()) + usize::from(admin.is_some());
     let listener = |socket, protocol| {
-        let figures = app.shared.telemetry.connections(protocol).clone();
+        let figures = app.shared.observer.telemetry.connections(protocol).clone();
         let settings = Settings {
             bounds: bounds.clone(),
             http2_only: protocol == Protocol::Grpc,
@@ -170,7 +170,7 @@ impl Requests for Rest {
         async move {
             let mut response = self.app.respond(request, self.peer.clone()).await;
             unread.settle(&mut response, &self.lingering).await;
-            self.app.shared.telemetry.count_http(response.status());
+            self.app.shared.observer.telemetry.count_http(response.status());
             if version != Version::HTTP_2 && self.app.shared.is_draining() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -208,7 +208,7 @@ impl Requests for Grpc {
         }
         let response = self.app.grpc.respond(&self.app.shared, request, &self.peer).await;
         let status = response.headers().get("grpc-status");
-        self.app.shared.telemetry.count_grpc(status.map(HeaderValue::as_bytes));
+        self.app.shared.observer.telemetry.count_grpc(status.map(HeaderValue::as_bytes));
         response
     }
 }

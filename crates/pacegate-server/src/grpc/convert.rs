@@ -13,6 +13,7 @@ use pacegate_proto::v1::{
 
 use crate::ad_hoc::{AdHoc, InvalidAdHoc, burst_reason, is_sliding_window, name_for, window_reason};
 use crate::app::Shared;
+use crate::pipeline::Question;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{millis_ceil, parse_strategy, used};
 use pacegate_http::headers::seconds_ceil;
@@ -25,9 +26,32 @@ pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
 
+impl Question for CheckRequest {
+    fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
+        check(self, shared)
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        filled(&self.idempotency_key)
+    }
+
+    fn timestamp(&self) -> Option<i64> {
+        Some(self.timestamp).filter(|timestamp| *timestamp != 0)
+    }
+
+    fn explain(&self, error: CheckError) -> ApiError {
+        explain(self, error)
+    }
+}
+
+/// A text that was sent: messages have no other way to leave one out.
+pub(super) fn filled(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
 /// What is asked, as the limiter understands it, with its identities in the spelling that is counted. A
 /// limit that says only a part is completed from the default one.
-pub(super) fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, ApiError> {
+fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, ApiError> {
     let first = dimension(request.dimension, &request.custom_dimension)?;
     if request.identifier.is_empty() {
         return Err(ApiError::input("identifier", "is missing"));
@@ -162,7 +186,7 @@ fn within(place: usize, error: ApiError) -> ApiError {
 }
 
 /// Names the field of `request` that its check was refused for.
-pub(super) fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
+fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
     let (field, of) = match &error {
         CheckError::InvalidIdentifier { dimension, .. } => ("identifier", Some(dimension)),
         CheckError::InvalidDimension { dimension, .. } => ("custom_dimension", Some(dimension)),

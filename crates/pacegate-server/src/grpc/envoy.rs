@@ -22,16 +22,14 @@ use pacegate_proto::envoy::service::ratelimit::v3::{
 use pacegate_proto::envoy::r#type::v3::RateLimitUnit;
 use prost_types::Duration as ProtoDuration;
 use smallvec::SmallVec;
-use tokio::time::Instant;
 use tonic::{Request, Response, Status};
-use tracing::Instrument;
 
 use super::Unread;
 use super::limiter::{peer, respond};
 use crate::app::Shared;
+use crate::observe::Deciding;
 use crate::peer::Peer;
 use crate::respond::ApiError;
-use crate::trace;
 use pacegate_http::headers::seconds_ceil;
 use pacegate_http::request_id::request_id;
 
@@ -79,21 +77,21 @@ impl Envoy {
         let permits = Permits { refund: may_refund, max_window };
         let (descriptors, ignored) = descriptors(&message, profile.as_deref(), permits)?;
         if ignored > 0 {
-            self.shared.ignored_limits.note(ignored, request_id(&headers));
+            self.shared.observer.ignored_limits.note(ignored, request_id(&headers));
         }
-        let (started, span) = (Instant::now(), trace::check(&headers));
         let deciding = self.shared.envoy.check_descriptors(&message.domain, &descriptors);
-        let decision = match deciding.instrument(span.clone()).await {
+        let (decided, deciding) = self.shared.observer.time(&headers, deciding).await;
+        let decision = match decided {
             Ok(decision) => decision,
             // Not an error: Envoy lets those pass.
             Err(error) => {
-                self.shared.telemetry.observe_error(started.elapsed());
-                drop(ApiError::from(error).logged(request_id(&headers)));
+                self.shared.observer.note_error(&error, deciding.took);
+                drop(ApiError::from(error).logged(deciding.request_id));
                 return Ok(undecided(&message, self.shared.failure_mode));
             }
         };
-        trace::decided(&span, &decision.whole());
-        self.observe(&message, &decision, request_id(&headers), started.elapsed());
+        deciding.record(&decision.whole());
+        self.observe(&message, &decision, &deciding);
         Ok(self.response(&decision))
     }
 
@@ -126,11 +124,10 @@ impl Envoy {
         &self,
         message: &RateLimitRequest,
         decision: &DescriptorDecision,
-        request_id: &str,
-        took: Duration,
+        Deciding { request_id, took, .. }: &Deciding<'_>,
     ) {
         for (descriptor, outcome) in message.descriptors.iter().zip(&decision.outcomes) {
-            let refunds = &self.shared.refunds;
+            let refunds = &self.shared.observer.refunds;
             if outcome.refunded {
                 refunds.allowed(request_id, &outcome.decision);
             }
@@ -142,7 +139,8 @@ impl Envoy {
             let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
             let prefix = self.shared.limiter.ipv6_prefix();
             if let Some(check) = noted.then(|| describe(descriptor, prefix)).flatten() {
-                self.shared.observe(&check.cost(cost), request_id, &outcome.decision, took);
+                let check = [check.cost(cost)];
+                self.shared.observer.note(&check, request_id, &outcome.decision, *took);
             }
         }
     }

@@ -2,31 +2,26 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use hyper::HeaderMap;
-use pacegate::{Check, CheckError, Profile};
 use pacegate_proto::v1::check_result::Result as Outcome;
 use pacegate_proto::v1::{
     BatchCheckRequest, BatchCheckResponse, CheckRequest, CheckResponse, CheckResult, QuotaRequest,
     QuotaResponse, RefundRequest, ResetRequest, ResetResponse, rate_limiter_server,
 };
 use prost::Message;
-use tokio::time::Instant;
 use tonic::{Extensions, Request, Response, Status, Streaming};
-use tracing::Instrument;
 
 use super::Admin;
 use super::convert::{
-    check, error, explain, normalise, of_quota, of_reset, response, response_together, seconds, taken,
+    error, filled, normalise, of_quota, of_reset, response, response_together, seconds, taken,
 };
 use super::stream::{self, Answers};
 use crate::app::Shared;
 use crate::auth::actor;
-use crate::batch::{CHECKS_MAX, Item, Sent, between, decide};
 use crate::peer::{Peer, batch_place};
+use crate::pipeline::batch::{Batch, between, check_size};
+use crate::pipeline::{Caller, Question};
 use crate::respond::ApiError;
-use crate::rest::idempotency_key;
-use crate::trace;
 use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
 use pacegate_http::server::Activity;
 
@@ -50,11 +45,7 @@ impl Limiter {
         let (sender, message) = taken_apart(request);
         let mut message = of_quota(message);
         normalise(&mut message);
-        let asked = check(&message, &self.shared)?;
-        self.shared.permit(&asked, &sender.headers, sender.peer.as_ref()).await?;
-        let profile = profile(&self.shared, &asked).await;
-        let decision = self.shared.limiter.peek(&asked.profile(profile.as_deref())).await;
-        let decision = decision.map_err(|error| explain(&message, error))?;
+        let decision = self.shared.look(&message, sender.caller()).await?;
         let check = response(&decision, &message);
         let CheckResponse { limit, remaining, reset_at, current_count, .. } = check;
         Ok(QuotaResponse { limit, remaining, reset_at, current_count, check: Some(check) })
@@ -66,47 +57,29 @@ impl Limiter {
         let admin = extensions.get::<Admin>().ok_or_else(Admin::missing)?;
         let mut message = of_reset(message);
         normalise(&mut message);
-        let asked = check(&message, &self.shared)?;
-        self.shared.limiter.validate(&asked).map_err(|error| explain(&message, error))?;
-        self.shared.record_reset(&actor(admin.key_id.clone(), peer, &headers), &asked).await?;
-        let at = self.shared.limiter.reset(&asked).await;
-        let at = at.map_err(|error| explain(&message, error))?;
+        let at = self.shared.reset(&message, &actor(admin.key_id.clone(), peer, &headers)).await?;
         Ok(ResetResponse { reset_at: seconds(at) })
     }
 
     async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
-        let (Sender { headers, peer }, mut batch) = taken_apart(request);
-        if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
-            return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
-        }
-        let _place = batch_place(peer.as_ref()).await;
-        let identities = batch.checks.iter().map(|check| 1 + check.also.len()).sum();
-        let _unanswered = self.shared.overload.take_on_batch(identities)?;
+        let (sender, mut batch) = taken_apart(request);
+        check_size(batch.checks.len())?;
+        let _place = batch_place(sender.peer.as_ref()).await;
         batch.checks.iter_mut().for_each(normalise);
         if batch.all_or_nothing {
-            return self.batch_together(&batch, &headers, peer.as_ref()).await;
-        }
-        let key = idempotency_key(filled(&batch.idempotency_key), &headers)?;
-        let body = if key.is_some() { substance(&batch) } else { Vec::new() };
-        let mut asked: Vec<Result<Check<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
-        for (index, message) in batch.checks.iter().enumerate() {
-            between(index).await;
-            asked.push(check(message, &self.shared));
-        }
-        let asked = self.shared.permit_each(asked, &headers, peer.as_ref()).await;
-        let sender = self.shared.gate.sender(&headers, peer.as_ref());
-        let users = asked.iter().map(|check| check.as_ref().ok());
-        let profiles = join_all(users.map(async |check| profile(&self.shared, check?).await)).await;
-        let items = asked.into_iter().zip(&profiles).zip(&batch.checks).map(|((asked, profile), message)| {
-            self.shared.skew.observe(timestamp(message));
-            Item {
-                check: asked.map(|check| check.profile(profile.as_deref())),
-                key: filled(&message.idempotency_key),
+            let keys = batch.checks.iter().map(|check| &check.idempotency_key);
+            if keys.chain([&batch.idempotency_key]).any(|key| !key.is_empty()) {
+                return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
             }
-        });
-        let explain = |place: usize, error| explain(&batch.checks[place], error);
-        let sent = Sent { key, sender: &sender, body: &body };
-        let decided = decide(&self.shared, items.collect(), sent, &headers, explain).await?;
+            let decision = self.shared.decide_all(&batch.checks, sender.caller()).await?;
+            return Ok(BatchCheckResponse {
+                results: Vec::new(),
+                decision: Some(response_together(&decision)),
+            });
+        }
+        let body = substance(&batch);
+        let asked = Batch { questions: &batch.checks, key: filled(&batch.idempotency_key), body: &body };
+        let decided = self.shared.decide_each(asked, sender.caller()).await?;
         let mut results = Vec::with_capacity(decided.len());
         for (index, (decision, message)) in decided.into_iter().zip(&batch.checks).enumerate() {
             between(index).await;
@@ -118,6 +91,23 @@ impl Limiter {
         }
         Ok(BatchCheckResponse { results, decision: None })
     }
+
+    async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
+        let (Sender { headers, .. }, message) = taken_apart(request);
+        let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
+        let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
+        normalise(&mut message_check);
+        let asked = message_check.check(&self.shared)?;
+        let profile = self.shared.profile(asked.user()).await;
+        let decision = taken(&message_taken)?;
+        let asked = asked.profile(profile.as_deref());
+        let left = self.shared.limiter.refund(&asked, &decision).await;
+        let left = left.map_err(|error| message_check.explain(error))?;
+        if decision.allowed && !decision.replayed {
+            self.shared.observer.refunds.allowed(request_id(&headers), &left);
+        }
+        Ok(response(&left, &message_check))
+    }
 }
 
 /// What a batch asks for: the same whenever it is sent, and wherever its idempotency key stands.
@@ -127,62 +117,17 @@ fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
     batch.encode_to_vec()
 }
 
-impl Limiter {
-    /// Decides on all checks of a batch together.
-    async fn batch_together(
-        &self,
-        batch: &BatchCheckRequest,
-        headers: &HeaderMap,
-        peer: Option<&Peer>,
-    ) -> Result<BatchCheckResponse, ApiError> {
-        let keys = batch.checks.iter().map(|check| &check.idempotency_key).chain([&batch.idempotency_key]);
-        if keys.into_iter().any(|key| !key.is_empty()) {
-            return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
-        }
-        let asked = batch.checks.iter().map(|message| check(message, &self.shared)).collect();
-        let asked = self.shared.permit_each(asked, headers, peer).await;
-        let asked: Vec<Check<'_>> = asked.into_iter().collect::<Result<_, _>>()?;
-        let profiles = join_all(asked.iter().map(|check| profile(&self.shared, check))).await;
-        let asked: Vec<Check<'_>> = asked
-            .into_iter()
-            .zip(&profiles)
-            .map(|(check, profile)| check.profile(profile.as_deref()))
-            .collect();
-        // Each was looked at by `check` already; what is left concerns all of them.
-        let (started, span) = (Instant::now(), trace::batch(headers, asked.len()));
-        let decided = self.shared.limiter.check_all(&asked).instrument(span.clone()).await;
-        if let Err(CheckError::Store(_)) = &decided {
-            self.shared.telemetry.observe_error(started.elapsed());
-        }
-        let decision = decided?;
-        trace::part(&span, &decision);
-        self.shared.observe_together(&asked, request_id(headers), &decision, started.elapsed());
-        Ok(BatchCheckResponse { results: Vec::new(), decision: Some(response_together(&decision)) })
-    }
-
-    async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
-        let (Sender { headers, .. }, message) = taken_apart(request);
-        let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
-        let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
-        normalise(&mut message_check);
-        let asked = check(&message_check, &self.shared)?;
-        let profile = profile(&self.shared, &asked).await;
-        let decision = taken(&message_taken)?;
-        let asked = asked.profile(profile.as_deref());
-        let left = self.shared.limiter.refund(&asked, &decision).await;
-        let left = left.map_err(|error| explain(&message_check, error))?;
-        if decision.allowed && !decision.replayed {
-            self.shared.refunds.allowed(request_id(&headers), &left);
-        }
-        Ok(response(&left, &message_check))
-    }
-}
-
 /// Who sent a request: its metadata, and the other end of its connection.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) headers: HeaderMap,
     pub(super) peer: Option<Peer>,
+}
+
+impl Sender {
+    fn caller(&self) -> Caller<'_> {
+        Caller { headers: &self.headers, peer: self.peer.as_ref() }
+    }
 }
 
 /// Who sent a request, and its message.
@@ -194,38 +139,13 @@ fn taken_apart<T>(request: Request<T>) -> (Sender, T) {
 /// Decides on one request, whose idempotency key may be in its metadata.
 pub(super) async fn decide_one(
     shared: &Shared,
-    Sender { headers, peer }: &Sender,
+    sender: &Sender,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
     let _unanswered = shared.overload.take_on()?;
     normalise(&mut message);
-    let key = idempotency_key(filled(&message.idempotency_key), headers)?;
-    let sender = key.map(|_| shared.gate.sender(headers, peer.as_ref()));
-    let mut asked = check(&message, shared)?;
-    shared.permit(&asked, headers, peer.as_ref()).await?;
-    if let Some(key) = key {
-        let caller = asked.identity();
-        asked = asked.idempotency(caller, key).sender(sender.as_deref());
-    }
-    let profile = profile(shared, &asked).await;
-    let asked = asked.profile(profile.as_deref());
-    let decided = shared.decide(&asked, headers).await;
-    let decision = decided.map_err(|error| explain(&message, error))?;
-    shared.skew.observe(timestamp(&message));
+    let decision = shared.decide(&message, sender.caller()).await?;
     Ok(response(&decision, &message))
-}
-
-async fn profile(shared: &Shared, check: &Check<'_>) -> Option<Arc<Profile>> {
-    shared.profile(check.user()).await
-}
-
-/// The caller's clock, if it was sent.
-fn timestamp(message: &CheckRequest) -> Option<i64> {
-    Some(message.timestamp).filter(|timestamp| *timestamp != 0)
-}
-
-fn filled(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
 }
 
 pub(super) fn peer(extensions: &Extensions) -> Option<&Peer> {

@@ -16,7 +16,7 @@ use super::limiter::{Sender, decide_one};
 use super::stopped;
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::rest::IDEMPOTENCY_HEADERS;
+use crate::pipeline::IDEMPOTENCY_HEADERS;
 use pacegate_http::request_id::request_id;
 use pacegate_http::server::Activity;
 

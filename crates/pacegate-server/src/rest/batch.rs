@@ -6,22 +6,21 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use futures_util::future::join_all;
 use hyper::{HeaderMap, Request, StatusCode};
-use pacegate::Check;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::answer::CheckResponse;
-use super::wire::{CheckRequest, Kind, idempotency_key, read_object};
+use super::wire::{CheckRequest, Kind, read_object};
 use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::batch::{CHECKS_MAX, Item, Sent, between, decide, identities};
 use crate::bodies::Gathered;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{Peer, batch_place, peer};
+use crate::pipeline::Caller;
+use crate::pipeline::batch::{Batch, between, check_size};
 use crate::respond::{ApiError, Envelope};
 use pacegate_http::request_id::request_id;
 
@@ -109,42 +108,14 @@ async fn decide_batch(
     peer: Option<Peer>,
 ) -> Result<Response, ApiError> {
     let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
-    if !(1..=CHECKS_MAX).contains(&batch.checks.len()) {
-        return Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")));
-    }
-    let key = idempotency_key(batch.idempotency_key.as_deref(), &headers)?;
+    check_size(batch.checks.len())?;
     let mut requests: Vec<Result<CheckRequest<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
     for (index, item) in batch.checks.iter().enumerate() {
         between(index).await;
         requests.push(CheckRequest::parse(item.get().as_bytes()));
     }
-    let mut checks: Vec<Result<Check<'_>, ApiError>> = Vec::with_capacity(requests.len());
-    for (index, request) in requests.iter().enumerate() {
-        between(index).await;
-        checks.push(match request {
-            Ok(request) => {
-                shared.skew.observe(request.timestamp);
-                request.check(&shared)
-            }
-            Err(error) => Err(error.clone()),
-        });
-    }
-    let _unanswered = shared.overload.take_on_batch(identities(&checks))?;
-    let checks = shared.permit_each(checks, &headers, peer.as_ref()).await;
-    let sender = shared.gate.sender(&headers, peer.as_ref());
-    let users: Vec<Option<String>> =
-        checks.iter().map(|check| check.as_ref().ok().and_then(Check::user).map(str::to_owned)).collect();
-    let profiles = join_all(users.iter().map(|user_id| shared.profile(user_id.as_deref()))).await;
-    let items = checks.into_iter().zip(&requests).zip(&profiles).map(|((check, request), profile)| Item {
-        check: check.map(|check| check.profile(profile.as_deref())),
-        key: request.as_ref().ok().and_then(|request| request.idempotency_key.as_deref()),
-    });
-    let explain = |index: usize, error| match &requests[index] {
-        Ok(request) => request.explain(error),
-        Err(_) => error.into(),
-    };
-    let sent = Sent { key, sender: &sender, body: &body };
-    let results = decide(&shared, items.collect(), sent, &headers, explain).await?;
+    let asked = Batch { questions: &requests, key: batch.idempotency_key.as_deref(), body: &body };
+    let results = shared.decide_each(asked, Caller { headers: &headers, peer: peer.as_ref() }).await?;
     // Written one by one, so that others get their turn in between.
     let mut body = br#"{"results":["#.to_vec();
     for (index, (result, request)) in results.iter().zip(&requests).enumerate() {

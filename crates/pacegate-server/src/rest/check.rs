@@ -11,13 +11,14 @@ use hyper::{Request, StatusCode};
 use pacegate::Decision;
 
 use super::answer::CheckResponse;
-use super::wire::{CheckRequest, idempotency_key};
+use super::wire::CheckRequest;
 use super::{read_json, written};
 use crate::ad_hoc::SLIDING_WINDOW;
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{Peer, peer};
+use crate::pipeline::Caller;
 use crate::respond::{ApiError, Code};
 use pacegate_http::headers::write_retry_after;
 use pacegate_http::request_id::request_id;
@@ -54,7 +55,7 @@ pub(crate) async fn check(
     check_from(&shared, request, peer.as_ref()).await
 }
 
-/// The same for whoever knows already that it is a check, and where it comes from.
+/// The same for a request that is known to be a check, from `peer`.
 pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     shared: &Shared,
     request: Request<B>,
@@ -65,18 +66,7 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     // Only now: a body that comes slowly must not count as a check that the node leaves unanswered.
     let _unanswered = shared.overload.take_on()?;
     let request = CheckRequest::parse(&body)?;
-    let key = idempotency_key(request.idempotency_key.as_deref(), &headers)?;
-    let check = request.check(shared)?;
-    shared.permit(&check, &headers, peer).await?;
-    let sender = key.map(|_| shared.gate.sender(&headers, peer));
-    let profile = shared.profile(check.user()).await;
-    let mut check = check.profile(profile.as_deref());
-    if let Some(key) = key {
-        let caller = check.identity();
-        check = check.idempotency(caller, key).sender(sender.as_deref());
-    }
-    let decision = shared.decide(&check, &headers).await.map_err(|error| request.explain(error))?;
-    shared.skew.observe(request.timestamp);
+    let decision = shared.decide(&request, Caller { headers: &headers, peer }).await?;
     let mut body = CheckResponse::new(&decision).says_sliding_window(request.says_sliding_window());
     if decision.allowed {
         return Ok(answer(shared, StatusCode::OK, &decision, &body));

@@ -18,6 +18,7 @@ use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary as value;
 use crate::peer::peer;
+use crate::pipeline::Question;
 use crate::respond::ApiError;
 
 /// How many rules are listed; there may be a hundred thousand.

@@ -25,12 +25,12 @@ use super::rfc3339;
 use super::watchers::Watching;
 use crate::app::Shared;
 use crate::auth::Need;
+use crate::observe::telemetry::Counted;
 use crate::openapi::vocabulary as value;
 use crate::peer::{Peer, peer};
 use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::run::Protocol;
-use crate::telemetry::Counted;
 
 /// How often the figures are computed and sent.
 const EVERY: Duration = Duration::from_secs(1);
@@ -234,13 +234,13 @@ async fn stopped(shared: Arc<Shared>) {
 }
 
 fn nothing(shared: &Shared) -> Counted {
-    let counted = shared.telemetry.latency();
+    let counted = shared.observer.telemetry.latency();
     counted.since(&counted)
 }
 
 fn totals(shared: &Shared) -> Totals {
     let (mut allowed, mut blocked) = (0, 0);
-    for (_, rule) in shared.telemetry.rules.all() {
+    for (_, rule) in shared.observer.telemetry.rules.all() {
         allowed += rule.allowed();
         blocked += rule.blocked();
     }
@@ -250,7 +250,7 @@ fn totals(shared: &Shared) -> Totals {
         allowed,
         blocked,
         degraded: stores.iter().map(|store| store.degraded).sum(),
-        latency: shared.telemetry.latency(),
+        latency: shared.observer.telemetry.latency(),
     }
 }
 
@@ -263,7 +263,7 @@ async fn figures(shared: &Shared, before: &Totals, now_: &Totals) -> Figures {
     let (heaviest, most_blocked) =
         shared.live.as_ref().map(|live| live.journal.top(KEYS_LISTED)).unwrap_or_default();
     let connections =
-        Protocol::ALL.map(|protocol| shared.telemetry.connections(protocol).open.level().value());
+        Protocol::ALL.map(|protocol| shared.observer.telemetry.connections(protocol).open.level().value());
     Figures {
         at: rfc3339(now()),
         version: env!("CARGO_PKG_VERSION"),
@@ -289,14 +289,16 @@ impl From<UsageRecord> for KeyFigures {
 }
 
 fn rule_figures(shared: &Shared) -> Vec<RuleFigures> {
-    let of = |(name, rule): (crate::telemetry::RuleName, Arc<crate::telemetry::Rule>)| RuleFigures {
-        rule: name.rule.into(),
-        algorithm: name.algorithm.map_or("none", |algorithm| algorithm.name()),
-        allowed: rule.allowed(),
-        blocked: rule.blocked(),
-        shadow_blocked: rule.shadow_blocked(),
+    let of = |(name, rule): (crate::observe::telemetry::RuleName, Arc<crate::observe::telemetry::Rule>)| {
+        RuleFigures {
+            rule: name.rule.into(),
+            algorithm: name.algorithm.map_or("none", |algorithm| algorithm.name()),
+            allowed: rule.allowed(),
+            blocked: rule.blocked(),
+            shadow_blocked: rule.shadow_blocked(),
+        }
     };
-    let mut rules: Vec<RuleFigures> = shared.telemetry.rules.all().into_iter().map(of).collect();
+    let mut rules: Vec<RuleFigures> = shared.observer.telemetry.rules.all().into_iter().map(of).collect();
     // Sorted by name before, which those that are equal stay in.
     rules.sort_by_key(|rule| std::cmp::Reverse((rule.blocked + rule.shadow_blocked, rule.allowed)));
     rules.truncate(RULES_LISTED);

@@ -7,8 +7,8 @@ use axum::response::{IntoResponse, Response};
 use hyper::header::CONTENT_TYPE;
 
 use crate::app::Shared;
+use crate::observe::telemetry::scrape;
 use crate::respond::{ApiError, Code};
-use crate::telemetry::scrape;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -25,7 +25,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
     ),
 )]
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
-    if !shared.telemetry.is_on() {
+    if !shared.observer.telemetry.is_on() {
         return Err(ApiError::new(Code::NotFound, "metrics are switched off in the configuration"));
     }
     let catalog_up = match &shared.live {

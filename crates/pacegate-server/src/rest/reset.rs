@@ -47,10 +47,7 @@ pub(super) async fn reset(
     let actor = actor(key_id, peer.as_ref(), request.headers());
     let (_, body) = read_json(&shared, request, peer.as_ref()).await?;
     let request = CheckRequest::parse(&body)?;
-    let check = request.check(&shared)?;
-    shared.limiter.validate(&check).map_err(|error| request.explain(error))?;
-    shared.record_reset(&actor, &check).await?;
-    let at = shared.limiter.reset(&check).await.map_err(|error| request.explain(error))?;
+    let at = shared.reset(&request, &actor).await?;
     let body = ResetResponse {
         user_id: request.user_id.as_deref(),
         endpoint: request.endpoint.as_deref(),

@@ -18,6 +18,7 @@ use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, Endpoint, MethodName, Quota, TierName, UserId, WholeWindow,
 };
 use crate::peer::{Peer, peer};
+use crate::pipeline::Caller;
 use crate::respond::{ApiError, Code};
 
 /// How a user stands, without consuming anything
@@ -70,11 +71,8 @@ pub(super) async fn status(
         }
     }
     let request = request.with_method()?;
-    let check = request.check(&shared)?;
-    shared.permit(&check, &caller.headers, caller.extensions.get::<Peer>()).await?;
-    let profile = shared.profile(check.user()).await;
-    let check = check.profile(profile.as_deref());
-    let decision = shared.limiter.peek(&check).await?;
+    let caller = Caller { headers: &caller.headers, peer: caller.extensions.get::<Peer>() };
+    let decision = shared.look(&request, caller).await?;
     // As raw path segments it arrives without its leading slash.
     let endpoint = shared.limiter.paths().normalise(endpoint).map_err(CheckError::from)?;
     let mut body = CheckResponse::new(&decision)

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::time::Duration;
 
-use hyper::HeaderMap;
 use pacegate::{Algorithm, Check, CheckError, Cost, Limit, identity};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -18,6 +17,7 @@ use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
     Quota, TierName, UnitName, UserId, WholeWindow,
 };
+use crate::pipeline::Question;
 use crate::respond::{ApiError, Code, invalid_ad_hoc};
 
 /// How many identities one check can have.
@@ -156,50 +156,7 @@ impl<'a> CheckRequest<'a> {
         Ok(self)
     }
 
-    /// What is asked, as the limiter understands it, with its identities in the spelling that is counted.
-    pub(crate) fn check(&'a self, shared: &Shared) -> Result<Check<'a>, ApiError> {
-        let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
-        let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
-        shared.limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
-        check.method = self.method.as_deref();
-        if let Some(cost) = self.cost {
-            let cost = Cost::try_new(cost)
-                .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
-            check = check.cost(cost);
-        }
-        if let Some(Entries(costs)) = &self.costs {
-            if costs.len() > COSTS_MAX {
-                return Err(ApiError::input("costs", format!("must have at most {COSTS_MAX} entries")));
-            }
-            for (index, (unit, cost)) in costs.iter().enumerate() {
-                let is_twice = costs[..index].iter().any(|(other, _)| **other == **unit);
-                if is_twice || (self.cost.is_some() && **unit == *identity::REQUESTS) {
-                    let unit: String = unit.chars().take(64).collect();
-                    return Err(ApiError::input("costs", format!("the cost in `{unit}` is given twice")));
-                }
-                identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
-                let cost = Cost::try_new(*cost).map_err(|error| {
-                    let reason = error.to_string();
-                    ApiError::input(&format!("costs.{}", &**unit), reason.trim_start_matches("cost "))
-                })?;
-                check = check.cost_in(unit, cost);
-            }
-        }
-        if let Some(plans) = &self.plans {
-            if plans.len() > PLANS_MAX {
-                return Err(ApiError::input("plans", format!("must name at most {PLANS_MAX} plans")));
-            }
-            for plan in plans {
-                check = check.plan(plan);
-            }
-        }
-        if let Some(limit) = self.ad_hoc_limit(shared)? {
-            check = check.limit(limit);
-        }
-        Ok(check)
-    }
-
-    fn identities(&'a self) -> Result<Check<'a>, ApiError> {
+    fn identities(&self) -> Result<Check<'_>, ApiError> {
         match (&self.user_id, &self.dimension, &self.identifier, &self.keys) {
             (Some(user_id), None, None, None) => Ok(Check::new(identity::USER, user_id)),
             (None, Some(dimension), Some(identifier), None) => Ok(Check::new(dimension, identifier)),
@@ -245,9 +202,60 @@ impl<'a> CheckRequest<'a> {
     pub(crate) fn says_sliding_window(&self) -> bool {
         self.strategy.as_deref().is_some_and(is_sliding_window)
     }
+}
 
-    /// Names the field of this request that a check was refused for.
-    pub(crate) fn explain(&self, error: CheckError) -> ApiError {
+impl Question for CheckRequest<'_> {
+    fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
+        let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
+        let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
+        shared.limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
+        check.method = self.method.as_deref();
+        if let Some(cost) = self.cost {
+            let cost = Cost::try_new(cost)
+                .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
+            check = check.cost(cost);
+        }
+        if let Some(Entries(costs)) = &self.costs {
+            if costs.len() > COSTS_MAX {
+                return Err(ApiError::input("costs", format!("must have at most {COSTS_MAX} entries")));
+            }
+            for (index, (unit, cost)) in costs.iter().enumerate() {
+                let is_twice = costs[..index].iter().any(|(other, _)| **other == **unit);
+                if is_twice || (self.cost.is_some() && **unit == *identity::REQUESTS) {
+                    let unit: String = unit.chars().take(64).collect();
+                    return Err(ApiError::input("costs", format!("the cost in `{unit}` is given twice")));
+                }
+                identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
+                let cost = Cost::try_new(*cost).map_err(|error| {
+                    let reason = error.to_string();
+                    ApiError::input(&format!("costs.{}", &**unit), reason.trim_start_matches("cost "))
+                })?;
+                check = check.cost_in(unit, cost);
+            }
+        }
+        if let Some(plans) = &self.plans {
+            if plans.len() > PLANS_MAX {
+                return Err(ApiError::input("plans", format!("must name at most {PLANS_MAX} plans")));
+            }
+            for plan in plans {
+                check = check.plan(plan);
+            }
+        }
+        if let Some(limit) = self.ad_hoc_limit(shared)? {
+            check = check.limit(limit);
+        }
+        Ok(check)
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
+    fn timestamp(&self) -> Option<i64> {
+        self.timestamp
+    }
+
+    fn explain(&self, error: CheckError) -> ApiError {
         match &error {
             CheckError::InvalidIdentifier { dimension, reason } if self.user_id.is_none() => {
                 let field =
@@ -261,28 +269,6 @@ impl<'a> CheckRequest<'a> {
         }
     }
 }
-
-/// The idempotency key of a request: from its body or its headers, which must agree.
-pub(crate) fn idempotency_key<'a>(
-    body: Option<&'a str>,
-    headers: &'a HeaderMap,
-) -> Result<Option<&'a str>, ApiError> {
-    let mut key = body;
-    for name in IDEMPOTENCY_HEADERS {
-        let Some(header) = headers.get(name) else { continue };
-        let header = header.to_str().map_err(|_| ApiError::input(name, "must be visible ASCII"))?;
-        if key.is_some_and(|key| key != header) {
-            let (field, other) =
-                if body.is_some() { ("idempotency_key", name) } else { (name, IDEMPOTENCY_HEADERS[0]) };
-            return Err(ApiError::input(field, format!("differs from the header {other}")));
-        }
-        key = Some(header);
-    }
-    Ok(key)
-}
-
-/// The headers that carry an idempotency key: the IETF's, and the one that was there before.
-pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
 
 /// The algorithm that `field` names.
 pub(crate) fn parse_strategy(field: &str, text: &str) -> Result<Algorithm, ApiError> {

@@ -16,13 +16,13 @@ use utoipa::ToSchema;
 use super::policies::{DIMENSION, after, is_policy, kind, shown_window, with_next};
 use super::{Managed, PathParts, path_part, rfc3339};
 use crate::app::Shared;
+use crate::observe::usage::OTHERS;
 use crate::openapi::parameters::PageParameters;
 use crate::openapi::vocabulary as value;
 use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::rest::answer::used;
 use crate::rest::json;
-use crate::usage::OTHERS;
 
 /// How the service is.
 #[derive(Debug, Serialize, ToSchema)]
@@ -83,7 +83,7 @@ pub(crate) async fn status(
         PartStatus { name: "catalog", status: up(managed.live.catalog_health.found().await.is_ok()) };
     let current = managed.live.sources();
     let all_up = stores.iter().chain([&catalog]).all(|part| part.status == "UP");
-    let [normal, warning, throttled] = shared.transitions.counts();
+    let [normal, warning, throttled] = shared.observer.transitions.counts();
     let body = StatusResponse {
         status: up(all_up),
         version: env!("CARGO_PKG_VERSION"),

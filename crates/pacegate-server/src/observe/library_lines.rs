@@ -9,6 +9,6 @@ pub fn admits_line() -> bool {
     LINES.admit()
 }
 
-pub(crate) fn lines_held_back() -> u64 {
+pub(crate) fn held_back() -> u64 {
     LINES.held_back()
 }

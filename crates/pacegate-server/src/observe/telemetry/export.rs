@@ -16,7 +16,7 @@ use super::histogram::Counted;
 use super::rules::REASONS;
 use super::{CLASSES, Ending, process};
 use crate::app::Shared;
-use crate::foreign;
+use crate::observe::library_lines;
 use crate::run::Protocol;
 use pacegate_http::server;
 
@@ -80,7 +80,7 @@ impl Collector for Scrape {
         self.stores(&mut page)?;
         self.service(&mut page)?;
         // Told by ourselves: the system's own answer is hidden where processes see nothing but themselves.
-        let started = self.shared.telemetry.started.as_micros() as f64 / 1e6;
+        let started = self.shared.observer.telemetry.started.as_micros() as f64 / 1e6;
         page.gauge("process_start_time_seconds", "When the process started", started)?;
         processes(&mut page)
     }
@@ -88,7 +88,7 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn decisions(&self, page: &mut Page<'_>) -> fmt::Result {
-        let rules = self.shared.telemetry.rules.all();
+        let rules = self.shared.observer.telemetry.rules.all();
         let (mut allowed, mut blocked, mut shadow, mut uncharged) = (vec![], vec![], vec![], vec![]);
         let mut least: Vec<([(&str, &str); 1], u64)> = Vec::new();
         for (name, rule) in &rules {
@@ -127,7 +127,7 @@ impl Scrape {
     }
 
     fn latency(&self, page: &mut Page<'_>) -> fmt::Result {
-        let telemetry = &self.shared.telemetry;
+        let telemetry = &self.shared.observer.telemetry;
         let mut series = Vec::new();
         for ((store, _), histograms) in self.shared.limiter.stores().health().zip(&telemetry.latency) {
             for (ending, histogram) in Ending::ALL.iter().zip(histograms) {
@@ -135,7 +135,7 @@ impl Scrape {
             }
         }
         page.histograms("pacegate_latency_seconds", "How long checks took, stores included", &series)?;
-        let skew = [([], self.shared.skew.counted())];
+        let skew = [([], self.shared.observer.skew.counted())];
         let help = "How far the clocks of callers are from that of this node, in either direction";
         page.histograms("pacegate_clock_skew_seconds", help, &skew)
     }
@@ -180,17 +180,17 @@ impl Scrape {
     }
 
     fn service(&self, page: &mut Page<'_>) -> fmt::Result {
-        let (shared, telemetry) = (&self.shared, &self.shared.telemetry);
+        let (shared, telemetry) = (&self.shared, &self.shared.observer.telemetry);
         let to = ["normal", "warning", "throttled"].map(|state| [("to", state)]);
-        let transitions: Vec<_> = to.into_iter().zip(shared.transitions.counts()).collect();
+        let transitions: Vec<_> = to.into_iter().zip(shared.observer.transitions.counts()).collect();
         page.counters("pacegate_state_transitions", "Keys that changed their state", &transitions)?;
-        let lines = shared.lines.held_back()
-            + shared.transitions.held_back()
+        let lines = shared.observer.lines.held_back()
+            + shared.observer.transitions.held_back()
             + server::lines_held_back()
-            + foreign::lines_held_back()
+            + library_lines::held_back()
             + shared.gate.lines_held_back()
-            + shared.refunds.held_back()
-            + shared.ignored_limits.held_back();
+            + shared.observer.refunds.held_back()
+            + shared.observer.ignored_limits.held_back();
         page.counter("pacegate_log_lines_dropped", "Log lines that were too many", lines)?;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let labels = |protocol, status| [("protocol", protocol), ("status", status)];
@@ -212,10 +212,11 @@ impl Scrape {
         page.gauge("pacegate_request_memory_bytes", help, shared.bodies.held())?;
         let refused = shared.gate.refused_keys().map(|(reason, count)| ([("reason", reason)], count));
         page.counters("pacegate_refused_keys", "API keys that were refused", &refused)?;
-        let refunds = shared.refunds.counts().map(|(outcome, count)| ([("outcome", outcome)], count));
+        let refunds =
+            shared.observer.refunds.counts().map(|(outcome, count)| ([("outcome", outcome)], count));
         page.counters("pacegate_refunds", "Requests to give back what checks took", &refunds)?;
         let help = "Limits in Envoy's requests that were ignored";
-        page.counter("pacegate_ad_hoc_ignored", help, shared.ignored_limits.count())?;
+        page.counter("pacegate_ad_hoc_ignored", help, shared.observer.ignored_limits.count())?;
         let listeners =
             Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.connections(protocol)));
         let open = listeners.map(|(labels, figures)| (labels, figures.open.level().value()));

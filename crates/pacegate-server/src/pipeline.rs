@@ -1,0 +1,170 @@
+//! The way of every check, whichever protocol it came by: build the [`Check`], look up the profile,
+//! decide and observe.
+//!
+//! An adapter admits the caller and reads its message before, and renders the decision after.
+
+pub(crate) mod batch;
+pub(crate) mod batches;
+
+use std::sync::Arc;
+
+use hyper::HeaderMap;
+use pacegate::{Check, CheckError, Decision, Profile, Timestamp};
+use pacegate_catalog::Actor;
+use pacegate_config::AdHocCallers;
+
+use crate::app::Shared;
+use crate::peer::Peer;
+use crate::respond::ApiError;
+
+/// The headers that carry an idempotency key: the IETF's, and the one that was there before.
+pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
+
+/// What a client asks, as its protocol writes it.
+pub(crate) trait Question {
+    /// The same as the limiter understands it, its identities in the spelling that is counted.
+    fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError>;
+
+    /// The idempotency key in the message itself.
+    fn idempotency_key(&self) -> Option<&str>;
+
+    /// The client's clock, if it was sent.
+    fn timestamp(&self) -> Option<i64>;
+
+    /// Names the field of the message that the check was refused for.
+    fn explain(&self, error: CheckError) -> ApiError;
+}
+
+/// A message that could not be read is refused for that.
+impl<Q: Question> Question for Result<Q, ApiError> {
+    fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
+        self.as_ref().map_err(Clone::clone)?.check(shared)
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.as_ref().ok().and_then(Question::idempotency_key)
+    }
+
+    fn timestamp(&self) -> Option<i64> {
+        self.as_ref().ok().and_then(Question::timestamp)
+    }
+
+    fn explain(&self, error: CheckError) -> ApiError {
+        match self {
+            Ok(question) => question.explain(error),
+            Err(_) => error.into(),
+        }
+    }
+}
+
+/// Where a request comes from: its headers, and the other end of its connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) peer: Option<&'a Peer>,
+}
+
+impl Shared {
+    /// Decides on a check and charges it.
+    pub(crate) async fn decide(
+        &self,
+        question: &impl Question,
+        caller: Caller<'_>,
+    ) -> Result<Decision, ApiError> {
+        let key = idempotency_key(question.idempotency_key(), caller.headers)?;
+        let check = question.check(self)?;
+        self.permit(&check, caller).await?;
+        let sender = key.map(|_| self.gate.sender(caller.headers, caller.peer));
+        let profile = self.profile(check.user()).await;
+        let mut check = check.profile(profile.as_deref());
+        if let Some(key) = key {
+            let identity = check.identity();
+            check = check.idempotency(identity, key).sender(sender.as_deref());
+        }
+        let (decided, deciding) = self.observer.time(caller.headers, self.limiter.check(&check)).await;
+        self.observer.skew.observe(question.timestamp());
+        match decided {
+            Ok(decision) => {
+                deciding.record(&decision);
+                let check = std::slice::from_ref(&check);
+                self.observer.note(check, deciding.request_id, &decision, deciding.took);
+                Ok(decision)
+            }
+            Err(error) => {
+                self.observer.note_error(&error, deciding.took);
+                Err(question.explain(error))
+            }
+        }
+    }
+
+    /// Decides as [`decide`](Self::decide) would, and charges nothing.
+    pub(crate) async fn look(
+        &self,
+        question: &impl Question,
+        caller: Caller<'_>,
+    ) -> Result<Decision, ApiError> {
+        let check = question.check(self)?;
+        self.permit(&check, caller).await?;
+        let profile = self.profile(check.user()).await;
+        let decision = self.limiter.peek(&check.profile(profile.as_deref())).await;
+        decision.map_err(|error| question.explain(error))
+    }
+
+    /// Resets the counters of a check, and says when that was.
+    pub(crate) async fn reset(&self, question: &impl Question, actor: &Actor) -> Result<Timestamp, ApiError> {
+        let check = question.check(self)?;
+        self.limiter.validate(&check).map_err(|error| question.explain(error))?;
+        self.record_reset(actor, &check).await?;
+        self.limiter.reset(&check).await.map_err(|error| question.explain(error))
+    }
+
+    /// Records who resets the counters of a check. It comes before the reset: none may happen without a record.
+    pub(crate) async fn record_reset(&self, actor: &Actor, check: &Check<'_>) -> Result<(), ApiError> {
+        let Some(live) = &self.live else {
+            tracing::info!(key_id = actor.key_id, "counters reset");
+            return Ok(());
+        };
+        let identities = check.identities().iter().map(|(dimension, identifier)| (*dimension, &**identifier));
+        let identities: Vec<(&str, &str)> = identities.collect();
+        Ok(live.catalog.record_reset(actor, &identities, check.endpoint).await?)
+    }
+
+    /// Refuses a check with an ad-hoc limit from callers that may not send one.
+    #[inline]
+    async fn permit(&self, check: &Check<'_>, caller: Caller<'_>) -> Result<(), ApiError> {
+        if check.own_limit().is_none() || self.ad_hoc.allow == AdHocCallers::Always {
+            return Ok(());
+        }
+        // In a box, because it is rare and would make the future of every check larger.
+        Box::pin(self.gate.permit_ad_hoc(self.ad_hoc.allow, caller.headers, caller.peer)).await
+    }
+
+    /// What is known about the user of a request, if it has one.
+    pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
+        let (profiles, user_id) = (&self.live.as_ref()?.profiles, user_id?);
+        match profiles.known(user_id) {
+            Some(known) => known,
+            // In a box, because it is rare and would make the future of every check larger.
+            None => Box::pin(profiles.get(user_id)).await,
+        }
+    }
+}
+
+/// The idempotency key of a request: from its body or its headers, which must agree.
+pub(crate) fn idempotency_key<'a>(
+    body: Option<&'a str>,
+    headers: &'a HeaderMap,
+) -> Result<Option<&'a str>, ApiError> {
+    let mut key = body;
+    for name in IDEMPOTENCY_HEADERS {
+        let Some(header) = headers.get(name) else { continue };
+        let header = header.to_str().map_err(|_| ApiError::input(name, "must be visible ASCII"))?;
+        if key.is_some_and(|key| key != header) {
+            let (field, other) =
+                if body.is_some() { ("idempotency_key", name) } else { (name, IDEMPOTENCY_HEADERS[0]) };
+            return Err(ApiError::input(field, format!("differs from the header {other}")));
+        }
+        key = Some(header);
+    }
+    Ok(key)
+}

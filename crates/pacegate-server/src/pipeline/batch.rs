@@ -1,0 +1,167 @@
+//! Many checks in one request, decided each on its own or all together, whichever way they came.
+
+use futures_util::future::join_all;
+use pacegate::{Check, CheckError, Decision};
+use tokio::task::yield_now;
+
+use super::{Caller, Question, idempotency_key};
+use crate::app::Shared;
+use crate::respond::ApiError;
+
+/// The most checks of one batch, over REST as over gRPC.
+pub(crate) use pacegate_proto::BATCH_CHECKS_MAX as CHECKS_MAX;
+
+/// So many checks of a batch are worked on before other requests get their turn on the thread: a check can have 16 identities.
+const AT_ONCE: usize = 8;
+
+/// Lets other requests go on, now and then, while work on a batch's checks goes on; `index` counts them.
+pub(crate) async fn between(index: usize) {
+    if index > 0 && index.is_multiple_of(AT_ONCE) {
+        yield_now().await;
+    }
+}
+
+/// Refuses a batch with no checks or with too many.
+pub(crate) fn check_size(checks: usize) -> Result<(), ApiError> {
+    if (1..=CHECKS_MAX).contains(&checks) {
+        return Ok(());
+    }
+    Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")))
+}
+
+/// How many identities the checks have together: what a batch costs.
+fn identities(checks: &[Result<Check<'_>, ApiError>]) -> usize {
+    checks.iter().map(|check| check.as_ref().map_or(1, |check| check.identities().len().max(1))).sum()
+}
+
+/// Many checks, each decided on its own.
+pub(crate) struct Batch<'a, Q> {
+    pub(crate) questions: &'a [Q],
+    /// The idempotency key of all of them in the message itself.
+    pub(crate) key: Option<&'a str>,
+    /// What they came in, for the batch's key.
+    pub(crate) body: &'a [u8],
+}
+
+impl Shared {
+    /// Decides on the checks of a batch in their order.
+    pub(crate) async fn decide_each<Q: Question>(
+        &self,
+        Batch { questions, key, body }: Batch<'_, Q>,
+        caller: Caller<'_>,
+    ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
+        let key = idempotency_key(key, caller.headers)?;
+        let sender = self.gate.sender(caller.headers, caller.peer);
+        // Declared before the checks, which borrow them.
+        let profiles;
+        let mut checks = Vec::with_capacity(questions.len());
+        for (index, question) in questions.iter().enumerate() {
+            between(index).await;
+            self.observer.skew.observe(question.timestamp());
+            checks.push(question.check(self));
+        }
+        let _unanswered = self.overload.take_on_batch(identities(&checks))?;
+        let checks = self.permit_each(checks, caller).await;
+        // Whose the batch's key is at each check: the index keeps equal checks, and keys of single checks, apart.
+        let scope = |(index, check): (usize, &Result<Check<'_>, ApiError>)| match check {
+            Ok(check) => format!("batch:{index}:{}", check.identity()),
+            Err(_) => String::new(),
+        };
+        let scopes: Vec<String> = checks.iter().enumerate().map(scope).collect();
+        if let Some(key) = key {
+            // Recorded before anything is charged: the same key of the same identities on another batch is refused as a whole.
+            let scope = format!("whole {}", scopes.concat());
+            self.limiter.claim_idempotency_key(&scope, Some(&sender), key, body).await?;
+        }
+        let users = checks.iter().map(|check| check.as_ref().ok());
+        profiles = join_all(users.map(async |check| self.profile(check?.user()).await)).await;
+        let mut valid: Vec<Check<'_>> = Vec::with_capacity(checks.len());
+        let mut refused: Vec<Option<ApiError>> = Vec::with_capacity(checks.len());
+        for (((check, question), scope), profile) in
+            checks.into_iter().zip(questions).zip(scopes).zip(&profiles)
+        {
+            let check = match check {
+                Ok(check) => check.profile(profile.as_deref()).sender(sender.as_str()),
+                Err(error) => {
+                    refused.push(Some(error));
+                    continue;
+                }
+            };
+            refused.push(None);
+            valid.push(match (question.idempotency_key(), key) {
+                // A key of the check's own is the same key as that of a single check, so that a retry may come either way.
+                (Some(own), _) => {
+                    let identity = check.identity();
+                    check.idempotency(identity, own)
+                }
+                (None, Some(key)) => check.idempotency(scope, key),
+                (None, None) => check,
+            });
+        }
+        let deciding = self.limiter.check_each(&valid);
+        let (outcomes, deciding) = self.observer.time_batch(caller.headers, valid.len(), deciding).await;
+        let mut outcomes = valid.iter().zip(outcomes);
+        let mut decided = Vec::with_capacity(questions.len());
+        for (index, (refused, question)) in refused.into_iter().zip(questions).enumerate() {
+            between(index).await;
+            decided.push(match refused {
+                Some(error) => Err(error),
+                None => match outcomes.next() {
+                    Some((check, Ok(decision))) => {
+                        deciding.record_part(&decision);
+                        let check = std::slice::from_ref(check);
+                        self.observer.note(check, deciding.request_id, &decision, deciding.took);
+                        Ok(decision)
+                    }
+                    Some((_, Err(error))) => {
+                        self.observer.note_error(&error, deciding.took);
+                        Err(question.explain(error).logged(deciding.request_id))
+                    }
+                    None => Err(question.explain(CheckError::NotInProcess)),
+                },
+            });
+        }
+        Ok(decided)
+    }
+
+    /// Decides on all checks of a batch as on one: all are charged, or none is.
+    pub(crate) async fn decide_all<Q: Question>(
+        &self,
+        questions: &[Q],
+        caller: Caller<'_>,
+    ) -> Result<Decision, ApiError> {
+        let checks: Vec<_> = questions.iter().map(|question| question.check(self)).collect();
+        let _unanswered = self.overload.take_on_batch(identities(&checks))?;
+        let checks = self.permit_each(checks, caller).await;
+        let checks: Vec<Check<'_>> = checks.into_iter().collect::<Result<_, _>>()?;
+        let profiles = join_all(checks.iter().map(|check| self.profile(check.user()))).await;
+        let checks =
+            checks.into_iter().zip(&profiles).map(|(check, profile)| check.profile(profile.as_deref()));
+        let checks: Vec<Check<'_>> = checks.collect();
+        let deciding = self.limiter.check_all(&checks);
+        let (decided, deciding) = self.observer.time_batch(caller.headers, checks.len(), deciding).await;
+        // Each was looked at by itself already; what is left concerns all of them.
+        let decision = decided.inspect_err(|error| self.observer.note_error(error, deciding.took))?;
+        deciding.record_part(&decision);
+        self.observer.note(&checks, deciding.request_id, &decision, deciding.took);
+        Ok(decision)
+    }
+
+    /// Replaces each check with an ad-hoc limit by an error, if the caller may not send one.
+    async fn permit_each<'a>(
+        &self,
+        mut checks: Vec<Result<Check<'a>, ApiError>>,
+        caller: Caller<'_>,
+    ) -> Vec<Result<Check<'a>, ApiError>> {
+        let has_limit =
+            |check: &Result<Check<'_>, _>| check.as_ref().is_ok_and(|check| check.own_limit().is_some());
+        if !checks.iter().any(has_limit) {
+            return checks;
+        }
+        let permitted = self.gate.permit_ad_hoc(self.ad_hoc.allow, caller.headers, caller.peer).await;
+        if let Err(error) = permitted {
+            checks.iter_mut().filter(|check| has_limit(check)).for_each(|check| *check = Err(error.clone()));
+        }
+        checks
+    }
+}
