@@ -7,10 +7,10 @@ use pacegate_store::{Charge, Command, Outcome};
 use smallvec::SmallVec;
 
 use crate::check::Check;
-use crate::endpoint::Pattern;
 use crate::error::CheckError;
 use crate::limiter::Limiter;
 use crate::methods::Methods;
+use crate::pattern::Pattern;
 use crate::profile::Profile;
 use crate::resolved::charge;
 use crate::rule::{Mode, NamedLimit};

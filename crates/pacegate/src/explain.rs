@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::check::Check;
-use crate::endpoint::{Endpoint, Pattern};
+use crate::endpoint::Endpoint;
 use crate::error::CheckError;
 use crate::limiter::Limiter;
 use crate::methods::Methods;
+use crate::pattern::Pattern;
 use crate::rule::NamedLimit;
 use crate::ruleset::{CompiledRule, RuleSet};
 

@@ -33,6 +33,7 @@ mod explain;
 pub mod identity;
 mod limiter;
 mod methods;
+mod pattern;
 mod plan;
 mod profile;
 mod refund;
@@ -41,6 +42,7 @@ mod resolved;
 mod rule;
 mod ruleset;
 mod stores;
+mod trie;
 mod wait;
 
 /// The README's example compiles and runs.
@@ -55,13 +57,12 @@ pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, H
 pub use descriptor::contradiction::Contradiction;
 pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest};
 pub use effective::EffectiveLimit;
-pub use endpoint::{
-    ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint, InvalidPattern, PathOptions, Pattern,
-};
+pub use endpoint::{ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint, PathOptions};
 pub use error::{CheckError, InvalidRules};
 pub use explain::{Explained, Verdict};
 pub use limiter::{Limiter, LimiterBuilder};
 pub use methods::Methods;
+pub use pattern::{InvalidPattern, Pattern};
 pub use plan::Plan;
 pub use profile::{LimitOverride, Profile};
 pub use remote::{Remote, RemoteAnswers, RemoteFuture};

@@ -9,9 +9,10 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::check::Costs;
-use crate::endpoint::{PathOptions, Pattern};
+use crate::endpoint::PathOptions;
 use crate::identity;
 use crate::methods::Methods;
+use crate::pattern::Pattern;
 use crate::profile::LimitOverride;
 
 /// What a rule does when its limit is exceeded.

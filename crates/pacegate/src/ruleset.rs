@@ -12,13 +12,15 @@ use smallvec::SmallVec;
 use crate::check::Check;
 use crate::descriptor::DescriptorRule;
 use crate::descriptor::set::DescriptorSet;
-use crate::endpoint::{Endpoint, PathOptions, Pattern, Trie};
+use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity;
 use crate::methods::Methods;
+use crate::pattern::Pattern;
 use crate::profile::{LimitOverride, Profile, find};
 use crate::rule::{LimitSource, Mode, NamedLimit, PlanLimit, PlanLimits, Rule};
 use crate::stores::Stores;
+use crate::trie::Trie;
 
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 
