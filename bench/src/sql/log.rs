@@ -167,7 +167,7 @@ async fn dense(database: &Database, scenario: Scenario, connections: usize) -> R
         ask(&store, &limit, user).await?;
     }
     let state = log(&limit, entries, database.now_micros()?)?;
-    let digits: String = state.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = pacegate_core::hexadecimal(&state);
     let literal = match database {
         Database::MariaDb(_) => format!("x'{digits}'"),
         Database::Postgres(_) => format!("'\\x{digits}'"),

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
 use sqlx::{AnyConnection, AnyPool, Connection, Row, raw_sql};
 
@@ -287,16 +288,8 @@ fn file(url: &str) -> Result<PathBuf, CatalogError> {
 
 /// A URL that the driver reads as exactly this path; the file is made if it is missing.
 fn file_url(path: &Path) -> String {
-    let mut encoded = String::from("sqlite://");
-    for byte in path.to_string_lossy().bytes() {
-        match byte {
-            b'/' | b'.' | b'-' | b'_' => encoded.push(char::from(byte)),
-            byte if byte.is_ascii_alphanumeric() => encoded.push(char::from(byte)),
-            byte => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded.push_str("?mode=rwc");
-    encoded
+    const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    format!("sqlite://{}?mode=rwc", utf8_percent_encode(&path.to_string_lossy(), &ESCAPED))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! SHA-256 in hexadecimal: what texts are looked up by, and what keys the audit trail.
 
 use hmac::{Hmac, KeyInit};
+use pacegate_core::hexadecimal;
 use sha2::digest::{FixedOutput, Update};
 use sha2::{Digest as _, Sha256};
 
@@ -31,16 +32,6 @@ pub(crate) fn random_hexadecimal<const BYTES: usize>() -> Result<String, Catalog
     getrandom::fill(&mut bytes)
         .map_err(|error| CatalogError::unavailable(format!("the system has no randomness: {error}")))?;
     Ok(hexadecimal(&bytes))
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
 }
 
 /// A hash over several fields, each with its length, so that no two lists of fields are the same bytes.

@@ -4,10 +4,11 @@ mod text;
 
 pub use text::Variants;
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
+
+use crate::hexadecimal;
 
 /// What a rule counts, for everybody: its name, its dimension and its endpoint scope. With an identifier it becomes a [`Key`].
 ///
@@ -251,11 +252,7 @@ impl<'a> Key<'a> {
         hasher.update((self.identifier.len() as u64).to_le_bytes());
         hasher.update(self.identifier.as_bytes());
         hasher.update(endpoint.as_bytes());
-        let mut text = String::from(char::from(STAND_IN));
-        for byte in hasher.finalize() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        format!("{}{}", char::from(STAND_IN), hexadecimal(&hasher.finalize()))
     }
 }
 

@@ -1,8 +1,10 @@
 //! Where Redis is: `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
 const DEFAULT_PORT: u16 = 6_379;
@@ -244,21 +246,12 @@ fn address(text: &str, default_port: u16) -> Result<Address, InvalidRedisUrl> {
 
 /// Undoes percent-encoding.
 fn decode(text: &str) -> Result<String, InvalidRedisUrl> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits =
-            [rest.next(), rest.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
-        match digits {
-            [Some(high), Some(low)] => bytes.push((high * 16 + low) as u8),
-            _ => return invalid("a % is not followed by two hexadecimal digits; write %25 for a % itself"),
-        }
+    let is_escape = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(is_escape) {
+        return invalid("a % is not followed by two hexadecimal digits; write %25 for a % itself");
     }
-    String::from_utf8(bytes).or_else(|_| invalid("percent-encoded parts must be UTF-8"))
+    let decoded = percent_decode_str(text).decode_utf8().map(Cow::into_owned);
+    decoded.or_else(|_| invalid("percent-encoded parts must be UTF-8"))
 }
 
 #[cfg(test)]

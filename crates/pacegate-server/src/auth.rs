@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use pacegate::{Algorithm, Check, Decision, Limit, Limiter, Stores};
 use pacegate_catalog::Actor;
 use pacegate_config::{AdHocCallers, Config, LoggedKeys, Role};
+use pacegate_core::hexadecimal;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -345,10 +346,7 @@ impl Gate {
     /// the address, because anyone can make up keys.
     pub(crate) fn sender(&self, headers: &HeaderMap, peer: Option<&Peer>) -> String {
         match (presented(headers), peer) {
-            (Some(key), _) if self.require_key => {
-                let digest = Sha256::digest(key);
-                digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
-            }
+            (Some(key), _) if self.require_key => hexadecimal(&Sha256::digest(key)[..16]),
             (_, Some(peer)) => network_of(peer.ip()).to_string(),
             (_, None) => "unknown".to_owned(),
         }

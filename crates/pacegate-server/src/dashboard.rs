@@ -13,6 +13,7 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{HeaderMap, StatusCode};
+use pacegate_core::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use crate::app::Shared;
@@ -58,9 +59,8 @@ pub(crate) fn routes() -> impl Iterator<Item = (&'static str, MethodRouter<Arc<S
 
 /// Of the content, so that a browser asks again only after an update of the service.
 fn etag(text: &str) -> HeaderValue {
-    let digest = Sha256::digest(text.as_bytes());
-    let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    HeaderValue::try_from(format!("\"{hex}\"")).unwrap_or(HeaderValue::from_static("\"\""))
+    let digits = hexadecimal(&Sha256::digest(text.as_bytes())[..16]);
+    HeaderValue::try_from(format!("\"{digits}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
 fn serve(kind: &'static str, text: &'static str, etag: &HeaderValue, request: &HeaderMap) -> Response {

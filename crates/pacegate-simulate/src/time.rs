@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::civil::{Date, Time};
+use jiff::tz::Offset;
 use pacegate::Timestamp;
 
 const SECOND: u64 = 1_000_000;
 const DAY_SECONDS: i64 = 86_400;
+const UTC: Offset = Offset::UTC;
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
@@ -131,32 +134,20 @@ fn digits(bytes: &[u8]) -> Option<u64> {
     bytes.iter().try_fold(0, |value, byte| byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0')))
 }
 
-/// Days since 1970 of a date, by counting years from March so that the leap day is the last one.
+/// Days since 1970 of a date of the calendar.
 fn days(year: u64, month: u64, day: u64) -> Option<i64> {
-    if !(1970..=2255).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    if !(1970..=2255).contains(&year) {
         return None;
     }
-    let year = if month <= 2 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let count = year * 365 + year / 4 - year / 100 + year / 400 + of_year;
-    Some(count as i64 - 719_468)
+    let date = Date::new(year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?).ok()?;
+    let midnight = UTC.to_timestamp(date.to_datetime(Time::midnight())).ok()?;
+    Some(midnight.as_second() / DAY_SECONDS)
 }
 
 /// `2000-10-10T20:55:36Z`
 pub(crate) fn format_time(at: Timestamp) -> String {
-    let seconds = at.as_micros() / SECOND;
-    // The reverse of `days`, in eras of 400 years.
-    let shifted = seconds / DAY_SECONDS as u64 + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let clock = seconds % DAY_SECONDS as u64;
-    let (hour, minute, second) = (clock / 3_600, clock / 60 % 60, clock % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let seconds = i64::try_from(at.as_micros() / SECOND).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
 /// `0 s`, `90 s`, `15 min`, `36 h`, `12 d`: in the largest unit that says it exactly, or that there are ten of.
@@ -208,6 +199,8 @@ mod tests {
             "now",
             "10/Foo/2000:13:55:36 -0700",
             "32/Oct/2000:13:55:36 -0700",
+            "31/Sep/2000:13:55:36 -0700",
+            "2023-02-29T20:55:36Z",
             "10/Oct/2000:24:55:36 -0700",
             "10/Oct/2000:13:55:36 0700",
             "10/Oct/2000",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pacegate_core::{AsDemand, Cost, Demand, Fit, Key, Limit, Timestamp, Variants};
+use pacegate_core::{AsDemand, Cost, Demand, Fit, Key, Limit, Timestamp, Variants, hexadecimal};
 use pacegate_store::{Action, Charge, Command, Idempotency};
 use smallvec::SmallVec;
 
@@ -132,6 +132,5 @@ fn record_key(idempotency: &Idempotency<'_>) -> String {
     hasher.update((idempotency.caller.len() as u64).to_le_bytes());
     hasher.update(idempotency.caller.as_bytes());
     hasher.update(idempotency.key.as_bytes());
-    let digits = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("{RECORD}{digits}")
+    format!("{RECORD}{}", hexadecimal(&hasher.finalize()))
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use pacegate_core::{Cost, Counter, Fit, Limit, Origin};
+use pacegate_core::{Cost, Counter, Fit, Limit, Origin, hexadecimal};
 use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -179,7 +179,7 @@ impl Rule {
             hasher.update(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
             hasher.update(part.unwrap_or_default());
         }
-        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hexadecimal(&hasher.finalize())
     }
 }
 
@@ -278,11 +278,7 @@ impl Policy {
         let label = if key.len() <= LABEL_KEY_LENGTH_MAX {
             format!("{POLICY_NAME}:{key}")
         } else {
-            let hash = Sha256::digest(key);
-            format!(
-                "{POLICY_NAME}:{}",
-                hash[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-            )
+            format!("{POLICY_NAME}:{}", hexadecimal(&Sha256::digest(key)[..8]))
         };
         Some(Box::new(Self { key: key.into(), label: label.into() }))
     }

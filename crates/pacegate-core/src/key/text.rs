@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::{Counter, Identity, Key};
+use crate::hexadecimal;
 
 /// Longer identifiers are replaced by a hash of them.
 const IDENTIFIER_LENGTH_MAX: usize = 256;
@@ -125,10 +126,7 @@ impl Identity<'_> {
 fn write_escaped(part: &str, text: &mut String) {
     for character in part.chars() {
         match character {
-            '%' | ':' | '{' | '}' | HASHED | ' ' => {
-                let _ = write!(text, "%{:02x}", character as u32);
-            }
-            character if character.is_ascii_control() => {
+            '%' | ':' | '{' | '}' | HASHED | ' ' | '\0'..='\x1f' | '\x7f' => {
                 let _ = write!(text, "%{:02x}", character as u32);
             }
             character => text.push(character),
@@ -147,9 +145,7 @@ fn write_bounded(text: &mut String, length_max: usize, write: impl FnOnce(&mut S
 
 fn write_hash(whole: &str, text: &mut String) {
     text.push(HASHED);
-    for byte in Sha256::digest(whole.as_bytes()) {
-        let _ = write!(text, "{byte:02x}");
-    }
+    text.push_str(&hexadecimal(&Sha256::digest(whole.as_bytes())));
 }
 
 #[cfg(test)]

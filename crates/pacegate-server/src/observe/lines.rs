@@ -7,6 +7,7 @@ use std::time::Duration;
 use pacegate::{Check, Decision, NamedLimit};
 use pacegate_catalog::shorten_identifier;
 use pacegate_config::{LogConfig, LoggedDecisions, LoggedKeys};
+use pacegate_core::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use pacegate_http::server::PerSecond;
@@ -89,14 +90,6 @@ impl Lines {
 pub(crate) fn shown(identifier: &str, keys: LoggedKeys) -> Cow<'_, str> {
     match keys {
         LoggedKeys::Plain => shorten_identifier(identifier),
-        LoggedKeys::Hashed => Cow::Owned(hash(identifier)),
+        LoggedKeys::Hashed => Cow::Owned(hexadecimal(&Sha256::digest(identifier)[..HASH_BYTES])),
     }
-}
-
-fn hash(identifier: &str) -> String {
-    let digest = Sha256::digest(identifier.as_bytes());
-    digest.iter().take(HASH_BYTES).fold(String::with_capacity(2 * HASH_BYTES), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

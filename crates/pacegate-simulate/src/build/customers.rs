@@ -1,8 +1,8 @@
 //! Who would have been blocked, and who of them is there regularly.
 
 use std::cmp::Reverse;
-use std::fmt::Write as _;
 
+use pacegate_core::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use super::share;
@@ -156,10 +156,7 @@ impl<'a> People<'a> {
             hasher.update((part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
-        hasher.finalize().iter().take(HASH_BYTES).fold(String::from("#"), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        format!("#{}", hexadecimal(&hasher.finalize()[..HASH_BYTES]))
     }
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use compact_str::CompactString;
+use pacegate_core::hexadecimal;
 use sha2::{Digest, Sha256};
 
 /// The value that is counted by: an address, the name of a user, the hash of a key.
@@ -49,18 +50,8 @@ impl<'a> Identifier<'a> {
 
     /// The SHA-256 of `secret` in hexadecimal digits, so that a secret reaches neither stores nor logs.
     pub(crate) fn of_secret(secret: &[u8]) -> Self {
-        Self::of(hexadecimal(&Sha256::digest(secret)))
+        Self::of(hexadecimal(&Sha256::digest(secret)).into())
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> CompactString {
-    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
-    let mut text = CompactString::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(digit(byte >> 4));
-        text.push(digit(byte & 15));
-    }
-    text
 }
 
 impl fmt::Debug for Identifier<'_> {
