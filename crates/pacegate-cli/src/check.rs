@@ -4,19 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::CONTENT_TYPE;
 use hyper::{Request, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use crate::Failure;
+use crate::client::{Service, ServiceArguments};
 use crate::output::say;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Asks a running service whether one request may pass, and charges it if so. Exit code 0: allowed, 3: denied.
 #[derive(Debug, Args)]
@@ -31,29 +29,20 @@ pub(crate) struct Check {
     /// How much it takes.
     #[arg(long, default_value_t = 1)]
     cost: u64,
-    /// The service.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    server: String,
-    /// The API key, for a service that wants one.
-    #[arg(long, value_name = "KEY", env = "PACEGATE_API_KEY", hide_env_values = true)]
-    api_key: Option<String>,
+    #[command(flatten)]
+    service: ServiceArguments,
 }
 
 impl Check {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        if !self.server.starts_with("http://") {
-            return Err(Failure::Misused(anyhow!(
-                "--server must be an http:// address, not {}",
-                self.server
-            )));
-        }
+        let service = self.service.service()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("could not start the runtime")?;
         let (status, answer) = runtime
-            .block_on(async { tokio::time::timeout(TIMEOUT, self.ask()).await })
-            .map_err(|_| anyhow!("{} did not answer within {TIMEOUT:?}", self.server))??;
+            .block_on(async { tokio::time::timeout(TIMEOUT, self.ask(&service)).await })
+            .map_err(|_| anyhow!("{} did not answer within {TIMEOUT:?}", service.url()))??;
         match status {
             StatusCode::OK | StatusCode::TOO_MANY_REQUESTS => {
                 say(describe(&self, &answer).trim_end());
@@ -61,7 +50,7 @@ impl Check {
             }
             _ => {
                 let message = answer["error"]["message"].as_str().unwrap_or("no reason given");
-                let failure = anyhow!("{} answered {status}: {message}", self.server);
+                let failure = anyhow!("{} answered {status}: {message}", service.url());
                 Err(if status.is_client_error() {
                     Failure::Misused(failure)
                 } else {
@@ -71,28 +60,17 @@ impl Check {
         }
     }
 
-    async fn ask(&self) -> anyhow::Result<(StatusCode, Value)> {
-        let url = format!("{}/v1/rate-limit/check", self.server.trim_end_matches('/'));
+    async fn ask(&self, service: &Service) -> anyhow::Result<(StatusCode, Value)> {
         let body = json!({"user_id": self.user, "endpoint": self.endpoint, "cost": self.cost});
-        let mut request = Request::post(&url)
+        let request = Request::post("/v1/rate-limit/check")
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body.to_string())))
-            .with_context(|| format!("{} is not an address", self.server))?;
-        if let Some(key) = self.api_key.as_deref().filter(|key| !key.is_empty()) {
-            let key =
-                HeaderValue::from_str(key).context("--api-key: has characters that no header can have")?;
-            request.headers_mut().insert("x-api-key", key);
-        }
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        let response =
-            client.request(request).await.with_context(|| format!("could not reach {}", self.server))?;
+            .body(Full::new(Bytes::from(body.to_string())))?;
+        let response = service.send(request).await?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body
-            .map_err(|error| anyhow!(error))
-            .with_context(|| format!("{} broke off its answer", self.server))?;
-        let answer = serde_json::from_slice(&body.to_bytes())
-            .with_context(|| format!("{} is not a Pacegate service: its answer is not JSON", self.server))?;
+        let body = service.read(response.into_body()).await?;
+        let answer = serde_json::from_slice(&body).with_context(|| {
+            format!("{} is not a Pacegate service: its answer is not JSON", service.url())
+        })?;
         Ok((status, answer))
     }
 }

@@ -1,14 +1,17 @@
 //! Connections to a running service, for the tools that talk to one: plain or encrypted, HTTP/1.1 or HTTP/2.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use hyper::Uri;
-use hyper::body::Body;
+use clap::Args;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::{http1, http2};
+use hyper::header::{HOST, HeaderValue};
 use hyper::http::uri::{Authority, Scheme};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -17,8 +20,78 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::Failure;
+
 /// How long a new connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The largest body that is read as a whole.
+const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The arguments that name a service and the API key to show to it.
+#[derive(Debug, Args)]
+pub(crate) struct ServiceArguments {
+    /// The service.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: String,
+    /// The API key, for a service that wants one.
+    #[arg(long, value_name = "KEY", env = "PACEGATE_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Trusts the certificates that an authority in this file signed, and no others.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+impl ServiceArguments {
+    /// The service that they name.
+    ///
+    /// # Errors
+    /// [`Failure::Misused`] with the argument that is wrong.
+    pub(crate) fn service(&self) -> Result<Service, Failure> {
+        let place = Place::parse(&self.server, self.ca.as_deref());
+        let place = place.map_err(|error| Failure::Misused(error.context("--server")))?;
+        let api_key = self.api_key.as_deref().filter(|secret| !secret.is_empty());
+        let api_key = api_key
+            .map(HeaderValue::from_str)
+            .transpose()
+            .map_err(|_| Failure::Misused(anyhow!("--api-key: has characters that no header can have")))?;
+        Ok(Service { place: Arc::new(place), api_key })
+    }
+}
+
+/// A service, and the API key to show to it.
+#[derive(Clone)]
+pub(crate) struct Service {
+    place: Arc<Place>,
+    api_key: Option<HeaderValue>,
+}
+
+impl Service {
+    /// The address as people write it.
+    pub(crate) fn url(&self) -> String {
+        self.place.url()
+    }
+
+    /// Sends `request`, whose URI is a path of the service, over a connection of its own.
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
+        let url = self.url();
+        *request.uri_mut() = self.place.path(request.uri().path())?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(self.place.authority().as_str())?);
+        if let Some(secret) = &self.api_key {
+            headers.insert("x-api-key", secret.clone());
+        }
+        let connected = self.place.http1().await;
+        let mut sender = connected.with_context(|| format!("could not reach {url}"))?;
+        sender.send_request(request).await.with_context(|| format!("{url} broke off its answer"))
+    }
+
+    /// The whole body of an answer.
+    pub(crate) async fn read(&self, body: Incoming) -> anyhow::Result<Bytes> {
+        let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| anyhow!(error));
+        Ok(body.with_context(|| format!("{} broke off its answer", self.url()))?.to_bytes())
+    }
+}
 
 /// Where a service is, and how to get there.
 #[derive(Clone)]

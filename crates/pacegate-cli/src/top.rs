@@ -6,20 +6,17 @@ mod frame;
 mod screen;
 
 use std::io::{ErrorKind, IsTerminal, Write, stdin, stdout};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use hyper::header::HeaderValue;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::Failure;
-use crate::client::Place;
+use crate::client::ServiceArguments;
 use events::{Source, Update};
 use frame::{Sort, View};
 use screen::Screen;
@@ -37,15 +34,8 @@ const KEYS_LOOK: Duration = Duration::from_millis(100);
     after_help = "Examples:\n  PACEGATE_API_KEY=... pacegate top\n  pacegate top --server https://pacegate.example.com --ca ca.pem --once"
 )]
 pub(crate) struct Top {
-    /// The service.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    server: String,
-    /// The API key.
-    #[arg(long, value_name = "KEY", env = "PACEGATE_API_KEY", hide_env_values = true)]
-    api_key: Option<String>,
-    /// Trusts the certificates that an authority in this file signed, and no others.
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    service: ServiceArguments,
     /// Prints one frame as plain text and ends.
     #[arg(long)]
     once: bool,
@@ -60,15 +50,9 @@ enum Wish {
 
 impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let place = Place::parse(&self.server, self.ca.as_deref());
-        let place = Arc::new(place.map_err(|error| Failure::Misused(error.context("--server")))?);
-        let api_key = self.api_key.as_deref().filter(|secret| !secret.is_empty());
-        let api_key = api_key
-            .map(HeaderValue::from_str)
-            .transpose()
-            .map_err(|_| Failure::Misused(anyhow!("--api-key: has characters that no header can have")))?;
-        let view = View::new(place.url());
-        let source = Source { place, api_key };
+        let service = self.service.service()?;
+        let view = View::new(service.url());
+        let source = Source(service);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

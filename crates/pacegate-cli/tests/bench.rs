@@ -304,6 +304,9 @@ fn encrypted_services_are_asked_if_their_certificate_is_trusted() {
         let (code, _, errors) = run(&[&["bench"], way, &common].concat());
         assert!(code == 1 && errors.contains("certificate"), "{errors}");
     }
+    let check = ["check", "--server", &service.http, "--ca", ca, "--user", "u", "--endpoint", "/"];
+    let (code, output, errors) = run(&check);
+    assert!(code == 0 && output.starts_with("allowed: u at /"), "{output}{errors}");
     std::fs::write(path.join("empty.pem"), "nothing").unwrap();
     let (code, _, errors) = run(&["bench", &service.http, "--ca", path.join("empty.pem").to_str().unwrap()]);
     assert!(code == 2 && errors.contains("--ca: ") && errors.contains("has no certificate"), "{errors}");

@@ -1,26 +1,25 @@
 //! Server-sent events of a service, followed through its restarts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, HOST, HeaderValue};
+use hyper::header::ACCEPT;
 use hyper::{Request, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::figures::Figures;
-use crate::client::Place;
+use crate::client::Service;
 
 const PATH: &str = "/api/v1/live";
 /// Figures come every second: a service that says nothing for so long is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The pause before a service that is gone is tried again doubles from one to the other.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// The most that an event, or the body of an error, can have.
+/// The most that an event can have.
 const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What is new at the service.
@@ -34,11 +33,7 @@ pub(super) enum Update {
 }
 
 /// A service to be followed.
-#[derive(Clone)]
-pub(super) struct Source {
-    pub(super) place: Arc<Place>,
-    pub(super) api_key: Option<HeaderValue>,
-}
+pub(super) struct Source(pub(super) Service);
 
 /// Why no more events come.
 enum Stop {
@@ -80,13 +75,13 @@ impl Source {
     async fn listen(&self, updates: &mpsc::Sender<Update>, heard: &mut bool) -> Result<(), Stop> {
         let mut body = timeout(SILENCE_MAX, self.open())
             .await
-            .map_err(|_| anyhow!("{} did not answer within {SILENCE_MAX:?}", self.place.url()))??;
+            .map_err(|_| anyhow!("{} did not answer within {SILENCE_MAX:?}", self.0.url()))??;
         let mut events = Events::default();
         loop {
             let frame = timeout(SILENCE_MAX, body.frame())
                 .await
-                .map_err(|_| anyhow!("{} has said nothing for {SILENCE_MAX:?}", self.place.url()))?;
-            let frame = frame.ok_or_else(|| anyhow!("{} is stopping", self.place.url()))?;
+                .map_err(|_| anyhow!("{} has said nothing for {SILENCE_MAX:?}", self.0.url()))?;
+            let frame = frame.ok_or_else(|| anyhow!("{} is stopping", self.0.url()))?;
             let Ok(data) = frame.context("the connection broke")?.into_data() else { continue };
             for event in events.read(&data)? {
                 match event.name.as_str() {
@@ -106,24 +101,14 @@ impl Source {
     }
 
     async fn open(&self) -> Result<Incoming, Stop> {
-        let url = self.place.url();
-        let connected = self.place.http1().await;
-        let mut sender = connected.with_context(|| format!("could not reach {url}"))?;
-        let mut request = Request::get(self.place.path(PATH)?).body(Empty::<Bytes>::new())?;
-        let headers = request.headers_mut();
-        headers.insert(HOST, HeaderValue::from_str(self.place.authority().as_str())?);
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if let Some(secret) = &self.api_key {
-            headers.insert("x-api-key", secret.clone());
-        }
-        let response = sender.send_request(request).await;
-        let response = response.with_context(|| format!("{url} broke off its answer"))?;
+        let url = self.0.url();
+        let request = Request::get(PATH).header(ACCEPT, "text/event-stream").body(Full::<Bytes>::default())?;
+        let response = self.0.send(request).await?;
         let status = response.status();
         if status == StatusCode::OK {
             return Ok(response.into_body());
         }
-        let body = Limited::new(response.into_body(), EVENT_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| anyhow!(error)).context("the connection broke")?.to_bytes();
+        let body = self.0.read(response.into_body()).await?;
         let message = serde_json::from_slice(&body)
             .map(|body: Value| body["error"]["message"].as_str().unwrap_or("no reason given").to_owned());
         let message = message.unwrap_or_else(|_| "is it a Pacegate service?".to_owned());
