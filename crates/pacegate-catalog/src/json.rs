@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit, Rule, Scope};
+use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit, Rule};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ pub(crate) fn rule(stored: &StoredRule) -> Value {
         "tier": tier, "endpoint_pattern": endpoint.as_str(), "method": methods.as_text(),
         "algorithm": limit.algorithm().name(), "limit": limit.quota(),
         "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
-        "mode": rule.mode.name(), "counter": scope(rule.scope), "store": rule.store,
+        "mode": rule.mode.name(), "counter": rule.scope.name(), "store": rule.store,
         "on_store_error": rule.on_store_error.map(|mode| mode.name()), "unlimited": rule.unlimited,
         "unit": rule.unit, "cost": rule.cost.map(|cost| cost.get()), "overdraw": rule.overdraw,
         "policy": policy.map(|policy| json!({
@@ -153,13 +153,6 @@ pub(crate) fn key(key: &StoredKey) -> Value {
 fn numbers(numbers: &LimitOverride) -> Value {
     let (window, burst) = (numbers.window.map(seconds), numbers.burst);
     json!({ "limit": numbers.quota, "window_seconds": window, "burst_capacity": burst })
-}
-
-pub(crate) const fn scope(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Pattern => "pattern",
-        Scope::Endpoint => "endpoint",
-    }
 }
 
 /// At most 366 days, which are far from the bound.

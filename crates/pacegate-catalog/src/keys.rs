@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use pacegate::{Timestamp, identity};
+use pacegate_config::Role;
+use pacegate_core::Named as _;
 use sqlx::any::AnyRow;
 use subtle::ConstantTimeEq;
 
@@ -18,7 +20,6 @@ use crate::record::{Actor, StoredKey};
 use crate::seal::Sealed;
 use crate::statement::{column, optional_time, time};
 
-const ROLES: [&str; 3] = ["admin", "reader", "checker"];
 /// The longest secret that anybody brings along, in bytes.
 const SECRET_LENGTH_MAX: usize = 1_024;
 
@@ -78,8 +79,8 @@ impl Catalog {
         name: &str,
         expires_at: Option<Timestamp>,
     ) -> Result<(StoredKey, bool), CatalogError> {
-        if !ROLES.contains(&role) {
-            return Err(CatalogError::invalid("role", "role must be admin, reader or checker"));
+        if Role::parse(role).is_none() {
+            return Err(CatalogError::invalid("role", format!("role must be {}", Role::expected())));
         }
         check_text("name", name, identity::NAME_LENGTH_MAX)?;
         let new = NewKey {

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use pacegate::{FailureMode, Methods, Mode, Pattern, Rule, Scope, Timestamp};
+use pacegate::{Methods, Pattern, Rule, Timestamp};
+use pacegate_core::Named;
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 
@@ -15,10 +16,6 @@ use crate::statement::column;
 /// The number, and everything else as one text: each column of a row costs the driver more than the whole rule costs us.
 pub(crate) const SELECT: &str = "SELECT number, rule_id || ' ' || variant_key || ' ' || version || ' ' || created_at || ' ' || updated_at || ' ' || \
     definition_json FROM pacegate_rules";
-
-const MODES: [Mode; 2] = [Mode::Enforce, Mode::Shadow];
-const SCOPES: [Scope; 2] = [Scope::Pattern, Scope::Endpoint];
-const FAILURE_MODES: [FailureMode; 3] = [FailureMode::Open, FailureMode::Closed, FailureMode::Local];
 
 /// What a rule says, as it is kept. A field that this program does not know makes the rule unreadable rather than something else.
 #[derive(Serialize, Deserialize)]
@@ -97,7 +94,7 @@ pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String,
         window_micros: whole_micros(rule.limit.window()),
         burst: rule.limit.capacity().into(),
         mode: rule.mode.name().into(),
-        counter: json::scope(rule.scope).into(),
+        counter: rule.scope.name().into(),
         store: rule.store.clone(),
         on_store_error: rule.on_store_error.map(|mode| mode.name().into()),
         unlimited: rule.unlimited,
@@ -142,8 +139,7 @@ fn defined(text: &str) -> Result<(Rule, Option<PolicyDetail>), CatalogError> {
     let definition: Definition<'_> = serde_json::from_str(text).map_err(unreadable)?;
     let Definition { quota, window_micros, burst, .. } = definition;
     let limit = json::limit(&definition.algorithm, quota, window_micros, burst)?;
-    let on_store_error =
-        definition.on_store_error.map(|word| named(&FAILURE_MODES, FailureMode::name, &word)).transpose()?;
+    let on_store_error = definition.on_store_error.map(|word| named(&word)).transpose()?;
     let methods = definition.method.iter().chain(&definition.methods).map(String::as_str);
     let methods = Methods::try_new(methods).map_err(unreadable)?;
     let rule = Rule {
@@ -158,8 +154,8 @@ fn defined(text: &str) -> Result<(Rule, Option<PolicyDetail>), CatalogError> {
         unit: definition.unit,
         cost: json::cost(definition.cost)?,
         overdraw: definition.overdraw,
-        mode: named(&MODES, Mode::name, &definition.mode)?,
-        scope: named(&SCOPES, json::scope, &definition.counter)?,
+        mode: named(&definition.mode)?,
+        scope: named(&definition.counter)?,
         store: definition.store,
         on_store_error,
     };
@@ -167,7 +163,6 @@ fn defined(text: &str) -> Result<(Rule, Option<PolicyDetail>), CatalogError> {
     Ok((rule, definition.policy.map(detail)))
 }
 
-fn named<T: Copy>(values: &[T], name: impl Fn(T) -> &'static str, word: &str) -> Result<T, CatalogError> {
-    let found = values.iter().copied().find(|value| name(*value) == word);
-    found.ok_or_else(|| unreadable(format!("`{word}` has no meaning")))
+fn named<T: Named>(word: &str) -> Result<T, CatalogError> {
+    T::parse(word).ok_or_else(|| unreadable(format!("expected {}, got \"{word}\"", T::expected())))
 }

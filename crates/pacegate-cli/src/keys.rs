@@ -1,9 +1,10 @@
 //! `pacegate keys`: API keys in the catalog.
 
 use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use pacegate::{Clock, Timestamp, WallClock};
 use pacegate_catalog::{Catalog, StoredKey};
+use pacegate_config::Role;
 
 use crate::catalog::{CatalogLocation, Missing};
 use crate::output::say;
@@ -22,8 +23,8 @@ enum Command {
     #[command(after_help = "Example:\n  pacegate keys create --role checker --name gateway --expires-in 90d")]
     Create {
         /// What it is for.
-        #[arg(long)]
-        role: Role,
+        #[arg(long, value_parser = Role::ALL.map(Role::name))]
+        role: String,
         /// What people call it.
         #[arg(long)]
         name: Option<String>,
@@ -49,26 +50,6 @@ enum Command {
     },
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Role {
-    /// May do everything.
-    Admin,
-    /// May see everything.
-    Reader,
-    /// May check.
-    Checker,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Reader => "reader",
-            Self::Checker => "checker",
-        }
-    }
-}
-
 impl Keys {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
@@ -82,7 +63,7 @@ impl Keys {
                     }
                 };
                 catalog::run(&catalog, Missing::Made, async |catalog| {
-                    create(&catalog, role, name, expires_at).await
+                    create(&catalog, &role, name, expires_at).await
                 })
             }
             Command::List { catalog } => {
@@ -102,12 +83,12 @@ impl Keys {
 
 async fn create(
     catalog: &Catalog,
-    role: Role,
+    role: &str,
     name: Option<String>,
     expires_at: Option<Timestamp>,
 ) -> anyhow::Result<()> {
-    let name = name.unwrap_or_else(|| role.name().to_owned());
-    let (key, secret) = catalog.create_key(&catalog::actor(), role.name(), &name, expires_at).await?;
+    let name = name.unwrap_or_else(|| role.to_owned());
+    let (key, secret) = catalog.create_key(&catalog::actor(), role, &name, expires_at).await?;
     say(&format!("key {} ({}, {}), its secret shown this once:", key.key_id, key.name, key.role));
     say(&secret);
     Ok(())

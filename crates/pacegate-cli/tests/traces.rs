@@ -334,8 +334,8 @@ fn bad_settings_are_named() {
         ("traces: {otlp: 'localhost:4317'}", "traces.otlp: must start with http:// or https://"),
         ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: must be a number from 0 to 1"),
         ("traces: {otlp: 'http://x:1', endpoint: x}", "traces.endpoint: unknown"),
-        ("log: {keys: secret}", "log.keys: `secret` is not one of hashed, plain"),
-        ("log: {decisions: some}", "log.decisions: `some` is not one of none, denied, all"),
+        ("log: {keys: secret}", "log.keys: expected hashed or plain, got \"secret\""),
+        ("log: {decisions: some}", "log.decisions: expected none, denied or all, got \"some\""),
         ("log: {lines_per_second: -1}", "log.lines_per_second: must be"),
         ("metrics: sometimes", "metrics: must be"),
     ] {

@@ -1,10 +1,9 @@
 //! `descriptors`: limits on what Envoy, and others who speak its protocol, send.
 
+use crate::Config;
 use crate::node::Place;
 use crate::read::{check_name, read_limit};
 use crate::reader::{Field, Fields, Mistakes};
-use crate::stores::FAILURE_MODES;
-use crate::{Config, read::MODES};
 use pacegate::identity::check_identifier;
 use pacegate::{Allowance, Condition, DescriptorRule, Mode, PathEntry, Selector, ValueTest};
 
@@ -56,9 +55,9 @@ fn read_descriptor(field: Field, mistakes: &mut Mistakes) -> Option<DescriptorRu
         let name = field.literal(mistakes)?;
         check_name(&name, &field, mistakes).then_some(name)
     });
-    let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&MODES, mistakes));
+    let mode = mode.map_or(Some(Mode::Enforce), |field| field.named(mistakes));
     let store = store.and_then(|field| field.text(mistakes));
-    let on_store_error = on_store_error.and_then(|field| field.word(&FAILURE_MODES, mistakes));
+    let on_store_error = on_store_error.and_then(|field| field.named(mistakes));
     let replaces = replaces.map(|field| field.list(mistakes)).unwrap_or_default();
     let replaces = replaces.iter().filter_map(|item| item.literal(mistakes)).collect();
     let [overdraw, refundable] = [overdraw, refundable]

@@ -41,6 +41,7 @@ use pacegate::{
     DescriptorRule, FailureMode, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore,
     PathOptions, PlanLimit, Rule, Stores,
 };
+use pacegate_core::named;
 use pacegate_http::{Bounds, CertificateName, HeaderFamily, TlsFiles};
 use thiserror::Error;
 
@@ -199,6 +200,8 @@ pub enum Role {
     Checker,
 }
 
+named!(Role { Admin => "admin", Reader => "reader", Checker => "checker" });
+
 /// A service that decides for an embedding program.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServiceConfig {
@@ -259,6 +262,8 @@ pub enum AdHocCallers {
     /// None.
     Never,
 }
+
+named!(AdHocCallers { Always => "always", WithKey => "with_key", Never => "never" });
 
 impl Default for AdHocConfig {
     fn default() -> Self {

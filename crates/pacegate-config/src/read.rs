@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pacegate::identity::{self, InvalidIdentity};
 use pacegate::{
-    Algorithm, Cost, EncodedSlashes, Limit, MemoryOptions, Methods, Mode, PLAN_LIMITS_MAX, PathOptions,
-    Pattern, PlanLimit, Rule, Scope,
+    Algorithm, Cost, Limit, MemoryOptions, Methods, Mode, PLAN_LIMITS_MAX, PathOptions, Pattern, PlanLimit,
+    Rule, Scope,
 };
 use pacegate_http::HeaderFamily;
 
@@ -15,15 +15,12 @@ use crate::descriptors::read_descriptors;
 use crate::node::{Node, Place, Value};
 use crate::reader::{Field, Fields, Mistakes};
 use crate::server::read_server;
-use crate::stores::{FAILURE_MODES, read_failure, read_store_tls, read_stores};
+use crate::stores::{read_failure, read_store_tls, read_stores};
 use crate::telemetry::{read_log, read_traces};
 use crate::{
-    AUDIT_KEY_LENGTH_MIN, AdHocCallers, AdHocConfig, Config, DecisionLogConfig, ManagementConfig,
-    RetentionConfig, ServiceConfig,
+    AUDIT_KEY_LENGTH_MIN, AdHocConfig, Config, DecisionLogConfig, ManagementConfig, RetentionConfig,
+    ServiceConfig,
 };
-
-/// What a rule can do when its limit is exceeded, by its name.
-pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
 
 const KEY_AGE_MIN: Duration = Duration::from_secs(1);
 const KEY_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -33,14 +30,14 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
     let Some(mut fields) = Fields::new(Field { path: String::new(), node: root }, mistakes) else {
         return config;
     };
-    let modes = [("embedded", false), ("service", true)];
-    let mode = fields.take("mode").and_then(|field| Some((field.word(&modes, mistakes)?, field)));
+    let mode = fields.take("mode");
+    let mode = mode.and_then(|field| Some((field.word(&["embedded", "service"], mistakes)?, field)));
     config.service = fields.take("service").and_then(|field| read_service(field, mistakes));
     match mode {
-        Some((true, field)) if config.service.is_none() => {
+        Some(("service", field)) if config.service.is_none() => {
             mistakes.add(&field.node.place, &field.path, "needs service.url, the service to ask");
         }
-        Some((true, _)) => {}
+        Some(("service", _)) => {}
         _ => config.service = None,
     }
     if let Some(field) = fields.take("server") {
@@ -152,8 +149,7 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
 }
 
 fn read_headers(field: Field, mistakes: &mut Mistakes) -> Vec<HeaderFamily> {
-    let words = [("x-ratelimit", HeaderFamily::XRateLimit), ("ietf", HeaderFamily::Ietf)];
-    field.list(mistakes).iter().filter_map(|item| item.word(&words, mistakes)).collect()
+    field.list(mistakes).iter().filter_map(|item| item.named(mistakes)).collect()
 }
 
 fn read_service(field: Field, mistakes: &mut Mistakes) -> Option<ServiceConfig> {
@@ -191,9 +187,8 @@ fn read_management(field: Field, management: &mut ManagementConfig, mistakes: &m
 
 fn read_paths(field: Field, paths: &mut PathOptions, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    let words = [("decode", EncodedSlashes::Decode), ("refuse", EncodedSlashes::Refuse)];
     if let Some(field) = fields.take("encoded_slashes") {
-        paths.encoded_slashes = field.word(&words, mistakes);
+        paths.encoded_slashes = field.named(mistakes);
     }
     for (name, target) in [
         ("merge_slashes", &mut paths.merge_slashes),
@@ -209,12 +204,7 @@ fn read_paths(field: Field, paths: &mut PathOptions, mistakes: &mut Mistakes) {
 
 fn read_ad_hoc(field: Field, ad_hoc: &mut AdHocConfig, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    let callers = [
-        ("always", AdHocCallers::Always),
-        ("with_key", AdHocCallers::WithKey),
-        ("never", AdHocCallers::Never),
-    ];
-    if let Some(allow) = fields.take("allow").and_then(|field| field.word(&callers, mistakes)) {
+    if let Some(allow) = fields.take("allow").and_then(|field| field.named(mistakes)) {
         ad_hoc.allow = allow;
     }
     if let Some(field) = fields.take("max_window")
@@ -421,11 +411,10 @@ fn read_rule(field: Field, ipv6_prefix: u8, mistakes: &mut Mistakes) -> Option<R
             pattern.map_err(|error| mistakes.add(&field.node.place, &field.path, error.to_string())).ok()
         }),
     };
-    let mode = mode.map_or(Some(Mode::Enforce), |field| field.word(&MODES, mistakes));
-    let scopes = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
-    let scope = scope.map_or(Some(Scope::Pattern), |field| field.word(&scopes, mistakes));
+    let mode = mode.map_or(Some(Mode::Enforce), |field| field.named(mistakes));
+    let scope = scope.map_or(Some(Scope::Pattern), |field| field.named(mistakes));
     let store = store.and_then(|field| field.text(mistakes));
-    let on_store_error = on_store_error.and_then(|field| field.word(&FAILURE_MODES, mistakes));
+    let on_store_error = on_store_error.and_then(|field| field.named(mistakes));
     fields.finish(mistakes);
     Some(Rule {
         name: name?,

@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use pacegate_core::{Named, one_of};
+
 use crate::node::{Node, Place, Value};
 use crate::{ConfigError, ConfigErrors};
 
@@ -157,16 +159,18 @@ impl Field {
         }
     }
 
-    /// One of a few words.
-    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], mistakes: &mut Mistakes) -> Option<T> {
+    /// A value of an enum, by its name.
+    pub(crate) fn named<T: Named>(&self, mistakes: &mut Mistakes) -> Option<T> {
         let text = self.text(mistakes)?;
-        match words.iter().find(|(word, _)| *word == text) {
-            Some((_, value)) => Some(*value),
-            None => {
-                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-                self.refuse(mistakes, format!("`{text}` is not one of {}", known.join(", ")))
-            }
-        }
+        let known = T::parse(&text);
+        known.or_else(|| self.refuse(mistakes, format!("expected {}, got \"{text}\"", T::expected())))
+    }
+
+    /// One of a few words.
+    pub(crate) fn word(&self, words: &[&'static str], mistakes: &mut Mistakes) -> Option<&'static str> {
+        let text = self.text(mistakes)?;
+        let known = words.iter().copied().find(|word| *word == text);
+        known.or_else(|| self.refuse(mistakes, format!("expected {}, got \"{text}\"", one_of(words))))
     }
 
     /// From 0 to 1.

@@ -8,8 +8,6 @@ use crate::reader::{Field, Fields, Mistakes};
 use crate::{Role, ServerConfig, TlsConfig};
 use pacegate_http::{CertificateName, TlsFiles};
 
-const ROLES: [(&str, Role); 3] =
-    [("admin", Role::Admin), ("reader", Role::Reader), ("checker", Role::Checker)];
 const IDENTITIES_MAX: usize = 10_000;
 /// Four of the largest bodies.
 const REQUEST_MEMORY_MIN: u64 = 1 << 20;
@@ -104,7 +102,7 @@ fn read_tls(field: Field, mistakes: &mut Mistakes) -> Option<TlsConfig> {
             let name = name.parse::<CertificateName>().map_err(|invalid| {
                 mistakes.add(&field.node.place, &field.path, invalid.to_string());
             });
-            let role = field.word(&ROLES, mistakes);
+            let role = field.named::<Role>(mistakes);
             if let (Ok(name), Some(role)) = (name, role) {
                 identities.push((name, role));
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::{FailureMode, MemoryOptions};
+use pacegate::MemoryOptions;
 
 use crate::read::bounded;
 use crate::reader::{Field, Fields, Mistakes};
@@ -115,13 +115,9 @@ pub(super) fn read_store_tls(field: Field, mistakes: &mut Mistakes) -> StoreTls 
     tls
 }
 
-/// What can happen while a store fails, by its name.
-pub(super) const FAILURE_MODES: [(&str, FailureMode); 3] =
-    [("open", FailureMode::Open), ("closed", FailureMode::Closed), ("local", FailureMode::Local)];
-
 pub(super) fn read_failure(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    if let Some(mode) = fields.take("mode").and_then(|field| field.word(&FAILURE_MODES, mistakes)) {
+    if let Some(mode) = fields.take("mode").and_then(|field| field.named(mistakes)) {
         config.failure_mode = mode;
     }
     for (name, target) in

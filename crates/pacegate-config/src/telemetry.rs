@@ -1,5 +1,7 @@
 //! `log`, `traces` and `metrics`: what the service says about itself.
 
+use pacegate_core::named;
+
 use crate::read::bounded;
 use crate::reader::{Field, Fields, Mistakes};
 
@@ -27,6 +29,8 @@ pub enum LogFormat {
     Json,
 }
 
+named!(LogFormat { Pretty => "pretty", Json => "json" });
+
 /// Which decisions have a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedDecisions {
@@ -38,6 +42,8 @@ pub enum LoggedDecisions {
     All,
 }
 
+named!(LoggedDecisions { None => "none", Denied => "denied", All => "all" });
+
 /// How identifiers stand in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedKeys {
@@ -46,6 +52,8 @@ pub enum LoggedKeys {
     /// As they are.
     Plain,
 }
+
+named!(LoggedKeys { Hashed => "hashed", Plain => "plain" });
 
 /// Where traces go.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,21 +80,17 @@ impl Default for LogConfig {
 
 pub(super) fn read_log(field: Field, log: &mut LogConfig, mistakes: &mut Mistakes) {
     let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    let formats = [("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
-    if let Some(format) = fields.take("format").and_then(|field| field.word(&formats, mistakes)) {
+    if let Some(format) = fields.take("format").and_then(|field| field.named(mistakes)) {
         log.format = format;
     }
-    let levels = ["off", "error", "warn", "info", "debug", "trace"].map(|level| (level, level));
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
     if let Some(level) = fields.take("level").and_then(|field| field.word(&levels, mistakes)) {
         log.level = level;
     }
-    let decisions =
-        [("none", LoggedDecisions::None), ("denied", LoggedDecisions::Denied), ("all", LoggedDecisions::All)];
-    if let Some(decisions) = fields.take("decisions").and_then(|field| field.word(&decisions, mistakes)) {
+    if let Some(decisions) = fields.take("decisions").and_then(|field| field.named(mistakes)) {
         log.decisions = decisions;
     }
-    let keys = [("hashed", LoggedKeys::Hashed), ("plain", LoggedKeys::Plain)];
-    if let Some(keys) = fields.take("keys").and_then(|field| field.word(&keys, mistakes)) {
+    if let Some(keys) = fields.take("keys").and_then(|field| field.named(mistakes)) {
         log.keys = keys;
     }
     if let Some(field) = fields.take("lines_per_second")

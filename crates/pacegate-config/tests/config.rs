@@ -113,7 +113,7 @@ log: {level: inof}
         "line 1: server.http: `nonsense`",
         "line 1: server.speed: unknown field; known are http",
         "line 2: default_limit.limit: limit must be between 1 and 1000000000, not 0",
-        "line 3: headers[1]: `carrier-pigeon` is not one of x-ratelimit, ietf",
+        "line 3: headers[1]: expected x-ratelimit or ietf, got \"carrier-pigeon\"",
         "line 5: plans.gold[0].algorithm: `leaky`: unknown algorithm",
         "line 5: plans.gold[0].limit: must be a whole number, not a number with a fraction",
         "line 5: plans.gold[0].window: needs a unit: 60s",
@@ -124,14 +124,14 @@ log: {level: inof}
         "line 8: rules[1].burst: burst does not apply to fixed_window",
         "line 9: rules[2].endpoint: `*` is neither",
         "line 9: rules[2].method: must be a method",
-        "line 9: rules[2].mode: `maybe` is not one of enforce, shadow",
+        "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",
         "line 9: rules[2].window: window must be between 1ms and 366 days",
         "line 11: rules[4]: `c` is the same variant as rules[3]",
         "line 12: stores.default.url: must be `memory:` or start with redis://",
         "line 12: stores.hot.max_keys: is only for a store in memory",
         "line 12: stores.hot.tls: cert and key go together",
         "line 13: nonsense: unknown field",
-        "line 14: log.level: `inof` is not one of off, error",
+        "line 14: log.level: expected off, error, warn, info, debug or trace, got \"inof\"",
     ];
     for line in expected {
         assert!(error.contains(line), "missing: {line}\n{error}");
@@ -283,12 +283,12 @@ rules:
         "line 4: stores.far.max_keys: is only for a store in memory",
         "line 4: stores.far.connections: must be",
         "line 4: stores.far.colour: unknown field",
-        "line 5: failure.mode: `ajar` is not one of open, closed, local",
+        "line 5: failure.mode: expected open, closed or local, got \"ajar\"",
         "line 5: failure.timeout: must be between 1ms and 10s",
         "line 5: failure.retries: unknown field",
         "line 8: rules[1].store: there is no store `cold` under stores",
         "line 14: rules[2].store: has no value",
-        "line 14: rules[2].on_store_error: `shut` is not one of open, closed, local",
+        "line 14: rules[2].on_store_error: expected open, closed or local, got \"shut\"",
     ];
     for line in expected {
         assert!(error.contains(line), "missing: {line}\n{error}");
@@ -375,7 +375,7 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"dns:a\": owner}}",
-            "line 1: server.tls.identities.dns:a: `owner` is not one of admin, reader, checker",
+            "line 1: server.tls.identities.dns:a: expected admin, reader or checker, got \"owner\"",
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"a\\tb\": admin}}",

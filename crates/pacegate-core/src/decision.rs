@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::cost::Cost;
 use crate::limit::{Algorithm, Limit};
+use crate::named;
 use crate::standing::Standing;
 use crate::time::Timestamp;
 
@@ -25,25 +26,13 @@ pub enum Reason {
     LocalFallback,
 }
 
-impl Reason {
-    /// The name used in bodies, logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LimitExceeded => "LIMIT_EXCEEDED",
-            Self::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
-            Self::FailOpen => "FAIL_OPEN",
-            Self::FailClosed => "FAIL_CLOSED",
-            Self::LocalFallback => "LOCAL_FALLBACK",
-        }
-    }
-
-    /// The reason of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        use Reason::{CostExceedsLimit, FailClosed, FailOpen, LimitExceeded, LocalFallback};
-        let all = [LimitExceeded, CostExceedsLimit, FailOpen, FailClosed, LocalFallback];
-        all.into_iter().find(|reason| reason.name() == name)
-    }
-}
+named!(Reason {
+    LimitExceeded => "LIMIT_EXCEEDED",
+    CostExceedsLimit => "COST_EXCEEDS_LIMIT",
+    FailOpen => "FAIL_OPEN",
+    FailClosed => "FAIL_CLOSED",
+    LocalFallback => "LOCAL_FALLBACK",
+});
 
 /// What one limit answers to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

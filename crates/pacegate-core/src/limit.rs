@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::named;
+use crate::named::Named as _;
 use crate::time::EXACT_MAX;
 
 /// How a limit counts. See the crate documentation for what each one promises.
@@ -26,29 +28,16 @@ pub enum Algorithm {
     Gcra,
 }
 
+named!(Algorithm {
+    TokenBucket => "token_bucket",
+    LeakyBucket => "leaky_bucket",
+    FixedWindow => "fixed_window",
+    SlidingLog => "sliding_log",
+    SlidingCounter => "sliding_counter",
+    Gcra => "gcra",
+});
+
 impl Algorithm {
-    /// All six, in the order of the documentation.
-    pub const ALL: [Self; 6] = [
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::FixedWindow,
-        Self::SlidingLog,
-        Self::SlidingCounter,
-        Self::Gcra,
-    ];
-
-    /// The name used in configuration, REST, gRPC and SQL.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::FixedWindow => "fixed_window",
-            Self::SlidingLog => "sliding_log",
-            Self::SlidingCounter => "sliding_counter",
-            Self::Gcra => "gcra",
-        }
-    }
-
     /// Its number in what stores keep; it never changes.
     pub const fn code(self) -> u8 {
         match self {
@@ -82,15 +71,13 @@ impl FromStr for Algorithm {
         if lower == "sliding_window" {
             return Ok(Self::SlidingLog);
         }
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == lower).ok_or(UnknownAlgorithm)
+        Self::parse(&lower).ok_or(UnknownAlgorithm)
     }
 }
 
 /// A name that is none of the six algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "unknown algorithm; use token_bucket, leaky_bucket, fixed_window, sliding_log, sliding_counter or gcra"
-)]
+#[error("unknown algorithm; use {}", Algorithm::expected())]
 pub struct UnknownAlgorithm;
 
 /// The numbers of a limit: algorithm, quota, window and burst. It has no name and no key.

@@ -1,5 +1,7 @@
 //! How close a key is to its limit, with hysteresis so that it does not flap.
 
+use crate::named;
+
 /// `normal`, `warning` or `throttled`: what clients see as the state of a key.
 ///
 /// Above 80 % used is a warning, below 70 % is normal again, no room is throttled. In between it stays what it was.
@@ -14,16 +16,9 @@ pub enum Standing {
     Throttled,
 }
 
-impl Standing {
-    /// The name used in bodies and headers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Warning => "warning",
-            Self::Throttled => "throttled",
-        }
-    }
+named!(Standing { Normal => "normal", Warning => "warning", Throttled => "throttled" });
 
+impl Standing {
     /// The standing that follows this one when `remaining` of `capacity` is left.
     #[inline]
     pub(crate) fn settle(self, remaining: u32, capacity: u32) -> Self {

@@ -20,6 +20,7 @@ mod values;
 use http::HeaderMap;
 use http::header::{Entry, HeaderName, HeaderValue, RETRY_AFTER};
 use pacegate::{Decision, Standing};
+use pacegate_core::named;
 
 use values::{Fixed, Values};
 
@@ -40,6 +41,8 @@ pub enum HeaderFamily {
     /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10.
     Ietf,
 }
+
+named!(HeaderFamily { XRateLimit => "x-ratelimit", Ietf => "ietf" });
 
 /// Which families are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,25 +87,6 @@ pub(crate) enum Need {
     Write,
 }
 
-/// The role of that name.
-pub(crate) fn parse_role(name: &str) -> Option<Role> {
-    match name {
-        "admin" => Some(Role::Admin),
-        "reader" => Some(Role::Reader),
-        "checker" => Some(Role::Checker),
-        _ => None,
-    }
-}
-
-/// What a role is called.
-pub(crate) fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Admin => "admin",
-        Role::Reader => "reader",
-        Role::Checker => "checker",
-    }
-}
-
 /// Who asks: the id of a key, or the name in a certificate.
 #[derive(Debug)]
 pub(crate) struct Caller {

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use crate::auth::parse_role;
 use crate::profiles::now;
 use crate::respond::ApiError;
 
@@ -175,7 +174,7 @@ impl KnownKey {
     fn of(stored: &StoredKey) -> Option<Self> {
         Some(Self {
             key_id: stored.key_id.as_str().into(),
-            role: parse_role(&stored.role)?,
+            role: Role::parse(&stored.role)?,
             expires_at: stored.expires_at,
             revoked: stored.revoked_at.is_some(),
         })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::{Answer, Answers, Decision, Reason, Timestamp};
+use pacegate_core::{Answer, Answers, Decision, Reason, Timestamp, named};
 
 use crate::error::StoreError;
 use crate::store::{Action, ApplyFuture, Charge, Command, Outcome, Store};
@@ -19,16 +19,7 @@ pub enum FailureMode {
     Local,
 }
 
-impl FailureMode {
-    /// The word used in configuration and REST.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Local => "local",
-        }
-    }
-}
+named!(FailureMode { Open => "open", Closed => "closed", Local => "local" });
 
 /// Stands in for a store that takes no new keys, with the failure mode of each limit.
 #[derive(Debug)]

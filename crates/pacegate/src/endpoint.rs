@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use pacegate_core::named;
 use thiserror::Error;
 
 use crate::pattern::Pattern;
@@ -39,6 +40,8 @@ pub enum EncodedSlashes {
     /// They are not valid.
     Refuse,
 }
+
+named!(EncodedSlashes { Decode => "decode", Refuse => "refuse" });
 
 impl Default for PathOptions {
     fn default() -> Self {

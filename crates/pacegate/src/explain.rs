@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pacegate_core::named;
+
 use crate::check::Check;
 use crate::endpoint::Endpoint;
 use crate::error::CheckError;
@@ -53,21 +55,16 @@ pub enum Verdict {
     OtherDimension,
 }
 
-impl Verdict {
-    /// The name used in bodies.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Applies => "applies",
-            Self::Shadowed => "shadowed",
-            Self::OtherUnit => "other_unit",
-            Self::OtherMethod => "other_method",
-            Self::OtherTier => "other_tier",
-            Self::OtherIdentifier => "other_identifier",
-            Self::OtherEndpoint => "other_endpoint",
-            Self::OtherDimension => "other_dimension",
-        }
-    }
-}
+named!(Verdict {
+    Applies => "applies",
+    Shadowed => "shadowed",
+    OtherUnit => "other_unit",
+    OtherMethod => "other_method",
+    OtherTier => "other_tier",
+    OtherIdentifier => "other_identifier",
+    OtherEndpoint => "other_endpoint",
+    OtherDimension => "other_dimension",
+});
 
 impl Limiter {
     /// Every rule and whether it applies to `check`: first those that do, then those that came closest. Nothing is counted.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use pacegate_core::{Cost, Counter, Fit, Limit, Origin, hexadecimal};
+use pacegate_core::{Cost, Counter, Fit, Limit, Origin, hexadecimal, named};
 use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -25,15 +25,7 @@ pub enum Mode {
     Shadow,
 }
 
-impl Mode {
-    /// The name used in bodies and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Shadow => "shadow",
-        }
-    }
-}
+named!(Mode { Enforce => "enforce", Shadow => "shadow" });
 
 /// What a rule has a counter for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,6 +36,8 @@ pub enum Scope {
     /// One for each concrete endpoint.
     Endpoint,
 }
+
+named!(Scope { Pattern => "pattern", Endpoint => "endpoint" });
 
 /// A named limit with whom and where it applies. Rules of one name are variants of one limit: the most specific one applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,38 +217,17 @@ pub enum LimitSource {
     Default,
 }
 
-impl LimitSource {
-    /// Its name on the wire.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Override => "override",
-            Self::Identifier => "identifier",
-            Self::Custom => "custom",
-            Self::Tier => "tier",
-            Self::Anyone => "anyone",
-            Self::Descriptor => "descriptor",
-            Self::Plan => "plan",
-            Self::AdHoc => "ad_hoc",
-            Self::Default => "default",
-        }
-    }
-
-    /// The reason of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        const ALL: [LimitSource; 9] = [
-            LimitSource::Override,
-            LimitSource::Identifier,
-            LimitSource::Custom,
-            LimitSource::Tier,
-            LimitSource::Anyone,
-            LimitSource::Descriptor,
-            LimitSource::Plan,
-            LimitSource::AdHoc,
-            LimitSource::Default,
-        ];
-        ALL.into_iter().find(|why| why.name() == name)
-    }
-}
+named!(LimitSource {
+    Override => "override",
+    Identifier => "identifier",
+    Custom => "custom",
+    Tier => "tier",
+    Anyone => "anyone",
+    Descriptor => "descriptor",
+    Plan => "plan",
+    AdHoc => "ad_hoc",
+    Default => "default",
+});
 
 /// The name of rules that are policies.
 pub const POLICY_NAME: &str = "policy";

@@ -36,7 +36,7 @@ fn mistakes_are_reported_with_their_lines() {
         ("{entries: [{key: a}], unlimited: true, shadow: true}", "shadow: unknown field; known are"),
         (
             "{entries: [{key: a}], unlimited: true, mode: shade}",
-            "mode: `shade` is not one of enforce, shadow",
+            "mode: expected enforce or shadow, got \"shade\"",
         ),
         ("{entries: [{key: a}], unlimited: true, store: s}", "store: there is no store `s` under stores"),
         ("{entries: [{key: a}], unlimited: true, overdraw: true}", "overdraw: has no effect without a limit"),

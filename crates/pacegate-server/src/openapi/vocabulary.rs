@@ -5,7 +5,10 @@ use std::borrow::Cow;
 use pacegate::identity::{
     DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, METHOD_LENGTH_MAX, NAME_LENGTH_MAX, UNIT_LENGTH_MAX,
 };
-use pacegate::{Algorithm, ENDPOINT_LENGTH_MAX, Limit, Reason, Standing, Verdict};
+use pacegate::{
+    Algorithm, ENDPOINT_LENGTH_MAX, FailureMode, Limit, LimitSource, Mode, Reason, Scope, Standing, Verdict,
+};
+use pacegate_config::Role;
 use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};
 use utoipa::openapi::{ObjectBuilder, RefOr};
 use utoipa::{PartialSchema, ToSchema};
@@ -91,46 +94,25 @@ vocabulary! {
     /// How requests are counted, in either case; `sliding_window` is `sliding_log`.
     AlgorithmChoice => words(algorithm_choices());
     /// How a limit stands: `warning` above 80 % used until below 70 %, `throttled` at its end.
-    StandingName => words([Standing::Normal, Standing::Warning, Standing::Throttled].map(Standing::name));
+    StandingName => words(Standing::ALL.map(Standing::name));
     /// Why a limit denied, or how it was decided while its store failed.
-    ReasonName => words(
-        [
-            Reason::LimitExceeded,
-            Reason::CostExceedsLimit,
-            Reason::FailOpen,
-            Reason::FailClosed,
-            Reason::LocalFallback,
-        ]
-        .map(Reason::name)
-    );
+    ReasonName => words(Reason::ALL.map(Reason::name));
     /// Whether a rule applies, or the first thing that stands in the way.
-    VerdictName => words(
-        [
-            Verdict::Applies,
-            Verdict::Shadowed,
-            Verdict::OtherUnit,
-            Verdict::OtherMethod,
-            Verdict::OtherTier,
-            Verdict::OtherIdentifier,
-            Verdict::OtherEndpoint,
-            Verdict::OtherDimension,
-        ]
-        .map(Verdict::name)
-    );
+    VerdictName => words(Verdict::ALL.map(Verdict::name));
     /// Whether a rule denies or only watches.
-    ModeName => words(["enforce", "shadow"]);
+    ModeName => words(Mode::ALL.map(Mode::name));
     /// Whether a rule has one counter for all its endpoints or one for each.
-    CounterScope => words(["pattern", "endpoint"]);
+    CounterScope => words(Scope::ALL.map(Scope::name));
     /// What a rule does while its store fails.
-    FailureModeName => words(["open", "closed", "local"]);
+    FailureModeName => words(FailureMode::ALL.map(FailureMode::name));
     /// Where something is from; what is from the configuration file is changed there.
     SourceName => words(["file", "catalog"]);
     /// What a key is for.
-    RoleName => words(["admin", "reader", "checker"]);
+    RoleName => words(Role::ALL.map(Role::name));
     /// Whether a key still opens anything.
     KeyState => words(["active", "revoked", "expired"]);
     /// Why a limit is in force for a user, the most specific reason first.
-    WhyName => words(["override", "identifier", "custom", "tier", "anyone", "plan", "ad_hoc", "default"]);
+    WhyName => words(LimitSource::ALL.into_iter().filter(is_of_users).map(LimitSource::name));
     /// Alive, or ready for traffic.
     HealthName => words(["ok", "ready"]);
     /// Whether a part works.
@@ -141,6 +123,11 @@ vocabulary! {
     PolicyType => words(
         ["TOKEN_BUCKET", "LEAKY_BUCKET", "GCRA", "SLIDING_WINDOW", "FIXED_WINDOW", "SLIDING_COUNTER"]
     );
+}
+
+/// Rules for descriptors count no users.
+fn is_of_users(source: &LimitSource) -> bool {
+    *source != LimitSource::Descriptor
 }
 
 fn text(length_max: usize, pattern: &str) -> ObjectBuilder {

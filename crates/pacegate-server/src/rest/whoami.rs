@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::json;
 use crate::app::Shared;
-use crate::auth::{Need, role_name};
+use crate::auth::Need;
 use crate::openapi::vocabulary as value;
 use crate::peer::peer;
 use crate::respond::ApiError;
@@ -45,7 +45,7 @@ pub(crate) async fn whoami(
     let caller = shared.gate.admit_caller(request.headers(), peer(&request), Need::Read).await?;
     let body = WhoamiResponse {
         key_id: &caller.key_id,
-        role: role_name(caller.role),
+        role: caller.role.name(),
         version: env!("CARGO_PKG_VERSION"),
     };
     Ok(json(StatusCode::OK, &body))

@@ -1,5 +1,7 @@
 //! How the lines of a log are written, found out from the first of them.
 
+use pacegate_core::named;
+
 use super::csv;
 
 /// How the lines of a log are written.
@@ -15,20 +17,9 @@ pub enum Format {
     Csv,
 }
 
+named!(Format { Common => "common", Combined => "combined", Json => "json", Csv => "csv" });
+
 impl Format {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Common, Self::Combined, Self::Json, Self::Csv];
-
-    /// Its name, as in `--format`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Common => "common",
-            Self::Combined => "combined",
-            Self::Json => "json",
-            Self::Csv => "csv",
-        }
-    }
-
     /// A line of it, to show what was expected.
     pub(super) fn example(self) -> &'static str {
         match self {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pacegate::{Figure, Stores};
+use pacegate::{Figure, Standing, Stores};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -181,7 +181,7 @@ impl Scrape {
 
     fn service(&self, page: &mut Page<'_>) -> fmt::Result {
         let (shared, telemetry) = (&self.shared, &self.shared.observer.telemetry);
-        let to = ["normal", "warning", "throttled"].map(|state| [("to", state)]);
+        let to = Standing::ALL.map(|standing| [("to", standing.name())]);
         let transitions: Vec<_> = to.into_iter().zip(shared.observer.transitions.counts()).collect();
         page.counters("pacegate_state_transitions", "Keys that changed their state", &transitions)?;
         let lines = shared.observer.lines.held_back()

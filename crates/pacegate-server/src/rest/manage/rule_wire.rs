@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Cost, FailureMode, Limit, Limiter, Methods, Mode, Pattern, Rule, Scope};
+use pacegate::{Algorithm, Cost, FailureMode, Limit, Limiter, Methods, Pattern, Rule};
 use pacegate_catalog::StoredRule;
+use pacegate_core::Named;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
@@ -105,11 +106,6 @@ const FIELDS: [(&str, Kind); 24] = [
     ("updated_at", Kind::Text),
 ];
 
-const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
-const SCOPES: [(&str, Scope); 2] = [("pattern", Scope::Pattern), ("endpoint", Scope::Endpoint)];
-const FAILURE_MODES: [(&str, FailureMode); 3] =
-    [("open", FailureMode::Open), ("closed", FailureMode::Closed), ("local", FailureMode::Local)];
-
 impl RuleRequest {
     pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         read_object(body, &FIELDS)
@@ -154,10 +150,10 @@ impl RuleRequest {
             unit: self.unit,
             cost: read_cost(self.cost)?,
             overdraw: self.overdraw.unwrap_or_default(),
-            mode: word("mode", self.mode.as_deref(), &MODES)?.unwrap_or_default(),
-            scope: word("counter", self.counter.as_deref(), &SCOPES)?.unwrap_or_default(),
+            mode: named("mode", self.mode.as_deref())?.unwrap_or_default(),
+            scope: named("counter", self.counter.as_deref())?.unwrap_or_default(),
             store: self.store,
-            on_store_error: word("on_store_error", self.on_store_error.as_deref(), &FAILURE_MODES)?,
+            on_store_error: named("on_store_error", self.on_store_error.as_deref())?,
         };
         let rule = rule.canonical(limiter.ipv6_prefix());
         let rule = rule.map_err(|invalid| ApiError::input(invalid.field, invalid.reason))?.into_owned();
@@ -218,20 +214,10 @@ pub(super) fn read_window(seconds: &Number) -> Result<Duration, ApiError> {
     window.ok_or_else(|| ApiError::field(Code::InvalidLimit, "window_seconds", reason))
 }
 
-/// One of a few words.
-fn word<T: Copy>(field: &str, text: Option<&str>, words: &[(&str, T)]) -> Result<Option<T>, ApiError> {
-    let Some(text) = text else { return Ok(None) };
-    match words.iter().find(|(word, _)| *word == text) {
-        Some((_, value)) => Ok(Some(*value)),
-        None => {
-            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            Err(ApiError::input(field, format!("must be {}", known.join(" or "))))
-        }
-    }
-}
-
-fn name_of<T: PartialEq>(value: &T, words: &[(&'static str, T)]) -> &'static str {
-    words.iter().find(|(_, word)| word == value).map_or("", |(name, _)| name)
+/// A value of an enum, by its name.
+fn named<T: Named>(field: &str, text: Option<&str>) -> Result<Option<T>, ApiError> {
+    let expected = || ApiError::input(field, format!("expected {}", T::expected()));
+    text.map(|text| T::parse(text).ok_or_else(expected)).transpose()
 }
 
 /// The `source` of what can be changed here.
@@ -343,10 +329,10 @@ impl<'a> RuleResponse<'a> {
             unit: rule.unit.as_deref(),
             cost: rule.cost.map(|cost| cost.get()),
             overdraw: rule.overdraw,
-            mode: name_of(&rule.mode, &MODES),
-            counter: name_of(&rule.scope, &SCOPES),
+            mode: rule.mode.name(),
+            counter: rule.scope.name(),
             store: rule.store.as_deref(),
-            on_store_error: rule.on_store_error.map(|mode| name_of(&mode, &FAILURE_MODES)),
+            on_store_error: rule.on_store_error.map(FailureMode::name),
             source: "file",
             version: 1,
             created_at: None,
