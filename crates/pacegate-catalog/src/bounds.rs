@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use pacegate::identity::{self, InvalidIdentity, NAME_LENGTH_MAX};
-use pacegate::{Algorithm, InvalidRule, Limit, LimitOverride, PLAN_LIMITS_MAX, PlanLimit, Rule};
+use pacegate::identity;
+use pacegate::{Algorithm, Limit, LimitOverride, Rule};
 
 use crate::error::CatalogError;
 
@@ -16,45 +16,29 @@ pub const PAGE_MAX: usize = 1_000;
 /// How many limits of their own a user may have.
 pub const CUSTOM_LIMITS_MAX: usize = 100;
 
-/// Names of rules and plans stand in headers, metrics and logs.
 pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), CatalogError> {
-    identity::check_name(name).map_err(invalid(field))
+    identity::check_name(name).map_err(|invalid| invalid.named(field).into())
 }
 
 pub(crate) fn check_user_id(user_id: &str) -> Result<(), CatalogError> {
-    identity::check_identifier(user_id).map_err(invalid("user_id"))
-}
-
-pub(crate) fn check_tier(tier: Option<&str>) -> Result<(), CatalogError> {
-    tier.map_or(Ok(()), identity::check_tier).map_err(invalid("tier"))
-}
-
-/// A text of 1 to `length_max` bytes that can be shown.
-pub(crate) fn check_text(field: &'static str, text: &str, length_max: usize) -> Result<(), CatalogError> {
-    identity::check_text(text, length_max).map_err(invalid(field))
-}
-
-fn invalid(field: &'static str) -> impl Fn(InvalidIdentity) -> CatalogError {
-    move |invalid| CatalogError::invalid(field, format!("{field} {invalid}"))
+    identity::check_identifier(user_id).map_err(|invalid| invalid.named("user_id").into())
 }
 
 pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), CatalogError> {
     let kept = reason.is_none_or(|reason| reason.len() <= REASON_LENGTH_MAX && !reason.contains('\0'));
     // PostgreSQL has no place for a NUL in a text.
-    let message = "reason must be at most 1024 bytes long and have no NUL";
-    if kept { Ok(()) } else { Err(CatalogError::invalid("reason", message)) }
+    let expected = "must be at most 1024 bytes long and have no NUL";
+    if kept { Ok(()) } else { Err(CatalogError::invalid("reason", expected)) }
 }
 
 /// The rule in the one spelling that is kept. Addresses keep all their bits: the limiter knows by how many they are counted.
 pub(crate) fn check_rule(rule: &Rule) -> Result<Cow<'_, Rule>, CatalogError> {
-    let invalid = |invalid: InvalidRule| CatalogError::invalid(invalid.field, invalid.to_string());
-    let rule = rule.canonical(128).map_err(invalid)?;
+    let rule = rule.canonical(128)?;
     if rule.endpoint.as_str().len() > pacegate::ENDPOINT_LENGTH_MAX {
-        let message = "endpoint_pattern must be at most 2048 bytes long";
-        return Err(CatalogError::invalid("endpoint_pattern", message));
+        return Err(CatalogError::invalid("endpoint_pattern", "must be at most 2048 bytes long"));
     }
     if let Some(store) = &rule.store {
-        check_text("store", store, NAME_LENGTH_MAX)?;
+        identity::check_store(store)?;
     }
     Ok(rule)
 }
@@ -64,7 +48,7 @@ pub(crate) fn check_numbers(numbers: &LimitOverride) -> Result<(), CatalogError>
     let window = numbers.window.unwrap_or(Duration::from_secs(1));
     let limit = Limit::try_new(Algorithm::TokenBucket, numbers.quota, window);
     let checked = limit.and_then(|limit| numbers.burst.map_or(Ok(limit), |burst| limit.with_burst(burst)));
-    checked.map(drop).map_err(|error| CatalogError::invalid(error.field(), error.to_string()))
+    checked.map(drop).map_err(|error| CatalogError::invalid(error.field(), error.reason()))
 }
 
 pub(crate) fn check_custom_limits(limits: &[(String, LimitOverride)]) -> Result<(), CatalogError> {
@@ -73,32 +57,11 @@ pub(crate) fn check_custom_limits(limits: &[(String, LimitOverride)]) -> Result<
         check_name("custom_limits", rule)?;
         check_numbers(numbers)?;
         if !names.insert(rule) {
-            let message = format!("custom_limits has `{rule}` twice");
-            return Err(CatalogError::invalid("custom_limits", message));
+            return Err(CatalogError::invalid("custom_limits", format!("duplicate rule `{rule}`")));
         }
     }
     if limits.len() > CUSTOM_LIMITS_MAX {
-        return Err(CatalogError::invalid("custom_limits", "custom_limits has more than 100 entries"));
-    }
-    Ok(())
-}
-
-/// Limits of one algorithm, window and unit would share a counter.
-pub(crate) fn check_plan(limits: &[PlanLimit]) -> Result<(), CatalogError> {
-    if !(1..=PLAN_LIMITS_MAX).contains(&limits.len()) {
-        let message = format!("limits must have 1 to {PLAN_LIMITS_MAX} entries");
-        return Err(CatalogError::invalid("limits", message));
-    }
-    let mut shapes = HashSet::new();
-    for PlanLimit { limit, unit, .. } in limits {
-        if let Some(Err(invalid)) = unit.as_deref().map(identity::check_unit) {
-            return Err(CatalogError::invalid("limits", format!("unit {invalid}")));
-        }
-        let unit = unit.as_deref().filter(|unit| *unit != identity::REQUESTS);
-        if !shapes.insert((limit.algorithm(), limit.window(), unit)) {
-            let message = format!("limits has two {} limits over {:?}", limit.algorithm(), limit.window());
-            return Err(CatalogError::invalid("limits", message));
-        }
+        return Err(CatalogError::invalid("custom_limits", "must have at most 100 entries"));
     }
     Ok(())
 }
@@ -113,6 +76,6 @@ pub(crate) fn is_id(text: &str) -> bool {
 pub(crate) fn check_page(limit: usize) -> Result<i64, CatalogError> {
     match i64::try_from(limit) {
         Ok(number) if (1..=PAGE_MAX).contains(&limit) => Ok(number),
-        _ => Err(CatalogError::invalid("limit", "limit must be between 1 and 1000")),
+        _ => Err(CatalogError::invalid("limit", "must be between 1 and 1000")),
     }
 }

@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
+use pacegate::Invalid;
 use sqlx::error::DatabaseError;
 use thiserror::Error;
 
 /// Why the catalog did not do what was asked.
 #[derive(Clone, Debug, Error)]
-#[error("{message}")]
+#[error("{}{reason}", field.map_or_else(String::new, |field| format!("{field}: ")))]
 pub struct CatalogError {
     kind: Kind,
-    message: Cow<'static, str>,
+    reason: Cow<'static, str>,
     field: Option<&'static str>,
     existing: Option<String>,
 }
@@ -31,9 +32,15 @@ enum Kind {
     Uncertain,
 }
 
+impl From<Invalid> for CatalogError {
+    fn from(invalid: Invalid) -> Self {
+        Self::invalid(invalid.field(), invalid.reason().to_owned())
+    }
+}
+
 impl CatalogError {
     fn new(kind: Kind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), field: None, existing: None }
+        Self { kind, reason: message.into(), field: None, existing: None }
     }
 
     pub(crate) fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
@@ -48,8 +55,8 @@ impl CatalogError {
         Self::new(Kind::Changed, message)
     }
 
-    pub(crate) fn invalid(field: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { field: Some(field), ..Self::new(Kind::Invalid, message) }
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: Some(field), ..Self::new(Kind::Invalid, reason) }
     }
 
     pub(crate) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
@@ -109,6 +116,11 @@ impl CatalogError {
         self.field
     }
 
+    /// What went wrong, without the name of the field.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// The id of what stands in the way.
     pub fn existing(&self) -> Option<&str> {
         self.existing.as_deref()
@@ -153,7 +165,7 @@ impl CatalogError {
 
     /// SQLite undoes everything when there is no room to commit.
     fn is_full(&self) -> bool {
-        matches!(&self.message, Cow::Borrowed(FULL | READ_ONLY))
+        matches!(&self.reason, Cow::Borrowed(FULL | READ_ONLY))
     }
 }
 

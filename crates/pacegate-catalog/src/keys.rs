@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use subtle::ConstantTimeEq;
 
 use crate::audit::Entry;
-use crate::bounds::{check_text, is_id};
+use crate::bounds::is_id;
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::digest::{keyed, random_hexadecimal};
@@ -63,7 +63,7 @@ impl Catalog {
         role: &str,
         name: &str,
     ) -> Result<(StoredKey, bool), CatalogError> {
-        check_text("secret", secret, SECRET_LENGTH_MAX)?;
+        identity::check_text("secret", secret, SECRET_LENGTH_MAX)?;
         if let Some(key) = self.key_by_secret(secret).await? {
             return Ok((key, false));
         }
@@ -80,9 +80,9 @@ impl Catalog {
         expires_at: Option<Timestamp>,
     ) -> Result<(StoredKey, bool), CatalogError> {
         if Role::parse(role).is_none() {
-            return Err(CatalogError::invalid("role", format!("role must be {}", Role::expected())));
+            return Err(CatalogError::invalid("role", format!("expected {}", Role::expected())));
         }
-        check_text("name", name, identity::NAME_LENGTH_MAX)?;
+        identity::check_text("name", name, identity::NAME_LENGTH_MAX)?;
         let new = NewKey {
             key_id,
             role: role.to_owned(),
@@ -188,7 +188,7 @@ async fn make(change: &mut Change<'_>, new: &NewKey) -> Result<(StoredKey, bool)
         return Ok((read(&row)?, false));
     }
     if new.expires_at.is_some_and(|expires_at| expires_at <= change.now) {
-        return Err(CatalogError::invalid("expires_at", "expires_at must be in the future"));
+        return Err(CatalogError::invalid("expires_at", "must be in the future"));
     }
     let key = StoredKey {
         key_id: new.key_id.clone(),

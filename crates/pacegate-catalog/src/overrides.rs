@@ -81,7 +81,7 @@ impl Catalog {
 
 async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, CatalogError> {
     if new.expires_at <= change.now {
-        return Err(CatalogError::invalid("expires_at", "expires_at must be in the future"));
+        return Err(CatalogError::invalid("expires_at", "must be in the future"));
     }
     // What has expired is of no use any more; the audit trail remembers it.
     let expired =
@@ -108,7 +108,7 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
         expires_at: new.expires_at,
         created_at: change.now,
     };
-    let too_large = |_| CatalogError::invalid("limit", "limit is too large");
+    let too_large = |_| CatalogError::invalid("limit", "is too large");
     let kept = |number: Option<u64>| number.map(i64::try_from).transpose().map_err(too_large);
     let sql = "INSERT INTO pacegate_overrides (number, override_id, user_key, user_id, rule, quota, window_micros, burst, reason, expires_at, \
                created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";

@@ -4,7 +4,7 @@ use pacegate::PlanLimit;
 use sqlx::any::AnyRow;
 
 use crate::audit::Entry;
-use crate::bounds::{check_name, check_plan};
+use crate::bounds::check_name;
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::database::Kind;
@@ -58,7 +58,7 @@ impl Catalog {
         expected: Option<Expected>,
     ) -> Result<(StoredPlan, bool), CatalogError> {
         check_name("name", name)?;
-        check_plan(limits)?;
+        PlanLimit::check_all(limits)?;
         let input = (name.to_owned(), limits.to_vec(), expected);
         self.change(actor, Part::Rules, input, |change, (name, limits, expected)| {
             Box::pin(put(change, name, limits, *expected))
@@ -145,7 +145,7 @@ pub(crate) fn read(row: &AnyRow) -> Result<StoredPlan, CatalogError> {
 
 fn fields(row: &AnyRow, name: &str) -> Result<StoredPlan, CatalogError> {
     let limits = json::read_limits(column(row, 1)?)?;
-    check_plan(&limits)?;
+    PlanLimit::check_all(&limits)?;
     // Two plans of one name would make the whole set invalid, not only themselves.
     if column::<&str>(row, 4)? != key_of(name) {
         return Err(json::unreadable("it is not the name that it was made with"));

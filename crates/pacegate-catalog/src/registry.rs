@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate::{InvalidRule, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
+use pacegate::{Invalid, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
 use pacegate_config::Config;
 use tokio::sync::Mutex;
 
@@ -175,7 +175,7 @@ impl Sources {
         let mut left_out = 0_usize;
         // Rows may have been written before a dimension or an address had one spelling.
         let compared = |rule| Rule::compared(rule, self.file.server.ipv6_prefix, self.file.paths);
-        let rules: Vec<Result<Cow<'_, Rule>, InvalidRule>> =
+        let rules: Vec<Result<Cow<'_, Rule>, Invalid>> =
             self.catalog.rules.iter().map(|stored| compared(&stored.rule)).collect();
         let of_file: Vec<Cow<'_, Rule>> =
             self.file.rules.iter().filter_map(|rule| compared(rule).ok()).collect();

@@ -160,7 +160,7 @@ impl Catalog {
     ) -> Result<(Vec<UsageRecord>, Option<String>), CatalogError> {
         let page = check_page(limit)?;
         if after.as_deref().is_some_and(|after| !is_id(after)) {
-            return Err(CatalogError::invalid("cursor", "cursor is none that came with a page"));
+            return Err(CatalogError::invalid("cursor", "expected a cursor of an earlier page"));
         }
         let sql = format!(
             "{} AND identifier_key > ? GROUP BY identifier_key ORDER BY identifier_key LIMIT ?",

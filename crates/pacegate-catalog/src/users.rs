@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pacegate::{Profile, Timestamp};
+use pacegate::{Profile, Timestamp, identity};
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 
 use crate::audit::Entry;
-use crate::bounds::{check_custom_limits, check_page, check_tier, check_user_id, is_id};
+use crate::bounds::{check_custom_limits, check_page, check_user_id, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
 use crate::digest::key_of;
@@ -49,7 +49,7 @@ impl Catalog {
     ) -> Result<(Vec<User>, Option<String>), CatalogError> {
         let page = check_page(limit)?;
         if after.as_deref().is_some_and(|after| !is_id(after)) {
-            return Err(CatalogError::invalid("cursor", "cursor is none that came with a page"));
+            return Err(CatalogError::invalid("cursor", "expected a cursor of an earlier page"));
         }
         let statement = self.statement(&format!("{SELECT} WHERE user_key > ? ORDER BY user_key LIMIT ?"));
         let rows = self.read(statement.bind(after.unwrap_or_default()).bind(page)).await?;
@@ -70,7 +70,7 @@ impl Catalog {
         expected: Option<Expected>,
     ) -> Result<User, CatalogError> {
         check_user_id(user_id)?;
-        check_tier(wanted.tier.as_ref().and_then(Option::as_deref))?;
+        wanted.tier.as_ref().and_then(Option::as_deref).map(identity::check_tier).transpose()?;
         check_custom_limits(wanted.custom_limits.as_deref().unwrap_or_default())?;
         let input = (user_id.to_owned(), wanted, expected);
         self.change(actor, Part::Users, input, |change, (user_id, wanted, expected)| {
@@ -151,7 +151,7 @@ impl Catalog {
             let mut given = 0;
             for (user_id, tier) in users.by_ref().take(IMPORT_BATCH) {
                 check_user_id(&user_id)?;
-                check_tier(tier.as_deref())?;
+                tier.as_deref().map(identity::check_tier).transpose()?;
                 given += 1;
                 // One statement cannot have a user twice; the last one counts.
                 batch.insert(key_of(&user_id), (user_id, tier));

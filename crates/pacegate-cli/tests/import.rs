@@ -229,7 +229,7 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "{key: a, rate_limit: {name: \"x\\\"y\", unit: day, requests_per_unit: 1}}",
-            "descriptors[0]: name must be 1 to 128 printable ASCII characters",
+            "descriptors[0]: name: must be 1 to 128 printable ASCII characters",
         ),
         ("5", "descriptors[0]: must be a map, not a whole number"),
     ];
@@ -378,7 +378,7 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
             limit("variables: [\"descriptors[0].a\", \"descriptors[1].b\"]"),
             "line 1: [0]: cannot be expressed: the conditions and variables of one limit must be about one descriptor",
         ),
-        (limit("name: \"a\\\\b\""), "line 1: [0]: name must be 1 to 128 printable ASCII characters"),
+        (limit("name: \"a\\\\b\""), "line 1: [0]: name: must be 1 to 128 printable ASCII characters"),
         ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: is missing"),
         ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: is missing"),
         (
@@ -401,7 +401,7 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "- {namespace: '', max_value: 1, seconds: 1}".into(),
-            "line 1: [0]: domain must be 1 to 1024 bytes long",
+            "line 1: [0]: domain: must be 1 to 1024 bytes long",
         ),
         ("limits: []".into(), "line 1: must be a list, not a map"),
         ("- 5".into(), "line 1: [0]: must be a map, not a whole number"),

@@ -22,7 +22,7 @@ pub(super) fn read_descriptors(field: Field, config: &mut Config, mistakes: &mut
             mistakes.add(place, &format!("{path}.store"), message);
         }
         if let Err(error) = rule.validate() {
-            mistakes.add(place, &format!("{path}.{}", error.field), error.reason);
+            mistakes.add(place, &format!("{path}.{}", error.field()), error.reason());
         }
     }
     for contradiction in DescriptorRule::contradictions(found.iter().map(|(rule, _, _)| rule)) {

@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pacegate::identity::{self, InvalidIdentity};
+use pacegate::identity::{self, Invalid};
 use pacegate::{
-    Algorithm, Cost, Limit, MemoryOptions, Methods, Mode, PLAN_LIMITS_MAX, PathOptions, Pattern, PlanLimit,
-    Rule, Scope,
+    Algorithm, Cost, Limit, MemoryOptions, Methods, Mode, PathOptions, Pattern, PlanLimit, Rule, Scope,
 };
 use pacegate_http::HeaderFamily;
 
@@ -124,16 +123,14 @@ pub(super) fn read_config(root: Node, mistakes: &mut Mistakes) -> Config {
             let place = field.node.place.clone();
             let path = field.path.clone();
             let items = field.list(mistakes);
-            if items.is_empty() {
-                mistakes.add(&place, &path, "has no limits");
-            } else if items.len() > PLAN_LIMITS_MAX {
-                mistakes.add(&place, &path, format!("can have at most {PLAN_LIMITS_MAX} limits"));
-            }
+            let is_empty = items.is_empty();
             let limits: Vec<PlanLimit> =
                 items.into_iter().filter_map(|item| read_plan_limit(item, mistakes)).collect();
-            if let Some(limit) = PlanLimit::duplicate(&limits) {
-                let message = format!("has two {} limits over {:?}", limit.algorithm(), limit.window());
-                mistakes.add(&place, &path, message);
+            // Where no limit can be read, that is reported already.
+            if let Err(invalid) = PlanLimit::check_all(&limits)
+                && (is_empty || !limits.is_empty())
+            {
+                mistakes.add(&place, &path, invalid.reason());
             }
             config.plans.push((name, limits));
         }
@@ -335,7 +332,7 @@ pub(super) fn read_limit(fields: &mut Fields, mistakes: &mut Mistakes) -> Option
             limit.and_then(|limit| limit.with_burst(burst))
         }
     };
-    limit.map_err(|error| mistakes.add(&fields.place, &fields.path_of(error.field()), error.to_string())).ok()
+    limit.map_err(|error| mistakes.add(&fields.place, &fields.path_of(error.field()), error.reason())).ok()
 }
 
 fn read_rules(field: Field, config: &mut Config, mistakes: &mut Mistakes) {
@@ -452,11 +449,11 @@ fn read_methods(method: Option<Field>, methods: Option<Field>, mistakes: &mut Mi
 fn read_as(
     field: &Field,
     mistakes: &mut Mistakes,
-    canonical: impl FnOnce(&str) -> Result<String, InvalidIdentity>,
+    canonical: impl FnOnce(&str) -> Result<String, Invalid>,
 ) -> Option<String> {
     let text = field.text(mistakes)?;
-    let invalid = |invalid: InvalidIdentity| {
-        mistakes.add(&field.node.place, &field.path, invalid.to_string());
+    let invalid = |invalid: Invalid| {
+        mistakes.add(&field.node.place, &field.path, invalid.reason());
     };
     canonical(&text).map_err(invalid).ok()
 }
@@ -464,7 +461,7 @@ fn read_as(
 pub(super) fn check_name(name: &str, field: &Field, mistakes: &mut Mistakes) -> bool {
     let checked = identity::check_name(name);
     if let Err(invalid) = &checked {
-        mistakes.add(&field.node.place, &field.path, invalid.to_string());
+        mistakes.add(&field.node.place, &field.path, invalid.reason());
     }
     checked.is_ok()
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pacegate::MemoryOptions;
+use pacegate::identity::check_store;
 
 use crate::read::bounded;
 use crate::reader::{Field, Fields, Mistakes};
@@ -19,11 +20,8 @@ const SHARDS_MAX: usize = 64;
 pub(super) fn read_stores(field: Field, stores: &mut Vec<StoreConfig>, mistakes: &mut Mistakes) {
     let (place, path) = (field.node.place.clone(), field.path.clone());
     for (name, field) in field.entries(mistakes) {
-        let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        let known = (1..=64).contains(&name.len()) && name.bytes().all(usual);
-        if !known {
-            let message = "a store's name must be 1 to 64 letters, digits, `_`, `-` or `.`";
-            mistakes.add(&field.node.place, &field.path, message);
+        if let Err(invalid) = check_store(&name) {
+            mistakes.add(&field.node.place, &field.path, format!("a store's name {}", invalid.reason()));
         }
         let store = read_store(name, field, mistakes);
         match stores.iter_mut().find(|other| other.name == store.name) {

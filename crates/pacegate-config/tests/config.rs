@@ -112,7 +112,7 @@ log: {level: inof}
     let expected = [
         "line 1: server.http: `nonsense`",
         "line 1: server.speed: unknown field; known are http",
-        "line 2: default_limit.limit: limit must be between 1 and 1000000000, not 0",
+        "line 2: default_limit.limit: must be between 1 and 1000000000, not 0",
         "line 3: headers[1]: expected x-ratelimit or ietf, got \"carrier-pigeon\"",
         "line 5: plans.gold[0].algorithm: `leaky`: unknown algorithm",
         "line 5: plans.gold[0].limit: must be a whole number, not a number with a fraction",
@@ -121,11 +121,11 @@ log: {level: inof}
         "line 7: rules[0].limit: must be a positive whole number, not -1",
         "line 7: rules[0].window: `forever` is not a duration",
         "line 8: rules[1].dimension: must be 1 to 64",
-        "line 8: rules[1].burst: burst does not apply to fixed_window",
+        "line 8: rules[1].burst: does not apply to fixed_window",
         "line 9: rules[2].endpoint: `*` is neither",
         "line 9: rules[2].method: must be a method",
         "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",
-        "line 9: rules[2].window: window must be between 1ms and 366 days",
+        "line 9: rules[2].window: must be between 1ms and 366 days",
         "line 11: rules[4]: `c` is the same variant as rules[3]",
         "line 12: stores.default.url: must be `memory:` or start with redis://",
         "line 12: stores.hot.max_keys: is only for a store in memory",
@@ -157,7 +157,7 @@ fn what_is_not_yaml_is_said_so() {
 fn what_is_left_empty_is_not_taken_for_a_default() {
     for (text, expected) in [
         ("default_limit:", "line 1: default_limit: has no value"),
-        ("plans: {gold: []}", "line 1: plans.gold: has no limits"),
+        ("plans: {gold: []}", "line 1: plans.gold: must be 1 to 16 limits, not 0"),
         (
             "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
             "line 1: rules[0].identifier: has no value",

@@ -66,8 +66,20 @@ impl Default for Cost {
 
 /// The cost of a request is zero or too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("cost must be between 1 and 1000000000, not {cost}")]
+#[error("{}: {}", self.field(), self.reason())]
 pub struct InvalidCost {
     /// What was asked for.
     pub cost: u64,
+}
+
+impl InvalidCost {
+    /// The field that is wrong: `cost`.
+    pub const fn field(&self) -> &'static str {
+        "cost"
+    }
+
+    /// What is wrong with it, without the name of the field.
+    pub fn reason(&self) -> String {
+        format!("must be between 1 and {}, not {}", Cost::MAX.get(), self.cost)
+    }
 }

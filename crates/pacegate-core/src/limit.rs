@@ -224,10 +224,10 @@ const fn in_range(number: u64, max: u64) -> Option<u32> {
 
 /// A limit whose numbers cannot be counted with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{}: {}", self.field(), self.reason())]
 #[non_exhaustive]
 pub enum InvalidLimit {
     /// The quota is zero or too large.
-    #[error("limit must be between 1 and {max}, not {quota}")]
     QuotaOutOfRange {
         /// What was asked for.
         quota: u64,
@@ -235,7 +235,6 @@ pub enum InvalidLimit {
         max: u64,
     },
     /// The burst is zero or too large.
-    #[error("burst must be between 1 and {max}, not {burst}")]
     BurstOutOfRange {
         /// What was asked for.
         burst: u64,
@@ -243,19 +242,16 @@ pub enum InvalidLimit {
         max: u64,
     },
     /// A burst was given for an algorithm that counts by windows.
-    #[error("burst does not apply to {algorithm}; only token_bucket, leaky_bucket and gcra have one")]
     BurstNotSupported {
         /// The algorithm that has no burst.
         algorithm: Algorithm,
     },
     /// The window is too short or too long.
-    #[error("window must be between 1ms and 366 days, not {window:?}")]
     WindowOutOfRange {
         /// What was asked for.
         window: Duration,
     },
     /// The window is not a whole number of microseconds.
-    #[error("window must be a whole number of microseconds, not {window:?}")]
     WindowTooFine {
         /// What was asked for.
         window: Duration,
@@ -269,6 +265,24 @@ impl InvalidLimit {
             Self::QuotaOutOfRange { .. } => "limit",
             Self::BurstOutOfRange { .. } | Self::BurstNotSupported { .. } => "burst",
             Self::WindowOutOfRange { .. } | Self::WindowTooFine { .. } => "window",
+        }
+    }
+
+    /// What is wrong with it, without the name of the field.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::QuotaOutOfRange { quota: number, max } | Self::BurstOutOfRange { burst: number, max } => {
+                format!("must be between 1 and {max}, not {number}")
+            }
+            Self::BurstNotSupported { algorithm } => {
+                format!("does not apply to {algorithm}; only token_bucket, leaky_bucket and gcra have one")
+            }
+            Self::WindowOutOfRange { window } => {
+                format!("must be between 1ms and 366 days, not {window:?}")
+            }
+            Self::WindowTooFine { window } => {
+                format!("must be a whole number of microseconds, not {window:?}")
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use pacegate::identity::{InvalidIdentity, check_identifier};
+use pacegate::identity::{Invalid, check_identifier};
 
 /// A subject alternative name of a client's certificate. An authority that signs e-mail addresses may
 /// let their owners choose them, so a name of one type never stands for the same text of another.
@@ -69,8 +69,8 @@ pub enum InvalidCertificateName {
     #[error("common names are not used; expected dns:, uri:, email: or ip: and a subject alternative name")]
     CommonName,
     /// It is too long, empty or has characters that it must not have.
-    #[error("a name {0}")]
-    Text(InvalidIdentity),
+    #[error("a name {}", .0.reason())]
+    Text(Invalid),
     /// What follows `ip:` is not an address.
     #[error("expected an address after ip:")]
     Address,

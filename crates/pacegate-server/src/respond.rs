@@ -171,9 +171,7 @@ impl From<CheckError> for ApiError {
             CheckError::InvalidTier(reason) => Self::input("tier", reason.reason()),
             CheckError::InvalidUnit { reason, .. } => Self::input("costs", reason.reason()),
             CheckError::InvalidEndpoint(reason) => Self::input("endpoint", reason.to_string()),
-            CheckError::InvalidIdempotencyKey => {
-                Self::input("idempotency_key", message.trim_start_matches("idempotency key "))
-            }
+            CheckError::InvalidIdempotencyKey(invalid) => Self::input(invalid.field(), invalid.reason()),
             CheckError::UnknownPlan { .. } | CheckError::DuplicatePlan { .. } => {
                 Self::input("plans", message)
             }
@@ -211,9 +209,7 @@ pub(crate) fn invalid_limit(error: InvalidLimit) -> ApiError {
         "window" => "window_seconds",
         other => other,
     };
-    let reason = error.to_string();
-    let reason = reason.trim_start_matches(error.field()).trim_start();
-    ApiError::field(Code::InvalidLimit, field, reason)
+    ApiError::field(Code::InvalidLimit, field, error.reason())
 }
 
 #[cfg(test)]

@@ -339,6 +339,6 @@ mod tests {
         let mut read = Read { lines: 3, requests: 3, ..Read::default() };
         read.add_refused(replay.refused, replay.refused_shown);
         assert_eq!((read.requests, read.broken, read.broken_shown[0].place.line), (2, 1, 2));
-        assert!(read.broken_shown[0].reason.starts_with("cannot be decided: identifier must be"));
+        assert!(read.broken_shown[0].reason.starts_with("cannot be decided: identifier: must be"));
     }
 }

@@ -381,5 +381,5 @@ rules: [{name: tokens, dimension: user, algorithm: fixed_window, limit: 1000, wi
     let unmapped = run(log, &[yaml], &Options::default()).unwrap();
     assert_eq!((unmapped.rule_sets[0].allowed, unmapped.rule_sets[0].blocked), (5, 0));
     let wrong = run(log, &[yaml], &mapped("cost.9=used")).unwrap_err().to_string();
-    assert!(wrong.contains("--map cost.9: the unit must be"), "{wrong}");
+    assert!(wrong.contains("--map cost.9: unit: must be"), "{wrong}");
 }

@@ -50,7 +50,7 @@ impl StoreError {
         Self { new_keys: bits(places), ..Self::new(Kind::OverBudget, message) }
     }
 
-    /// The store broke its contract: fewer outcomes than commands.
+    /// The store broke its contract: fewer outcomes than commands, or the outcome of another action.
     pub fn unanswered() -> Self {
         Self::new(Kind::Unanswered, "the store gave no answer to a command")
     }

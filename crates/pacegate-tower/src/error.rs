@@ -1,6 +1,6 @@
 //! What can be wrong with a layer when it is built, and with a request when it comes.
 
-use pacegate::identity::InvalidIdentity;
+use pacegate::Invalid;
 use thiserror::Error;
 
 /// A layer that cannot be what it is. It is found out when the layer is built, before the first request.
@@ -23,12 +23,12 @@ pub enum InvalidLayer {
         name: Box<str>,
     },
     /// The dimension is not a word in lower case.
-    #[error("dimension `{dimension}` {reason}")]
+    #[error("dimension `{dimension}` {}", reason.reason())]
     InvalidDimension {
         /// The dimension.
         dimension: Box<str>,
         /// What it must be.
-        reason: InvalidIdentity,
+        reason: Invalid,
     },
     /// Two resolvers count in the same dimension.
     #[error("two resolvers count in dimension `{dimension}`; name another one with `in_dimension`")]
@@ -44,7 +44,8 @@ pub enum InvalidLayer {
     },
     /// What requests without a key are counted as cannot be counted by.
     #[error(
-        "`{identifier}` for requests without a key cannot be counted in dimension `{dimension}`: it {reason}"
+        "`{identifier}` for requests without a key cannot be counted in dimension `{dimension}`: it {}",
+        reason.reason()
     )]
     InvalidIdentifier {
         /// The identifier.
@@ -52,7 +53,7 @@ pub enum InvalidLayer {
         /// The dimension of the resolver.
         dimension: Box<str>,
         /// What it must be.
-        reason: InvalidIdentity,
+        reason: Invalid,
     },
 }
 

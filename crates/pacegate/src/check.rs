@@ -312,10 +312,8 @@ impl<'a> Check<'a> {
             identity::check_unit(unit)
                 .map_err(|reason| CheckError::InvalidUnit { unit: (*unit).into(), reason })?;
         }
-        if let Some((_, key)) = &self.idempotency
-            && !is_idempotency_key(key)
-        {
-            return Err(CheckError::InvalidIdempotencyKey);
+        if let Some((_, key)) = &self.idempotency {
+            check_idempotency_key(key)?;
         }
         if self.is_canonical(ipv6_prefix)? {
             return Ok(Cow::Borrowed(self));
@@ -366,6 +364,7 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> [u8; 16] {
     fingerprint
 }
 
-pub(crate) fn is_idempotency_key(key: &str) -> bool {
-    identity::is_clean(key, IDEMPOTENCY_KEY_LENGTH_MAX)
+pub(crate) fn check_idempotency_key(key: &str) -> Result<(), CheckError> {
+    identity::check_text("idempotency_key", key, IDEMPOTENCY_KEY_LENGTH_MAX)
+        .map_err(CheckError::InvalidIdempotencyKey)
 }

@@ -10,8 +10,8 @@ mod tree;
 use pacegate_core::Limit;
 use pacegate_store::FailureMode;
 
-use crate::identity::{IDENTIFIER_REASON, check_name, is_identifier};
-use crate::rule::{InvalidRule, Mode};
+use crate::identity::{IDENTIFIER_REASON, Invalid, check_name, is_identifier};
+use crate::rule::Mode;
 
 /// A limit on the descriptors of a request: which ones, and how much.
 ///
@@ -207,15 +207,13 @@ impl DescriptorRule {
     /// Says which field cannot be what it is, if there is one.
     ///
     /// # Errors
-    /// [`InvalidRule`] with the name of the field.
-    pub fn validate(&self) -> Result<(), InvalidRule> {
-        let invalid = |field, reason: &'static str| Err(InvalidRule::new(field, reason));
+    /// [`Invalid`] with the name of the field.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let invalid = |field, reason: &'static str| Err(Invalid::new(field, reason));
         if !self.domain.as_deref().is_none_or(is_identifier) {
             return invalid("domain", IDENTIFIER_REASON);
         }
-        if let Some(Err(wrong)) = self.name.as_deref().map(check_name) {
-            return Err(InvalidRule::new("name", wrong));
-        }
+        self.name.as_deref().map(check_name).transpose()?;
         if self.name.as_ref().is_some_and(|name| self.replaces.contains(name)) {
             return invalid("replaces", "has the rule's own name");
         }

@@ -7,8 +7,7 @@ use pacegate_store::StoreError;
 use thiserror::Error;
 
 use crate::endpoint::InvalidEndpoint;
-use crate::identity::InvalidIdentity;
-use crate::rule::InvalidRule;
+use crate::identity::Invalid;
 
 /// No decision could be made. A denial is not among these.
 #[derive(Clone, Debug, Error)]
@@ -24,38 +23,38 @@ pub enum CheckError {
         dimension: Box<str>,
     },
     /// The dimension is not a word in lower case.
-    #[error("dimension {reason}")]
+    #[error("{reason}")]
     InvalidDimension {
         /// What was given.
         dimension: Box<str>,
         /// What it must be.
-        reason: InvalidIdentity,
+        reason: Invalid,
     },
     /// The identifier cannot be counted by.
-    #[error("identifier {reason}")]
+    #[error("{reason}")]
     InvalidIdentifier {
         /// The dimension it was given for.
         dimension: Box<str>,
         /// What it must be.
-        reason: InvalidIdentity,
+        reason: Invalid,
     },
     /// The tier cannot be one.
-    #[error("tier {0}")]
-    InvalidTier(InvalidIdentity),
+    #[error("{0}")]
+    InvalidTier(Invalid),
     /// A cost is given in something that cannot be a unit.
-    #[error("unit {reason}")]
+    #[error("{reason}")]
     InvalidUnit {
         /// What was given.
         unit: Box<str>,
         /// What it must be.
-        reason: InvalidIdentity,
+        reason: Invalid,
     },
     /// The endpoint cannot be matched.
-    #[error("endpoint {0}")]
+    #[error("endpoint: {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),
     /// The idempotency key is empty or too long.
-    #[error("idempotency key must be 1 to 255 bytes long and have no control characters")]
-    InvalidIdempotencyKey,
+    #[error("{0}")]
+    InvalidIdempotencyKey(Invalid),
     /// There is no plan of that name.
     #[error("there is no plan `{name}`")]
     UnknownPlan {
@@ -113,7 +112,7 @@ pub enum InvalidRules {
         /// The name.
         name: String,
         /// The field and what it must be.
-        invalid: InvalidRule,
+        invalid: Invalid,
     },
     /// IPv6 addresses cannot be counted by so many bits.
     #[error("ipv6_prefix must be between 1 and 128, not {bits}")]

@@ -9,7 +9,7 @@
 //! assert_eq!(identity::identifier("ip", "[2001:DB8::1]:443", identity::IPV6_PREFIX)?, "2001:db8::/64");
 //! assert_eq!(identity::identifier("ip", "::ffff:192.0.2.1", identity::IPV6_PREFIX)?, "192.0.2.1");
 //! assert_eq!(identity::identifier("user", "Alice", identity::IPV6_PREFIX)?, "Alice");
-//! # Ok::<(), identity::InvalidIdentity>(())
+//! # Ok::<(), identity::Invalid>(())
 //! ```
 
 use std::borrow::Cow;
@@ -50,39 +50,47 @@ const ADDRESS_REASON: &str = "must be an IP address like 192.0.2.1 or 2001:db8::
 const METHOD_REASON: &str = "must be a method like GET or POST";
 const NAME_REASON: &str = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
 
-/// What a dimension, identifier, method or name must be, without the name of the field.
+/// A value that a field cannot have.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct InvalidIdentity(Cow<'static, str>);
-
-impl InvalidIdentity {
-    /// The text itself.
-    pub fn reason(&self) -> &str {
-        &self.0
-    }
-
-    const fn new(reason: &'static str) -> Self {
-        Self(Cow::Borrowed(reason))
-    }
+#[error("{field}: {reason}")]
+pub struct Invalid {
+    field: &'static str,
+    reason: Cow<'static, str>,
 }
 
-impl From<InvalidIdentity> for Cow<'static, str> {
-    fn from(invalid: InvalidIdentity) -> Self {
-        invalid.0
+impl Invalid {
+    /// The field: `dimension`, `identifier`, `method`, `name`, `tier`, `unit` or one of a rule.
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+
+    /// What it must be, without the name of the field.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    pub(crate) fn new(field: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { field, reason: reason.into() }
+    }
+
+    /// The same under the name that the value has elsewhere.
+    #[must_use]
+    pub fn named(self, field: &'static str) -> Self {
+        Self { field, ..self }
     }
 }
 
 /// The dimension that `word` names: `USER`, `IP` and `API_KEY`, in any case, mean `user`, `ip` and `apikey`.
 ///
 /// # Errors
-/// [`InvalidIdentity`] for anything but a word in lower case; it names the right spelling if there is one.
+/// [`Invalid`] for anything but a word in lower case; it names the right spelling if there is one.
 #[inline]
-pub fn dimension(word: &str) -> Result<&str, InvalidIdentity> {
+pub fn dimension(word: &str) -> Result<&str, Invalid> {
     if is_dimension(word) && word != "api_key" { Ok(word) } else { other_spelling(word) }
 }
 
 #[cold]
-fn other_spelling(word: &str) -> Result<&str, InvalidIdentity> {
+fn other_spelling(word: &str) -> Result<&str, Invalid> {
     for (name, dimension) in [("user", USER), ("ip", IP), ("api_key", API_KEY)] {
         if word.eq_ignore_ascii_case(name) {
             return Ok(dimension);
@@ -90,9 +98,9 @@ fn other_spelling(word: &str) -> Result<&str, InvalidIdentity> {
     }
     let lower = word.to_ascii_lowercase();
     if is_dimension(&lower) {
-        return Err(InvalidIdentity(format!("must be in lower case: `{lower}`").into()));
+        return Err(Invalid::new("dimension", format!("must be in lower case: `{lower}`")));
     }
-    Err(InvalidIdentity::new(DIMENSION_REASON))
+    Err(Invalid::new("dimension", DIMENSION_REASON))
 }
 
 fn is_dimension(word: &str) -> bool {
@@ -104,13 +112,9 @@ fn is_dimension(word: &str) -> bool {
 /// IPv6 is IPv4, and a port is dropped. A network, as answers show it, may be given too. In other dimensions it is the text itself.
 ///
 /// # Errors
-/// [`InvalidIdentity`] for an identifier that cannot be counted by.
+/// [`Invalid`] for an identifier that cannot be counted by.
 #[inline]
-pub fn identifier<'a>(
-    dimension: &str,
-    text: &'a str,
-    ipv6_prefix: u8,
-) -> Result<Cow<'a, str>, InvalidIdentity> {
+pub fn identifier<'a>(dimension: &str, text: &'a str, ipv6_prefix: u8) -> Result<Cow<'a, str>, Invalid> {
     if dimension == IP {
         return counted_address(text, ipv6_prefix);
     }
@@ -120,18 +124,18 @@ pub fn identifier<'a>(
 /// Whether `text` can be counted by, in a dimension other than `ip`.
 ///
 /// # Errors
-/// [`InvalidIdentity`] if it cannot.
+/// [`Invalid`] if it cannot.
 #[inline]
-pub fn check_identifier(text: &str) -> Result<(), InvalidIdentity> {
-    if is_identifier(text) { Ok(()) } else { Err(InvalidIdentity::new(IDENTIFIER_REASON)) }
+pub fn check_identifier(text: &str) -> Result<(), Invalid> {
+    if is_identifier(text) { Ok(()) } else { Err(Invalid::new("identifier", IDENTIFIER_REASON)) }
 }
 
-fn counted_address(text: &str, ipv6_prefix: u8) -> Result<Cow<'_, str>, InvalidIdentity> {
+fn counted_address(text: &str, ipv6_prefix: u8) -> Result<Cow<'_, str>, Invalid> {
     // The standard library reads one spelling of an IPv4 address only: no leading zeros, no hexadecimal digits, four parts.
     if text.parse::<Ipv4Addr>().is_ok() {
         return Ok(Cow::Borrowed(text));
     }
-    let invalid = || InvalidIdentity::new(ADDRESS_REASON);
+    let invalid = || Invalid::new("identifier", ADDRESS_REASON);
     let (address, bits) = match text.split_once('/') {
         None => (parse_address(text).ok_or_else(invalid)?, ipv6_prefix),
         Some((address, bits)) => {
@@ -261,11 +265,11 @@ impl fmt::Debug for CountedAddress {
 /// The method that `text` names, in upper case.
 ///
 /// # Errors
-/// [`InvalidIdentity`] for anything but 1 to 32 letters.
-pub fn method(text: &str) -> Result<Cow<'_, str>, InvalidIdentity> {
+/// [`Invalid`] for anything but 1 to 32 letters.
+pub fn method(text: &str) -> Result<Cow<'_, str>, Invalid> {
     if !(1..=METHOD_LENGTH_MAX).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_alphabetic())
     {
-        return Err(InvalidIdentity::new(METHOD_REASON));
+        return Err(Invalid::new("method", METHOD_REASON));
     }
     let is_upper = text.bytes().all(|byte| byte.is_ascii_uppercase());
     Ok(if is_upper { Cow::Borrowed(text) } else { Cow::Owned(text.to_ascii_uppercase()) })
@@ -274,15 +278,18 @@ pub fn method(text: &str) -> Result<Cow<'_, str>, InvalidIdentity> {
 /// Whether `text` can name a rule or a plan: names stand in headers, metrics and logs.
 ///
 /// # Errors
-/// [`InvalidIdentity`] if it cannot.
-pub fn check_name(text: &str) -> Result<(), InvalidIdentity> {
+/// [`Invalid`] if it cannot.
+pub fn check_name(text: &str) -> Result<(), Invalid> {
     let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
     let valid = printable && (1..=NAME_LENGTH_MAX).contains(&text.len());
-    if valid { Ok(()) } else { Err(InvalidIdentity::new(NAME_REASON)) }
+    if valid { Ok(()) } else { Err(Invalid::new("name", NAME_REASON)) }
 }
 
 /// The unit of limits that name none.
 pub const REQUESTS: &str = "requests";
+
+/// The longest name of a store, in bytes.
+const STORE_LENGTH_MAX: usize = 64;
 
 /// The longest name of a unit, in bytes.
 pub const UNIT_LENGTH_MAX: usize = 32;
@@ -290,35 +297,46 @@ pub const UNIT_LENGTH_MAX: usize = 32;
 /// Whether `text` can name a unit: a word in lower case, because units stand in headers.
 ///
 /// # Errors
-/// [`InvalidIdentity`] if it cannot.
-pub fn check_unit(text: &str) -> Result<(), InvalidIdentity> {
+/// [`Invalid`] if it cannot.
+pub fn check_unit(text: &str) -> Result<(), Invalid> {
     let is_word =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
     let valid = (1..=UNIT_LENGTH_MAX).contains(&text.len())
         && text.bytes().all(is_word)
         && text.starts_with(|first: char| first.is_ascii_lowercase());
     let reason = "must be 1 to 32 lower-case letters, digits, `_` or `-`, and start with a letter";
-    if valid { Ok(()) } else { Err(InvalidIdentity::new(reason)) }
+    if valid { Ok(()) } else { Err(Invalid::new("unit", reason)) }
+}
+
+/// Whether `text` can name a store: a key of the configuration file.
+///
+/// # Errors
+/// [`Invalid`] if it cannot.
+pub fn check_store(text: &str) -> Result<(), Invalid> {
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let valid = (1..=STORE_LENGTH_MAX).contains(&text.len()) && text.bytes().all(is_usual);
+    let reason = "must be 1 to 64 letters, digits, `_`, `-` or `.`";
+    if valid { Ok(()) } else { Err(Invalid::new("store", reason)) }
 }
 
 /// Whether `text` can name a tier.
 ///
 /// # Errors
-/// [`InvalidIdentity`] if it cannot.
-pub fn check_tier(text: &str) -> Result<(), InvalidIdentity> {
-    check_text(text, NAME_LENGTH_MAX)
+/// [`Invalid`] if it cannot.
+pub fn check_tier(text: &str) -> Result<(), Invalid> {
+    check_text("tier", text, NAME_LENGTH_MAX)
 }
 
 /// Whether `text` has 1 to `length_max` bytes and no control characters.
 ///
 /// # Errors
-/// [`InvalidIdentity`] if it has not.
-pub fn check_text(text: &str, length_max: usize) -> Result<(), InvalidIdentity> {
+/// [`Invalid`] if it has not.
+pub fn check_text(field: &'static str, text: &str, length_max: usize) -> Result<(), Invalid> {
     if is_clean(text, length_max) {
         return Ok(());
     }
     let reason = format!("must be 1 to {length_max} bytes long without control characters");
-    Err(InvalidIdentity(reason.into()))
+    Err(Invalid::new(field, reason))
 }
 
 /// Whether `text` can be counted by.
@@ -397,7 +415,7 @@ mod tests {
             ("A b", Err(DIMENSION_REASON)),
             ("ü", Err(DIMENSION_REASON)),
         ] {
-            let found = dimension(given).map_err(|error| error.to_string());
+            let found = dimension(given).map_err(|error| error.reason().to_owned());
             assert_eq!(found, expected.map_err(str::to_owned), "{given:?}");
         }
         assert!(dimension(&"x".repeat(64)).is_ok() && dimension(&"x".repeat(65)).is_err());
@@ -497,7 +515,7 @@ mod tests {
         assert_eq!(method("get").unwrap(), "GET");
         assert!(matches!(method("PATCH"), Ok(Cow::Borrowed("PATCH"))));
         for wrong in ["", "GET ", "G3T", "é", &"X".repeat(33)] {
-            assert_eq!(method(wrong).unwrap_err().to_string(), METHOD_REASON, "{wrong:?}");
+            assert_eq!(method(wrong).unwrap_err().reason(), METHOD_REASON, "{wrong:?}");
         }
     }
 }

@@ -60,6 +60,7 @@ pub use effective::EffectiveLimit;
 pub use endpoint::{ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint, PathOptions};
 pub use error::{CheckError, InvalidRules};
 pub use explain::{Explained, Verdict};
+pub use identity::Invalid;
 pub use limiter::{Limiter, LimiterBuilder};
 pub use methods::Methods;
 pub use pattern::{InvalidPattern, Pattern};
@@ -67,8 +68,7 @@ pub use plan::Plan;
 pub use profile::{LimitOverride, Profile};
 pub use remote::{Remote, RemoteAnswers, RemoteFuture};
 pub use rule::{
-    DEFAULT_NAME, InvalidRule, LimitSource, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, PlanLimit, Rule,
-    Scope,
+    DEFAULT_NAME, LimitSource, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, PlanLimit, Rule, Scope,
 };
 pub use ruleset::RULES_MAX;
 pub use stores::Stores;

@@ -11,7 +11,7 @@ use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome,
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::check::{Check, fingerprint, is_idempotency_key};
+use crate::check::{Check, check_idempotency_key, fingerprint};
 use crate::decision::Decision;
 use crate::descriptor::DescriptorRule;
 use crate::endpoint::{Endpoint, PathOptions};
@@ -355,9 +355,7 @@ impl Limiter {
         key: &str,
         body: &[u8],
     ) -> Result<(), CheckError> {
-        if !is_idempotency_key(key) {
-            return Err(CheckError::InvalidIdempotencyKey);
-        }
+        check_idempotency_key(key)?;
         let idempotency =
             Some(Idempotency { caller, key, fingerprint: fingerprint(body), home: None, sender });
         let command = Command { action: Action::Take { idempotency }, charges: &[] };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::identity::{self, InvalidIdentity};
+use crate::identity::{self, Invalid};
 
 const GET: &str = "GET";
 const HEAD: &str = "HEAD";
@@ -15,7 +15,7 @@ const HEAD: &str = "HEAD";
 /// let writes = Methods::try_new(["post", "PUT"])?;
 /// assert!(writes.contain("PUT") && !writes.contain("GET"));
 /// assert!(Methods::default().contain("GET"));
-/// # Ok::<(), pacegate::identity::InvalidIdentity>(())
+/// # Ok::<(), pacegate::identity::Invalid>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Methods(
@@ -27,8 +27,8 @@ impl Methods {
     /// The methods of these names, in upper or lower case.
     ///
     /// # Errors
-    /// [`InvalidIdentity`] for a name that is not 1 to 32 letters.
-    pub fn try_new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidIdentity> {
+    /// [`Invalid`] for a name that is not 1 to 32 letters.
+    pub fn try_new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, Invalid> {
         let names: Result<Vec<Cow<'_, str>>, _> = names.into_iter().map(identity::method).collect();
         let mut names = names?;
         names.sort_unstable();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use pacegate_core::{Cost, Identity, Key};
 use pacegate_memory::MemoryStore;
-use pacegate_store::{Action, Charge, Command, Idempotency, Outcome};
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use smallvec::SmallVec;
 
 use crate::check::{Check, Costs};
@@ -113,7 +113,21 @@ pub(crate) fn charge<'a>(
 pub(crate) fn decided(outcome: Outcome) -> Result<pacegate_core::Decision, CheckError> {
     match outcome {
         Outcome::Decided(decision) => Ok(decision),
-        // Stores answer a take, a peek and a refund with a decision or with this.
-        _ => Err(CheckError::IdempotencyMismatch),
+        Outcome::Mismatch => Err(CheckError::IdempotencyMismatch),
+        _ => Err(StoreError::unanswered().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pacegate_core::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn an_outcome_of_another_action_is_the_stores_fault() {
+        let reset = Outcome::Reset { at: Timestamp::default() };
+        assert!(matches!(decided(reset), Err(CheckError::Store(_))));
+        assert!(matches!(decided(Outcome::Mismatch), Err(CheckError::IdempotencyMismatch)));
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use pacegate_core::{Cost, Counter, Fit, Limit, Origin, hexadecimal, named};
 use pacegate_store::FailureMode;
 use sha2::{Digest, Sha256};
-use thiserror::Error;
 
 use crate::check::Costs;
 use crate::endpoint::PathOptions;
-use crate::identity;
+use crate::identity::{self, Invalid};
 use crate::methods::Methods;
 use crate::pattern::Pattern;
 use crate::profile::LimitOverride;
@@ -113,16 +112,15 @@ impl Rule {
     /// unit. `ipv6_prefix` is how many bits of an IPv6 address count.
     ///
     /// # Errors
-    /// [`InvalidRule`] with the first field that cannot be what it is.
-    pub fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Self>, InvalidRule> {
-        let of = |field| move |invalid| InvalidRule::new(field, invalid);
-        identity::check_name(&self.name).map_err(of("name"))?;
-        let dimension = identity::dimension(&self.dimension).map_err(of("dimension"))?;
+    /// [`Invalid`] with the first field that cannot be what it is.
+    pub fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Self>, Invalid> {
+        identity::check_name(&self.name)?;
+        let dimension = identity::dimension(&self.dimension)?;
         let identifier = self.identifier.as_deref();
         let identifier = identifier.map(|text| identity::identifier(dimension, text, ipv6_prefix));
-        let identifier = identifier.transpose().map_err(of("identifier"))?;
-        self.tier.as_deref().map(identity::check_tier).transpose().map_err(of("tier"))?;
-        self.unit.as_deref().map(identity::check_unit).transpose().map_err(of("unit"))?;
+        let identifier = identifier.transpose()?;
+        self.tier.as_deref().map(identity::check_tier).transpose()?;
+        self.unit.as_deref().map(identity::check_unit).transpose()?;
         let counts_requests = self.unit.as_deref() == Some(identity::REQUESTS);
         let is_own = dimension == self.dimension
             && identifier.as_deref() == self.identifier.as_deref()
@@ -141,8 +139,8 @@ impl Rule {
     /// As [`canonical`](Self::canonical), with the endpoint in the spelling that `paths` compares.
     ///
     /// # Errors
-    /// [`InvalidRule`] with the first field that cannot be what it is.
-    pub fn compared(&self, ipv6_prefix: u8, paths: PathOptions) -> Result<Cow<'_, Self>, InvalidRule> {
+    /// [`Invalid`] with the first field that cannot be what it is.
+    pub fn compared(&self, ipv6_prefix: u8, paths: PathOptions) -> Result<Cow<'_, Self>, Invalid> {
         let mut rule = self.canonical(ipv6_prefix)?;
         if let Cow::Owned(endpoint) = self.endpoint.compared_by(paths) {
             rule.to_mut().endpoint = endpoint;
@@ -174,23 +172,6 @@ impl Rule {
             hasher.update(part.unwrap_or_default());
         }
         hexadecimal(&hasher.finalize())
-    }
-}
-
-/// A rule with a field that cannot be what it is.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{field} {reason}")]
-#[non_exhaustive]
-pub struct InvalidRule {
-    /// The field.
-    pub field: &'static str,
-    /// What it must be.
-    pub reason: Cow<'static, str>,
-}
-
-impl InvalidRule {
-    pub(crate) fn new(field: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { field, reason: reason.into() }
     }
 }
 
@@ -358,25 +339,31 @@ impl NamedLimit {
     }
 
     /// The same limit of a rule with other numbers: the counter stays unless the window is another one.
-    pub(crate) fn with_numbers(&self, numbers: &LimitOverride, why: LimitSource) -> Option<Self> {
+    /// `pattern` is the rule's; the default limit has none.
+    pub(crate) fn with_numbers(
+        &self,
+        numbers: &LimitOverride,
+        why: LimitSource,
+        pattern: Option<&Pattern>,
+    ) -> Option<Self> {
         let limit = numbers.apply_to(&self.limit).ok()?;
         let counter = if limit.window() == self.limit.window() {
             self.counter.clone()
         } else {
-            self.counter_of(&limit)
+            self.counter_of(&limit, pattern)
         };
         Some(Self { limit, why, counter, ..self.clone() })
     }
 
-    /// The same limit with the counter that it has where its numbers have a window of their own.
+    /// The default limit with the counter that it has where its numbers have a window of their own.
     pub(crate) fn with_window_of_its_own(&self) -> Self {
-        Self { counter: self.counter_of(&self.limit), ..self.clone() }
+        Self { counter: self.counter_of(&self.limit, None), ..self.clone() }
     }
 
-    fn counter_of(&self, limit: &Limit) -> Counter {
+    fn counter_of(&self, limit: &Limit, pattern: Option<&Pattern>) -> Counter {
         let scope = if self.is_per_endpoint() { Scope::Endpoint } else { Scope::Pattern };
-        let pattern = self.counter.scope().trim_start_matches(|character| character != '/');
-        let counter = rule_counter(&self.name, self.dimension(), scope, pattern, limit);
+        let pattern = pattern.map(Pattern::canonical).unwrap_or_default();
+        let counter = rule_counter(&self.name, self.dimension(), scope, &pattern, limit);
         counter.with_origin(self.counter.origin())
     }
 
@@ -496,8 +483,28 @@ impl From<Limit> for PlanLimit {
 }
 
 impl PlanLimit {
+    /// Checks the limits of a plan of a file or a catalog: 1 to [`PLAN_LIMITS_MAX`], each of its own unit,
+    /// algorithm or window.
+    ///
+    /// # Errors
+    /// [`Invalid`] with the field `limits`.
+    pub fn check_all(limits: &[Self]) -> Result<(), Invalid> {
+        let invalid = |reason| Err(Invalid::new("limits", reason));
+        if !(1..=PLAN_LIMITS_MAX).contains(&limits.len()) {
+            return invalid(format!("must be 1 to {PLAN_LIMITS_MAX} limits, not {}", limits.len()));
+        }
+        let unit = limits.iter().filter_map(|limit| limit.unit.as_deref()).try_for_each(identity::check_unit);
+        if let Err(wrong) = unit {
+            return invalid(wrong.to_string());
+        }
+        match Self::duplicate(limits) {
+            None => Ok(()),
+            Some(limit) => invalid(format!("has two {} limits over {:?}", limit.algorithm(), limit.window())),
+        }
+    }
+
     /// The numbers of a limit that would share its counter with an earlier one of the same plan.
-    pub fn duplicate(limits: &[PlanLimit]) -> Option<&Limit> {
+    pub(crate) fn duplicate(limits: &[PlanLimit]) -> Option<&Limit> {
         let same = |a: &PlanLimit, b: &PlanLimit| a.distinction() == b.distinction();
         limits
             .iter()

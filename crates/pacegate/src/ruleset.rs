@@ -111,12 +111,18 @@ impl CompiledRule {
 
     /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
     pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
-        limit_for(&self.limit, profile, self.identifier.is_none())
+        limit_for(&self.limit, profile, self.identifier.is_none(), Some(&self.endpoint))
     }
 }
 
 /// A limit as it holds for a user with `profile`: with the numbers of an override, or else, if they `can_be_custom`, of the user's own.
-fn limit_for(limit: &Arc<NamedLimit>, profile: Option<&Profile>, can_be_custom: bool) -> Arc<NamedLimit> {
+/// `pattern` is that of the limit's rule.
+fn limit_for(
+    limit: &Arc<NamedLimit>,
+    profile: Option<&Profile>,
+    can_be_custom: bool,
+    pattern: Option<&Pattern>,
+) -> Arc<NamedLimit> {
     // Most users have neither, which is the cheaper thing to find out.
     let has_numbers = |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
     let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == identity::USER) else {
@@ -124,7 +130,7 @@ fn limit_for(limit: &Arc<NamedLimit>, profile: Option<&Profile>, can_be_custom: 
     };
     let replaced = |numbers: &[(String, LimitOverride)], why| {
         // LimitOverride that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
-        find(numbers, &limit.name).and_then(|numbers| limit.with_numbers(numbers, why))
+        find(numbers, &limit.name).and_then(|numbers| limit.with_numbers(numbers, why, pattern))
     };
     let custom = || if can_be_custom { replaced(&profile.custom_limits, LimitSource::Custom) } else { None };
     let replaced = replaced(&profile.overrides, LimitSource::Override).or_else(custom);
@@ -398,7 +404,7 @@ impl RuleSet {
                 &made
             }
         };
-        Some(limit_for(known, profile, true))
+        Some(limit_for(known, profile, true, None))
     }
 
     /// Whether a rule is about identities in `dimension`.

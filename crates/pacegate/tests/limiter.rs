@@ -272,15 +272,15 @@ fn bad_checks_are_refused_and_charge_nothing() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(5, 60)]));
     let long = "x".repeat(1_025);
     let rows: Vec<(Check<'_>, &str)> = vec![
-        (Check::key("").plan("p"), "identifier must be"),
-        (Check::key("a\0").plan("p"), "identifier must be"),
-        (Check::key(&long).plan("p"), "identifier must be"),
-        (Check::new("no spaces", "a").plan("p"), "dimension must be"),
+        (Check::key("").plan("p"), "identifier: must be"),
+        (Check::key("a\0").plan("p"), "identifier: must be"),
+        (Check::key(&long).plan("p"), "identifier: must be"),
+        (Check::new("no spaces", "a").plan("p"), "dimension: must be"),
         (Check::new("user", "a").and("user", "b").plan("p"), "given twice"),
         (Check::key("k").plan("nope"), "no plan `nope`"),
         (Check::key("k").plan("p").plan("p"), "named twice"),
-        (Check::key("k").plan("p").endpoint(""), "endpoint must not be empty"),
-        (Check::key("k").plan("p").idempotency("c", ""), "idempotency key"),
+        (Check::key("k").plan("p").endpoint(""), "endpoint: must not be empty"),
+        (Check::key("k").plan("p").idempotency("c", ""), "idempotency_key: must be"),
     ];
     for (check, message) in rows {
         let error = limiter.check_now(&check).unwrap_err().to_string();

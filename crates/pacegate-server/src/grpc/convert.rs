@@ -77,9 +77,7 @@ fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, Ap
     }
     if request.cost > 0 {
         let cost = Cost::try_new(request.cost.into());
-        check = check.cost(
-            cost.map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?,
-        );
+        check = check.cost(cost.map_err(|error| ApiError::input("cost", error.reason()))?);
     }
     if request.costs.len() > LIST_MAX {
         return Err(ApiError::input("costs", format!("must have at most {LIST_MAX} entries")));
@@ -89,10 +87,8 @@ fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, Ap
         if unit == identity::REQUESTS && request.cost > 0 {
             return Err(ApiError::input("costs", "the cost in `requests` is given twice"));
         }
-        let cost = Cost::try_new((*cost).into()).map_err(|error| {
-            let reason = error.to_string();
-            ApiError::input(&format!("costs.{unit}"), reason.trim_start_matches("cost "))
-        })?;
+        let cost = Cost::try_new((*cost).into())
+            .map_err(|error| ApiError::input(&format!("costs.{unit}"), error.reason()))?;
         check = check.cost_in(unit, cost);
     }
     if request.plans.len() > LIST_MAX {
@@ -187,16 +183,17 @@ fn within(place: usize, error: ApiError) -> ApiError {
 
 /// Names the field of `request` that its check was refused for.
 fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
-    let (field, of) = match &error {
-        CheckError::InvalidIdentifier { dimension, .. } => ("identifier", Some(dimension)),
-        CheckError::InvalidDimension { dimension, .. } => ("custom_dimension", Some(dimension)),
-        CheckError::NoIdentity => ("identifier", None),
-        CheckError::DuplicateDimension { .. } => ("also", None),
+    let (wrong, of) = match &error {
+        CheckError::InvalidIdentifier { dimension, reason } => {
+            (ApiError::input("identifier", reason.reason()), Some(dimension))
+        }
+        CheckError::InvalidDimension { dimension, reason } => {
+            (ApiError::input("custom_dimension", reason.reason()), Some(dimension))
+        }
+        CheckError::NoIdentity => (ApiError::input("identifier", error.to_string()), None),
+        CheckError::DuplicateDimension { .. } => (ApiError::input("also", error.to_string()), None),
         _ => return error.into(),
     };
-    let message = error.to_string();
-    let reason = message.trim_start_matches("identifier ").trim_start_matches("dimension ");
-    let wrong = ApiError::input(field, reason);
     let is_of = |dimension: i32, custom: &str| {
         let spelled = |word| identity::dimension(word).unwrap_or(word);
         of.is_some_and(|of| self::dimension(dimension, custom).is_ok_and(|word| *spelled(word) == **of))

@@ -286,9 +286,7 @@ impl From<CatalogError> for ApiError {
         }
         if error.is_invalid() {
             return match error.field() {
-                Some(field) => {
-                    Self::input(field, message.trim_start_matches(field).trim_start_matches([':', ' ']))
-                }
+                Some(field) => Self::input(field, error.reason()),
                 None => Self::new(Code::InvalidInput, message),
             };
         }

@@ -211,8 +211,7 @@ impl Question for CheckRequest<'_> {
         shared.limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
         check.method = self.method.as_deref();
         if let Some(cost) = self.cost {
-            let cost = Cost::try_new(cost)
-                .map_err(|error| ApiError::input("cost", error.to_string().trim_start_matches("cost ")))?;
+            let cost = Cost::try_new(cost).map_err(|error| ApiError::input("cost", error.reason()))?;
             check = check.cost(cost);
         }
         if let Some(Entries(costs)) = &self.costs {
@@ -226,10 +225,8 @@ impl Question for CheckRequest<'_> {
                     return Err(ApiError::input("costs", format!("the cost in `{unit}` is given twice")));
                 }
                 identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
-                let cost = Cost::try_new(*cost).map_err(|error| {
-                    let reason = error.to_string();
-                    ApiError::input(&format!("costs.{}", &**unit), reason.trim_start_matches("cost "))
-                })?;
+                let cost = Cost::try_new(*cost)
+                    .map_err(|error| ApiError::input(&format!("costs.{}", &**unit), error.reason()))?;
                 check = check.cost_in(unit, cost);
             }
         }

@@ -81,7 +81,8 @@ impl std::str::FromStr for FieldMap {
                 return Err(format!("`{pair}` does not say which part of a request `{field}` is"));
             }
             let part = identity::dimension(part).map_err(|invalid| {
-                format!("`{part}` is neither a part of a request nor a dimension, which {invalid}")
+                let reason = invalid.reason();
+                format!("`{part}` is neither a part of a request nor a dimension, which {reason}")
             })?;
             if pairs.iter().any(|(other, _)| other == part) {
                 return Err(format!("`{part}` is there twice"));
@@ -177,7 +178,7 @@ impl Mapping {
         for (part, _) in &map.0 {
             let Some(unit) = part.strip_prefix(COST_OF) else { continue };
             identity::check_unit(unit)
-                .map_err(|invalid| SimulateError::misused(format!("--map {part}: the unit {invalid}")))?;
+                .map_err(|invalid| SimulateError::misused(format!("--map {part}: {invalid}")))?;
             costs.extend(slot(part)?.map(|slot| (unit.to_owned(), slot)));
         }
         let request = match (endpoint, method) {

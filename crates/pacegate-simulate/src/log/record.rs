@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use compact_str::CompactString;
-use pacegate::identity::{self, InvalidIdentity};
+use pacegate::identity::{self, Invalid};
 use pacegate::{Cost, PathOptions};
 use smallvec::SmallVec;
 
@@ -94,7 +94,7 @@ impl Mapping {
                 })?
             } else {
                 identity::check_identifier(identifier)
-                    .map_err(|invalid| format!("the {dimension} {invalid}"))?;
+                    .map_err(|invalid| format!("the {dimension} {}", invalid.reason()))?;
                 Cow::Borrowed(identifier)
             };
             identities.push((place as u8, CompactString::new(identifier)));
@@ -183,7 +183,7 @@ fn path_of(target: &str) -> &str {
 
 /// An address in its one spelling, with all of its bits: each set of rules has an IPv6 prefix of its own. Of a list of addresses, as in
 /// `X-Forwarded-For`, it is the last one, which the nearest proxy added.
-fn address(text: &str) -> Result<Cow<'_, str>, InvalidIdentity> {
+fn address(text: &str) -> Result<Cow<'_, str>, Invalid> {
     identity::identifier(identity::IP, text.rsplit(',').next().unwrap_or(text).trim(), 128)
 }
 

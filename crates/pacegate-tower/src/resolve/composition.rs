@@ -71,9 +71,9 @@ impl Resolve for Composition {
         let mut key = CompactString::const_new("");
         for part in &self.parts {
             let identity = part.resolve(request)?;
-            let invalid = |reason: identity::InvalidIdentity| Unresolved::Invalid {
+            let invalid = |invalid: identity::Invalid| Unresolved::Invalid {
                 field: identity.dimension().to_owned(),
-                reason: reason.to_string(),
+                reason: invalid.reason().to_owned(),
             };
             let dimension = identity::dimension(identity.dimension()).map_err(invalid)?;
             let identifier = identity::identifier(dimension, identity.identifier(), request.ipv6_prefix);

@@ -1,7 +1,7 @@
 //! The value of a header, or the hash of one that is secret.
 
 use http::header::HeaderName;
-use pacegate::identity::{API_KEY, check_identifier};
+use pacegate::identity::{API_KEY, check_identifier, check_text};
 
 use super::{Identifier, Identity, RequestHead, Resolve, spelled};
 use crate::error::{InvalidLayer, Unresolved};
@@ -72,13 +72,10 @@ impl Resolve for Header {
             return Err(missing());
         }
         if !self.secret {
-            check_identifier(text).map_err(|reason| invalid(reason.to_string()))?;
+            check_identifier(text).map_err(|wrong| invalid(wrong.reason().to_owned()))?;
             return Ok(Identity::new(&self.dimension, text));
         }
-        if text.len() > SECRET_LENGTH_MAX || text.chars().any(char::is_control) {
-            let reason = format!("must be 1 to {SECRET_LENGTH_MAX} bytes long without control characters");
-            return Err(invalid(reason));
-        }
+        check_text("secret", text, SECRET_LENGTH_MAX).map_err(|wrong| invalid(wrong.reason().to_owned()))?;
         Ok(Identity::new(&self.dimension, Identifier::of_secret(text.as_bytes())))
     }
 

@@ -72,8 +72,8 @@ impl DescriptorSet {
         for (place, rule) in rules.iter().enumerate() {
             rule.validate().map_err(|error| InvalidRules::InvalidDescriptor {
                 place,
-                field: error.field,
-                reason: error.reason.into_owned(),
+                field: error.field(),
+                reason: error.reason().to_owned(),
             })?;
         }
         if let Some(found) = DescriptorRule::contradictions(rules).into_iter().next() {

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
 use pacegate::Timestamp;
-use pacegate::identity::{self, InvalidIdentity};
+use pacegate::identity::{self, Invalid};
 use pacegate_catalog::{DecisionFilter, DecisionRecord, Period, UsageFilter, UsageRecord};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -177,7 +177,7 @@ pub(crate) async fn usage(
     // Minutes for what is recent; what is longer ago is added up from hours.
     let recent = now().saturating_since(since) <= Duration::from_secs(6 * 3_600);
     let period = if recent { Period::Minute } else { Period::Hour };
-    let invalid = |field| move |invalid: InvalidIdentity| ApiError::input(field, invalid.reason());
+    let invalid = |field| move |invalid: Invalid| ApiError::input(field, invalid.reason());
     let (dimension, identifier) = (page.text("dimension"), page.text("identifier"));
     let dimension =
         dimension.as_deref().map(identity::dimension).transpose().map_err(invalid("dimension"))?;

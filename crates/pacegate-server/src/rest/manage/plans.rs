@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::{Request, StatusCode};
-use pacegate::{PLAN_LIMITS_MAX, PlanLimit, identity};
+use pacegate::{PlanLimit, identity};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
@@ -205,9 +205,6 @@ pub(crate) async fn put(
     let (managed, body) = Managed::with_json(&shared, request).await?;
     let name = path_part(path)?;
     let request: PlanRequest = read_object(&body, &FIELDS)?;
-    if !(1..=PLAN_LIMITS_MAX).contains(&request.limits.len()) {
-        return Err(ApiError::input("limits", format!("must be 1 to {PLAN_LIMITS_MAX} limits")));
-    }
     let limits = request.limits.iter().enumerate().map(|(place, value)| {
         read_plan_limit(value).map_err(|error| {
             let (field, reason) = error.details.unwrap_or_default();
@@ -216,9 +213,7 @@ pub(crate) async fn put(
     });
     let limits = limits.collect::<Result<Vec<PlanLimit>, ApiError>>()?;
     not_of_file(&managed.live.sources(), &name)?;
-    if let Err(error) = pacegate::Limiter::builder().plan(&name, limits.iter().cloned()).build() {
-        return Err(ApiError::input("limits", error.to_string()));
-    }
+    PlanLimit::check_all(&limits).map_err(|invalid| ApiError::input("limits", invalid.reason()))?;
     unchanged("name", request.name.as_deref(), &name)?;
     let before = managed.live.catalog.plan(&name).await?;
     if before.is_some() {
@@ -272,9 +267,8 @@ fn read_plan_limit(value: &serde_json::Value) -> Result<PlanLimit, ApiError> {
     let algorithm = parse_strategy("algorithm", &algorithm)?;
     let limit =
         read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)?;
-    if let Some(Err(invalid)) = request.unit.as_deref().map(identity::check_unit) {
-        return Err(ApiError::input("unit", invalid.reason()));
-    }
+    let unit = request.unit.as_deref().map(identity::check_unit).transpose();
+    unit.map_err(|invalid| ApiError::input("unit", invalid.reason()))?;
     Ok(PlanLimit { limit, unit: request.unit, cost: read_cost(request.cost)? })
 }
 

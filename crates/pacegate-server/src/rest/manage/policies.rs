@@ -159,9 +159,7 @@ fn limit(algorithm: Algorithm, capacity: u64, detail: &PolicyDetail) -> Result<L
             ("window", _) => "windowSeconds",
             _ => "capacity",
         };
-        let reason = error.to_string();
-        let reason = reason.trim_start_matches(error.field()).trim_start();
-        ApiError::field(Code::InvalidLimit, field, reason)
+        ApiError::field(Code::InvalidLimit, field, error.reason())
     };
     if is_bucket {
         let limit = Limit::try_new(algorithm, detail.refill_rate, Duration::from_secs(1)).map_err(explain)?;

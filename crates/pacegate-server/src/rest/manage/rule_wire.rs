@@ -156,7 +156,7 @@ impl RuleRequest {
             on_store_error: named("on_store_error", self.on_store_error.as_deref())?,
         };
         let rule = rule.canonical(limiter.ipv6_prefix());
-        let rule = rule.map_err(|invalid| ApiError::input(invalid.field, invalid.reason))?.into_owned();
+        let rule = rule.map_err(|invalid| ApiError::input(invalid.field(), invalid.reason()))?.into_owned();
         if let Some(store) = rule.store.as_deref().filter(|store| !limiter.stores().has(store)) {
             let store: String = store.chars().take(64).collect();
             return Err(ApiError::input("store", format!("there is no store `{store}`")));
@@ -177,8 +177,7 @@ fn read_methods(method: Option<&str>, methods: Option<&[String]>) -> Result<Meth
 
 /// A cost of a rule's or plan's own.
 pub(super) fn read_cost(cost: Option<u64>) -> Result<Option<Cost>, ApiError> {
-    let invalid = |_| ApiError::input("cost", format!("must be between 1 and {}", Cost::MAX.get()));
-    cost.map(Cost::try_new).transpose().map_err(invalid)
+    cost.map(Cost::try_new).transpose().map_err(|invalid| ApiError::input("cost", invalid.reason()))
 }
 
 /// The numbers of a limit, each under the name it has in requests.
