@@ -250,10 +250,10 @@ impl RuleSet {
         check: &'a Check<'_>,
         endpoint: Option<&Endpoint<'_>>,
     ) -> Result<Applied<'a>, CheckError> {
-        let (mut unlimited, costs) = (false, check.all_costs());
-        let mut applied = match endpoint {
-            Some(_) => self.resolve_rules(check, endpoint, &mut unlimited),
-            None => Applied::new(),
+        let costs = check.all_costs();
+        let (mut applied, unlimited) = match endpoint {
+            Some(_) => self.resolve_rules(check, endpoint),
+            None => (Applied::new(), false),
         };
         for (place, name) in check.plans.iter().enumerate() {
             let plan = self.plan(name)?;
@@ -286,22 +286,21 @@ impl RuleSet {
         &self,
         check: &'a Check<'_>,
         endpoint: Option<&Endpoint<'_>>,
-        unlimited: &mut bool,
-    ) -> Applied<'a> {
-        let (mut applied, costs) = (Applied::new(), check.all_costs());
+    ) -> (Applied<'a>, bool) {
+        let (mut applied, mut unlimited, costs) = (Applied::new(), false, check.all_costs());
         for (dimension, identifier) in check.pairs() {
             for rule in self.chosen(check, dimension, identifier, endpoint) {
                 if rule.limit.cost_of(&costs).is_none() {
                     continue;
                 }
                 if rule.unlimited {
-                    *unlimited = true;
+                    unlimited = true;
                 } else if !rule.is_among(&applied, identifier) {
                     applied.push((rule.limit_for(check.profile), identifier));
                 }
             }
         }
-        applied
+        (applied, unlimited)
     }
 
     /// The rules that apply to one identity of a check: of each name the most specific.

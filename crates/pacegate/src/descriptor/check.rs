@@ -325,8 +325,8 @@ impl Found {
         }
         let mut check = Check::of(identities).profile(descriptor.profile);
         check.method = method.filter(|method| !method.is_empty());
-        let mut unlimited = false;
-        for (limit, identifier) in rules.resolve_rules(&check, endpoint.as_ref(), &mut unlimited) {
+        let (applied, unlimited) = rules.resolve_rules(&check, endpoint.as_ref());
+        for (limit, identifier) in applied {
             self.matched = true;
             let endpoint = endpoint.as_ref().map_or("/", Endpoint::counted);
             let hits = match (descriptor.hits, limit.cost) {
