@@ -7,7 +7,6 @@ use pacegate_core::Named;
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 
-use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::json::{self, unreadable, whole_micros};
 use crate::record::{PolicyDetail, StoredRule};
@@ -65,18 +64,6 @@ struct Policy {
     window_seconds: u64,
 }
 
-/// The same for rules that are the same variant of the same name: of those there is one.
-pub(crate) fn variant_key(rule: &Rule) -> String {
-    Fields::plain()
-        .text(&rule.name)
-        .text(&rule.dimension)
-        .optional(rule.identifier.as_deref())
-        .optional(rule.tier.as_deref())
-        .text(&rule.endpoint.canonical())
-        .optional(rule.methods.as_text())
-        .hexadecimal()
-}
-
 /// The rule for the column `definition_json`.
 pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String, CatalogError> {
     let mut methods: Vec<String> = rule.methods.iter().map(str::to_owned).collect();
@@ -121,7 +108,7 @@ fn stored(number: i64, rule_id: &str, text: &str) -> Result<StoredRule, CatalogE
     let time = |text: &str| text.parse().map(Timestamp::from_micros).map_err(unreadable);
     let (rule, policy) = defined(definition)?;
     // Two rules of one variant would make the whole set invalid, not only themselves.
-    if variant_key(&rule) != key {
+    if rule.variant_key() != key {
         return Err(unreadable("it is not the variant that it was made as"));
     }
     Ok(StoredRule {

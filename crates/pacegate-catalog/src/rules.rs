@@ -102,7 +102,7 @@ impl Catalog {
     /// As [`rule`](Self::rule).
     pub async fn rule_of_variant(&self, rule: &Rule) -> Result<Option<StoredRule>, CatalogError> {
         let sql = format!("{} WHERE variant_key = ?", rule_row::SELECT);
-        let row = self.row(self.statement(&sql).bind(rule_row::variant_key(rule))).await?;
+        let row = self.row(self.statement(&sql).bind(rule.variant_key())).await?;
         row.as_ref().map(rule_row::read).transpose()
     }
 
@@ -239,7 +239,7 @@ impl Lookup {
     fn of(which: RuleRef<'_>) -> Self {
         match which {
             RuleRef::Id(rule_id) => Self { column: "rule_id", value: rule_id.to_owned() },
-            RuleRef::Variant(rule) => Self { column: "variant_key", value: rule_row::variant_key(rule) },
+            RuleRef::Variant(rule) => Self { column: "variant_key", value: rule.variant_key() },
         }
     }
 }
@@ -272,7 +272,7 @@ async fn refuse_variant(
     rule_id: Option<&str>,
 ) -> Result<(), CatalogError> {
     let statement = change.statement("SELECT rule_id FROM pacegate_rules WHERE variant_key = ?");
-    let row = statement.bind(rule_row::variant_key(rule)).row(change.connection).await?;
+    let row = statement.bind(rule.variant_key()).row(change.connection).await?;
     match row.map(|row| column::<String>(&row, 0)).transpose()? {
         Some(existing) if Some(existing.as_str()) != rule_id => {
             let message = format!(
@@ -344,7 +344,7 @@ async fn replace(
 /// The columns that can change.
 fn bind<'q>(statement: Statement<'q>, rule: &StoredRule) -> Result<Statement<'q>, CatalogError> {
     let definition = rule_row::write(&rule.rule, rule.policy)?;
-    let statement = statement.bind(rule_row::variant_key(&rule.rule)).bind(definition);
+    let statement = statement.bind(rule.rule.variant_key()).bind(definition);
     Ok(statement.bind(rule.version).time(rule.updated_at))
 }
 

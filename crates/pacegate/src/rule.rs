@@ -154,7 +154,8 @@ impl Rule {
         (who, self.endpoint.canonical(), &self.methods)
     }
 
-    /// A hash that stays the same as long as the variant does, in hexadecimal digits.
+    /// A hash that stays the same as long as the variant does, in hexadecimal digits. The catalog finds its
+    /// rows by it, so what is hashed never changes.
     pub fn variant_key(&self) -> String {
         let pattern = self.endpoint.canonical();
         let parts = [
@@ -168,8 +169,11 @@ impl Rule {
         let mut hasher = Sha256::new();
         for part in parts {
             // What is missing differs from what is empty.
-            hasher.update(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
-            hasher.update(part.unwrap_or_default());
+            hasher.update([u8::from(part.is_some())]);
+            if let Some(part) = part {
+                hasher.update((part.len() as u64).to_be_bytes());
+                hasher.update(part);
+            }
         }
         hexadecimal(&hasher.finalize())
     }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Check, CheckError, Descriptor, InvalidRules, Limit, Limiter, Profile, Rule, Verdict};
+use pacegate::{
+    Check, CheckError, Descriptor, InvalidRules, Limit, Limiter, Methods, Pattern, Profile, Rule, Verdict,
+};
 use pacegate_config::Config;
 
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> Limiter {
@@ -205,4 +207,21 @@ fn bounds_are_the_same_wherever_a_text_comes_from() {
     };
     assert!(limits(16).is_ok());
     assert!(limits(17).unwrap_err().to_string().contains("plans.p: must be 1 to 16 limits, not 17"));
+}
+
+#[test]
+fn variant_key_is_the_one_that_catalogs_have_stored() {
+    let everyone = Rule::new("per-user", "user", per_minute(1));
+    let one = Rule {
+        identifier: Some("u1".into()),
+        tier: Some("premium".into()),
+        endpoint: Pattern::parse("/api/v1/orders/{id}/items").unwrap(),
+        methods: Methods::try_new(["post"]).unwrap(),
+        ..everyone.clone()
+    };
+    let keys = [
+        "9299e0c03f37e550ca6257ede3b04252fdc1f38d8641621e9b21bfe5d98db42c",
+        "dc0641ca3bc95e83a6d7e5ac0bcf4644c8d8be5bdd9be5554bd8835a60f87acc",
+    ];
+    assert_eq!([everyone, one].map(|rule| rule.variant_key()), keys);
 }
