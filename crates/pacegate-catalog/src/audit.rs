@@ -1,6 +1,7 @@
 //! The audit trail: who changed what, before and after, each record chained to the one before under the audit key.
 
 use pacegate::Timestamp;
+use pacegate_core::named;
 use serde_json::Value;
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
@@ -32,9 +33,49 @@ pub(crate) struct Trail {
     pub(crate) mac: String,
 }
 
+/// What a change can do. The part before the dot is the kind of rows that it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    RuleCreate,
+    RuleUpdate,
+    RuleDelete,
+    PlanPut,
+    PlanDelete,
+    UserPut,
+    UserDelete,
+    UserImport,
+    KeyCreate,
+    KeyRevoke,
+    OverrideCreate,
+    OverrideDelete,
+    CountersReset,
+    AuditSeal,
+    AuditKey,
+    AuditBroken,
+}
+
+named!(Action {
+    RuleCreate => "rule.create",
+    RuleUpdate => "rule.update",
+    RuleDelete => "rule.delete",
+    PlanPut => "plan.put",
+    PlanDelete => "plan.delete",
+    UserPut => "user.put",
+    UserDelete => "user.delete",
+    UserImport => "user.import",
+    KeyCreate => "key.create",
+    KeyRevoke => "key.revoke",
+    OverrideCreate => "override.create",
+    OverrideDelete => "override.delete",
+    CountersReset => "counters.reset",
+    AuditSeal => "audit.seal",
+    AuditKey => "audit.key",
+    AuditBroken => "audit.broken",
+});
+
 /// What a change did.
 pub(crate) struct Entry<'e> {
-    pub(crate) action: &'static str,
+    pub(crate) action: Action,
     pub(crate) subject: &'e str,
     pub(crate) user_id: Option<&'e str>,
     pub(crate) before: Option<Value>,
@@ -93,7 +134,7 @@ impl Trail {
             sequence: self.head.sequence + 1,
             at: now,
             actor: actor.clone(),
-            action: entry.action.to_owned(),
+            action: entry.action.name().to_owned(),
             subject: entry.subject.to_owned(),
             user_id: entry.user_id.map(str::to_owned),
             before: entry.before.map(|value| value.to_string()),

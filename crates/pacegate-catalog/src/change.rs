@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use serde_json::json;
 
-use crate::audit::{Entry, Trail};
+use crate::audit::{Action, Entry, Trail};
 use crate::audit_key::{AuditKey, AuditKeySource};
 use crate::catalog::Catalog;
 use crate::database::Kind;
@@ -81,7 +81,8 @@ impl Change<'_> {
         self.trail.rows = seal::seal_all(self.connection, self.kind, &key).await?;
         self.trail.removed = self.trail.head.clone();
         let after = Some(json!({ "key_id": &*key.id, "rows": self.trail.rows.iter().sum::<i64>() }));
-        let entry = Entry { action: "audit.seal", subject: "catalog", user_id: None, before: None, after };
+        let entry =
+            Entry { action: Action::AuditSeal, subject: "catalog", user_id: None, before: None, after };
         self.append(&key, entry).await?;
         self.is_recorded = true;
         Ok(self.trail.head.clone())
@@ -119,10 +120,10 @@ impl Change<'_> {
                 "the audit trail was written under another audit key; records before this change cannot be verified with the new one"
             );
             let (before, after) = (json!({ "key_id": before }), json!({ "key_id": &*key.id }));
-            self.append(&key, note("audit.key", Some(before), Some(after))).await?;
+            self.append(&key, note(Action::AuditKey, Some(before), Some(after))).await?;
         } else if !is_first && self.trail.mac != self.trail.expected_mac(&key) {
             tracing::error!("the state of the audit trail was changed outside Pacegate");
-            self.append(&key, note("audit.broken", None, None)).await?;
+            self.append(&key, note(Action::AuditBroken, None, None)).await?;
         }
         Ok(key)
     }

@@ -8,7 +8,7 @@ use pacegate_core::Named as _;
 use sqlx::any::AnyRow;
 use subtle::ConstantTimeEq;
 
-use crate::audit::Entry;
+use crate::audit::{Action, Entry};
 use crate::bounds::is_id;
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
@@ -205,7 +205,7 @@ async fn make(change: &mut Change<'_>, new: &NewKey) -> Result<(StoredKey, bool)
     statement.bind(key.expires_at.map(crate::statement::micros)).run(change.connection).await?;
     change.seal(Sealed::Keys, std::slice::from_ref(&key.key_id)).await?;
     let (subject, after) = (key.key_id.as_str(), Some(json::key(&key)));
-    change.record(Entry { action: "key.create", subject, user_id: None, before: None, after }).await?;
+    change.record(Entry { action: Action::KeyCreate, subject, user_id: None, before: None, after }).await?;
     Ok((key, true))
 }
 
@@ -230,7 +230,7 @@ async fn revoke(
     change.seal(Sealed::Keys, &[key_id.to_owned()]).await?;
     let (old, new) = (Some(json::key(&before)), Some(json::key(&after)));
     change
-        .record(Entry { action: "key.revoke", subject: key_id, user_id: None, before: old, after: new })
+        .record(Entry { action: Action::KeyRevoke, subject: key_id, user_id: None, before: old, after: new })
         .await?;
     Ok(after)
 }

@@ -6,7 +6,7 @@ use pacegate::{LimitOverride, Timestamp};
 use sqlx::any::AnyRow;
 use uuid::Uuid;
 
-use crate::audit::Entry;
+use crate::audit::{Action, Entry};
 use crate::bounds::{check_name, check_numbers, check_reason, check_user_id, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
@@ -132,7 +132,7 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
     change.seal(Sealed::Overrides, &sealed).await?;
     let after = Some(json::of_override(&made));
     let (subject, user_id) = (made.override_id.as_str(), Some(made.user_id.as_str()));
-    change.record(Entry { action: "override.create", subject, user_id, before: None, after }).await?;
+    change.record(Entry { action: Action::OverrideCreate, subject, user_id, before: None, after }).await?;
     Ok(made)
 }
 
@@ -153,7 +153,7 @@ async fn delete(
     let delete = change.statement("DELETE FROM pacegate_overrides WHERE override_id = ?");
     delete.bind(override_id.to_owned()).run(change.connection).await?;
     change.seal(Sealed::Overrides, &[override_id.to_owned()]).await?;
-    let (action, subject) = ("override.delete", override_id);
+    let (action, subject) = (Action::OverrideDelete, override_id);
     change.record(Entry { action, subject, user_id: Some(user_id), before, after: None }).await
 }
 

@@ -3,7 +3,7 @@
 use pacegate::PlanLimit;
 use sqlx::any::AnyRow;
 
-use crate::audit::Entry;
+use crate::audit::{Action, Entry};
 use crate::bounds::check_name;
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
@@ -87,7 +87,7 @@ impl Catalog {
                 change.seal(Sealed::Plans, &[key_of(name)]).await?;
                 let before = Some(json::plan(&before));
                 let entry =
-                    Entry { action: "plan.delete", subject: name, user_id: None, before, after: None };
+                    Entry { action: Action::PlanDelete, subject: name, user_id: None, before, after: None };
                 change.record(entry).await
             })
         })
@@ -127,7 +127,7 @@ async fn put(
     change.seal(Sealed::Plans, &[key_of(name)]).await?;
     let is_new = before.is_none();
     let (before, after) = (before.as_ref().map(json::plan), Some(json::plan(&plan)));
-    change.record(Entry { action: "plan.put", subject: name, user_id: None, before, after }).await?;
+    change.record(Entry { action: Action::PlanPut, subject: name, user_id: None, before, after }).await?;
     Ok((plan, is_new))
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::audit::Entry;
+use crate::audit::{Action, Entry};
 use crate::catalog::Catalog;
 use crate::change::Part;
 use crate::error::CatalogError;
@@ -35,7 +35,7 @@ impl Catalog {
                     .map(|(dimension, identifier)| json!({"dimension": dimension, "identifier": identifier}));
                 let after = Some(json!({"identities": parts.collect::<Vec<_>>(), "endpoint": endpoint}));
                 let entry =
-                    Entry { action: "counters.reset", subject: &subject, user_id, before: None, after };
+                    Entry { action: Action::CountersReset, subject: &subject, user_id, before: None, after };
                 change.record(entry).await
             })
         })

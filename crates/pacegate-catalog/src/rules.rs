@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
 
-use crate::audit::Entry;
+use crate::audit::{Action, Entry};
 use crate::bounds::{check_page, check_rule, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
@@ -199,7 +199,7 @@ impl Catalog {
                 let delete = change.statement("DELETE FROM pacegate_rules WHERE rule_id = ?");
                 delete.bind(before.rule_id.clone()).run(change.connection).await?;
                 change.seal(Sealed::Rules, std::slice::from_ref(&before.rule_id)).await?;
-                record(change, "rule.delete", Some(&before), None).await
+                record(change, Action::RuleDelete, Some(&before), None).await
             })
         })
         .await
@@ -316,7 +316,7 @@ async fn create(
     let statement = bind(change.statement(sql), &stored)?.bind(stored.number);
     statement.bind(stored.rule_id.clone()).time(stored.created_at).run(change.connection).await?;
     change.seal(Sealed::Rules, std::slice::from_ref(&stored.rule_id)).await?;
-    record(change, "rule.create", None, Some(&stored)).await?;
+    record(change, Action::RuleCreate, None, Some(&stored)).await?;
     Ok(stored)
 }
 
@@ -337,7 +337,7 @@ async fn replace(
     let statement = bind(change.statement(sql), &after)?;
     statement.bind(after.rule_id.clone()).run(change.connection).await?;
     change.seal(Sealed::Rules, std::slice::from_ref(&after.rule_id)).await?;
-    record(change, "rule.update", Some(&before), Some(&after)).await?;
+    record(change, Action::RuleUpdate, Some(&before), Some(&after)).await?;
     Ok(after)
 }
 
@@ -350,7 +350,7 @@ fn bind<'q>(statement: Statement<'q>, rule: &StoredRule) -> Result<Statement<'q>
 
 async fn record(
     change: &mut Change<'_>,
-    action: &'static str,
+    action: Action,
     before: Option<&StoredRule>,
     after: Option<&StoredRule>,
 ) -> Result<(), CatalogError> {

@@ -6,7 +6,7 @@ use pacegate::{Profile, Timestamp, identity};
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
 
-use crate::audit::Entry;
+use crate::audit::{Action, Entry};
 use crate::bounds::{check_custom_limits, check_page, check_user_id, is_id};
 use crate::catalog::Catalog;
 use crate::change::{Change, Part};
@@ -217,7 +217,7 @@ async fn put(
     change.seal(Sealed::Users, &[key_of(user_id)]).await?;
     let (before, after) = (before.as_ref().map(json::user), Some(json::user(&user)));
     change
-        .record(Entry { action: "user.put", subject: user_id, user_id: Some(user_id), before, after })
+        .record(Entry { action: Action::UserPut, subject: user_id, user_id: Some(user_id), before, after })
         .await?;
     Ok(user)
 }
@@ -239,7 +239,7 @@ async fn delete(change: &mut Change<'_>, user_id: &str) -> Result<(), CatalogErr
     change.seal(Sealed::Overrides, &ids).await?;
     let overrides: Vec<Value> = overrides.iter().map(json::of_override).collect();
     let before = Some(json!({ "user": before.as_ref().map(json::user), "overrides": overrides }));
-    let (action, user) = ("user.delete", Some(user_id));
+    let (action, user) = (Action::UserDelete, Some(user_id));
     change.record(Entry { action, subject: user_id, user_id: user, before, after: None }).await
 }
 
@@ -261,7 +261,9 @@ async fn import(
     let keys: Vec<String> = batch.keys().cloned().collect();
     change.seal(Sealed::Users, &keys).await?;
     let after = Some(json!({ "users": batch.len() }));
-    change.record(Entry { action: "user.import", subject: "users", user_id: None, before: None, after }).await
+    change
+        .record(Entry { action: Action::UserImport, subject: "users", user_id: None, before: None, after })
+        .await
 }
 
 async fn find(change: &mut Change<'_>, user_id: &str) -> Result<Option<User>, CatalogError> {

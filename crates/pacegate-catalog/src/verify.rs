@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 use sqlx::{AnyConnection, Connection};
 
-use crate::audit::{AuditRow, Trail};
+use crate::audit::{Action, AuditRow, Trail};
 use crate::audit_key::AuditKey;
 use crate::catalog::Catalog;
 use crate::change::Part;
@@ -213,10 +213,11 @@ impl Verification {
     /// Remembers what a record says about its row.
     fn note(&mut self, record: &AuditRecord) {
         let sequence = record.sequence;
-        match record.action.as_str() {
-            "audit.broken" => self.found(AuditProblem::Noted(sequence)),
+        let action = Action::parse(&record.action);
+        match action {
+            Some(Action::AuditBroken) => self.found(AuditProblem::Noted(sequence)),
             // It names no users.
-            "user.import" => return self.imported = sequence,
+            Some(Action::UserImport) => return self.imported = sequence,
             _ => {}
         }
         let Some(sealed) = Sealed::of_action(&record.action) else { return };
@@ -231,7 +232,7 @@ impl Verification {
         let expires_at = after["expires_at_micros"].as_i64();
         let last = Last { sequence, exists: record.after.is_some(), version, expires_at };
         self.history.insert((sealed, record.subject.clone()), last);
-        if record.action == "user.delete" {
+        if action == Some(Action::UserDelete) {
             // A user's overrides go with the user.
             let before = read(&record.before);
             for of in before["overrides"].as_array().into_iter().flatten() {
