@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
+use crate::clock::now;
 use crate::live::Live;
 use crate::observe::lines;
 use crate::peer::{Identity, Peer};
-use crate::profiles::now;
 use crate::respond::{ApiError, Code};
 use pacegate_http::CertificateName;
 use pacegate_http::request_id::{REQUEST_ID, as_text};

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use crate::profiles::now;
+use crate::clock::now;
 use crate::respond::ApiError;
 
 /// How many keys are kept. Only real ones are: guesses would push them out.

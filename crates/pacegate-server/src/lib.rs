@@ -23,6 +23,7 @@ mod app;
 mod auth;
 mod bodies;
 mod catalog_health;
+mod clock;
 mod dashboard;
 mod deprecation;
 mod forgery;

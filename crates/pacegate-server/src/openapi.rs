@@ -7,7 +7,6 @@ mod complete;
 mod errors;
 mod json;
 pub(crate) mod page;
-pub(crate) mod parameters;
 pub(crate) mod vocabulary;
 
 use std::sync::Arc;

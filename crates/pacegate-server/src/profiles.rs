@@ -3,17 +3,19 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use pacegate::{Clock, Profile, Timestamp, WallClock};
+use pacegate::{Profile, Timestamp};
 use pacegate_catalog::{Catalog, CatalogError, ProfileUntil, Revision};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+
+use crate::clock::now;
 
 /// How many users are kept.
 const USERS_MAX: usize = 100_000;
@@ -339,12 +341,6 @@ impl fmt::Debug for Profiles {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Profiles").field("users", &self.0.entries.len()).finish()
     }
-}
-
-/// The time of this machine, for what people say in hours and days.
-pub(crate) fn now() -> Timestamp {
-    static CLOCK: LazyLock<WallClock> = LazyLock::new(WallClock::new);
-    CLOCK.now()
 }
 
 #[cfg(test)]

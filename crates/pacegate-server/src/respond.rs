@@ -12,9 +12,8 @@ use tonic::{Code as Grpc, Status};
 use utoipa::ToSchema;
 
 use crate::ad_hoc::{InvalidAdHoc, burst_reason, window_reason};
+use crate::clock::{now, rfc3339};
 use crate::openapi::vocabulary::Time;
-use crate::profiles::now;
-use crate::rest::rfc3339;
 use pacegate_http::server::PerSecond;
 
 /// What goes wrong with a request, without anything that is not the client's business.

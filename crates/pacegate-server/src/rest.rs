@@ -3,14 +3,17 @@
 mod answer;
 mod batch;
 mod check;
+mod decode;
 mod explain;
+mod extract;
+mod feed;
 mod health;
-mod live;
 mod manage;
 mod metrics;
 mod reset;
 mod routes;
 mod status;
+mod throttlex;
 mod watchers;
 mod whoami;
 mod wire;
@@ -30,8 +33,7 @@ use crate::respond::{ApiError, Code};
 
 pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check_from;
-pub(crate) use live::Feed;
-pub(crate) use manage::rfc3339;
+pub(crate) use feed::Feed;
 pub(crate) use routes::{operations, router, routes};
 pub(crate) use watchers::Watchers;
 pub(crate) use wire::parse_strategy;

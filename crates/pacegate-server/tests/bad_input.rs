@@ -46,7 +46,7 @@ async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
         (json!({"keys": {}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
         (json!({"dimension": "user", "identifier": "", "endpoint": "/x"}), ("INVALID_INPUT", "identifier")),
         (json!({"keys": {"user": "u", "ip": ""}, "endpoint": "/x"}), ("INVALID_INPUT", "keys.ip")),
-        (json!({"keys": {"user": 5}, "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
+        (json!({"keys": {"user": 5}, "endpoint": "/x"}), ("INVALID_INPUT", "keys.user")),
         (json!({"keys": ["user"], "endpoint": "/x"}), ("INVALID_INPUT", "keys")),
         (json!({"user_id": "u", "endpoint": "/x", "cost": 0}), ("INVALID_INPUT", "cost")),
         (json!({"user_id": "u", "endpoint": "/x", "cost": -1}), ("INVALID_INPUT", "cost")),
@@ -130,7 +130,7 @@ async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
         ("{\"user_id\": \"\\ud800\", \"endpoint\": \"/\"}", "body"),
         ("{\"user_id\": \"u\", \"endpoint\": \"/x\", \"cost\": 18446744073709551616}", "cost"),
         ("{\"user_id\": \"u\", \"endpoint\": \"/x\", \"cost\": 1e3}", "cost"),
-        ("{\"user_id\": \"u\", \"user_id\": \"v\", \"endpoint\": \"/x\"}", "user_id"),
+        ("{\"user_id\": \"u\", \"user_id\": \"v\", \"endpoint\": \"/x\"}", "body"),
     ] {
         let answer = client.send(Method::POST, "/v1/rate-limit/check", &headers, body).await;
         assert_eq!(
@@ -144,6 +144,121 @@ async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
     assert_eq!(invalid_utf8.error(), ("INVALID_INPUT", "body"));
     let untouched = client.check(&json!({"user_id": "u", "endpoint": "/x"})).await;
     assert_eq!(untouched.body["remaining"], 99, "none of it was counted");
+}
+
+/// Sends a request as the admin and returns the code and the message of its error.
+async fn refusal(client: &Client, method: Method, path: &str, body: String) -> (String, String) {
+    let headers = [("content-type", "application/json"), ("x-api-key", "secret")];
+    let answer = client.send(method, path, &headers, body).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {}", answer.body);
+    let error = &answer.body["error"];
+    (error["code"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn errors_say_what_is_wrong_where_and_what_was_expected() {
+    let client = Client::managed(RULES).await;
+    let (plan, tier) = ("/api/v1/plans/p", "/api/v1/users/u/tier");
+    let rows = [
+        (plan, "", "INVALID_INPUT", "body: is not valid JSON, at line 1 column 0"),
+        (plan, "{} {}", "INVALID_INPUT", "body: is not valid JSON, at line 1 column 4"),
+        (plan, "[]", "INVALID_INPUT", "body: invalid type: sequence, expected an object"),
+        (plan, "null", "INVALID_INPUT", "body: invalid type: null, expected an object"),
+        (
+            plan,
+            r#"{"version": "1"}"#,
+            "INVALID_INPUT",
+            r#"version: invalid type: string "1", expected a whole number"#,
+        ),
+        (
+            plan,
+            r#"{"version": 1.5}"#,
+            "INVALID_INPUT",
+            "version: invalid type: floating point `1.5`, expected a whole number",
+        ),
+        (plan, r#"{"version": 1, "version": 2}"#, "INVALID_INPUT", "body: duplicate field `version`"),
+        (
+            plan,
+            r#"{"x": 1}"#,
+            "INVALID_INPUT",
+            "x: unknown field `x`, expected one of `name`, `limits`, `source`, `version`, `updated_at`",
+        ),
+        (
+            plan,
+            r#"{"limits": [{}, {"limit": -1}]}"#,
+            "INVALID_LIMIT",
+            "limits[1].limit: invalid value: integer `-1`, expected a positive whole number",
+        ),
+        (
+            plan,
+            r#"{"limits": [{"window_seconds": 0.0001}]}"#,
+            "INVALID_LIMIT",
+            "limits[0].window_seconds: invalid value: floating point `0.0001`, expected a positive number of \
+             seconds, in steps of a millisecond",
+        ),
+        (
+            plan,
+            r#"{"limits": [{"algorithm": 5}]}"#,
+            "INVALID_STRATEGY",
+            "limits[0].algorithm: invalid type: integer `5`, expected a string",
+        ),
+        (
+            plan,
+            r#"{"limits": [["gcra", 5, 60]]}"#,
+            "INVALID_INPUT",
+            "limits[0]: invalid type: sequence, expected an object",
+        ),
+        (
+            tier,
+            r#"{"custom_limits": {"per-user-minute": {"limit": true}}}"#,
+            "INVALID_LIMIT",
+            "custom_limits.per-user-minute.limit: invalid type: boolean `true`, expected a positive whole number",
+        ),
+        (
+            tier,
+            r#"{"custom_limits": {"per-user-minute": [5, 60]}}"#,
+            "INVALID_INPUT",
+            "custom_limits.per-user-minute: invalid type: sequence, expected an object",
+        ),
+    ];
+    for (path, body, code, message) in rows {
+        let found = refusal(&client, Method::PUT, path, body.to_owned()).await;
+        assert_eq!(found, (code.to_owned(), message.to_owned()), "{body}");
+    }
+    let long = "ä".repeat(100_000);
+    let (_, value) = refusal(&client, Method::PUT, plan, format!(r#"{{"version": "{long}"}}"#)).await;
+    assert!(value.len() < 2_000 && value.ends_with("ä\", expected a whole number"), "{value}");
+    let (_, name) = refusal(&client, Method::PUT, plan, format!(r#"{{"{long}": 1}}"#)).await;
+    assert!(name.len() < 2_000 && name.contains(": unknown field `ä"), "{name}");
+}
+
+#[tokio::test]
+async fn query_parameters_are_typed_and_the_last_of_a_name_counts() {
+    let client = Client::managed(RULES).await;
+    let rows = [
+        (
+            "/api/v1/logs?limit=0",
+            "limit: invalid value: integer `0`, expected a whole number between 1 and 1000",
+        ),
+        ("/api/v1/logs?limit=-1", "limit: invalid value: integer `-1`, expected a positive whole number"),
+        ("/api/v1/logs?limit=", "limit: invalid type: string \"\", expected a positive whole number"),
+        ("/api/v1/logs?allowed=1", "allowed: invalid type: string \"1\", expected a boolean"),
+        ("/api/v1/users?x=1", "x: unknown field `x`, expected `limit` or `cursor`"),
+        ("/api/v1/keys?x=1", "x: unknown field `x`, there are no fields"),
+        ("/api/v1/audit?cursor=x", "cursor: is not a cursor of this list"),
+        (
+            "/api/v1/audit?since=soon",
+            "since: invalid value: string \"soon\", expected a time such as 2030-01-31T12:00:00Z, or seconds \
+             since 1970",
+        ),
+        ("/api/v1/users/%00", "user_id: must be 1 to 1024 bytes long without control characters"),
+    ];
+    for (path, message) in rows {
+        let found = refusal(&client, Method::GET, path, String::new()).await;
+        assert_eq!(found, ("INVALID_INPUT".to_owned(), message.to_owned()), "{path}");
+    }
+    let last = client.admin(Method::GET, "/api/v1/rules?limit=x&limit=1&cursor=", Value::Null).await;
+    assert_eq!(last.body["rules"].as_array().map(Vec::len), Some(1), "{}", last.body);
 }
 
 #[tokio::test]

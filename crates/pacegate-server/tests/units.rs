@@ -61,8 +61,8 @@ async fn wrong_costs_are_named() {
         (json!({"tokens": 0}), "costs.tokens"),
         (json!({"tokens": 1_000_000_001}), "costs.tokens"),
         (json!({"Tokens": 1}), "costs"),
-        (json!({"tokens": -1}), "costs"),
-        (json!({"tokens": "1"}), "costs"),
+        (json!({"tokens": -1}), "costs.tokens"),
+        (json!({"tokens": "1"}), "costs.tokens"),
         (json!(["tokens"]), "costs"),
     ] {
         let answer = client.check(&chat(costs.clone())).await;

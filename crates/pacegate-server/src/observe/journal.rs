@@ -10,8 +10,8 @@ use pacegate_config::{Config, DecisionLogConfig, RetentionConfig};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 
+use crate::clock::now;
 use crate::observe::usage::Usage;
-use crate::profiles::now;
 use pacegate_http::server::PerSecond;
 
 /// How long decisions gather before they are written together.

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::clock::now;
 use crate::observe::telemetry::{Counted, Histogram};
-use crate::profiles::now;
 
 /// Clocks that differ by more are worth a warning, in seconds.
 const TOLERANCE: f64 = 5.0;

@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use pacegate::{Decision, Limiter, Timestamp};
 use tonic::Code;
 
-use crate::profiles::now;
+use crate::clock::now;
 use crate::run::Protocol;
 pub(crate) use export::scrape;
 pub(crate) use histogram::{Counted, Histogram};

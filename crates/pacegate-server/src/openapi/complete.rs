@@ -32,9 +32,36 @@ pub(super) fn complete(document: &mut Json, deprecations: &[Deprecation]) -> Res
             }
         }
     }
+    merge_flattened(document);
     schemas(document);
     components(document);
     Ok(())
+}
+
+/// Serde flattens some structs into others. utoipa describes that as `allOf`, under which none of the
+/// parts can exclude unknown fields; here it becomes the one object that is sent.
+fn merge_flattened(document: &mut Json) {
+    let Some(schemas) = document.object("components").and_then(|all| all.get_mut("schemas")) else { return };
+    let known = schemas.clone();
+    for schema in schemas.fields().into_iter().flat_map(IndexMap::values_mut) {
+        let Some(Json::List(parts)) = schema.fields().and_then(|fields| fields.shift_remove("allOf")) else {
+            continue;
+        };
+        for part in parts {
+            let name = part.get("$ref").and_then(Json::text).and_then(|name| name.rsplit('/').next());
+            let part = name.and_then(|name| known.get(name)).unwrap_or(&part);
+            let (own, required) = (part.get("properties").cloned(), part.get("required").cloned());
+            if let (Some(Json::Object(own)), Some(all)) = (own, schema.object("properties")) {
+                all.extend(own);
+            }
+            if let Some(Json::List(required)) = required {
+                let before = schema.get("required").cloned();
+                let before = if let Some(Json::List(before)) = before { before } else { Vec::new() };
+                schema.set("required", Json::List(before.into_iter().chain(required).collect()));
+            }
+        }
+        schema.set("type", Json::Text("object".to_owned()));
+    }
 }
 
 /// A parameter that is left out is not there; it is never `null`.
@@ -54,7 +81,10 @@ fn parameters(operation: &mut Json) {
 /// Errors that an operation can answer with because of what it is, and the bodies of those it names itself.
 fn errors(operation: &mut Json, rendering: Rendering) {
     let has_body = operation.get("requestBody").is_some();
-    let has_parameters = operation.get("parameters").is_some();
+    let parameters = operation.get("parameters");
+    let has_parameters = parameters.is_some();
+    let is_condition = |one: &Json| one.get("name").and_then(Json::text) == Some("If-Match");
+    let has_condition = matches!(parameters, Some(Json::List(all)) if all.iter().any(is_condition));
     // Without a word of its own an operation needs a key; `[{}]` needs none.
     let keyed = match operation.get("security") {
         Some(Json::List(choices)) => choices.iter().any(|choice| *choice != Json::Object(IndexMap::new())),
@@ -65,6 +95,7 @@ fn errors(operation: &mut Json, rendering: Rendering) {
         let applies = match error.status {
             "400" => has_body || has_parameters || keyed,
             "401" | "403" | "429" | "503" => keyed,
+            "412" => has_condition,
             "413" | "415" => has_body,
             "408" | "500" => true,
             _ => false,

@@ -8,6 +8,7 @@ use pacegate::{Answer, Decision, Limit, NamedLimit};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::decode::Seconds;
 use crate::ad_hoc::name_for;
 use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window};
 use pacegate_http::error::ErrorBody;
@@ -223,6 +224,45 @@ impl<'a> LimitResponse<'a> {
     }
 }
 
+/// The numbers of a limit beside what it applies to; there are none where it is unlimited.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LimitNumbers<'a> {
+    /// What it counts, if not requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unit: Option<&'a str>,
+    /// Whether what it applies to is not limited; it has no numbers then.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    unlimited: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<AlgorithmName>)]
+    algorithm: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<Window>)]
+    window_seconds: Option<Seconds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    burst_capacity: Option<u32>,
+}
+
+impl<'a> LimitNumbers<'a> {
+    pub(super) fn new(named: &'a NamedLimit, unlimited: bool) -> Self {
+        let limit = Some(&named.limit).filter(|_| !unlimited);
+        Self {
+            unit: named.unit.as_deref(),
+            unlimited,
+            algorithm: limit.map(|limit| limit.algorithm().name()),
+            limit: limit.map(Limit::quota),
+            window_seconds: limit.map(|limit| Seconds(limit.window())),
+            burst_capacity: limit.and_then(burst),
+        }
+    }
+}
+
 /// The capacity of a limit that has one apart from its quota: others are shown without.
 pub(crate) fn burst(limit: &Limit) -> Option<u32> {
     limit.algorithm().takes_burst().then(|| limit.capacity())
@@ -234,17 +274,6 @@ pub(crate) fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) 
         serializer.serialize_u64(duration.as_secs())
     } else {
         serializer.serialize_f64(duration.as_secs_f64())
-    }
-}
-
-/// The same, if there is one.
-pub(crate) fn optional_seconds<S: serde::Serializer>(
-    duration: &Option<Duration>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match duration {
-        Some(duration) => seconds(duration, serializer),
-        None => serializer.serialize_none(),
     }
 }
 

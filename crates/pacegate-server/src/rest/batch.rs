@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::answer::CheckResponse;
-use super::wire::{CheckRequest, Kind, read_object};
+use super::decode::read_object;
+use super::wire::CheckRequest;
 use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
@@ -29,8 +30,8 @@ use pacegate_http::request_id::request_id;
 #[serde(deny_unknown_fields)]
 struct BatchRequest<'a> {
     /// Read one by one, so that a bad one spoils only its own answer.
-    #[serde(borrow)]
-    #[schema(value_type = Vec<Object>, min_items = 1, max_items = 1000)]
+    #[serde(borrow, default)]
+    #[schema(value_type = Vec<Object>, required = true, min_items = 1, max_items = 1000)]
     checks: Vec<&'a RawValue>,
     /// For the whole batch.
     #[serde(borrow, default)]
@@ -40,8 +41,6 @@ struct BatchRequest<'a> {
 
 /// A check has at least an identity and an endpoint.
 const CHECK_BYTES_MIN: usize = 32;
-
-const FIELDS: [(&str, Kind); 2] = [("checks", Kind::List), ("idempotency_key", Kind::Text)];
 
 /// The answers, in the order of the checks.
 #[derive(Debug, ToSchema)]
@@ -107,7 +106,7 @@ async fn decide_batch(
     body: Gathered,
     peer: Option<Peer>,
 ) -> Result<Response, ApiError> {
-    let batch: BatchRequest<'_> = read_object(&body, &FIELDS)?;
+    let batch: BatchRequest<'_> = read_object(&body)?;
     check_size(batch.checks.len())?;
     let mut requests: Vec<Result<CheckRequest<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
     for (index, item) in batch.checks.iter().enumerate() {

@@ -1,23 +1,20 @@
 //! `POST /api/v1/explain`: what a check would be answered, and which rules said so. Nothing is charged.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use pacegate::{Explained, Verdict};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::CheckResponse;
+use super::answer::{CheckResponse, LimitNumbers};
+use super::extract::{JsonBody, Reader};
+use super::json;
 use super::wire::CheckRequest;
-use super::{json, read_json};
 use crate::app::Shared;
-use crate::auth::Need;
 use crate::openapi::vocabulary as value;
-use crate::peer::peer;
 use crate::pipeline::Question;
 use crate::respond::ApiError;
 
@@ -57,32 +54,13 @@ struct RuleExplanation<'a> {
     tier: Option<&'a str>,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
-    /// What it counts, if not requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    unit: Option<&'a str>,
-    /// Whether what it applies to is not limited; it has no numbers then.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    unlimited: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = Option<value::AlgorithmName>)]
-    algorithm: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    limit: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::answer::optional_seconds")]
-    #[schema(nullable = false, value_type = Option<value::Window>)]
-    window_seconds: Option<Duration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    burst_capacity: Option<u32>,
+    #[serde(flatten)]
+    numbers: LimitNumbers<'a>,
 }
 
 impl<'a> RuleExplanation<'a> {
     fn new(rule: &'a Explained) -> Self {
         let limit = &rule.limit;
-        let numbers = Some(&limit.limit).filter(|_| !rule.unlimited);
         Self {
             rule: &limit.name,
             verdict: rule.verdict.name(),
@@ -93,12 +71,7 @@ impl<'a> RuleExplanation<'a> {
             identifier: rule.identifier.as_deref(),
             tier: rule.tier.as_deref(),
             mode: limit.mode.name(),
-            unit: limit.unit.as_deref(),
-            unlimited: rule.unlimited,
-            algorithm: numbers.map(|limit| limit.algorithm().name()),
-            limit: numbers.map(pacegate::Limit::quota),
-            window_seconds: numbers.map(pacegate::Limit::window),
-            burst_capacity: numbers.and_then(super::answer::burst),
+            numbers: LimitNumbers::new(limit, rule.unlimited),
         }
     }
 }
@@ -141,11 +114,9 @@ fn in_words(rule: &Explained) -> String {
 )]
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
+    _: Reader,
+    JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let peer = peer(&request).cloned();
-    shared.gate.admit(request.headers(), peer.as_ref(), Need::Read).await?;
-    let (_, body) = read_json(&shared, request, peer.as_ref()).await?;
     let request = CheckRequest::parse(&body)?;
     let check = request.check(&shared)?;
     let profile = shared.profile(check.user()).await;

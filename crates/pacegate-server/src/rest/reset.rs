@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::extract::{Admitted, JsonBody};
+use super::json;
 use super::wire::CheckRequest;
-use super::{json, read_json, rfc3339};
 use crate::app::Shared;
-use crate::auth::{Need, actor};
+use crate::clock::rfc3339;
 use crate::openapi::vocabulary::Time;
-use crate::peer::peer;
 use crate::respond::ApiError;
 
 /// What was forgotten, and when.
@@ -40,12 +39,9 @@ struct ResetResponse<'a> {
 )]
 pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
+    Admitted(actor): Admitted,
+    JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let peer = peer(&request).cloned();
-    let key_id = shared.gate.admit(request.headers(), peer.as_ref(), Need::Write).await?;
-    let actor = actor(key_id, peer.as_ref(), request.headers());
-    let (_, body) = read_json(&shared, request, peer.as_ref()).await?;
     let request = CheckRequest::parse(&body)?;
     let at = shared.reset(&request, &actor).await?;
     let body = ResetResponse {

@@ -6,8 +6,8 @@ use axum::Router;
 use utoipa_axum::router::UtoipaMethodRouter;
 use utoipa_axum::routes;
 
-use super::manage::{admin, audit, config, keys, logs, overrides, plans, policies, rules, users};
-use super::{batch, check, explain, health, live, metrics, reset, status, whoami};
+use super::manage::{audit, config, keys, logs, overrides, plans, rules, users};
+use super::{batch, check, explain, feed, health, metrics, reset, status, throttlex, whoami};
 use crate::app::{Shared, method_not_allowed, not_found};
 use crate::dashboard;
 use crate::deprecation::{Deprecation, marked};
@@ -41,16 +41,16 @@ pub(crate) fn routes() -> Vec<Route> {
         routes!(audit::list),
         routes!(logs::list),
         routes!(logs::usage),
-        routes!(admin::status),
-        routes!(admin::metrics),
-        routes!(admin::metrics_of),
-        routes!(admin::reset),
-        routes!(policies::list, policies::create),
-        routes!(policies::get, policies::replace, policies::delete),
+        routes!(throttlex::status::status),
+        routes!(throttlex::metrics::metrics),
+        routes!(throttlex::metrics::metrics_of),
+        routes!(throttlex::reset::reset),
+        routes!(throttlex::policies::list, throttlex::policies::create),
+        routes!(throttlex::policies::get, throttlex::policies::replace, throttlex::policies::delete),
         routes!(health::alive),
         routes!(health::ready),
         routes!(metrics::metrics),
-        routes!(live::live),
+        routes!(feed::live),
         routes!(whoami::whoami),
         routes!(openapi::document_json),
         routes!(openapi::page::page),

@@ -2,24 +2,52 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::Extension;
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::{HeaderMap, StatusCode};
 use pacegate::CheckError;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::answer::CheckResponse;
 use super::check::answer;
-use super::wire::CheckRequest;
+use super::decode::{Count, read_query};
+use super::extract::UserEndpoint;
+use super::wire::{CheckRequest, Text};
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, Endpoint, MethodName, Quota, TierName, UserId, WholeWindow,
 };
-use crate::peer::{Peer, peer};
+use crate::peer::Peer;
 use crate::pipeline::Caller;
-use crate::respond::{ApiError, Code};
+use crate::respond::ApiError;
+
+/// What of a check a status can have.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StatusQuery {
+    /// As in a check.
+    #[param(value_type = Option<AlgorithmChoice>)]
+    strategy: Option<String>,
+    /// As in a check.
+    #[param(value_type = Option<MethodName>)]
+    method: Option<String>,
+    /// As in a check.
+    #[param(value_type = Option<Quota>)]
+    limit: Option<Count>,
+    /// As in a check.
+    #[param(value_type = Option<WholeWindow>)]
+    window_seconds: Option<Count>,
+    /// As in a check.
+    #[param(value_type = Option<Burst>)]
+    burst_capacity: Option<Count>,
+    /// As in a check.
+    #[param(value_type = Option<TierName>)]
+    tier: Option<String>,
+}
 
 /// How a user stands, without consuming anything
 #[utoipa::path(
@@ -31,58 +59,39 @@ use crate::respond::{ApiError, Code};
     params(
         ("user_id" = UserId, Path, description = "whom it is about"),
         ("endpoint" = Endpoint, Path, description = "the endpoint, percent-encoded or as raw path segments"),
-        ("strategy" = Option<AlgorithmChoice>, Query, description = "as in a check"),
-        ("method" = Option<MethodName>, Query, description = "as in a check"),
-        ("limit" = Option<Quota>, Query, description = "as in a check"),
-        ("window_seconds" = Option<WholeWindow>, Query, description = "as in a check"),
-        ("burst_capacity" = Option<Burst>, Query, description = "as in a check"),
-        ("tier" = Option<TierName>, Query, description = "as in a check"),
+        StatusQuery,
     ),
     responses((status = 200, description = "What a check of cost 1 would be answered now.", body = CheckResponse)),
 )]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
-    path: Result<Path<Vec<String>>, PathRejection>,
+    path: Result<UserEndpoint, ApiError>,
     RawQuery(query): RawQuery,
-    request: Request<Body>,
+    headers: HeaderMap,
+    peer: Option<Extension<Peer>>,
 ) -> Result<Response, ApiError> {
-    shared.gate.admit_check(request.headers(), peer(&request), Need::Look).await?;
-    let (caller, _) = request.into_parts();
-    let Path(path) = path.map_err(|_| ApiError::input("endpoint", "is not valid UTF-8"))?;
-    // With nothing behind the user's slash, the endpoint is that slash.
-    let (user_id, endpoint) =
-        (path.first().cloned().unwrap_or_default(), path.get(1).map_or("/", String::as_str));
+    let peer = peer.map(|Extension(peer)| peer);
+    shared.gate.admit_check(&headers, peer.as_ref(), Need::Look).await?;
+    let UserEndpoint { user_id, endpoint } = path?;
+    let query: StatusQuery = read_query(query.as_deref().unwrap_or_default())?;
     let mut request = CheckRequest::default();
     request.user_id = Some(user_id.as_str().into());
-    request.endpoint = Some(endpoint.into());
-    for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
-        match &*name {
-            "strategy" => request.strategy = Some(value.into_owned().into()),
-            "method" => request.method = Some(value.into_owned().into()),
-            "limit" => request.limit = Some(number("limit", &value)?),
-            "window_seconds" => request.window_seconds = Some(number("window_seconds", &value)?),
-            "tier" => request.tier = Some(value.into_owned().into()),
-            "burst_capacity" => request.burst_capacity = Some(number("burst_capacity", &value)?),
-            _ => {
-                let name: String = name.chars().take(64).collect();
-                let reason = "unknown parameter; known are strategy, method, limit, window_seconds, burst_capacity, tier";
-                return Err(ApiError::input(&name, reason));
-            }
-        }
-    }
+    request.endpoint = Some(endpoint.as_str().into());
+    request.strategy = query.strategy.map(Text::from);
+    request.method = query.method.map(Text::from);
+    request.limit = query.limit;
+    request.window_seconds = query.window_seconds;
+    request.burst_capacity = query.burst_capacity;
+    request.tier = query.tier.map(Text::from);
     let request = request.with_method()?;
-    let caller = Caller { headers: &caller.headers, peer: caller.extensions.get::<Peer>() };
+    let caller = Caller { headers: &headers, peer: peer.as_ref() };
     let decision = shared.look(&request, caller).await?;
     // As raw path segments it arrives without its leading slash.
-    let endpoint = shared.limiter.paths().normalise(endpoint).map_err(CheckError::from)?;
+    let endpoint = shared.limiter.paths().normalise(&endpoint).map_err(CheckError::from)?;
     let mut body = CheckResponse::new(&decision)
         .says_sliding_window(request.says_sliding_window())
         .with_usage(&decision);
     body.user_id = Some(&user_id);
     body.endpoint = Some(&endpoint);
     Ok(answer(&shared, StatusCode::OK, &decision, &body))
-}
-
-fn number(field: &str, text: &str) -> Result<u64, ApiError> {
-    text.parse().map_err(|_| ApiError::field(Code::InvalidLimit, field, "must be a positive whole number"))
 }

@@ -1,20 +1,13 @@
 //! `GET /api/v1/whoami`: which key is used, and what it may do.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::extract::Reader;
 use super::json;
-use crate::app::Shared;
-use crate::auth::Need;
 use crate::openapi::vocabulary as value;
-use crate::peer::peer;
-use crate::respond::ApiError;
 
 /// Who asks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -38,15 +31,11 @@ struct WhoamiResponse<'a> {
     tag = "Service",
     responses((status = 200, description = "It is this one.", body = WhoamiResponse)),
 )]
-pub(crate) async fn whoami(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let caller = shared.gate.admit_caller(request.headers(), peer(&request), Need::Read).await?;
+pub(crate) async fn whoami(Reader(caller): Reader) -> Response {
     let body = WhoamiResponse {
         key_id: &caller.key_id,
         role: caller.role.name(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    Ok(json(StatusCode::OK, &body))
+    json(StatusCode::OK, &body)
 }

@@ -11,6 +11,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
+use super::decode::{Count, Integer, Whole, read_object};
 use crate::ad_hoc::{AdHoc, is_sliding_window};
 use crate::app::Shared;
 use crate::openapi::vocabulary::{
@@ -69,11 +70,11 @@ pub(crate) struct CheckRequest<'a> {
     /// What is taken from limits that count requests; 1 unless given.
     #[serde(default)]
     #[schema(value_type = Option<CostNumber>)]
-    cost: Option<u64>,
+    cost: Option<Count>,
     /// What is taken from limits of other units: `{"requests": 1, "tokens": 900}`, at most 16. Limits of units that are not named do not apply.
     #[serde(borrow, default)]
     #[schema(value_type = Option<std::collections::BTreeMap<UnitName, CostNumber>>)]
-    costs: Option<Entries<'a, u64>>,
+    costs: Option<Entries<'a, Count>>,
     #[serde(borrow, default)]
     #[schema(value_type = Option<MethodName>)]
     pub(crate) method: Option<Text<'a>>,
@@ -84,14 +85,14 @@ pub(crate) struct CheckRequest<'a> {
     /// A limit of the request's own, beside the rules. What of `limit`, `window_seconds` and `strategy` is left out is the default limit's.
     #[serde(default)]
     #[schema(value_type = Option<Quota>)]
-    pub(crate) limit: Option<u64>,
+    pub(crate) limit: Option<Count>,
     #[serde(default)]
     #[schema(value_type = Option<WholeWindow>)]
-    pub(crate) window_seconds: Option<u64>,
+    pub(crate) window_seconds: Option<Count>,
     /// For token buckets, leaky buckets and GCRA.
     #[serde(default)]
     #[schema(value_type = Option<Burst>)]
-    pub(crate) burst_capacity: Option<u64>,
+    pub(crate) burst_capacity: Option<Count>,
     /// The user's tier, instead of the one that the catalog has.
     #[serde(borrow, default)]
     #[schema(value_type = Option<TierName>)]
@@ -106,7 +107,8 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) idempotency_key: Option<Text<'a>>,
     /// The client's clock, in milliseconds. It is accepted so that its skew can be measured, and never trusted.
     #[serde(default)]
-    pub(super) timestamp: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    timestamp: Option<Integer>,
 }
 
 /// `{"user": "u1", "ip": "10.0.0.1"}`, in the order sent.
@@ -140,7 +142,7 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Entries<'a, V> {
 impl<'a> CheckRequest<'a> {
     /// Reads a body.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
-        read_object::<Self>(body, &FIELDS)?.with_method()
+        read_object::<Self>(body)?.with_method()
     }
 
     /// The same with its method in upper case.
@@ -188,9 +190,9 @@ impl<'a> CheckRequest<'a> {
     fn ad_hoc_limit(&self, shared: &Shared) -> Result<Option<Limit>, ApiError> {
         let ad_hoc = AdHoc {
             algorithm: self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?,
-            quota: self.limit,
-            window: self.window_seconds.map(Duration::from_secs),
-            burst: self.burst_capacity,
+            quota: self.limit.map(|Whole(limit)| limit),
+            window: self.window_seconds.map(|Whole(seconds)| Duration::from_secs(seconds)),
+            burst: self.burst_capacity.map(|Whole(burst)| burst),
         };
         if ad_hoc == AdHoc::default() {
             return Ok(None);
@@ -210,7 +212,7 @@ impl Question for CheckRequest<'_> {
         let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
         shared.limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
         check.method = self.method.as_deref();
-        if let Some(cost) = self.cost {
+        if let Some(Whole(cost)) = self.cost {
             let cost = Cost::try_new(cost).map_err(|error| ApiError::input("cost", error.reason()))?;
             check = check.cost(cost);
         }
@@ -218,7 +220,7 @@ impl Question for CheckRequest<'_> {
             if costs.len() > COSTS_MAX {
                 return Err(ApiError::input("costs", format!("must have at most {COSTS_MAX} entries")));
             }
-            for (index, (unit, cost)) in costs.iter().enumerate() {
+            for (index, (unit, Whole(cost))) in costs.iter().enumerate() {
                 let is_twice = costs[..index].iter().any(|(other, _)| **other == **unit);
                 if is_twice || (self.cost.is_some() && **unit == *identity::REQUESTS) {
                     let unit: String = unit.chars().take(64).collect();
@@ -249,7 +251,7 @@ impl Question for CheckRequest<'_> {
     }
 
     fn timestamp(&self) -> Option<i64> {
-        self.timestamp
+        self.timestamp.map(|Whole(at)| at)
     }
 
     fn explain(&self, error: CheckError) -> ApiError {
@@ -273,137 +275,4 @@ pub(crate) fn parse_strategy(field: &str, text: &str) -> Result<Algorithm, ApiEr
         let reason = "must be token_bucket, leaky_bucket, fixed_window, sliding_log (or sliding_window), sliding_counter or gcra";
         ApiError::field(Code::InvalidStrategy, field, reason)
     })
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    Text,
-    Count,
-    Integer,
-    Object,
-    Texts,
-    List,
-    Number,
-    Limits,
-    Flag,
-    Counts,
-}
-
-const FIELDS: [(&str, Kind); 16] = [
-    ("user_id", Kind::Text),
-    ("endpoint", Kind::Text),
-    ("dimension", Kind::Text),
-    ("identifier", Kind::Text),
-    ("keys", Kind::Object),
-    ("cost", Kind::Count),
-    ("costs", Kind::Counts),
-    ("method", Kind::Text),
-    ("strategy", Kind::Text),
-    ("limit", Kind::Count),
-    ("window_seconds", Kind::Count),
-    ("burst_capacity", Kind::Count),
-    ("tier", Kind::Text),
-    ("plans", Kind::Texts),
-    ("idempotency_key", Kind::Text),
-    ("timestamp", Kind::Integer),
-];
-
-/// The numbers of a limit inside another object.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Numbers {
-    #[serde(rename = "limit")]
-    _limit: Option<u64>,
-    #[serde(rename = "window_seconds")]
-    _window_seconds: Option<serde_json::Number>,
-    #[serde(rename = "burst_capacity")]
-    _burst_capacity: Option<u64>,
-}
-
-const NUMBERS: [(&str, Kind); 3] =
-    [("limit", Kind::Count), ("window_seconds", Kind::Number), ("burst_capacity", Kind::Count)];
-
-/// Reads a JSON object. What is wrong with a refused one is worked out only then.
-pub(crate) fn read_object<'a, T: Deserialize<'a>>(
-    body: &'a [u8],
-    fields: &[(&str, Kind)],
-) -> Result<T, ApiError> {
-    // Derived structs would also take a list of their fields.
-    if body.trim_ascii_start().first() == Some(&b'[') {
-        return Err(ApiError::input("body", "must be a JSON object"));
-    }
-    serde_json::from_slice(body).map_err(|error| diagnose(body, fields, &error))
-}
-
-fn diagnose(body: &[u8], fields: &[(&str, Kind)], error: &serde_json::Error) -> ApiError {
-    use serde_json::Value;
-
-    let value = match serde_json::from_slice::<Value>(body) {
-        Ok(value) => value,
-        Err(error) => {
-            let place = format!("line {} column {}", error.line(), error.column());
-            return ApiError::input("body", format!("is not valid JSON, at {place}"));
-        }
-    };
-    let Value::Object(entries) = value else {
-        return ApiError::input("body", "must be a JSON object");
-    };
-    for (name, value) in &entries {
-        let Some((field, kind)) = fields.iter().find(|(field, _)| field == name) else {
-            let known: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
-            let name: String = name.chars().take(64).collect();
-            return ApiError::input(&name, format!("unknown field; known are {}", known.join(", ")));
-        };
-        let wrong = match (kind, value) {
-            (_, Value::Null) | (Kind::Text, Value::String(_)) => None,
-            (Kind::Text, _) => Some("must be a string"),
-            (Kind::Count, Value::Number(number)) if number.is_u64() => None,
-            (Kind::Count, _) => Some("must be a positive whole number"),
-            (Kind::Integer, Value::Number(number)) if number.is_i64() => None,
-            (Kind::Integer, _) => Some("must be a whole number"),
-            (Kind::Object, Value::Object(keys)) if keys.values().all(Value::is_string) => None,
-            (Kind::Object, _) => Some("must be an object of strings, like {\"user\": \"u1\"}"),
-            (Kind::Texts, Value::Array(items)) if items.iter().all(Value::is_string) => None,
-            (Kind::Texts, _) => Some("must be a list of strings"),
-            (Kind::Flag, Value::Bool(_)) => None,
-            (Kind::Flag, _) => Some("must be true or false"),
-            (Kind::Counts, Value::Object(counts)) if counts.values().all(Value::is_u64) => None,
-            (Kind::Counts, _) => Some("must be an object of whole numbers, like {\"tokens\": 900}"),
-            (Kind::List, Value::Array(_)) => None,
-            (Kind::List, _) => Some("must be a list"),
-            (Kind::Number, Value::Number(_)) => None,
-            (Kind::Number, _) => Some("must be a positive number"),
-            (Kind::Limits, Value::Object(limits)) => {
-                let found = limits.iter().find_map(|(name, value)| {
-                    let text = value.to_string();
-                    let numbers = read_object::<Numbers>(text.as_bytes(), &NUMBERS).err()?;
-                    Some((name.chars().take(128).collect::<String>(), numbers))
-                });
-                if let Some((name, error)) = found {
-                    let (inner, reason) = error.details.unwrap_or_default();
-                    return ApiError::field(error.code, &format!("{field}.{name}.{inner}"), reason);
-                }
-                None
-            }
-            (Kind::Limits, _) => Some("must be an object of limits by the names of rules"),
-        };
-        if let Some(reason) = wrong {
-            let code = match *field {
-                "limit" | "window_seconds" | "burst_capacity" | "capacity" | "refillRate"
-                | "windowSeconds" => Code::InvalidLimit,
-                "strategy" | "algorithm" | "type" => Code::InvalidStrategy,
-                _ => Code::InvalidInput,
-            };
-            return ApiError::field(code, field, reason);
-        }
-    }
-    // What is left are required fields, and fields that stand twice, which a map of values does not show.
-    let message = error.to_string();
-    let field = message.split('`').nth(1).unwrap_or("body");
-    let reason = match message.split(' ').next() {
-        Some("missing") => "is missing",
-        Some("duplicate") => "stands twice",
-        _ => "is not valid",
-    };
-    ApiError::input(field, reason)
 }

@@ -10,7 +10,7 @@ use hashbrown::{Equivalent, HashMap};
 use pacegate::{Algorithm, Decision, Reason};
 use parking_lot::Mutex;
 
-use crate::profiles::now;
+use crate::clock::now;
 
 /// How many rules are told apart; an operator may have a hundred thousand.
 const RULES_MAX: usize = 1_000;

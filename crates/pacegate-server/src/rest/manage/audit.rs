@@ -1,21 +1,17 @@
 //! `GET /api/v1/audit`: who changed what, before and after.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use pacegate_catalog::{AuditFilter, AuditRecord};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::{Managed, rfc3339};
-use crate::app::Shared;
-use crate::openapi::parameters::PageParameters;
+use super::Managed;
+use crate::clock::rfc3339;
 use crate::openapi::vocabulary as value;
 use crate::respond::ApiError;
+use crate::rest::extract::{Filter, PageLimit, Query, Since};
 use crate::rest::json;
 
 /// One change.
@@ -76,31 +72,42 @@ struct AuditListResponse<'a> {
     next_cursor: Option<String>,
 }
 
+/// Which changes are wanted.
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditQuery {
+    /// How many entries at most; 100 unless given.
+    #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
+    limit: PageLimit,
+    /// Where to go on: what the page before said.
+    #[param(value_type = Option<String>)]
+    cursor: Filter,
+    /// Changes about this user only.
+    #[param(value_type = Option<String>)]
+    user: Filter,
+    /// Changes made with this key only, by its id.
+    #[param(value_type = Option<String>)]
+    actor: Filter,
+    /// A time as RFC 3339 has it, or seconds since the epoch.
+    #[param(value_type = Option<String>)]
+    since: Since,
+}
+
 /// Who changed what, before and after
 #[utoipa::path(
     get,
     path = "/api/v1/audit",
     operation_id = "list_audit",
     tag = "Logs",
-    params(
-        PageParameters,
-        ("user" = Option<String>, Query, description = "changes about this user only"),
-        ("actor" = Option<String>, Query, description = "changes made with this key only, by its id"),
-        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
-    ),
+    params(AuditQuery),
     responses((status = 200, description = "One page of changes.", body = AuditListResponse)),
 )]
-pub(crate) async fn list(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let page = managed.page(&["user", "actor", "since"])?;
-    let after = page.number_cursor()?;
-    let filter =
-        AuditFilter { user: page.text("user"), actor: page.text("actor"), since: page.time("since")? };
-    let records = managed.live.catalog.audit_page(filter, after, page.limit).await?;
-    let full = records.len() == page.limit;
+pub(crate) async fn list(managed: Managed, Query(query): Query<AuditQuery>) -> Result<Response, ApiError> {
+    let (after, PageLimit(limit)) = (query.cursor.number()?, query.limit);
+    let filter = AuditFilter { user: query.user.0, actor: query.actor.0, since: query.since.0 };
+    let records = managed.live.catalog.audit_page(filter, after, limit).await?;
+    let full = records.len() == limit;
     let next_cursor = records.last().filter(|_| full).map(|last| last.sequence.to_string());
     let records = records.iter().map(AuditResponse::new).collect();
     Ok(json(StatusCode::OK, &AuditListResponse { records, next_cursor }))

@@ -1,45 +1,35 @@
 //! `/api/v1/keys`: API keys. A secret is shown once, when its key is made.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use pacegate_catalog::StoredKey;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::overrides::expiry;
-use super::{Managed, PathParts, empty, path_part, rfc3339, with_etag};
-use crate::app::Shared;
+use super::rule_wire::required;
+use super::{IfMatch, Managed, Subject, empty, shown};
+use crate::clock::{now, rfc3339};
 use crate::openapi::vocabulary as value;
-use crate::profiles::now;
 use crate::respond::ApiError;
+use crate::rest::decode::Count;
+use crate::rest::extract::{Id, Json, NoParameters, Query};
 use crate::rest::json;
-use crate::rest::wire::{Kind, read_object};
 
 /// A key to be made. It never ends unless `expires_in_seconds` or `expires_at` is given, at most 366 days away.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct KeyRequest {
+pub(crate) struct KeyRequest {
     #[schema(value_type = value::RoleName, required = true)]
     role: Option<String>,
     /// The role's unless given.
     #[schema(value_type = Option<value::KeyName>)]
     name: Option<String>,
     #[schema(value_type = Option<value::Lifetime>)]
-    expires_in_seconds: Option<u64>,
+    expires_in_seconds: Option<Count>,
     #[schema(value_type = Option<value::Time>)]
     expires_at: Option<String>,
 }
-
-const FIELDS: [(&str, Kind); 4] = [
-    ("role", Kind::Text),
-    ("name", Kind::Text),
-    ("expires_in_seconds", Kind::Count),
-    ("expires_at", Kind::Text),
-];
 
 /// A key as it is shown.
 #[derive(Debug, Serialize, ToSchema)]
@@ -101,12 +91,7 @@ struct KeyListResponse<'a> {
     tag = "Keys",
     responses((status = 200, description = "All of them.", body = KeyListResponse)),
 )]
-pub(crate) async fn list(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
+pub(crate) async fn list(managed: Managed, _: Query<NoParameters>) -> Result<Response, ApiError> {
     let keys = managed.live.catalog.keys().await?;
     Ok(json(StatusCode::OK, &KeyListResponse { keys: keys.iter().map(KeyResponse::new).collect() }))
 }
@@ -122,22 +107,18 @@ pub(crate) async fn list(
     request_body = KeyRequest,
     responses((status = 201, description = "It is made.", body = KeyResponse, headers(("ETag" = String, description = "its version")))),
 )]
-pub(crate) async fn create(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let (managed, body) = Managed::with_json(&shared, request).await?;
-    let request: KeyRequest = read_object(&body, &FIELDS)?;
-    let role = request.role.ok_or_else(|| ApiError::input("role", "is missing"))?;
-    let name = request.name.unwrap_or_else(|| role.clone());
-    let expires_at = match (request.expires_in_seconds, request.expires_at.as_deref()) {
+pub(crate) async fn create(managed: Managed, Json(body): Json<KeyRequest>) -> Result<Response, ApiError> {
+    let role = required("role", body.role)?;
+    let name = body.name.unwrap_or_else(|| role.clone());
+    let expires_at = match (body.expires_in_seconds, body.expires_at.as_deref()) {
         (None, None) => None,
         (seconds, at) => Some(expiry(seconds, at)?),
     };
-    let (key, secret) = managed.live.catalog.create_key(&managed.actor, &role, &name, expires_at).await?;
-    managed.in_force().await;
+    let write =
+        managed.change(Subject::Keys, |catalog, actor| catalog.create_key(actor, &role, &name, expires_at));
+    let (key, secret) = write.await?;
     let body = KeyResponse { secret: Some(&secret), ..KeyResponse::new(&key) };
-    Ok(with_etag(json(StatusCode::CREATED, &body), key.version()))
+    Ok(shown(StatusCode::CREATED, &body, key.version()))
 }
 
 /// Revokes an API key
@@ -146,21 +127,15 @@ pub(crate) async fn create(
     path = "/api/v1/keys/{key_id}",
     operation_id = "revoke_key",
     tag = "Keys",
-    params(("key_id" = String, Path, description = "the id of a key"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
+    params(("key_id" = String, Path, description = "the id of a key"), IfMatch),
     responses(
         (status = 204, description = "It opens nothing any more."),
         (status = 404, description = "There is no such key."),
         (status = 412, description = "It was revoked since it was read."),
     )
 )]
-pub(crate) async fn revoke(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.live.catalog.revoke_key(&managed.actor, &path_part(path)?, managed.expected()?).await?;
-    managed.in_force().await;
-    managed.live.keys.forget();
+pub(crate) async fn revoke(managed: Managed, Id(key_id): Id) -> Result<Response, ApiError> {
+    let expected = managed.expected()?;
+    managed.change(Subject::Keys, |catalog, actor| catalog.revoke_key(actor, &key_id, expected)).await?;
     Ok(empty(StatusCode::NO_CONTENT))
 }

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use pacegate::Timestamp;
 use pacegate::identity::{self, Invalid};
 use pacegate_catalog::{DecisionFilter, DecisionRecord, Period, UsageFilter, UsageRecord};
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
-use super::{Managed, rfc3339};
+use super::Managed;
 use crate::app::Shared;
-use crate::openapi::parameters::PageParameters;
+use crate::clock::{now, rfc3339};
 use crate::openapi::vocabulary as value;
-use crate::profiles::now;
 use crate::respond::ApiError;
+use crate::rest::extract::{Filter, PageLimit, Query, Since};
 use crate::rest::json;
 
 /// One decision.
@@ -78,36 +77,49 @@ struct DecisionListResponse<'a> {
     next_cursor: Option<String>,
 }
 
+/// Which decisions are wanted.
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DecisionQuery {
+    /// How many entries at most; 100 unless given.
+    #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
+    limit: PageLimit,
+    /// Where to go on: what the page before said.
+    #[param(value_type = Option<String>)]
+    cursor: Filter,
+    /// Decisions about this user only.
+    #[param(value_type = Option<String>)]
+    user_id: Filter,
+    /// Decisions at this endpoint only.
+    #[param(value_type = Option<String>)]
+    endpoint: Filter,
+    /// A time as RFC 3339 has it, or seconds since the epoch.
+    #[param(value_type = Option<String>)]
+    since: Since,
+    /// Only those allowed, or only those denied.
+    allowed: Option<bool>,
+}
+
 /// What was decided
 #[utoipa::path(
     get,
     path = "/api/v1/logs",
     operation_id = "list_decisions",
     tag = "Logs",
-    params(
-        PageParameters,
-        ("user_id" = Option<String>, Query, description = "decisions about this user only"),
-        ("endpoint" = Option<String>, Query, description = "decisions at this endpoint only"),
-        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
-        ("allowed" = Option<bool>, Query, description = "only those allowed, or only those denied"),
-    ),
+    params(DecisionQuery),
     responses((status = 200, description = "One page of decisions.", body = DecisionListResponse)),
 )]
-pub(crate) async fn list(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let page = managed.page(&["user_id", "endpoint", "since", "allowed"])?;
-    let after = page.number_cursor()?;
+pub(crate) async fn list(managed: Managed, Query(query): Query<DecisionQuery>) -> Result<Response, ApiError> {
+    let (after, PageLimit(limit)) = (query.cursor.number()?, query.limit);
     let filter = DecisionFilter {
-        user_id: page.text("user_id"),
-        endpoint: page.text("endpoint"),
-        since: page.time("since")?,
-        allowed: page.flag("allowed")?,
+        user_id: query.user_id.0,
+        endpoint: query.endpoint.0,
+        since: query.since.0,
+        allowed: query.allowed,
     };
-    let found = managed.live.catalog.decision_page(filter, after, page.limit).await?;
-    let full = found.len() == page.limit;
+    let found = managed.live.catalog.decision_page(filter, after, limit).await?;
+    let full = found.len() == limit;
     let next_cursor = found.last().filter(|_| full).map(|(number, _)| number.to_string());
     let decisions = found.iter().map(|(_, record)| DecisionResponse::new(record)).collect();
     Ok(json(StatusCode::OK, &DecisionListResponse { decisions, next_cursor }))
@@ -146,6 +158,25 @@ struct UsageListResponse<'a> {
     usage: Vec<UsageResponse<'a>>,
 }
 
+/// Which usage is wanted. This list has one page, which `limit` makes longer.
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UsageQuery {
+    /// How many entries at most; 100 unless given.
+    #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
+    limit: PageLimit,
+    /// Identifiers of this dimension only.
+    #[param(value_type = Option<String>)]
+    dimension: Filter,
+    /// This identifier only.
+    #[param(value_type = Option<String>)]
+    identifier: Filter,
+    /// A time as RFC 3339 has it, or seconds since the epoch.
+    #[param(value_type = Option<String>)]
+    since: Since,
+}
+
 /// The heaviest identifiers since a time
 ///
 /// Of the last hour unless `since` is given.
@@ -154,31 +185,22 @@ struct UsageListResponse<'a> {
     path = "/api/v1/usage",
     operation_id = "list_usage",
     tag = "Logs",
-    params(
-        ("limit" = Option<u16>, Query, minimum = 1, maximum = 1000, description = "how many entries at most; 100 unless given"),
-        ("dimension" = Option<String>, Query, description = "identifiers of this dimension only"),
-        ("identifier" = Option<String>, Query, description = "this identifier only"),
-        ("since" = Option<String>, Query, description = "a time as RFC 3339 has it, or seconds since the epoch"),
-    ),
+    params(UsageQuery),
     responses((status = 200, description = "The heaviest first.", body = UsageListResponse)),
 )]
 pub(crate) async fn usage(
     State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
+    managed: Managed,
+    Query(query): Query<UsageQuery>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let page = managed.page(&["dimension", "identifier", "since"])?;
-    if page.cursor.is_some() {
-        return Err(ApiError::input("cursor", "this list has one page; make it longer with limit"));
-    }
     let hour = Period::Hour.length();
     let an_hour_ago = Timestamp::from_micros(now().as_micros().saturating_sub(hour.as_micros() as u64));
-    let since = page.time("since")?.unwrap_or(an_hour_ago);
+    let since = query.since.0.unwrap_or(an_hour_ago);
     // Minutes for what is recent; what is longer ago is added up from hours.
     let recent = now().saturating_since(since) <= Duration::from_secs(6 * 3_600);
     let period = if recent { Period::Minute } else { Period::Hour };
     let invalid = |field| move |invalid: Invalid| ApiError::input(field, invalid.reason());
-    let (dimension, identifier) = (page.text("dimension"), page.text("identifier"));
+    let (dimension, identifier) = (query.dimension.0, query.identifier.0);
     let dimension =
         dimension.as_deref().map(identity::dimension).transpose().map_err(invalid("dimension"))?;
     // An address is looked up as it is counted.
@@ -190,7 +212,7 @@ pub(crate) async fn usage(
         (_, text) => text,
     };
     let filter = UsageFilter { dimension: dimension.map(str::to_owned), identifier };
-    let found = managed.live.catalog.usage(period, filter, since, page.limit).await?;
+    let found = managed.live.catalog.usage(period, filter, since, query.limit.0).await?;
     let usage = found.iter().map(UsageResponse::new).collect();
     Ok(json(StatusCode::OK, &UsageListResponse { since: rfc3339(period.start_of(since)), usage }))
 }

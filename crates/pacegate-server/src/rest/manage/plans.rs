@@ -1,137 +1,117 @@
 //! `/api/v1/plans`: named lists of limits, of the file and of the catalog.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use pacegate::{PlanLimit, identity};
+use pacegate_catalog::{Sources, StoredPlan};
 use serde::{Deserialize, Serialize};
-use serde_json::Number;
 use utoipa::ToSchema;
 
-use super::rule_wire::{CATALOG, read_cost, read_limit};
-use super::{Managed, PathParts, empty, path_part, rfc3339, unchanged, with_etag};
-use crate::ad_hoc::{SLIDING_WINDOW, is_sliding_window};
-use crate::app::Shared;
+use super::rule_wire::{CATALOG, FILE, read_cost, read_limit};
+use super::{IfMatch, Managed, Subject, empty, shown, unchanged};
+use crate::ad_hoc::{is_sliding_window, name_for};
+use crate::clock::rfc3339;
 use crate::openapi::vocabulary as value;
 use crate::respond::{ApiError, Code};
 use crate::rest::answer::burst;
+use crate::rest::decode::{Count, Integer, Object, Seconds, Whole, inside};
+use crate::rest::extract::{Id, Json, NoParameters, Query};
 use crate::rest::json;
-use crate::rest::wire::{Kind, parse_strategy, read_object};
-use pacegate_catalog::Sources;
 
-/// The limits of a plan, each of another algorithm or window.
-#[derive(Debug, Deserialize, ToSchema)]
+/// A plan, in requests and answers. What was read can be edited and sent back.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct PlanRequest {
-    #[schema(value_type = Vec<LimitRequest>, min_items = 1, max_items = 16)]
-    limits: Vec<serde_json::Value>,
-    /// This and what follows are taken so that an answer can be edited and sent back. Must be the one in the path.
-    name: Option<String>,
-    /// As `If-Match`.
-    version: Option<i64>,
-    /// This and the time must be those shown.
-    source: Option<String>,
-    updated_at: Option<String>,
-}
-
-/// One limit.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct LimitRequest {
-    #[schema(value_type = value::AlgorithmChoice, required = true)]
-    algorithm: Option<String>,
-    #[schema(value_type = value::Quota, required = true)]
-    limit: Option<u64>,
-    #[schema(value_type = value::Window, required = true)]
-    window_seconds: Option<Number>,
-    #[schema(value_type = Option<value::Burst>)]
-    burst_capacity: Option<u64>,
-    /// What it counts; `requests` unless given.
-    #[schema(value_type = Option<value::UnitName>)]
-    unit: Option<String>,
-    /// What each request takes, instead of the cost that a check names.
-    #[schema(value_type = Option<value::CostNumber>)]
-    cost: Option<u64>,
-}
-
-const FIELDS: [(&str, Kind); 5] = [
-    ("limits", Kind::List),
-    ("name", Kind::Text),
-    ("version", Kind::Integer),
-    ("source", Kind::Text),
-    ("updated_at", Kind::Text),
-];
-const LIMIT_FIELDS: [(&str, Kind); 6] = [
-    ("algorithm", Kind::Text),
-    ("limit", Kind::Count),
-    ("window_seconds", Kind::Number),
-    ("burst_capacity", Kind::Count),
-    ("unit", Kind::Text),
-    ("cost", Kind::Count),
-];
-
-/// A plan as it is shown.
-#[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Plan)]
-struct PlanResponse<'a> {
-    name: &'a str,
-    limits: Vec<LimitResponse<'a>>,
-    #[schema(value_type = value::SourceName)]
-    source: &'static str,
-    version: i64,
+pub(crate) struct PlanBody {
+    /// Set by the path, and the fields after the limits by the server; a request can repeat what was
+    /// shown.
+    name: Option<String>,
+    /// Each of another algorithm or window.
+    #[serde(default)]
+    #[schema(value_type = Vec<PlanLimitBody>, required = true, min_items = 1, max_items = 16)]
+    limits: Vec<Object<PlanLimitBody>>,
+    #[schema(value_type = Option<value::SourceName>)]
+    source: Option<String>,
+    /// As `If-Match`, in requests.
+    #[schema(value_type = Option<i64>)]
+    version: Option<Integer>,
     /// Null for plans of the configuration file.
-    #[schema(required = true, value_type = Option<value::Time>)]
+    #[schema(value_type = Option<value::Time>)]
     updated_at: Option<String>,
 }
 
 /// A limit of a plan.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[schema(as = PlanLimit)]
-struct LimitResponse<'a> {
-    #[schema(value_type = value::AlgorithmName)]
-    algorithm: &'static str,
-    limit: u32,
-    #[serde(serialize_with = "crate::rest::answer::seconds")]
-    #[schema(value_type = value::Window)]
-    window_seconds: std::time::Duration,
+struct PlanLimitBody {
+    #[schema(value_type = value::AlgorithmChoice, required = true)]
+    algorithm: Option<String>,
+    #[schema(value_type = value::Quota, required = true)]
+    limit: Option<Count>,
+    #[schema(value_type = value::Window, required = true)]
+    window_seconds: Option<Seconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    burst_capacity: Option<u32>,
+    #[schema(value_type = Option<value::Burst>)]
+    burst_capacity: Option<Count>,
+    /// What it counts; `requests` unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    unit: Option<&'a str>,
+    #[schema(value_type = Option<value::UnitName>)]
+    unit: Option<String>,
+    /// What each request takes, instead of the cost that a check names.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    cost: Option<u32>,
+    #[schema(value_type = Option<value::CostNumber>)]
+    cost: Option<Count>,
 }
 
-impl<'a> PlanResponse<'a> {
-    fn new(name: &'a str, limits: &'a [PlanLimit]) -> Self {
-        let limits = limits.iter().map(|PlanLimit { limit, unit, cost }| LimitResponse {
-            algorithm: limit.algorithm().name(),
-            limit: limit.quota(),
-            window_seconds: limit.window(),
-            burst_capacity: burst(limit),
-            unit: unit.as_deref(),
-            cost: cost.map(|cost| cost.get()),
-        });
-        Self { name, limits: limits.collect(), source: "file", version: 1, updated_at: None }
+impl PlanBody {
+    fn file(name: &str, limits: &[PlanLimit]) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            limits: limits.iter().map(PlanLimitBody::new).map(Object).collect(),
+            source: Some(FILE.to_owned()),
+            version: Some(Whole(1)),
+            updated_at: None,
+        }
     }
 
-    fn stored(plan: &'a pacegate_catalog::StoredPlan) -> Self {
-        let updated_at = Some(rfc3339(plan.updated_at));
-        Self { source: CATALOG, version: plan.version, updated_at, ..Self::new(&plan.name, &plan.limits) }
+    fn stored(plan: &StoredPlan) -> Self {
+        Self {
+            source: Some(CATALOG.to_owned()),
+            version: Some(Whole(plan.version)),
+            updated_at: Some(rfc3339(plan.updated_at)),
+            ..Self::file(&plan.name, &plan.limits)
+        }
+    }
+}
+
+impl PlanLimitBody {
+    fn new(PlanLimit { limit, unit, cost }: &PlanLimit) -> Self {
+        let count = |number: u32| Whole(u64::from(number));
+        Self {
+            algorithm: Some(limit.algorithm().name().to_owned()),
+            limit: Some(count(limit.quota())),
+            window_seconds: Some(Seconds(limit.window())),
+            burst_capacity: burst(limit).map(count),
+            unit: unit.clone(),
+            cost: cost.map(|cost| count(cost.get())),
+        }
+    }
+
+    fn limit(&self) -> Result<PlanLimit, ApiError> {
+        let algorithm = ("algorithm", self.algorithm.as_deref());
+        let limit = read_limit(algorithm, self.limit, self.window_seconds, self.burst_capacity)?;
+        let unit = self.unit.as_deref().map(identity::check_unit).transpose();
+        unit.map_err(|invalid| ApiError::input("unit", invalid.reason()))?;
+        Ok(PlanLimit { limit, unit: self.unit.clone(), cost: read_cost(self.cost)? })
     }
 }
 
 /// The file's plans, then the catalog's.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PlanList)]
-struct PlanListResponse<'a> {
-    plans: Vec<PlanResponse<'a>>,
+struct PlanListResponse {
+    plans: Vec<PlanBody>,
 }
 
 /// All plans
@@ -142,15 +122,10 @@ struct PlanListResponse<'a> {
     tag = "Plans",
     responses((status = 200, description = "The file's, then the catalog's.", body = PlanListResponse)),
 )]
-pub(crate) async fn list(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
+pub(crate) async fn list(managed: Managed, _: Query<NoParameters>) -> Result<Response, ApiError> {
     let (current, stored) = (managed.live.sources(), managed.live.catalog.plans().await?);
-    let of_file = current.file.plans.iter().map(|(name, limits)| PlanResponse::new(name, limits));
-    let plans = of_file.chain(stored.iter().map(PlanResponse::stored)).collect();
+    let of_file = current.file.plans.iter().map(|(name, limits)| PlanBody::file(name, limits));
+    let plans = of_file.chain(stored.iter().map(PlanBody::stored)).collect();
     Ok(json(StatusCode::OK, &PlanListResponse { plans }))
 }
 
@@ -162,24 +137,21 @@ pub(crate) async fn list(
     tag = "Plans",
     params(("name" = value::Name, Path, description = "the name of a plan")),
     responses(
-        (status = 200, description = "It is this.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "It is this.", body = PlanBody, headers(("ETag" = String, description = "its version"))),
         (status = 404, description = "There is no such plan."),
     )
 )]
 pub(crate) async fn get(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    Id(name): Id,
+    _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
-    let (name, current) = (path_part(path)?, managed.live.sources());
-    if let Some((name, limits)) = current.file.plans.iter().find(|(own, _)| *own == name) {
-        return Ok(with_etag(json(StatusCode::OK, &PlanResponse::new(name, limits)), 1));
+    if let Some((name, limits)) = managed.live.sources().file.plans.iter().find(|(own, _)| *own == name) {
+        return Ok(shown(StatusCode::OK, &PlanBody::file(name, limits), 1));
     }
     let plan = managed.live.catalog.plan(&name).await?;
     let plan = plan.ok_or_else(|| ApiError::new(Code::NotFound, "there is no such plan"))?;
-    Ok(with_etag(json(StatusCode::OK, &PlanResponse::stored(&plan)), plan.version))
+    Ok(shown(StatusCode::OK, &PlanBody::stored(&plan), plan.version))
 }
 
 /// Makes or replaces a plan
@@ -188,49 +160,42 @@ pub(crate) async fn get(
     path = "/api/v1/plans/{name}",
     operation_id = "put_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
-    request_body = PlanRequest,
+    params(("name" = value::Name, Path, description = "the name of a plan"), IfMatch),
+    request_body = PlanBody,
     responses(
-        (status = 200, description = "It is replaced.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
-        (status = 201, description = "It is made.", body = PlanResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "It is replaced.", body = PlanBody, headers(("ETag" = String, description = "its version"))),
+        (status = 201, description = "It is made.", body = PlanBody, headers(("ETag" = String, description = "its version"))),
         (status = 409, description = "The plan is from the configuration file."),
-        (status = 412, description = "It was changed since it was read."),
     )
 )]
 pub(crate) async fn put(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    Id(name): Id,
+    Json(body): Json<PlanBody>,
 ) -> Result<Response, ApiError> {
-    let (managed, body) = Managed::with_json(&shared, request).await?;
-    let name = path_part(path)?;
-    let request: PlanRequest = read_object(&body, &FIELDS)?;
-    let limits = request.limits.iter().enumerate().map(|(place, value)| {
-        read_plan_limit(value).map_err(|error| {
-            let (field, reason) = error.details.unwrap_or_default();
-            ApiError::field(error.code, &format!("limits[{place}].{field}"), reason)
-        })
+    let limits = body.limits.iter().enumerate().map(|(index, Object(limit))| {
+        limit.limit().map_err(|error| inside(error, &format!("limits[{index}]")))
     });
     let limits = limits.collect::<Result<Vec<PlanLimit>, ApiError>>()?;
     not_of_file(&managed.live.sources(), &name)?;
     PlanLimit::check_all(&limits).map_err(|invalid| ApiError::input("limits", invalid.reason()))?;
-    unchanged("name", request.name.as_deref(), &name)?;
+    unchanged("name", body.name.as_deref(), &name)?;
     let before = managed.live.catalog.plan(&name).await?;
     if before.is_some() {
-        unchanged("source", request.source.as_deref(), CATALOG)?;
+        unchanged("source", body.source.as_deref(), CATALOG)?;
     }
     let known = before.map(|plan| (plan.version, plan.updated_at));
-    let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
-    let (plan, created) = managed.live.catalog.put_plan(&managed.actor, &name, &limits, expected).await?;
-    managed.in_force().await;
+    let expected = managed.expected_by(body.version, body.updated_at.as_deref(), known)?;
+    let write =
+        managed.change(Subject::Rules, |catalog, actor| catalog.put_plan(actor, &name, &limits, expected));
+    let (plan, created) = write.await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut body = PlanResponse::stored(&plan);
-    for (limit, sent) in body.limits.iter_mut().zip(&request.limits) {
-        if sent["algorithm"].as_str().is_some_and(is_sliding_window) {
-            limit.algorithm = SLIDING_WINDOW;
-        }
+    let mut response = PlanBody::stored(&plan);
+    for ((Object(limit), Object(sent)), stored) in response.limits.iter_mut().zip(&body.limits).zip(&limits) {
+        let sliding_window = sent.algorithm.as_deref().is_some_and(is_sliding_window);
+        limit.algorithm = Some(name_for(stored.limit.algorithm(), sliding_window).to_owned());
     }
-    Ok(with_etag(json(status, &body), plan.version))
+    Ok(shown(status, &response, plan.version))
 }
 
 /// Removes a plan
@@ -239,37 +204,18 @@ pub(crate) async fn put(
     path = "/api/v1/plans/{name}",
     operation_id = "delete_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
+    params(("name" = value::Name, Path, description = "the name of a plan"), IfMatch),
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "There is no such plan."),
         (status = 409, description = "The plan is from the configuration file."),
-        (status = 412, description = "It was changed since it was read."),
     )
 )]
-pub(crate) async fn delete(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let name = path_part(path)?;
+pub(crate) async fn delete(managed: Managed, Id(name): Id) -> Result<Response, ApiError> {
     not_of_file(&managed.live.sources(), &name)?;
-    managed.live.catalog.delete_plan(&managed.actor, &name, managed.expected()?).await?;
-    managed.in_force().await;
+    let expected = managed.expected()?;
+    managed.change(Subject::Rules, |catalog, actor| catalog.delete_plan(actor, &name, expected)).await?;
     Ok(empty(StatusCode::NO_CONTENT))
-}
-
-fn read_plan_limit(value: &serde_json::Value) -> Result<PlanLimit, ApiError> {
-    let text = value.to_string();
-    let request: LimitRequest = read_object(text.as_bytes(), &LIMIT_FIELDS)?;
-    let algorithm = request.algorithm.ok_or_else(|| ApiError::input("algorithm", "is missing"))?;
-    let algorithm = parse_strategy("algorithm", &algorithm)?;
-    let limit =
-        read_limit(algorithm, request.limit, request.window_seconds.as_ref(), request.burst_capacity)?;
-    let unit = request.unit.as_deref().map(identity::check_unit).transpose();
-    unit.map_err(|invalid| ApiError::input("unit", invalid.reason()))?;
-    Ok(PlanLimit { limit, unit: request.unit, cost: read_cost(request.cost)? })
 }
 
 fn not_of_file(current: &Sources, name: &str) -> Result<(), ApiError> {

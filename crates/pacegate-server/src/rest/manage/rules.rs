@@ -2,29 +2,27 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
-use hyper::{Request, StatusCode};
 use pacegate::Rule;
-use pacegate_catalog::StoredRule;
+use pacegate_catalog::Sources;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::rule_wire::{RuleRequest, RuleResponse};
-use super::{Managed, PAGE_MAX, PathParts, empty, path_part, with_etag};
+use super::rule_wire::RuleBody;
+use super::{IfMatch, Managed, Subject, empty, shown, with_etag};
 use crate::app::Shared;
-use crate::openapi::parameters::PageParameters;
 use crate::respond::{ApiError, Code};
+use crate::rest::extract::{Id, Json, NoParameters, Page, PageLimit, Query, invalid_cursor};
 use crate::rest::json;
-use pacegate_catalog::Sources;
 
 /// The file's rules, then the catalog's.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RuleList)]
-struct RuleListResponse<'a> {
-    rules: Vec<RuleResponse<'a>>,
+struct RuleListResponse {
+    rules: Vec<RuleBody>,
     /// Null on the last page.
     #[schema(required = true)]
     next_cursor: Option<String>,
@@ -41,35 +39,27 @@ const FILE_CURSOR: &str = "file-";
     path = "/api/v1/rules",
     operation_id = "list_rules",
     tag = "Rules",
-    params(PageParameters),
+    params(Page),
     responses((status = 200, description = "One page of them.", body = RuleListResponse)),
 )]
-pub(crate) async fn list(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let page = managed.page(&[])?;
-    let (limit, cursor) = (page.limit, page.cursor);
-    let invalid = || ApiError::input("cursor", "is not one that this list gave out");
-    let current = managed.live.sources();
+pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<Response, ApiError> {
+    let (PageLimit(limit), current) = (page.limit, managed.live.sources());
     let of_file = &current.file.rules;
-    let (from_file, after) = match cursor.as_deref() {
+    let (from_file, after) = match page.cursor.0.as_deref() {
         None => (0, None),
         Some(cursor) => match cursor.strip_prefix(FILE_CURSOR) {
-            Some(place) => (place.parse::<usize>().map_err(|_| invalid())?.min(of_file.len()), None),
-            None => (of_file.len(), Some(cursor.parse::<i64>().map_err(|_| invalid())?)),
+            Some(place) => (place.parse::<usize>().map_err(|_| invalid_cursor())?.min(of_file.len()), None),
+            None => (of_file.len(), page.cursor.number()?),
         },
     };
-    let mut rules: Vec<RuleResponse<'_>> =
-        of_file[from_file..].iter().take(limit).map(RuleResponse::file).collect();
+    let mut rules: Vec<RuleBody> = of_file[from_file..].iter().take(limit).map(RuleBody::file).collect();
     let (rest, shown) = (limit - rules.len(), from_file + rules.len());
     // One more than asked for tells whether there is a next page; of the longest pages a full one may have one.
-    let asked = (rest + 1).min(PAGE_MAX);
+    let asked = (rest + 1).min(PageLimit::MAX);
     let stored = managed.live.catalog.rule_page(after, asked).await?;
     let more = stored.len() > rest || (asked == rest && stored.len() == rest);
     let stored = &stored[..stored.len().min(rest)];
-    rules.extend(stored.iter().map(RuleResponse::stored));
+    rules.extend(stored.iter().map(|stored| RuleBody::stored(stored, false)));
     let next_cursor = match (shown < of_file.len(), more, stored.last()) {
         (true, ..) => Some(format!("{FILE_CURSOR}{shown}")),
         (false, true, Some(last)) => Some(last.number.to_string()),
@@ -88,9 +78,9 @@ pub(crate) async fn list(
     path = "/api/v1/rules",
     operation_id = "create_rule",
     tag = "Rules",
-    request_body = RuleRequest,
+    request_body = RuleBody,
     responses(
-        (status = 201, description = "It is made.", body = RuleResponse, headers(
+        (status = 201, description = "It is made.", body = RuleBody, headers(
             ("ETag" = String, description = "its version"),
             ("Location" = String, description = "where it is"),
         )),
@@ -99,16 +89,16 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
+    managed: Managed,
+    Json(body): Json<RuleBody>,
 ) -> Result<Response, ApiError> {
-    let (managed, body) = Managed::with_json(&shared, request).await?;
-    let request = RuleRequest::parse(&body)?;
-    let says_sliding_window = request.says_sliding_window();
-    let rule = request.rule(&shared.limiter)?;
+    let sliding_window = body.says_sliding_window();
+    let rule = body.rule(&shared.limiter)?;
     not_in_file(&managed.live.sources(), &rule)?;
-    let stored = managed.live.catalog.create_rule(&managed.actor, &rule, None).await?;
-    managed.in_force().await;
-    let mut response = shown(StatusCode::CREATED, &stored, says_sliding_window);
+    let write = managed.change(Subject::Rules, |catalog, actor| catalog.create_rule(actor, &rule, None));
+    let stored = write.await?;
+    let body = RuleBody::stored(&stored, sliding_window);
+    let mut response = shown(StatusCode::CREATED, &body, stored.version);
     if let Ok(location) = HeaderValue::try_from(format!("/api/v1/rules/{}", stored.rule_id)) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -126,27 +116,24 @@ pub(crate) async fn create(
         ("If-None-Match" = Option<String>, Header, description = "ETags that the client has already"),
     ),
     responses(
-        (status = 200, description = "It is this.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "It is this.", body = RuleBody, headers(("ETag" = String, description = "its version"))),
         (status = 304, description = "It is what the client has.", headers(("ETag" = String, description = "its version"))),
         (status = 404, description = "There is no such rule."),
     )
 )]
 pub(crate) async fn get(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    Id(rule_id): Id,
+    _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
-    let rule_id = path_part(path)?;
     if let Some(rule) = managed.live.sources().file_rule(&rule_id) {
-        return Ok(with_etag(json(StatusCode::OK, &RuleResponse::file(rule)), 1));
+        return Ok(shown(StatusCode::OK, &RuleBody::file(rule), 1));
     }
     let stored = managed.live.catalog.rule(&rule_id).await?.ok_or_else(|| unknown(&rule_id))?;
     if managed.has_already(stored.version) {
         return Ok(with_etag(empty(StatusCode::NOT_MODIFIED), stored.version));
     }
-    Ok(shown(StatusCode::OK, &stored, false))
+    Ok(shown(StatusCode::OK, &RuleBody::stored(&stored, false), stored.version))
 }
 
 /// Replaces a rule
@@ -155,35 +142,34 @@ pub(crate) async fn get(
     path = "/api/v1/rules/{rule_id}",
     operation_id = "replace_rule",
     tag = "Rules",
-    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
-    request_body = RuleRequest,
+    params(("rule_id" = String, Path, description = "the id of a rule"), IfMatch),
+    request_body = RuleBody,
     responses(
-        (status = 200, description = "It is replaced.", body = RuleResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "It is replaced.", body = RuleBody, headers(("ETag" = String, description = "its version"))),
         (status = 404, description = "There is no such rule."),
         (status = 409, description = "The rule is from the configuration file, or another is the same variant."),
-        (status = 412, description = "It was changed since it was read."),
     )
 )]
 pub(crate) async fn replace(
     State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    Id(rule_id): Id,
+    Json(body): Json<RuleBody>,
 ) -> Result<Response, ApiError> {
-    let (managed, body) = Managed::with_json(&shared, request).await?;
-    let rule_id = path_part(path)?;
-    let request = RuleRequest::parse(&body)?;
     let current = managed.live.sources();
     not_of_file(&current, &rule_id)?;
     let before = managed.live.catalog.rule(&rule_id).await?.ok_or_else(|| unknown(&rule_id))?;
-    request.check_owned(&before)?;
+    body.check_owned(&before)?;
     let known = Some((before.version, before.updated_at));
-    let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
-    let says_sliding_window = request.says_sliding_window();
-    let rule = request.rule(&shared.limiter)?;
+    let expected = managed.expected_by(body.version, body.updated_at.as_deref(), known)?;
+    let sliding_window = body.says_sliding_window();
+    let rule = body.rule(&shared.limiter)?;
     not_in_file(&current, &rule)?;
-    let stored = managed.live.catalog.replace_rule(&managed.actor, &rule_id, expected, &rule, None).await?;
-    managed.in_force().await;
-    Ok(shown(StatusCode::OK, &stored, says_sliding_window))
+    let write = managed.change(Subject::Rules, |catalog, actor| {
+        catalog.replace_rule(actor, &rule_id, expected, &rule, None)
+    });
+    let stored = write.await?;
+    Ok(shown(StatusCode::OK, &RuleBody::stored(&stored, sliding_window), stored.version))
 }
 
 /// Removes a rule
@@ -192,31 +178,18 @@ pub(crate) async fn replace(
     path = "/api/v1/rules/{rule_id}",
     operation_id = "delete_rule",
     tag = "Rules",
-    params(("rule_id" = String, Path, description = "the id of a rule"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
+    params(("rule_id" = String, Path, description = "the id of a rule"), IfMatch),
     responses(
         (status = 204, description = "It is gone."),
         (status = 404, description = "There is no such rule."),
         (status = 409, description = "The rule is from the configuration file."),
-        (status = 412, description = "It was changed since it was read."),
     )
 )]
-pub(crate) async fn delete(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let rule_id = path_part(path)?;
+pub(crate) async fn delete(managed: Managed, Id(rule_id): Id) -> Result<Response, ApiError> {
     not_of_file(&managed.live.sources(), &rule_id)?;
     let expected = managed.expected()?;
-    managed.live.catalog.delete_rule(&managed.actor, &rule_id, expected).await?;
-    managed.in_force().await;
+    managed.change(Subject::Rules, |catalog, actor| catalog.delete_rule(actor, &rule_id, expected)).await?;
     Ok(empty(StatusCode::NO_CONTENT))
-}
-
-fn shown(status: StatusCode, stored: &StoredRule, says_sliding_window: bool) -> Response {
-    let body = RuleResponse::stored(stored).says_sliding_window(says_sliding_window);
-    with_etag(json(status, &body), stored.version)
 }
 
 fn unknown(rule_id: &str) -> ApiError {
@@ -234,7 +207,7 @@ fn not_of_file(current: &Sources, rule_id: &str) -> Result<(), ApiError> {
 }
 
 /// Two rules cannot be the same variant of one name, whoever they are from.
-pub(super) fn not_in_file(current: &Sources, rule: &Rule) -> Result<(), ApiError> {
+pub(in crate::rest) fn not_in_file(current: &Sources, rule: &Rule) -> Result<(), ApiError> {
     let variant = rule.variant();
     match current.file.rules.iter().find(|other| other.variant() == variant) {
         None => Ok(()),

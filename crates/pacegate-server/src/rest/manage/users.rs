@@ -2,109 +2,93 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use pacegate::{DEFAULT_NAME, EffectiveLimit, LimitOverride};
-use pacegate_catalog::{CUSTOM_LIMITS_MAX, User, UserChange};
+use pacegate_catalog::{CUSTOM_LIMITS_MAX, Sources, User, UserChange};
 use serde::{Deserialize, Serialize};
-use serde_json::Number;
 use utoipa::ToSchema;
 
-use super::rule_wire::read_window;
-use super::{Managed, PathParts, path_part, rfc3339, unchanged, with_etag};
+use super::{IfMatch, Managed, Subject, shown, unchanged};
 use crate::app::Shared;
-use crate::openapi::parameters::PageParameters;
+use crate::clock::{now, rfc3339};
 use crate::openapi::vocabulary as value;
-use crate::profiles::now;
 use crate::respond::{ApiError, Code, invalid_limit};
-use crate::rest::answer::burst;
+use crate::rest::answer::LimitNumbers;
+use crate::rest::decode::{Count, Integer, Object, Seconds, Whole, inside};
+use crate::rest::extract::{Json, NoParameters, Page, PageLimit, Query, UserId};
 use crate::rest::json;
-use crate::rest::wire::{Kind, read_object};
-use pacegate_catalog::Sources;
 
-/// LimitOverride for one rule, in requests and answers.
+/// The numbers that a user has instead of a rule's, in requests and answers.
 #[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = LimitOverride)]
-pub(super) struct NumbersWire {
+pub(super) struct OverrideBody {
     #[schema(value_type = value::Quota, required = true)]
-    pub(super) limit: Option<u64>,
+    pub(super) limit: Option<Count>,
     /// The rule's own unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Window>)]
-    pub(super) window_seconds: Option<Number>,
+    pub(super) window_seconds: Option<Seconds>,
     /// In the rule's own ratio to the limit unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Burst>)]
-    pub(super) burst_capacity: Option<u64>,
+    pub(super) burst_capacity: Option<Count>,
 }
 
-impl NumbersWire {
-    pub(super) fn of(numbers: &LimitOverride) -> Self {
+impl OverrideBody {
+    pub(super) fn new(numbers: &LimitOverride) -> Self {
         Self {
-            limit: Some(numbers.quota),
-            window_seconds: numbers.window.and_then(|window| {
-                let whole = (window.subsec_nanos() == 0).then(|| Number::from(window.as_secs()));
-                whole.or_else(|| Number::from_f64(window.as_secs_f64()))
-            }),
-            burst_capacity: numbers.burst,
+            limit: Some(Whole(numbers.quota)),
+            window_seconds: numbers.window.map(Seconds),
+            burst_capacity: numbers.burst.map(Whole),
         }
     }
 
-    /// The numbers, if every rule named `rule` can have them. `field` is where they stand in the request.
-    pub(super) fn numbers(
-        &self,
-        current: &Sources,
-        rule: &str,
-        field: &str,
-    ) -> Result<LimitOverride, ApiError> {
-        let inside = |error: ApiError| {
-            let (name, reason) = error.details.unwrap_or_default();
-            let path = if field.is_empty() { name } else { format!("{field}.{name}") };
-            ApiError::field(error.code, &path, reason)
-        };
-        let quota = self.limit;
-        let quota =
-            quota.ok_or_else(|| inside(ApiError::field(Code::InvalidLimit, "limit", "is missing")))?;
-        let window = self.window_seconds.as_ref().map(read_window).transpose().map_err(inside)?;
-        let numbers = LimitOverride { quota, window, burst: self.burst_capacity };
-        let mut known = false;
+    /// The numbers, if every rule named `rule` can have them; `None` when there is no such rule.
+    pub(super) fn numbers(&self, current: &Sources, rule: &str) -> Result<Option<LimitOverride>, ApiError> {
+        let missing = || ApiError::field(Code::InvalidLimit, "limit", "is missing");
+        let Whole(quota) = self.limit.ok_or_else(missing)?;
+        let window = self.window_seconds.map(|Seconds(window)| window);
+        let burst = self.burst_capacity.map(|Whole(burst)| burst);
+        let numbers = LimitOverride { quota, window, burst };
         let rules = current.rules().filter(|other| other.name == rule && other.dimension == "user");
         let default = current.file.default_limit.as_ref().filter(|_| rule == DEFAULT_NAME);
+        let mut found = None;
         for limit in rules.map(|rule| &rule.limit).chain(default) {
-            known = true;
-            numbers.apply_to(limit).map_err(|error| inside(invalid_limit(error)))?;
+            numbers.apply_to(limit).map_err(invalid_limit)?;
+            found = Some(numbers);
         }
-        if known {
-            return Ok(numbers);
-        }
-        let rule: String = rule.chars().take(128).collect();
-        let field = if field.is_empty() { "rule" } else { field };
-        Err(ApiError::input(field, format!("unknown rule `{rule}` in dimension user")))
+        Ok(found)
     }
+}
+
+/// Refuses numbers for a rule that does not exist, which `field` names.
+pub(super) fn unknown_rule(field: &str, rule: &str) -> ApiError {
+    let rule: String = rule.chars().take(128).collect();
+    ApiError::input(field, format!("unknown rule `{rule}` in dimension user"))
 }
 
 /// The tier and the limits of a user's own.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(min_properties = 1)]
-struct TierRequest {
+pub(crate) struct TierRequest {
     /// Missing: stays as it is. `null`: none.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<value::TierName>)]
     tier: Option<Option<String>>,
     /// By the names of rules, at most 100. Missing: stay as they are. `null`: none.
     #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<BTreeMap<String, NumbersWire>>)]
-    custom_limits: Option<Option<BTreeMap<String, NumbersWire>>>,
+    #[schema(value_type = Option<BTreeMap<String, OverrideBody>>)]
+    custom_limits: Option<Option<BTreeMap<String, Object<OverrideBody>>>>,
     /// This and what follows are taken so that an answer can be edited and sent back. Must be the one in the path.
     user_id: Option<String>,
     /// As `If-Match`.
-    version: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    version: Option<Integer>,
     /// Must be the one shown.
     updated_at: Option<String>,
 }
@@ -116,14 +100,6 @@ fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     Option::<T>::deserialize(from).map(Some)
 }
 
-const FIELDS: [(&str, Kind); 5] = [
-    ("tier", Kind::Text),
-    ("custom_limits", Kind::Limits),
-    ("user_id", Kind::Text),
-    ("version", Kind::Integer),
-    ("updated_at", Kind::Text),
-];
-
 /// What a user has.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = User)]
@@ -132,8 +108,8 @@ struct UserResponse<'a> {
     #[schema(required = true)]
     tier: Option<&'a str>,
     /// By the names of rules.
-    #[schema(value_type = BTreeMap<String, NumbersWire>)]
-    custom_limits: BTreeMap<&'a str, NumbersWire>,
+    #[schema(value_type = BTreeMap<String, OverrideBody>)]
+    custom_limits: BTreeMap<&'a str, OverrideBody>,
     version: i64,
     #[schema(value_type = value::Time)]
     updated_at: String,
@@ -145,7 +121,9 @@ impl<'a> UserResponse<'a> {
         Self {
             user_id: &user.user_id,
             tier: user.tier.as_deref(),
-            custom_limits: limits.map(|(name, numbers)| (name.as_str(), NumbersWire::of(numbers))).collect(),
+            custom_limits: limits
+                .map(|(name, numbers)| (name.as_str(), OverrideBody::new(numbers)))
+                .collect(),
             version: user.version,
             updated_at: rfc3339(user.updated_at),
         }
@@ -168,16 +146,12 @@ struct UserListResponse<'a> {
     path = "/api/v1/users",
     operation_id = "list_users",
     tag = "Users",
-    params(PageParameters),
+    params(Page),
     responses((status = 200, description = "One page of them.", body = UserListResponse)),
 )]
-pub(crate) async fn list(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let page = managed.page(&[])?;
-    let (users, next_cursor) = managed.live.catalog.user_page(page.cursor, page.limit).await?;
+pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<Response, ApiError> {
+    let PageLimit(limit) = page.limit;
+    let (users, next_cursor) = managed.live.catalog.user_page(page.cursor.0, limit).await?;
     let users = users.iter().map(UserResponse::new).collect();
     Ok(json(StatusCode::OK, &UserListResponse { users, next_cursor }))
 }
@@ -195,16 +169,14 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn get(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    UserId(user_id): UserId,
+    _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
-    let user = managed.live.catalog.user(&path_part(path)?).await?;
+    let user = managed.live.catalog.user(&user_id).await?;
     let message = "this user has neither a tier nor limits of their own";
     let user = user.ok_or_else(|| ApiError::new(Code::NotFound, message))?;
-    Ok(with_etag(json(StatusCode::OK, &UserResponse::new(&user)), user.version))
+    Ok(shown(StatusCode::OK, &UserResponse::new(&user), user.version))
 }
 
 /// Sets a user's tier and limits of their own
@@ -215,52 +187,58 @@ pub(crate) async fn get(
     path = "/api/v1/users/{user_id}/tier",
     operation_id = "put_tier",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about"), ("If-Match" = Option<String>, Header, description = "the ETag that was read, or `*`; 412 if it is not the current one")),
+    params(("user_id" = value::UserId, Path, description = "whom it is about"), IfMatch),
     request_body = TierRequest,
     responses(
         (status = 200, description = "What the user has now.", body = UserResponse, headers(("ETag" = String, description = "its version"))),
-        (status = 412, description = "It was changed since it was read."),
     )
 )]
 pub(crate) async fn put_tier(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    UserId(user_id): UserId,
+    Json(body): Json<TierRequest>,
 ) -> Result<Response, ApiError> {
-    let (managed, body) = Managed::with_json(&shared, request).await?;
-    let user_id = path_part(path)?;
-    let request: TierRequest = read_object(&body, &FIELDS)?;
-    if request.tier.is_none() && request.custom_limits.is_none() {
+    if body.tier.is_none() && body.custom_limits.is_none() {
         return Err(ApiError::input("tier", "is missing; give tier, custom_limits or both"));
     }
-    unchanged("user_id", request.user_id.as_deref(), &user_id)?;
+    unchanged("user_id", body.user_id.as_deref(), &user_id)?;
     let before = managed.live.catalog.user(&user_id).await?;
     let known = before.as_ref().map(|user| (user.version, user.updated_at));
-    let expected = managed.expected_by(request.version, request.updated_at.as_deref(), known)?;
+    let expected = managed.expected_by(body.version, body.updated_at.as_deref(), known)?;
     let kept = before.as_ref().map_or(&[][..], |user| &user.custom_limits);
-    let read_limits = |limits: Option<BTreeMap<String, NumbersWire>>| {
-        let (limits, current) = (limits.unwrap_or_default(), managed.live.sources());
-        if limits.len() > CUSTOM_LIMITS_MAX {
-            return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
-        }
-        let numbers = limits.iter().map(|(name, wire)| {
-            // What is sent back as it was stays, even if its rule was changed or removed since.
-            if let Some((_, own)) = kept.iter().find(|(own, _)| own == name)
-                && *wire == NumbersWire::of(own)
-            {
-                return Ok((name.clone(), *own));
-            }
-            let shown: String = name.chars().take(128).collect();
-            Ok((name.clone(), wire.numbers(&current, name, &format!("custom_limits.{shown}"))?))
-        });
-        numbers.collect::<Result<Vec<_>, ApiError>>()
+    let custom_limits = match body.custom_limits {
+        Some(limits) => Some(read_limits(limits.unwrap_or_default(), kept, &managed.live.sources())?),
+        None => None,
     };
-    let custom_limits = request.custom_limits.map(read_limits).transpose()?;
-    let wanted = UserChange { tier: request.tier, custom_limits };
-    let user = managed.live.catalog.put_user(&managed.actor, &user_id, wanted, expected).await?;
-    managed.in_force().await;
-    managed.live.profiles.forget(&user_id);
-    Ok(with_etag(json(StatusCode::OK, &UserResponse::new(&user)), user.version))
+    let wanted = UserChange { tier: body.tier, custom_limits };
+    let write = managed.change(Subject::User(&user_id), |catalog, actor| {
+        catalog.put_user(actor, &user_id, wanted, expected)
+    });
+    let user = write.await?;
+    Ok(shown(StatusCode::OK, &UserResponse::new(&user), user.version))
+}
+
+fn read_limits(
+    limits: BTreeMap<String, Object<OverrideBody>>,
+    kept: &[(String, LimitOverride)],
+    current: &Sources,
+) -> Result<Vec<(String, LimitOverride)>, ApiError> {
+    if limits.len() > CUSTOM_LIMITS_MAX {
+        return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
+    }
+    let numbers = limits.into_iter().map(|(name, Object(body))| {
+        // What is sent back as it was stays, even if its rule was changed or removed since.
+        if let Some((_, own)) = kept.iter().find(|(own, _)| *own == name)
+            && body == OverrideBody::new(own)
+        {
+            return Ok((name, *own));
+        }
+        let place = format!("custom_limits.{}", name.chars().take(128).collect::<String>());
+        let numbers = body.numbers(current, &name).map_err(|error| inside(error, &place))?;
+        let numbers = numbers.ok_or_else(|| unknown_rule(&place, &name))?;
+        Ok((name, numbers))
+    });
+    numbers.collect()
 }
 
 /// The limits in force for a user.
@@ -283,29 +261,8 @@ struct EffectiveResponse<'a> {
     endpoint_pattern: &'a str,
     #[schema(required = true)]
     method: Option<&'a str>,
-    /// What it counts, if not requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    unit: Option<&'a str>,
-    /// Whether what it applies to is not limited; it has no numbers then.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    unlimited: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = Option<value::AlgorithmName>)]
-    algorithm: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    limit: Option<u32>,
-    #[serde(
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "crate::rest::answer::optional_seconds"
-    )]
-    #[schema(nullable = false, value_type = Option<value::Window>)]
-    window_seconds: Option<Duration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    burst_capacity: Option<u32>,
+    #[serde(flatten)]
+    numbers: LimitNumbers<'a>,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
     /// Null, as what follows, where every endpoint has its own counter.
@@ -326,18 +283,12 @@ impl<'a> EffectiveResponse<'a> {
     fn new(effective: &'a EffectiveLimit) -> Self {
         let (limit, answer) = (&effective.limit.limit, effective.answer.as_ref());
         let used = answer.and_then(crate::rest::answer::used);
-        let numbers = Some(limit).filter(|_| !effective.unlimited);
         Self {
             rule: &effective.limit.name,
             why: effective.limit.why.name(),
             endpoint_pattern: effective.endpoint.as_str(),
             method: effective.methods.as_text(),
-            unit: effective.limit.unit.as_deref(),
-            unlimited: effective.unlimited,
-            algorithm: numbers.map(|limit| limit.algorithm().name()),
-            limit: numbers.map(pacegate::Limit::quota),
-            window_seconds: numbers.map(pacegate::Limit::window),
-            burst_capacity: numbers.and_then(burst),
+            numbers: LimitNumbers::new(&effective.limit, effective.unlimited),
             mode: effective.limit.mode.name(),
             remaining: answer.and_then(|answer| answer.remaining),
             current_count: used,
@@ -361,12 +312,10 @@ impl<'a> EffectiveResponse<'a> {
 )]
 pub(crate) async fn limits(
     State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    UserId(user_id): UserId,
+    _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
-    let user_id = path_part(path)?;
     // As the catalog has it, not as this node remembers it.
     let (profile, _) = managed.live.catalog.profile(&user_id, now()).await?;
     let found = shared.limiter.limits_of("user", &user_id, Some(&profile)).await?;

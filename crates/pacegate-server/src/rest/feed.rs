@@ -5,13 +5,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::Extension;
 use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
 use hyper::header::{ACCEPT, CACHE_CONTROL};
-use hyper::{HeaderMap, Request, StatusCode};
+use hyper::{HeaderMap, StatusCode};
 use pacegate::{BreakerState, StoreHealth};
 use pacegate_catalog::UsageRecord;
 use parking_lot::Mutex;
@@ -20,15 +20,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use utoipa::ToSchema;
 
+use super::extract::Reader;
 use super::json;
-use super::rfc3339;
 use super::watchers::Watching;
 use crate::app::Shared;
 use crate::auth::Need;
+use crate::clock::{now, rfc3339};
 use crate::observe::telemetry::Counted;
 use crate::openapi::vocabulary as value;
-use crate::peer::{Peer, peer};
-use crate::profiles::now;
+use crate::peer::Peer;
 use crate::respond::ApiError;
 use crate::run::Protocol;
 
@@ -133,17 +133,18 @@ struct Totals {
 )]
 pub(crate) async fn live(
     State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
+    Reader(caller): Reader,
+    headers: HeaderMap,
+    peer: Option<Extension<Peer>>,
 ) -> Result<Response, ApiError> {
-    let reader = shared.gate.admit(request.headers(), peer(&request), Need::Read).await?;
-    let wanted = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let wanted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let started =
         Totals { at: shared.started, allowed: 0, blocked: 0, degraded: 0, latency: nothing(&shared) };
     if !wanted.contains("text/event-stream") {
         return Ok(json(StatusCode::OK, &figures(&shared, &started, &totals(&shared)).await));
     }
-    let place = shared.watchers.take(reader)?;
-    let (peer, headers) = (peer(&request).cloned(), request.headers().clone());
+    let place = shared.watchers.take(caller.key_id)?;
+    let peer = peer.map(|Extension(peer)| peer);
     let events = events(shared.clone(), headers, peer, place).take_until(stopped(shared));
     Ok(([(CACHE_CONTROL, "no-store")], Sse::new(events)).into_response())
 }

@@ -1,102 +1,27 @@
-//! `/admin/status`, `/admin/metrics` and `/admin/reset`: operations in ThrottleX's form.
+//! `/admin/metrics`: the use of keys.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::{Request, StatusCode};
-use pacegate::{Answer, Check, Decision, EffectiveLimit, NamedLimit, Standing, StoreHealth, Timestamp};
+use hyper::StatusCode;
+use pacegate::{Answer, Decision, EffectiveLimit, NamedLimit, Standing, Timestamp};
 use pacegate_catalog::{Period, PolicyDetail, StoredRule, UsageRecord};
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
-use super::policies::{DIMENSION, after, is_policy, kind, shown_window, with_next};
-use super::{Managed, PathParts, path_part, rfc3339};
+use super::{DIMENSION, check_of, is_policy, kind, of_key, page_of, shown_window, with_next};
 use crate::app::Shared;
+use crate::clock::now;
 use crate::observe::usage::OTHERS;
-use crate::openapi::parameters::PageParameters;
 use crate::openapi::vocabulary as value;
-use crate::profiles::now;
 use crate::respond::ApiError;
 use crate::rest::answer::used;
+use crate::rest::extract::{Id, Page, PageLimit, Query};
 use crate::rest::json;
-
-/// How the service is.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = ServiceStatus)]
-struct StatusResponse<'a> {
-    #[schema(value_type = value::Condition)]
-    status: &'static str,
-    version: &'static str,
-    uptime_seconds: u64,
-    stores: Vec<PartStatus<'a>>,
-    catalog: PartStatus<'a>,
-    rules: usize,
-    rules_revision: i64,
-    state_transitions: Transitions,
-    log_dropped: u64,
-}
-
-/// How a store or the catalog is.
-#[derive(Debug, Serialize, ToSchema)]
-struct PartStatus<'a> {
-    name: &'a str,
-    #[schema(value_type = value::Condition)]
-    status: &'static str,
-}
-
-/// How often keys of this node changed their state.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = StateTransitions)]
-struct Transitions {
-    normal: u64,
-    warning: u64,
-    throttled: u64,
-}
-
-/// How the service, its stores and its catalog are
-#[utoipa::path(
-    get,
-    path = "/admin/status",
-    operation_id = "admin_status",
-    tag = "ThrottleX",
-    responses((status = 200, description = "Up or down, part by part.", body = StatusResponse)),
-)]
-pub(crate) async fn status(
-    State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
-    let up = |is_up: bool| if is_up { "UP" } else { "DOWN" };
-    let stores: Vec<PartStatus<'_>> = shared
-        .limiter
-        .stores()
-        .health()
-        .map(|(name, health)| PartStatus { name, status: up(health == StoreHealth::Up) })
-        .collect();
-    let catalog =
-        PartStatus { name: "catalog", status: up(managed.live.catalog_health.found().await.is_ok()) };
-    let current = managed.live.sources();
-    let all_up = stores.iter().chain([&catalog]).all(|part| part.status == "UP");
-    let [normal, warning, throttled] = shared.observer.transitions.counts();
-    let body = StatusResponse {
-        status: up(all_up),
-        version: env!("CARGO_PKG_VERSION"),
-        uptime_seconds: shared.started.elapsed().as_secs(),
-        stores,
-        catalog,
-        rules: current.rules().count(),
-        rules_revision: current.catalog.revision.rules,
-        state_transitions: Transitions { normal, warning, throttled },
-        log_dropped: managed.live.journal.dropped(),
-    };
-    Ok(json(StatusCode::OK, &body))
-}
+use crate::rest::manage::Managed;
 
 /// The use of one key.
 #[derive(Debug, Serialize, ToSchema)]
@@ -189,29 +114,29 @@ const USAGE_CURSOR: &str = "used-";
     path = "/admin/metrics",
     operation_id = "admin_metrics",
     tag = "ThrottleX",
-    params(PageParameters),
+    params(Page),
     responses((status = 200, description = "One page of them.", body = Vec<MetricsResponse>, headers(
         ("Link" = String, description = "the next page, as `rel=\"next\"`"),
     ))),
 )]
 pub(crate) async fn metrics(
     State(shared): State<Arc<Shared>>,
-    request: Request<Body>,
+    managed: Managed,
+    Query(page): Query<Page>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let current = managed.live.sources();
-    let page = managed.page(&[])?;
+    let (PageLimit(limit), current) = (page.limit, managed.live.sources());
     let mut shown = Vec::new();
-    let after_used = match page.cursor.as_deref().map(|cursor| cursor.strip_prefix(USAGE_CURSOR)) {
+    let after_used = match page.cursor.0.as_deref().map(|cursor| cursor.strip_prefix(USAGE_CURSOR)) {
         Some(Some(after)) => Some(after.to_owned()).filter(|after| !after.is_empty()),
         Some(None) | None => {
-            let (policies, next) = after(&current.catalog.rules, page.number_cursor()?, page.limit);
+            let (policies, next) = page_of(&current.catalog.rules, page.cursor.number()?, limit);
             for stored in policies {
                 let key = stored.rule.identifier.as_deref().unwrap_or_default();
-                shown.push(MetricsResponse::bound(key, Some(stored), &shared.limiter.peek(&of(key)).await?));
+                let decision = shared.limiter.peek(&check_of(key)).await?;
+                shown.push(MetricsResponse::bound(key, Some(stored), &decision));
             }
             let next = next.map(|next| next.to_string());
-            if next.is_some() || shown.len() == page.limit {
+            if next.is_some() || shown.len() == limit {
                 let next = next.unwrap_or_else(|| USAGE_CURSOR.to_owned());
                 return Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", Some(next)));
             }
@@ -219,7 +144,7 @@ pub(crate) async fn metrics(
         }
     };
     let since = Timestamp::from_micros(now().as_micros().saturating_sub(USED_WITHIN.as_micros() as u64));
-    let rest = page.limit - shown.len();
+    let rest = limit - shown.len();
     let (records, next) = managed.live.catalog.usage_page(Period::Hour, since, after_used, rest).await?;
     let listed = current.catalog.rules.iter().map(|stored| &stored.rule).filter(|rule| is_policy(rule));
     let policies: HashSet<&str> = listed.filter_map(|rule| rule.identifier.as_deref()).collect();
@@ -239,8 +164,18 @@ pub(crate) async fn metrics(
 /// The use of an identifier without a policy of the catalog, as far as its limits have one counter for all endpoints.
 async fn used_by(shared: &Shared, dimension: &str, key: &str) -> Result<MetricsResponse, ApiError> {
     let profile = shared.profile(Some(key).filter(|_| dimension == "user")).await;
-    let limits = shared.limiter.limits_of(dimension, key, profile.as_deref()).await.map_err(named)?;
+    let limits = shared.limiter.limits_of(dimension, key, profile.as_deref()).await.map_err(of_key)?;
     Ok(MetricsResponse::fullest(dimension, key, &limits))
+}
+
+/// Whose use is wanted.
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct KeyQuery {
+    /// The dimension of the identifier; `key` unless given.
+    #[param(value_type = Option<value::Dimension>)]
+    dimension: Option<String>,
 }
 
 /// The use of one key
@@ -251,80 +186,22 @@ async fn used_by(shared: &Shared, dimension: &str, key: &str) -> Result<MetricsR
     tag = "ThrottleX",
     params(
         ("key" = value::Identifier, Path, description = "the key of a policy, or any identifier"),
-        ("dimension" = Option<value::Dimension>, Query, description = "of the identifier; `key` unless given"),
+        KeyQuery,
     ),
     responses((status = 200, description = "What it has used.", body = MetricsResponse)),
 )]
 pub(crate) async fn metrics_of(
     State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
+    managed: Managed,
+    Id(key): Id,
+    Query(query): Query<KeyQuery>,
 ) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    let parameters = managed.parameters(&["dimension"])?;
-    let key = path_part(path)?;
-    if let Some((_, dimension)) = parameters.last().filter(|(_, dimension)| dimension != DIMENSION) {
-        return Ok(json(StatusCode::OK, &used_by(&shared, dimension, &key).await?));
+    if let Some(dimension) = query.dimension.filter(|dimension| dimension != DIMENSION) {
+        return Ok(json(StatusCode::OK, &used_by(&shared, &dimension, &key).await?));
     }
-    let decision = shared.limiter.peek(&of(&key)).await.map_err(named)?;
+    let decision = shared.limiter.peek(&check_of(&key)).await.map_err(of_key)?;
     let current = managed.live.sources();
     let mut policies = current.catalog.rules.iter().filter(|stored| is_policy(&stored.rule));
     let policy = policies.find(|stored| stored.rule.identifier.as_deref() == Some(&key));
     Ok(json(StatusCode::OK, &MetricsResponse::bound(&key, policy, &decision)))
-}
-
-/// What was forgotten, and when.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = KeyReset)]
-struct ResetResponse<'a> {
-    key: &'a str,
-    /// Always `RESET`.
-    status: &'static str,
-    #[schema(value_type = value::Time)]
-    timestamp: String,
-}
-
-/// Forgets the counters of one key at `/`, in every dimension whose identifiers are keys of policies
-#[utoipa::path(
-    post,
-    path = "/admin/reset/{key}",
-    operation_id = "admin_reset",
-    tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy")),
-    responses((status = 200, description = "They start anew.", body = ResetResponse)),
-)]
-pub(crate) async fn reset(
-    State(shared): State<Arc<Shared>>,
-    path: PathParts,
-    request: Request<Body>,
-) -> Result<Response, ApiError> {
-    let managed = Managed::new(&shared, request).await?;
-    managed.parameters(&[])?;
-    let key = path_part(path)?;
-    shared.limiter.validate(&of(&key)).map_err(named)?;
-    // Without a policy each of them has a counter of its own. What is no address has none as an address.
-    let current = managed.live.sources();
-    let others = current.file.policy_dimensions.iter().map(String::as_str);
-    let counted = |dimension: &&str| {
-        *dimension != DIMENSION && shared.limiter.validate(&Check::new(dimension, &key).endpoint("/")).is_ok()
-    };
-    let check = others.filter(counted).fold(of(&key), |check, dimension| check.and(dimension, &key));
-    shared.record_reset(&managed.actor, &check).await?;
-    shared.limiter.reset(&check).await.map_err(named)?;
-    let body = ResetResponse { key: &key, status: "RESET", timestamp: rfc3339(now()) };
-    Ok(json(StatusCode::OK, &body))
-}
-
-/// A policy's key is checked at the root, which its rule covers like everything else.
-fn of(key: &str) -> Check<'_> {
-    Check::new(DIMENSION, key).endpoint("/")
-}
-
-fn named(error: pacegate::CheckError) -> ApiError {
-    let mut error = ApiError::from(error);
-    if let Some((field, _)) = error.details.as_mut().filter(|(field, _)| field == "user_id") {
-        *field = "key".to_owned();
-        error.message = error.message.replacen("user_id", "key", 1);
-    }
-    error
 }
