@@ -33,7 +33,7 @@ impl Config {
         let file = match self.command {
             Command::Check { file } => file,
             Command::Schema => {
-                say(pacegate_config::Config::SCHEMA.trim_end());
+                say(&pacegate_config::Config::schema());
                 return Ok(());
             }
         };

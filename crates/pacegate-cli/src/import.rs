@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use pacegate::DescriptorRule;
-use pacegate_config::reading::{Field, Mistakes};
+use pacegate_config::reading::{Cursor, Document};
 use pacegate_config::{ConfigError, ConfigErrors};
 
 use crate::Failure;
@@ -42,18 +42,17 @@ enum Command {
 
 /// What was read so far.
 #[derive(Debug, Default)]
-struct Imported {
+struct Imported<'a> {
     rules: Vec<DescriptorRule>,
-    /// Where each rule stands in the file.
-    origins: Vec<ConfigError>,
+    /// The value that each rule was read from.
+    origins: Vec<Cursor<'a>>,
     /// What is different here, and what was left out because it limits nothing.
     notes: Vec<ConfigError>,
-    mistakes: Mistakes,
 }
 
 impl Import {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let (file, product, read): (_, _, fn(Field, &mut Imported)) = match self.command {
+        let (file, product, read): (_, _, Read) = match self.command {
             Command::Envoy { file } => (file, "Envoy's rate limit service", envoy::read),
             Command::Limitador { file } => (file, "Limitador", limitador::read),
         };
@@ -83,49 +82,51 @@ impl Import {
     }
 }
 
-impl Imported {
-    /// Adds a rule that `origin` stands for.
-    fn add(&mut self, rule: DescriptorRule, origin: ConfigError) {
+/// Reads a whole document.
+type Read = for<'a> fn(&Cursor<'a>, &mut Imported<'a>);
+
+impl<'a> Imported<'a> {
+    /// Adds a rule that was read from `origin`.
+    fn add(&mut self, rule: DescriptorRule, origin: &Cursor<'a>) {
         if let Err(error) = rule.validate() {
-            self.mistakes.push(ConfigError { message: error.to_string(), ..origin.clone() });
+            origin.refuse("", error.to_string());
         }
         self.rules.push(rule);
-        self.origins.push(origin);
+        self.origins.push(origin.clone());
     }
 
     /// Rules that cannot be in force together are problems of the file they come from.
-    fn check(&mut self) {
-        let complete = self.mistakes.clone().finish().is_ok();
+    fn check(&self, document: &Cursor<'_>) {
+        let complete = document.is_valid();
         for found in DescriptorRule::contradictions(&self.rules) {
-            // What is the same key twice has been said; and a rule that could not be read may be the one that is missing.
+            // A duplicate key is reported already, and a rule that could not be read may be the one that
+            // is missing.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
                 continue;
             }
             let message = match found.earlier {
-                Some(earlier) => format!("limits the same as {}", self.origins[earlier].place),
+                Some(earlier) => format!("limits the same as {}", self.origins[earlier].remark("", "").place),
                 None => format!("{}: {}", found.field, found.message),
             };
-            self.mistakes.push(ConfigError { message, ..self.origins[found.place].clone() });
+            self.origins[found.place].refuse("", message);
         }
     }
 }
 
-/// The file for Pacegate, with what there is to say about it.
-fn translate(
-    text: &str,
-    product: &str,
-    read: fn(Field, &mut Imported),
-) -> Result<(String, Vec<ConfigError>), ConfigErrors> {
-    let mut imported = Imported::default();
-    if let Some(document) = Field::parse(text, &mut imported.mistakes) {
-        if document.is_empty() {
-            document.refuse::<()>(&mut imported.mistakes, "there is nothing in it");
-        } else {
-            read(document, &mut imported);
-            imported.check();
+/// The file for Pacegate, with notes about it.
+fn translate(text: &str, product: &str, read: Read) -> Result<(String, Vec<ConfigError>), ConfigErrors> {
+    let document = Document::parse(text);
+    let (yaml, notes) = {
+        let root = document.root();
+        let mut imported = Imported::default();
+        if root.is_empty() && root.is_valid() {
+            root.refuse("", "there is nothing in it");
+        } else if root.is_valid() {
+            read(&root, &mut imported);
+            imported.check(&root);
         }
-    }
-    imported.mistakes.finish()?;
-    let yaml = format!("# From {product}, by pacegate import.\n{}", write::descriptors(&imported.rules));
-    Ok((yaml, imported.notes))
+        (write::descriptors(&imported.rules), imported.notes)
+    };
+    document.finish()?;
+    Ok((format!("# From {product}, by pacegate import.\n{yaml}"), notes))
 }

@@ -107,7 +107,7 @@ fn serve_refuses_what_it_cannot_do_before_it_listens() {
     let bad = file(directory.path(), "rules: 5");
     let (code, output, errors) = run(&["serve", "--config", &bad]);
     assert_eq!((code, output.as_str()), (2, ""));
-    assert!(errors.contains("line 1: rules: must be a list"), "{errors}");
+    assert!(errors.contains("line 1: rules: expected a list"), "{errors}");
     let service = Service::start(&[], &[]);
     let taken = service.url.trim_start_matches("http://");
     let (code, _, errors) = run(&["serve", "--http", taken]);

@@ -160,10 +160,10 @@ fn what_cannot_behave_so_is_refused_by_name() {
         (format!("{{key: a, quota_mode: true, {limit}}}"), "quota_mode: cannot be expressed"),
         (format!("{{key: 'a*', {limit}}}"), "key: cannot be expressed"),
         (format!("{{key: a, {limit}}}\n  - {{key: a, {limit}}}"), "key `a` is at line 3 already"),
-        ("{key: a, rate_limit: {unit: decade, requests_per_unit: 1}}".into(), "unit: `decade` is not one of"),
+        ("{key: a, rate_limit: {unit: decade, requests_per_unit: 1}}".into(), "unit: expected one of"),
         (
             "{key: a, rate_limit: {unlimited: true, unit: day, requests_per_unit: 1}}".into(),
-            "cannot go with unlimited",
+            "cannot be combined with unlimited",
         ),
     ] {
         let directory = tempfile::tempdir().unwrap();

@@ -143,7 +143,7 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
     let cases = [
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1}, cost: 5}",
-            "descriptors[0].cost: unknown field; known are key, value, shadow_mode, rate_limit, descriptors",
+            "descriptors[0].cost: unknown field; expected one of key, value, shadow_mode, rate_limit, descriptors",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1, burst: 5}}",
@@ -151,25 +151,25 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "{key: a, rate_limit: {unit: fortnight, requests_per_unit: 1}}",
-            "descriptors[0].rate_limit.unit: `fortnight` is not one of second, minute, hour, day, week, month, year",
+            "descriptors[0].rate_limit.unit: expected one of second, minute, hour, day, week, month, year, got \"fortnight\"",
         ),
         (
             "{key: a, rate_limit: {unit: unknown, requests_per_unit: 1}}",
-            "descriptors[0].rate_limit.unit: `unknown` is not one of",
+            "descriptors[0].rate_limit.unit: expected one of",
         ),
         ("{key: a, rate_limit: {requests_per_unit: 1}}", "descriptors[0].rate_limit.unit: is missing"),
         ("{key: a, rate_limit: {unit: minute}}", "descriptors[0].rate_limit.requests_per_unit: is missing"),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: -1}}",
-            "descriptors[0].rate_limit.requests_per_unit: must be a positive whole number, not -1",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got -1",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: ten}}",
-            "descriptors[0].rate_limit.requests_per_unit: must be a whole number, not text",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"ten\"",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1.5}}",
-            "descriptors[0].rate_limit.requests_per_unit: must be a whole number, not a number with a fraction",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got 1.5",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 2000000000}}",
@@ -177,17 +177,17 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "{key: a, rate_limit: {unlimited: true, unit: minute}}",
-            "descriptors[0].rate_limit.unit: cannot go with unlimited",
+            "descriptors[0].rate_limit.unit: cannot be combined with unlimited",
         ),
         (
             "{key: a, rate_limit: {unlimited: true, requests_per_unit: 1}}",
-            "descriptors[0].rate_limit.requests_per_unit: cannot go with unlimited",
+            "descriptors[0].rate_limit.requests_per_unit: cannot be combined with unlimited",
         ),
         (
             "{key: a, rate_limit: {unlimited: sometimes}}",
-            "descriptors[0].rate_limit.unlimited: must be true or false, not text",
+            "descriptors[0].rate_limit.unlimited: expected true or false, got \"sometimes\"",
         ),
-        ("{key: a, rate_limit: 5}", "descriptors[0].rate_limit: must be a map, not a whole number"),
+        ("{key: a, rate_limit: 5}", "descriptors[0].rate_limit: expected a map, got a whole number"),
         (
             "{key: a, share_threshold: true, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 1}}",
             "descriptors[0].share_threshold: cannot be expressed: ",
@@ -207,17 +207,17 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "{key: a, value: [1], rate_limit: {unit: minute, requests_per_unit: 1}}",
-            "descriptors[0].value: must be text, not a list",
+            "descriptors[0].value: expected text, got a list",
         ),
         (
             "{key: a, shadow_mode: 1, rate_limit: {unit: minute, requests_per_unit: 1}}",
-            "descriptors[0].shadow_mode: must be true or false, not a whole number",
+            "descriptors[0].shadow_mode: expected true or false, got 1",
         ),
-        ("{key: a, descriptors: {key: b}}", "descriptors[0].descriptors: must be a list, not a map"),
+        ("{key: a, descriptors: {key: b}}", "descriptors[0].descriptors: expected a list, got a map"),
         ("{key: a, descriptors: [{key: b, valeu: c}]}", "descriptors[0].descriptors[0].valeu: unknown field"),
         (
             "{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [b]}}",
-            "descriptors[0].rate_limit.replaces[0]: must be a map, not text",
+            "descriptors[0].rate_limit.replaces[0]: expected a map, got text",
         ),
         (
             "{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
@@ -231,7 +231,7 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
             "{key: a, rate_limit: {name: \"x\\\"y\", unit: day, requests_per_unit: 1}}",
             "descriptors[0]: name: must be 1 to 128 printable ASCII characters",
         ),
-        ("5", "descriptors[0]: must be a map, not a whole number"),
+        ("5", "descriptors[0]: expected a map, got a whole number"),
     ];
     for (descriptor, expected) in cases {
         let (code, output, errors) = import("envoy", &envoy_file(descriptor));
@@ -252,9 +252,9 @@ fn every_problem_of_an_envoy_file_is_listed() {
     );
     for line in [
         "line 1: domain: is missing",
-        "line 1: domian: unknown field; known are domain, descriptors",
-        "line 4: descriptors[0].rate_limit.unit: `minuet` is not one of",
-        "line 4: descriptors[0].rate_limit.requests_per_unit: must be a whole number, not text",
+        "line 1: domian: unknown field; expected one of domain, descriptors",
+        "line 4: descriptors[0].rate_limit.unit: expected one of",
+        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"x\"",
         "line 6: descriptors[1].colour: unknown field",
         "line 5: descriptors[1]: key `a` is at line 3 already",
     ] {
@@ -346,10 +346,10 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
     let cases = [
         (
             limit("policy: x"),
-            "line 4: [0].policy: unknown field; known are namespace, max_value, seconds, conditions, variables, name, id",
+            "line 4: [0].policy: unknown field; expected one of namespace, max_value, seconds, conditions, variables, name, id",
         ),
-        (limit("conditions: descriptors[0].a == 'b'"), "line 4: [0].conditions: must be a list, not text"),
-        (limit("conditions: [[a]]"), "line 4: [0].conditions[0]: must be text, not a list"),
+        (limit("conditions: descriptors[0].a == 'b'"), "line 4: [0].conditions: expected a list, got text"),
+        (limit("conditions: [[a]]"), "line 4: [0].conditions[0]: expected text, got a list"),
         (
             condition("descriptors[0].a.matches('b')"),
             "line 4: [0].conditions[0]: `descriptors[0].a.matches('b')` cannot be expressed: known are ",
@@ -383,11 +383,11 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
         ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: is missing"),
         (
             "- {namespace: n, max_value: -1, seconds: 1}".into(),
-            "line 1: [0].max_value: must be a positive whole number, not -1",
+            "line 1: [0].max_value: expected a whole number from 0, got -1",
         ),
         (
             "- {namespace: n, max_value: many, seconds: 1}".into(),
-            "line 1: [0].max_value: must be a whole number, not text",
+            "line 1: [0].max_value: expected a whole number from 0, got \"many\"",
         ),
         ("- {namespace: n, max_value: 1, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
         ("- {namespace: n, max_value: 0, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
@@ -403,8 +403,8 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
             "- {namespace: '', max_value: 1, seconds: 1}".into(),
             "line 1: [0]: domain: must be 1 to 1024 bytes long",
         ),
-        ("limits: []".into(), "line 1: must be a list, not a map"),
-        ("- 5".into(), "line 1: [0]: must be a map, not a whole number"),
+        ("limits: []".into(), "line 1: expected a list, got a map"),
+        ("- 5".into(), "line 1: [0]: expected a map, got a whole number"),
         (
             "- {namespace: n, max_value: 1, seconds: 1}\n- {namespace: n, max_value: 2, seconds: 1}\n".into(),
             "line 2: [1]: limits the same as line 1",

@@ -1,5 +1,6 @@
 //! A YAML document as a tree that remembers the lines, so that every mistake in it can be reported at its place.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
@@ -14,11 +15,13 @@ pub(crate) struct Node {
     pub(crate) value: Value,
     /// The text of a scalar that YAML takes for something else: `y` is a flag to it, and `007` a number.
     pub(crate) written: Option<String>,
+    /// Whether an error about it is reported; nothing reads it then.
+    pub(crate) is_wrong: Cell<bool>,
     span: Range<usize>,
 }
 
 /// Where a value comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Line(u64),
     Environment(String),
@@ -67,7 +70,18 @@ const SCALAR_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 impl Node {
     pub(crate) fn new(place: Place, value: Value) -> Self {
-        Self { place, value, written: None, span: 0..0 }
+        Self { place, value, written: None, is_wrong: Cell::new(false), span: 0..0 }
+    }
+
+    /// A map without entries.
+    pub(crate) fn empty() -> Self {
+        Self::new(Place::Line(1), Value::Map(Vec::new()))
+    }
+
+    /// The entry `name` of a map.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        let Value::Map(entries) = &self.value else { return None };
+        entries.iter().find(|(key, _)| key == name).map(|(_, node)| node)
     }
 
     /// Reads a document; an empty one is an empty map.
@@ -86,7 +100,7 @@ impl Node {
                 node.remember_text(text);
                 Ok(node)
             }
-            Ok(None) => Ok(Self::new(Place::Line(1), Value::Map(Vec::new()))),
+            Ok(None) => Ok(Self::empty()),
             Err(error) => {
                 let line = error.location().map_or(1, |location| location.line());
                 let message = error.without_snippet().to_string();

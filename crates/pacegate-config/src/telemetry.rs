@@ -1,26 +1,33 @@
-//! `log`, `traces` and `metrics`: what the service says about itself.
+//! `log` and `traces`: what the service reports about itself.
 
 use pacegate_core::named;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use crate::read::bounded;
-use crate::reader::{Field, Fields, Mistakes};
+use crate::value::{As, Between, HttpUrl, Share, Text, Word};
 
 /// How the service logs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// How lines look.
+    /// The format of log lines.
+    #[serde(with = "As::<Word<LogFormat>>")]
     pub format: LogFormat,
-    /// The least important lines that are logged: `off`, `error`, `warn`, `info`, `debug` or `trace`.
-    pub level: &'static str,
+    /// The least severe lines that are logged.
+    #[serde(with = "As::<Word<LogLevel>>")]
+    pub level: LogLevel,
     /// Which decisions have a line.
+    #[serde(with = "As::<Word<LoggedDecisions>>")]
     pub decisions: LoggedDecisions,
-    /// How identifiers stand in those lines.
+    /// How identifiers are written in these lines.
+    #[serde(with = "As::<Word<LoggedKeys>>")]
     pub keys: LoggedKeys,
     /// How many decisions have a line in one second; the others are counted.
+    #[serde(with = "As::<Between<0, 1_000_000>>")]
     pub lines_per_second: u64,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -30,6 +37,32 @@ pub enum LogFormat {
 }
 
 named!(LogFormat { Pretty => "pretty", Json => "json" });
+
+/// How severe a line must be to be logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Nothing is logged.
+    Off,
+    /// Errors.
+    Error,
+    /// Warnings and errors.
+    Warn,
+    /// What happens to the service as a whole.
+    Info,
+    /// What happens inside it.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+named!(LogLevel {
+    Off => "off",
+    Error => "error",
+    Warn => "warn",
+    Info => "info",
+    Debug => "debug",
+    Trace => "trace",
+});
 
 /// Which decisions have a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +77,7 @@ pub enum LoggedDecisions {
 
 named!(LoggedDecisions { None => "none", Denied => "denied", All => "all" });
 
-/// How identifiers stand in the log.
+/// How identifiers are written in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoggedKeys {
     /// As the start of their SHA-256: the same key can be followed, and is not shown.
@@ -55,22 +88,11 @@ pub enum LoggedKeys {
 
 named!(LoggedKeys { Hashed => "hashed", Plain => "plain" });
 
-/// Where traces go.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TracesConfig {
-    /// The collector, which speaks OTLP over gRPC: `http://` or `https://`.
-    pub otlp: String,
-    /// Which share of the traces that begin here is kept, between 0 and 1. Callers decide about theirs.
-    pub sample: f64,
-    /// What the service is called in traces.
-    pub service_name: String,
-}
-
 impl Default for LogConfig {
     fn default() -> Self {
         Self {
             format: LogFormat::Pretty,
-            level: "info",
+            level: LogLevel::Info,
             decisions: LoggedDecisions::Denied,
             keys: LoggedKeys::Hashed,
             lines_per_second: 10,
@@ -78,40 +100,25 @@ impl Default for LogConfig {
     }
 }
 
-pub(super) fn read_log(field: Field, log: &mut LogConfig, mistakes: &mut Mistakes) {
-    let Some(mut fields) = Fields::new(field, mistakes) else { return };
-    if let Some(format) = fields.take("format").and_then(|field| field.named(mistakes)) {
-        log.format = format;
-    }
-    let levels = ["off", "error", "warn", "info", "debug", "trace"];
-    if let Some(level) = fields.take("level").and_then(|field| field.word(&levels, mistakes)) {
-        log.level = level;
-    }
-    if let Some(decisions) = fields.take("decisions").and_then(|field| field.named(mistakes)) {
-        log.decisions = decisions;
-    }
-    if let Some(keys) = fields.take("keys").and_then(|field| field.named(mistakes)) {
-        log.keys = keys;
-    }
-    if let Some(field) = fields.take("lines_per_second")
-        && let Some(lines) = bounded(&field, 0, 1_000_000, mistakes)
-    {
-        log.lines_per_second = lines as u64;
-    }
-    fields.finish(mistakes);
+/// Where traces are sent.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TracesConfig {
+    /// The collector, which speaks OTLP over gRPC: http:// or https://.
+    #[serde(with = "As::<Text<HttpUrl>>")]
+    pub otlp: String,
+    /// The share of traces that begin here and are kept, from 0 to 1. Callers decide about theirs.
+    #[serde(default = "all", with = "As::<Share>")]
+    pub sample: f64,
+    /// The name of the service in traces.
+    #[serde(default = "service_name")]
+    pub service_name: String,
 }
 
-pub(super) fn read_traces(field: Field, mistakes: &mut Mistakes) -> Option<TracesConfig> {
-    let mut fields = Fields::new(field, mistakes)?;
-    let otlp = fields.require("otlp", mistakes).and_then(|field| {
-        let url = field.text(mistakes)?;
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            mistakes.add(&field.node.place, &field.path, "must start with http:// or https://");
-        }
-        Some(url)
-    });
-    let sample = fields.take("sample").and_then(|field| field.share(mistakes)).unwrap_or(1.0);
-    let name = fields.take("service_name").and_then(|field| field.text(mistakes));
-    fields.finish(mistakes);
-    Some(TracesConfig { otlp: otlp?, sample, service_name: name.unwrap_or_else(|| "pacegate".into()) })
+fn all() -> f64 {
+    1.0
+}
+
+fn service_name() -> String {
+    "pacegate".into()
 }

@@ -1,11 +1,11 @@
-//! The configuration file: what it means, and that every mistake in it is reported at its place.
+//! The configuration file: what it means, and that every error in it is reported with its line and path.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 
 use pacegate::{Algorithm, Check, CheckError, FailureMode, InvalidRules, Mode, Scope};
-use pacegate_config::{AdHocCallers, Config, LogFormat, Role, StoreConfig};
+use pacegate_config::{AdHocCallers, Config, LogFormat, LogLevel, Role, StoreConfig};
 use pacegate_http::HeaderFamily;
 use pacegate_testkit::effort;
 
@@ -45,7 +45,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(config.server.admin_allow.len(), 2);
     assert_eq!((config.server.max_connections, config.server.idle_timeout), (50, Duration::from_secs(5)));
     assert_eq!(config.stores[0].memory.max_keys, 5_000);
-    assert_eq!((config.log.format, config.log.level), (LogFormat::Json, "debug"));
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Debug));
     assert_eq!(config.headers, [HeaderFamily::Ietf]);
     assert_eq!(config.envoy_headers, Some(Vec::new()));
     assert_eq!(config.plans[0].1.len(), 2);
@@ -92,7 +92,7 @@ fn the_environment_overrides_any_value() {
 }
 
 #[test]
-fn every_mistake_is_reported_with_its_line_and_path() {
+fn every_error_is_reported_with_its_line_and_path() {
     let text = r#"server: {http: nonsense, speed: 9}
 default_limit: {algorithm: token_bucket, limit: 0, window: 1s}
 headers: [x-ratelimit, carrier-pigeon]
@@ -110,25 +110,25 @@ log: {level: inof}
 "#;
     let error = parse(text, &[]).unwrap_err();
     let expected = [
-        "line 1: server.http: `nonsense`",
-        "line 1: server.speed: unknown field; known are http",
-        "line 2: default_limit.limit: must be between 1 and 1000000000, not 0",
+        "line 1: server.http: expected an address and a port such as \"127.0.0.1:8080\", got \"nonsense\"",
+        "line 1: server.speed: unknown field; expected one of http, grpc",
+        "line 2: default_limit.limit: expected a whole number between 1 and 1000000000, got 0",
         "line 3: headers[1]: expected x-ratelimit or ietf, got \"carrier-pigeon\"",
-        "line 5: plans.gold[0].algorithm: `leaky`: unknown algorithm",
-        "line 5: plans.gold[0].limit: must be a whole number, not a number with a fraction",
-        "line 5: plans.gold[0].window: needs a unit: 60s",
+        "line 5: plans.gold[0].algorithm: expected token_bucket, leaky_bucket",
+        "line 5: plans.gold[0].limit: expected a whole number between 1 and 1000000000, got 1.5",
+        "line 5: plans.gold[0].window: expected a duration with a unit such as \"60s\", got \"60\"",
         "line 7: rules[0].name: is missing",
-        "line 7: rules[0].limit: must be a positive whole number, not -1",
-        "line 7: rules[0].window: `forever` is not a duration",
+        "line 7: rules[0].limit: expected a whole number between 1 and 1000000000, got -1",
+        "line 7: rules[0].window: expected a duration with a unit such as \"60s\", got \"forever\"",
         "line 8: rules[1].dimension: must be 1 to 64",
         "line 8: rules[1].burst: does not apply to fixed_window",
         "line 9: rules[2].endpoint: `*` is neither",
         "line 9: rules[2].method: must be a method",
         "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",
-        "line 9: rules[2].window: must be between 1ms and 366 days",
+        "line 9: rules[2].window: expected a duration between 1ms and 366d, got \"1us\"",
         "line 11: rules[4]: `c` is the same variant as rules[3]",
-        "line 12: stores.default.url: must be `memory:` or start with redis://",
-        "line 12: stores.hot.max_keys: is only for a store in memory",
+        "line 12: stores.default.url: expected `memory:` or a URL that starts with redis://",
+        "line 12: stores.hot.max_keys: applies only to a store in memory",
         "line 12: stores.hot.tls: cert and key go together",
         "line 13: nonsense: unknown field",
         "line 14: log.level: expected off, error, warn, info, debug or trace, got \"inof\"",
@@ -140,13 +140,75 @@ log: {level: inof}
 }
 
 #[test]
+fn errors_are_in_the_order_of_their_lines() {
+    let text = "rules:\n  - {name: a}\nserver: {http: nonsense}\nlog:\n  level: inof\n";
+    let environment = ("PACEGATE_METRICS".to_owned(), "maybe".to_owned());
+    let errors = Config::parse_with_environment(text, std::iter::once(environment)).unwrap_err();
+    let places: Vec<&str> = errors.0.iter().map(|error| error.place.as_str()).collect();
+    let variable = "environment variable PACEGATE_METRICS";
+    assert_eq!(places, ["line 2", "line 2", "line 2", "line 2", "line 3", "line 5", variable], "{errors}");
+}
+
+/// A wrong value is left out while the rest is read; that must not be taken for other errors.
+#[test]
+fn one_error_is_reported_once() {
+    let rule = |fields: &str| format!("rules: [{{name: a, dimension: user, {fields}}}]");
+    let limit = "algorithm: gcra, limit: 1, window: 1s";
+    let rows = [
+        ("service: {url: 5}\nmode: service".into(), "service.url: expected a URL"),
+        ("traces: {otlp: [a]}".into(), "traces.otlp: expected text, got a list"),
+        ("traces: {otlp: }".into(), "traces.otlp: is missing"),
+        ("stores: {default: {url: nowhere, max_keys: 5, connections: 5}}".into(), "stores.default.url: "),
+        ("stores: {hot: {url: , connections: 5}}".into(), "stores.hot.connections: applies only to"),
+        ("plans: {gold: 5}".into(), "plans.gold: expected a list"),
+        (rule("algorithm: gcra, limit: [1], window: 1s"), "rules[0].limit: expected a whole number"),
+        (rule(&format!("{limit}, unlimited: ")), "rules[0].unlimited: has no value"),
+        (rule(&format!("{limit}, methods: [GET, 'a b']")), "rules[0].methods[1]: must be a method"),
+        (
+            rule(&format!("{limit}, tier: [a]}}, {{name: a, dimension: user, {limit}")),
+            "rules[0].tier: expected text, got a list",
+        ),
+        ("descriptors: [{entries: 5, deny: true}]".into(), "descriptors[0].entries: expected a list"),
+        (
+            "descriptors: [{entries: [{value: a}], deny: true}]".into(),
+            "descriptors[0].entries[0].key: is missing",
+        ),
+        (
+            "descriptors: [{when: [{key: a, is: [b]}], deny: true}]".into(),
+            "descriptors[0].when[0].is: expected text, got a list",
+        ),
+    ];
+    for (text, expected) in rows {
+        let error = parse(&text, &[]).unwrap_err();
+        assert!(error.starts_with(&format!("line 1: {expected}")), "{text}: {error}");
+        assert_eq!(error.lines().count(), 1, "{text}: {error}");
+    }
+}
+
+/// Lists and maps may hold URLs with passwords, so that errors name their kind alone.
+#[test]
+fn errors_do_not_quote_passwords() {
+    for text in [
+        "stores: {default: {shards: 'redis://:hunter2@a'}}",
+        "stores: {default: {shards: ['http://:hunter2@a']}}",
+        "service: 'http://:hunter2@a'",
+        "service: {url: 'ftp://:hunter2@a'}",
+        "traces: {otlp: 'ftp://:hunter2@a'}",
+        "catalog: {audit_key: hunter2}",
+    ] {
+        let error = parse(text, &[]).unwrap_err();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_not_yaml_is_said_so() {
     for (text, expected) in [
         ("rules: [", "line"),
         ("a: 1\na: 2\n", "line 2"),
-        ("- just\n- a list\n", "line 1: must be a map, not a list"),
-        ("rules: 5", "line 1: rules: must be a list, not a whole number"),
-        ("plans: [1]", "plans: must be a map"),
+        ("- just\n- a list\n", "line 1: expected a map, got a list"),
+        ("rules: 5", "line 1: rules: expected a list, got a whole number"),
+        ("plans: [1]", "plans: expected a map, got a list"),
     ] {
         let error = parse(text, &[]).unwrap_err();
         assert!(error.contains(expected), "{text}: {error}");
@@ -194,7 +256,7 @@ fn stores_and_what_happens_when_they_fail_are_read() {
     assert_eq!(names, ["default", "hot"], "the default one is first, wherever it stands");
     let [default, hot] = &config.stores[..] else { panic!("{:?}", config.stores) };
     assert_eq!((default.url.as_str(), default.connections), ("rediss://localhost", Some(4)));
-    let files = [&default.tls.ca, &default.tls.files.cert, &default.tls.files.key];
+    let files = [&default.tls.ca, &default.tls.cert, &default.tls.key];
     assert_eq!(files.map(|file| file.as_ref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
     assert_eq!(default.place, "line 7");
     assert!(hot.is_memory() && !default.is_memory());
@@ -252,7 +314,7 @@ fn the_environment_overrides_stores_and_failure() {
     assert_eq!(cold.place, "environment variable PACEGATE_STORES__COLD__URL");
     let error = parse("", &[("PACEGATE_STORES__HOT__URL", "http://user:secret@cache")]).unwrap_err();
     assert!(
-        error.starts_with("environment variable PACEGATE_STORES__HOT__URL: stores.hot.url: must be"),
+        error.starts_with("environment variable PACEGATE_STORES__HOT__URL: stores.hot.url: expected"),
         "{error}"
     );
     assert!(!error.contains("secret"), "{error}");
@@ -277,16 +339,16 @@ rules:
 "#;
     let error = parse(text, &[]).unwrap_err();
     let expected = [
-        "line 2: stores.hot.connections: is only for a store elsewhere",
-        "line 2: stores.hot.tls: is only for a store elsewhere",
-        "line 3: stores.two words: a store's name must be",
-        "line 4: stores.far.max_keys: is only for a store in memory",
-        "line 4: stores.far.connections: must be",
+        "line 2: stores.hot.connections: applies only to a remote store",
+        "line 2: stores.hot.tls: applies only to a remote store",
+        "line 3: stores.two words: the name of a store must be",
+        "line 4: stores.far.max_keys: applies only to a store in memory",
+        "line 4: stores.far.connections: expected a whole number between 1 and 64, got 65",
         "line 4: stores.far.colour: unknown field",
         "line 5: failure.mode: expected open, closed or local, got \"ajar\"",
-        "line 5: failure.timeout: must be between 1ms and 10s",
+        "line 5: failure.timeout: expected a duration between 1ms and 10s, got \"11s\"",
         "line 5: failure.retries: unknown field",
-        "line 8: rules[1].store: there is no store `cold` under stores",
+        "line 13: rules[1].store: unknown store `cold`",
         "line 14: rules[2].store: has no value",
         "line 14: rules[2].on_store_error: expected open, closed or local, got \"shut\"",
     ];
@@ -294,7 +356,7 @@ rules:
         assert!(error.contains(line), "missing: {line}\n{error}");
     }
     assert_eq!(error.lines().count(), expected.len(), "{error}");
-    assert!(parse("failure: {timeout: 999us}", &[]).unwrap_err().contains("must be between 1ms and 10s"));
+    assert!(parse("failure: {timeout: 999us}", &[]).unwrap_err().contains("between 1ms and 10s"));
     for timeout in ["1ms", "10s"] {
         assert!(parse(&format!("failure: {{timeout: {timeout}}}"), &[]).is_ok());
     }
@@ -309,7 +371,7 @@ fn there_may_be_64_stores() {
     };
     assert_eq!(many(64).unwrap().stores.len(), 64, "with the default one");
     let error = many(65).unwrap_err();
-    assert!(error.contains("65 stores are more than the 64 that are allowed"), "{error}");
+    assert!(error.contains("line 1: stores: expected at most 64 stores, got 65"), "{error}");
 }
 
 #[test]
@@ -319,23 +381,34 @@ fn trusted_proxies_are_read_and_there_are_none_by_default() {
     let trusted = parse(text, &[]).unwrap().server.trusted_proxies;
     assert_eq!(trusted, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
     let error = parse("server: {trusted_proxies: [balancer]}", &[]).unwrap_err();
-    assert!(error.contains("line 1: server.trusted_proxies[0]: `balancer`"), "{error}");
+    assert!(
+        error.contains(
+            "line 1: server.trusted_proxies[0]: expected a network such as \"10.0.0.0/8\", got \"balancer\""
+        ),
+        "{error}"
+    );
 }
 
 #[test]
 fn bounds_of_connections_are_read() {
     let server = |text: &str| parse(&format!("server: {{{text}}}"), &[]).map(|config| config.server);
     let default = server("").unwrap();
-    assert_eq!((default.admin, default.connections_per_address(10_000)), (None, 1_000));
+    assert_eq!((default.admin, default.bounds().connections_per_address(10_000)), (None, 1_000));
     // Enough for a pool, and never all of them.
     for (max, expected) in [(1_000_000, 100_000), (1_000, 256), (400, 200), (3, 1), (1, 1)] {
-        assert_eq!(default.connections_per_address(max), expected, "{max}");
+        assert_eq!(default.bounds().connections_per_address(max), expected, "{max}");
     }
     let set = server("max_connections_per_address: 7, admin: \"127.0.0.1:8082\"").unwrap();
-    assert_eq!((set.admin, set.connections_per_address(10_000)), (Some(([127, 0, 0, 1], 8082).into()), 7));
+    assert_eq!(
+        (set.admin, set.bounds().connections_per_address(10_000)),
+        (Some(([127, 0, 0, 1], 8082).into()), 7)
+    );
     assert_eq!(server("admin: none").unwrap().admin, None);
     let error = server("max_connections_per_address: 0").unwrap_err();
-    assert!(error.contains("server.max_connections_per_address: must be between 1 and"), "{error}");
+    assert!(
+        error.contains("server.max_connections_per_address: expected a whole number between 1 and"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -344,7 +417,10 @@ fn age_of_keys_is_read() {
     assert_eq!(age("").unwrap(), Duration::from_secs(300));
     assert_eq!(age("catalog: {key_max_age: 30s}").unwrap(), Duration::from_secs(30));
     let error = age("catalog: {key_max_age: 2days}").unwrap_err();
-    assert!(error.contains("catalog.key_max_age: must be between 1s and 1day"), "{error}");
+    assert!(
+        error.contains("catalog.key_max_age: expected a duration between 1s and 1d, got \"2days\""),
+        "{error}"
+    );
 }
 
 #[test]
@@ -362,16 +438,16 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
     assert_eq!(tls.identities, identities.map(|(name, role)| (name.parse().unwrap(), role)));
     assert!(parse("server: {}", &[]).unwrap().server.tls.is_none());
     let environment = [("PACEGATE_SERVER__TLS__CERT", "b.pem"), ("PACEGATE_SERVER__TLS__KEY", "b.key")];
-    assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().cert.to_str(), Some("b.pem"));
+    assert_eq!(parse("", &environment).unwrap().server.tls.unwrap().files.cert.to_str(), Some("b.pem"));
     for (tls, expected) in [
-        ("{cert: a.pem}", "line 1: server.tls.files.key: is missing"),
-        ("{key: a.key}", "line 1: server.tls.files.cert: is missing"),
+        ("{cert: a.pem}", "line 1: server.tls.key: is missing"),
+        ("{key: a.key}", "line 1: server.tls.cert: is missing"),
         ("{cert: a.pem, key: a.key, ca: b.pem}", "line 1: server.tls.ca: unknown field"),
-        ("{cert: [a.pem], key: a.key}", "line 1: server.tls.files.cert: must be"),
-        ("yes", "line 1: server.tls: must be a map"),
+        ("{cert: [a.pem], key: a.key}", "line 1: server.tls.cert: expected text, got a list"),
+        ("yes", "line 1: server.tls: expected a map"),
         (
             "{cert: a.pem, key: a.key, identities: {\"dns:a\": admin}}",
-            "line 1: server.tls: identities need client_ca: without it nobody shows a certificate",
+            "line 1: server.tls: identities need client_ca: without it clients show no certificates",
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: {\"dns:a\": owner}}",
@@ -391,7 +467,7 @@ fn encryption_is_read_and_its_mistakes_are_reported() {
         ),
         (
             "{cert: a.pem, key: a.key, client_ca: b.pem, identities: [a]}",
-            "server.tls.identities: must be a map",
+            "server.tls.identities: expected a map, got a list",
         ),
     ] {
         let error = parse(&format!("server: {{tls: {tls}}}"), &[]).unwrap_err();
@@ -408,12 +484,12 @@ fn memory_of_requests_is_read_with_its_unit() {
     let environment = [("PACEGATE_SERVER__MAX_REQUEST_MEMORY", "2GiB")];
     assert_eq!(parse("", &environment).unwrap().server.max_request_memory, 2 << 30);
     for (value, expected) in [
-        ("1000", "needs a unit: 1000KiB, 1000MiB or 1000GiB"),
-        ("64MB", "`64MB` is not a size like 512KiB, 64MiB or 2GiB"),
-        ("99999999999999999999GiB", "is not a size"),
-        ("-1MiB", "is not a size"),
-        ("1023KiB", "must be between 1MiB and 1024GiB"),
-        ("[1MiB]", "must be a size like 64MiB, not a list"),
+        ("1000", "expected a size with a unit such as \"64MiB\", got \"1000\""),
+        ("64MB", "expected a size with a unit such as \"64MiB\", got \"64MB\""),
+        ("99999999999999999999GiB", "expected a size with a unit"),
+        ("-1MiB", "expected a size with a unit"),
+        ("1023KiB", "expected a size between 1MiB and 1024GiB, got \"1023KiB\""),
+        ("[1MiB]", "expected text, got a list"),
     ] {
         let errors = parse(&format!("server: {{max_request_memory: {value}}}"), &[]).unwrap_err().to_string();
         assert!(errors.starts_with("line 1: server.max_request_memory: "), "{errors}");
@@ -447,17 +523,32 @@ fn grpc_streams_draining_and_envoys_time_are_read_and_their_mistakes_are_reporte
     assert_eq!((config.server.max_streams, config.server.drain_delay), (3, Duration::from_millis(250)));
     assert_eq!(config.envoy_store_timeout, Duration::from_millis(9));
     for (text, expected) in [
-        ("server: {grpc: nowhere}", "line 1: server.grpc: `nowhere`"),
+        ("server: {grpc: nowhere}", "line 1: server.grpc: expected an address and a port"),
         ("server: {grpc: 8081}", "line 1: server.grpc: "),
         ("server: {grpc: [none]}", "line 1: server.grpc: "),
-        ("server: {max_streams: 0}", "line 1: server.max_streams: must be between 1 and 10000"),
-        ("server: {max_streams: 10001}", "line 1: server.max_streams: must be between 1 and 10000"),
-        ("server: {max_streams: many}", "line 1: server.max_streams: must be a whole number"),
-        ("server: {drain_delay: 2h}", "line 1: server.drain_delay: must be between 0s and 1h"),
-        ("server: {drain_delay: 5}", "line 1: server.drain_delay: needs a unit"),
-        ("failure: {envoy_timeout: 500us}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
-        ("failure: {envoy_timeout: 11s}", "line 1: failure.envoy_timeout: must be between 1ms and 10s"),
-        ("failure: {envoy_timeout: soon}", "line 1: failure.envoy_timeout: `soon` is not a duration"),
+        (
+            "server: {max_streams: 0}",
+            "line 1: server.max_streams: expected a whole number between 1 and 10000",
+        ),
+        (
+            "server: {max_streams: 10001}",
+            "line 1: server.max_streams: expected a whole number between 1 and 10000",
+        ),
+        (
+            "server: {max_streams: many}",
+            "line 1: server.max_streams: expected a whole number between 1 and 10000, got \"many\"",
+        ),
+        ("server: {drain_delay: 2h}", "line 1: server.drain_delay: expected a duration between 0s and 1h"),
+        ("server: {drain_delay: 5}", "line 1: server.drain_delay: expected a duration with a unit"),
+        (
+            "failure: {envoy_timeout: 500us}",
+            "line 1: failure.envoy_timeout: expected a duration between 1ms and 10s",
+        ),
+        (
+            "failure: {envoy_timeout: 11s}",
+            "line 1: failure.envoy_timeout: expected a duration between 1ms and 10s",
+        ),
+        ("failure: {envoy_timeout: soon}", "line 1: failure.envoy_timeout: expected a duration with a unit"),
     ] {
         let error = parse(text, &[]).unwrap_err();
         assert!(error.starts_with(expected) && error.lines().count() == 1, "{text}: {error}");

@@ -1,4 +1,4 @@
-//! The JSON Schema of the configuration says what the reader does: the same fields everywhere, and every example is valid by both.
+//! The JSON Schema of the configuration describes every field, and agrees with the reader on examples.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,62 +9,85 @@ use pacegate_config::Config;
 use serde_json::{Value, json};
 
 fn schema() -> Value {
-    serde_json::from_str(Config::SCHEMA).unwrap()
+    serde_json::from_str(&Config::schema()).unwrap()
 }
 
-/// What the reader knows at a place, as it tells whoever gets it wrong.
-fn known(document: &Value, path: &str) -> BTreeSet<String> {
-    let errors = Config::parse(&document.to_string()).unwrap_err();
-    let error = errors.0.iter().find(|error| error.path == path);
-    let message = &error.unwrap_or_else(|| panic!("{path}: {errors}")).message;
-    let (_, known) = message.split_once("unknown field; known are ").unwrap_or_else(|| panic!("{message}"));
-    known.split(", ").map(str::to_owned).collect()
-}
-
-/// Puts `inner` where the schema's objects are nested, from the inside out.
-fn compare(schema: &Value, wrap: &dyn Fn(Value) -> Value, path: &str, compared: &mut Vec<String>) {
-    for alternative in schema["oneOf"].as_array().into_iter().flatten() {
-        compare(alternative, wrap, path, compared);
+/// Every object of the schema, with its path.
+fn objects(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+    if !schema.is_object() {
+        return;
     }
-    if let Some(properties) = schema["properties"].as_object() {
-        assert_eq!(schema["additionalProperties"], false, "{path}");
-        let nowhere = if path.is_empty() { "nowhere".to_owned() } else { format!("{path}.nowhere") };
-        let known = known(&wrap(json!({"nowhere": 1})), &nowhere);
-        let listed: BTreeSet<String> = properties.keys().cloned().collect();
-        assert_eq!(known, listed, "{path}");
-        compared.push(path.to_owned());
-        for (name, inner) in properties {
-            assert!(
-                !inner["description"].as_str().unwrap_or_default().is_empty(),
-                "{path}.{name} is not described"
-            );
-            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            compare(inner, &|value| wrap(json!({ name: value })), &path, compared);
-        }
-    } else if schema["additionalProperties"].is_object() {
-        let path = format!("{path}.some");
-        compare(&schema["additionalProperties"], &|value| wrap(json!({"some": value})), &path, compared);
+    // The conditions of a rule are no objects of their own.
+    if schema["properties"].is_object() && !schema["type"].is_null() {
+        found.push((path.to_owned(), schema.clone()));
     }
-    if schema["items"].is_object() {
-        compare(&schema["items"], &|value| wrap(json!([value])), &format!("{path}[0]"), compared);
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        objects(inner, &format!("{path}.{name}"), found);
+    }
+    for (step, inner) in [("*", &schema["additionalProperties"]), ("[]", &schema["items"])] {
+        objects(inner, &format!("{path}{step}"), found);
+    }
+    for inner in schema["anyOf"].as_array().into_iter().flatten() {
+        objects(inner, path, found);
     }
 }
 
 #[test]
-fn the_schema_has_the_fields_that_the_reader_has() {
-    let mut compared = Vec::new();
-    compare(&schema(), &|value| value, "", &mut compared);
-    for wanted in [
+fn every_field_is_described_and_others_are_rejected() {
+    let mut found = Vec::new();
+    objects(&schema(), "", &mut found);
+    for path in [
         "",
-        "server.tls",
-        "stores.some.tls",
-        "plans.some[0]",
-        "rules[0]",
-        "descriptors[0].when[0]",
-        "default_limit",
-        "log",
+        ".server.tls",
+        ".stores*.tls",
+        ".plans*[]",
+        ".rules[]",
+        ".descriptors[].when[]",
+        ".default_limit",
     ] {
-        assert!(compared.iter().any(|path| path == wanted), "{wanted} among {compared:?}");
+        assert!(found.iter().any(|(known, _)| known == path), "{path} among {found:?}");
+    }
+    for (path, object) in found {
+        assert_eq!(object["additionalProperties"], false, "{path}");
+        for (name, field) in object["properties"].as_object().unwrap() {
+            let description = field["description"].as_str().unwrap_or_default();
+            assert!(!description.is_empty(), "{path}.{name} is not described");
+            assert!(!description.contains("[`"), "{path}.{name}: {description}");
+        }
+    }
+}
+
+#[test]
+fn bounds_and_defaults_are_those_of_the_reader() {
+    let schema = schema();
+    let property = |path: &str| {
+        path.split('.').fold(schema.clone(), |schema, name| match name {
+            "*" => schema["additionalProperties"].clone(),
+            "[]" => schema["items"].clone(),
+            _ => schema["properties"][name].clone(),
+        })
+    };
+    for (path, key, expected) in [
+        ("server.http", "default", json!("127.0.0.1:8080")),
+        ("server.grpc", "default", json!("127.0.0.1:8081")),
+        ("server.admin", "default", json!("none")),
+        ("server.max_request_memory", "default", json!("64MiB")),
+        ("server.max_streams", "maximum", json!(10_000)),
+        ("server.idle_timeout", "default", json!("30s")),
+        ("retention.audit", "default", json!("90d")),
+        ("failure.mode", "default", json!("open")),
+        ("failure.mode", "enum", json!(["open", "closed", "local"])),
+        ("policies.dimensions", "default", json!(["user", "ip", "apikey"])),
+        ("log.level", "default", json!("info")),
+        ("traces", "required", json!(["otlp"])),
+        ("rules.[]", "required", json!(["name", "dimension"])),
+        ("rules.[].mode", "default", json!("enforce")),
+        ("rules.[].limit", "maximum", json!(1_000_000_000)),
+        ("rules.[].identifier", "type", json!(["string", "integer"])),
+        ("stores.*.max_keys", "maximum", json!(1 << 30)),
+        ("stores", "type", json!(["object", "null"])),
+    ] {
+        assert_eq!(property(path)[key], expected, "{key} of {path}: {}", property(path));
     }
 }
 
@@ -79,7 +102,7 @@ fn names(schema: &Value, found: &mut BTreeSet<String>) {
     {
         names(inner, found);
     }
-    schema["oneOf"].as_array().into_iter().flatten().for_each(|inner| names(inner, found));
+    schema["anyOf"].as_array().into_iter().flatten().for_each(|inner| names(inner, found));
 }
 
 #[test]
@@ -154,6 +177,29 @@ fn what_is_shipped_is_valid_and_what_is_wrong_is_not() {
         (false, json!({"stores": {"default": {"connections": 1000}}})),
         (false, json!({"traces": {}})),
         (false, json!({"catalog": {"path": "x"}})),
+        (false, json!({"default_limit": null})),
+        (false, json!({"server": {"grpc": 5}})),
+        (false, json!({"server": {"max_checks_per_second": 0}})),
+        (false, json!({"server": {"tls": {"cert": "a.pem"}}})),
+        (
+            false,
+            json!({"server": {"tls": {"cert": "a", "key": "a", "client_ca": "a", "identities": {"a": "admin"}}}}),
+        ),
+        (
+            true,
+            json!({"server": {"tls": {"cert": "a", "key": "a", "client_ca": "a", "identities": {"dns:a": "admin"}}}}),
+        ),
+        (true, json!({"server": null, "rules": null, "stores": {"default": null}})),
+        (true, json!({"rules": [{"name": 5, "dimension": "user", "identifier": 5, "unlimited": true}]})),
+        (false, json!({"rules": [{"name": "a", "dimension": "user", "unlimited": false}]})),
+        (false, json!({"rules": [{"name": "a", "dimension": "user", "unlimited": true, "tier": null}]})),
+        (
+            false,
+            json!({"plans": {"gold": [{"algorithm": "gcra", "limit": 1, "window": "1s", "unit": "Tokens"}]}}),
+        ),
+        (true, json!({"descriptors": [{"entries": [{"key": true, "value": 1.5}], "deny": true}]})),
+        (false, json!({"descriptors": [{"entries": [{"key": ["a"]}], "deny": true}]})),
+        (false, json!({"descriptors": [{"by": ["a"], "descriptor": 64, "deny": true}]})),
     ] {
         assert_eq!(validator.is_valid(&document), good, "the schema on {document}");
         assert_eq!(Config::parse(&document.to_string()).is_ok(), good, "the reader on {document}");

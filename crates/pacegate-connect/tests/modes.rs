@@ -326,7 +326,7 @@ async fn mistakes_in_the_configuration_are_told() {
     assert_eq!(wrong("mode: both"), "line 1: mode: expected embedded or service, got \"both\"");
     assert_eq!(
         wrong("mode: service\nservice: {url: \"127.0.0.1:8081\"}"),
-        "line 2: service.url: must start with http:// or https://"
+        "line 2: service.url: expected a URL that starts with http:// or https://"
     );
     let config = Config::parse("mode: embedded\nservice: {url: \"http://127.0.0.1:1\"}").unwrap();
     assert!(config.service.is_none(), "one word switches");

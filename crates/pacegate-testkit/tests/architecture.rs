@@ -86,7 +86,18 @@ fn inner_crates_do_not_know_outer_ones() {
         ),
         (
             "pacegate-config",
-            &["pacegate", "pacegate-http", "humantime", "ipnet", "serde", "serde-saphyr", "thiserror"],
+            &[
+                "pacegate",
+                "pacegate-core",
+                "pacegate-http",
+                "humantime",
+                "ipnet",
+                "schemars",
+                "serde",
+                "serde-saphyr",
+                "serde_json",
+                "thiserror",
+            ],
         ),
         (
             "pacegate-http",

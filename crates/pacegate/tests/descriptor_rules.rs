@@ -10,10 +10,10 @@ fn mistakes_are_reported_with_their_lines() {
     let cases = [
         (
             "{domain: d, algorithm: fixed_window, limit: 1, window: 1s}",
-            "entries: is missing; or give `when` or `by`, for entries in any order",
+            "entries: is missing; expected it, or `when` or `by` for entries in any order",
         ),
-        ("{entries: [], unlimited: true}", "entries: must be 1 to 64 entries, not 0"),
-        ("{entries: 5, unlimited: true}", "entries: must be a list, not a whole number"),
+        ("{entries: [], unlimited: true}", "entries: expected 1 to 64 entries, got 0"),
+        ("{entries: 5, unlimited: true}", "entries: expected a list, got a whole number"),
         ("{entries: [{value: x}], unlimited: true}", "entries[0].key: is missing"),
         (
             "{entries: [{key: ''}], unlimited: true}",
@@ -25,22 +25,22 @@ fn mistakes_are_reported_with_their_lines() {
         ),
         (
             "{entries: [{key: a, valeu: b}], unlimited: true}",
-            "entries[0].valeu: unknown field; known are key, value",
+            "entries[0].valeu: unknown field; expected one of key, value",
         ),
-        ("{entries: [{key: a}], by: [b], unlimited: true}", "by: goes instead of entries, not with them"),
+        ("{entries: [{key: a}], by: [b], unlimited: true}", "by: cannot be combined with entries"),
         ("{entries: [{key: a}]}", "limit: is missing"),
-        ("{entries: [{key: a}], unlimited: true, limit: 5}", "limit: cannot go with unlimited"),
-        ("{entries: [{key: a}], deny: true, window: 5s}", "window: cannot go with deny"),
-        ("{entries: [{key: a}], deny: true, unlimited: true}", "deny: cannot go with unlimited"),
-        ("{entries: [{key: a}], unlimited: yes please}", "unlimited: must be true or false, not text"),
-        ("{entries: [{key: a}], unlimited: true, shadow: true}", "shadow: unknown field; known are"),
+        ("{entries: [{key: a}], unlimited: true, limit: 5}", "limit: cannot be combined with unlimited"),
+        ("{entries: [{key: a}], deny: true, window: 5s}", "window: cannot be combined with deny"),
+        ("{entries: [{key: a}], deny: true, unlimited: true}", "deny: cannot be combined with unlimited"),
+        ("{entries: [{key: a}], unlimited: yes please}", "unlimited: expected true or false, got \"yes please\""),
+        ("{entries: [{key: a}], unlimited: true, shadow: true}", "shadow: unknown field; expected one of"),
         (
             "{entries: [{key: a}], unlimited: true, mode: shade}",
             "mode: expected enforce or shadow, got \"shade\"",
         ),
-        ("{entries: [{key: a}], unlimited: true, store: s}", "store: there is no store `s` under stores"),
+        ("{entries: [{key: a}], unlimited: true, store: s}", "store: unknown store `s`"),
         ("{entries: [{key: a}], unlimited: true, overdraw: true}", "overdraw: has no effect without a limit"),
-        ("{entries: [{key: a}], unlimited: true, overdraw: 1}", "overdraw: must be true or false, not"),
+        ("{entries: [{key: a}], unlimited: true, overdraw: 1}", "overdraw: expected true or false, got 1"),
         ("{entries: [{key: a}], unlimited: true, replaces: [b]}", "replaces: no rule is called `b`"),
         (
             "{entries: [{key: a}], unlimited: true, name: n, replaces: [n]}",
@@ -53,20 +53,20 @@ fn mistakes_are_reported_with_their_lines() {
         ("{entries: [{key: a}], algorithm: fixed_window, limit: 0, window: 1s}", "limit: "),
         (
             "{when: [{key: a}], deny: true}",
-            "when[0].is: exactly one of is, is_not and starts_with must be there",
+            "when[0]: expected exactly one of is, is_not and starts_with",
         ),
         (
             "{when: [{key: a, is: 1, is_not: 2}], deny: true}",
-            "when[0].is: exactly one of is, is_not and starts_with must be there",
+            "when[0]: expected exactly one of is, is_not and starts_with",
         ),
         (
             "{when: [{key: a, matches: 1}], deny: true}",
-            "when[0].matches: unknown field; known are key, is, is_not, starts_with",
+            "when[0].matches: unknown field; expected one of key, is, is_not, starts_with",
         ),
         ("{when: [], unlimited: true}", "unlimited: has no effect here: limits with when or by add up"),
-        ("{when: [], descriptor: -1, deny: true}", "descriptor: must be a positive whole number, not -1"),
+        ("{when: [], descriptor: -1, deny: true}", "descriptor: expected a whole number between 0 and 63, got -1"),
         ("{by: [''], deny: true}", "by[0]: must be 1 to 1024 bytes long without control characters"),
-        ("5", "must be a map, not a whole number"),
+        ("5", "expected a map, got a whole number"),
     ];
     for (rule, expected) in cases {
         let errors = Config::parse(&format!("descriptors:\n\n  - {rule}\n")).unwrap_err();

@@ -3,55 +3,53 @@
 use std::time::Duration;
 
 use pacegate::{Algorithm, Allowance, Condition, DescriptorRule, Limit, Selector};
-use pacegate_config::ConfigError;
-use pacegate_config::reading::{Field, Fields, Mistakes};
+use pacegate_config::reading::{AsWritten, Cursor, Part};
+use serde::Deserialize;
 
 use super::Imported;
 use super::cel::{self, Operand};
 
-pub(super) fn read(document: Field, imported: &mut Imported) {
-    let whole = document.remark("");
-    for item in document.list(&mut imported.mistakes) {
-        let origin = item.remark("");
-        if let Some(rule) = read_limit(item, imported) {
-            imported.add(rule, origin);
+/// One limit.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitEntry {
+    namespace: Option<AsWritten>,
+    max_value: Option<u64>,
+    seconds: Option<u64>,
+    #[serde(default)]
+    conditions: Part<Vec<AsWritten>>,
+    #[serde(default)]
+    variables: Part<Vec<AsWritten>>,
+    name: Option<AsWritten>,
+    id: Option<AsWritten>,
+}
+
+pub(super) fn read<'a>(document: &Cursor<'a>, imported: &mut Imported<'a>) {
+    for item in document.items() {
+        if let Some(rule) = item.read().and_then(|entry| convert(entry, &item, imported)) {
+            imported.add(rule, &item);
         }
     }
     let limits = |rule: &DescriptorRule| matches!(rule.allowance, Allowance::Limit(_));
     if imported.rules.iter().any(limits) {
         let message = "Limitador's windows begin with the first request in them; these begin at whole multiples of their length since 1970";
-        imported.notes.insert(0, ConfigError { message: message.into(), ..whole });
+        imported.notes.insert(0, document.remark("", message));
     }
 }
 
-fn read_limit(item: Field, imported: &mut Imported) -> Option<DescriptorRule> {
-    let origin = item.remark("");
-    let mistakes = &mut imported.mistakes;
-    let mut fields = Fields::new(item, mistakes)?;
-    let namespace = fields.require("namespace", mistakes);
-    let max_value = fields.require("max_value", mistakes);
-    let seconds = fields.require("seconds", mistakes);
-    let conditions = fields.take("conditions");
-    let variables = fields.take("variables");
-    let name = fields.take("name");
-    let id = fields.take("id");
-    fields.finish(mistakes);
-
-    let namespace = namespace.and_then(|field| field.literal(mistakes));
-    let allowance = read_allowance(max_value, seconds, mistakes);
-    let conditions = conditions.map(|field| field.list(mistakes)).unwrap_or_default();
-    let conditions: Vec<_> =
-        conditions.iter().map(|field| read_cel(field, cel::predicate, mistakes)).collect();
-    let variables = variables.map(|field| field.list(mistakes)).unwrap_or_default();
-    let variables: Vec<_> = variables.iter().map(|field| read_cel(field, cel::variable, mistakes)).collect();
-    if let (Some(_), Some(field)) = (&name, &id) {
-        imported.notes.push(field.remark("left out: a limit has one name here, and name is it"));
+fn convert(entry: LimitEntry, item: &Cursor<'_>, imported: &mut Imported<'_>) -> Option<DescriptorRule> {
+    let namespace = item.require("namespace", entry.namespace);
+    let max_value = item.require("max_value", entry.max_value);
+    let seconds = item.require("seconds", entry.seconds);
+    let allowance = max_value.zip(seconds).and_then(|(quota, seconds)| allowance(quota, seconds, item));
+    let conditions = read_all(entry.conditions.cursor(item), cel::predicate);
+    let variables = read_all(entry.variables.cursor(item), cel::variable);
+    if entry.name.is_some() && entry.id.is_some() {
+        imported.notes.push(item.remark("id", "left out: a limit has one name here, and name is it"));
     }
-    let name = name.or(id).and_then(|field| field.literal(mistakes));
-
-    let conditions: Vec<(Operand, _)> =
-        conditions.into_iter().collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
-    let variables = variables.into_iter().collect::<Option<Vec<_>>>()?;
+    let name = entry.name.or(entry.id).map(|name| name.0);
+    let conditions: Vec<(Operand, _)> = conditions?.into_iter().flatten().collect();
+    let variables = variables?;
     let mut places: Vec<Option<usize>> = conditions
         .iter()
         .map(|(operand, _)| operand)
@@ -67,46 +65,45 @@ fn read_limit(item: Field, imported: &mut Imported) -> Option<DescriptorRule> {
         _ => {
             let message =
                 "cannot be expressed: the conditions and variables of one limit must be about one descriptor";
-            mistakes.push(ConfigError { message: message.into(), ..origin });
+            item.refuse("", message);
             return None;
         }
     };
     if descriptor.is_none() {
         let message = "has keys without `descriptors[…]`, as Limitador wrote them before 2.0: they may come from any one descriptor of a request";
-        imported.notes.push(ConfigError { message: message.into(), ..origin });
+        imported.notes.push(item.remark("", message));
     }
     let when = conditions.into_iter().map(|(operand, test)| Condition { key: operand.key, test }).collect();
     let by = variables.into_iter().map(|operand| operand.key).collect();
     Some(DescriptorRule {
-        domain: Some(namespace?),
+        domain: Some(namespace?.0),
         name,
         ..DescriptorRule::new(Selector::Conditions { descriptor, when, by }, allowance?)
     })
 }
 
-fn read_cel<T>(field: &Field, read: fn(&str) -> Result<T, String>, mistakes: &mut Mistakes) -> Option<T> {
-    let text = field.literal(mistakes)?;
-    match read(&text) {
-        Ok(value) => Some(value),
-        Err(reason) => field.refuse(mistakes, format!("`{text}` cannot be expressed: {reason}")),
-    }
+/// The expressions of a list; each one that cannot be expressed here is reported.
+fn read_all<T>(list: Option<Cursor<'_>>, read: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
+    let read = |expression: Cursor<'_>| {
+        let AsWritten(text) = expression.read()?;
+        let refuse = |reason| expression.refuse("", format!("`{text}` cannot be expressed: {reason}"));
+        read(&text).map_err(refuse).ok()
+    };
+    let expressions = list.map(|list| list.items()).unwrap_or_default();
+    // Every expression is read before any gives up, so that all errors are reported.
+    let found: Vec<Option<T>> = expressions.into_iter().map(read).collect();
+    found.into_iter().collect()
 }
 
-fn read_allowance(
-    max_value: Option<Field>,
-    seconds: Option<Field>,
-    mistakes: &mut Mistakes,
-) -> Option<Allowance> {
-    let window = seconds.as_ref().and_then(|field| field.number(mistakes));
-    let quota = max_value.as_ref().and_then(|field| field.number(mistakes));
-    let (window, quota) = (Duration::from_secs(window?), quota?);
-    // What is denied needs no window, but one that cannot be is a mistake nevertheless.
-    match Limit::try_new(Algorithm::FixedWindow, quota.max(1), window) {
+fn allowance(quota: u64, seconds: u64, item: &Cursor<'_>) -> Option<Allowance> {
+    // What is denied needs no window, but one that is out of range is an error nevertheless.
+    match Limit::try_new(Algorithm::FixedWindow, quota.max(1), Duration::from_secs(seconds)) {
         Ok(_) if quota == 0 => Some(Allowance::Nothing),
         Ok(limit) => Some(Allowance::Limit(limit)),
         Err(error) => {
-            let field = if error.field() == "window" { seconds } else { max_value };
-            field?.refuse(mistakes, format!("cannot be expressed: {error}"))
+            let field = if error.field() == "window" { "seconds" } else { "max_value" };
+            item.refuse(field, format!("cannot be expressed: {error}"));
+            None
         }
     }
 }
