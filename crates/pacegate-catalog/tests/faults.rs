@@ -6,50 +6,7 @@ use std::net::SocketAddr;
 
 use pacegate::{Limit, Rule};
 use pacegate_catalog::{Actor, Catalog, CatalogError};
-use pacegate_testkit::server::{Fault, FaultProxy, MariaDb, Postgres};
-
-/// What the tests need of a database server.
-trait Server {
-    fn url(&self) -> String;
-    fn port(&self) -> u16;
-    fn kill(&mut self);
-    fn restart(&mut self);
-    fn freeze(&self);
-    fn thaw(&self);
-}
-
-macro_rules! server {
-    ($server:ty) => {
-        impl Server for $server {
-            fn url(&self) -> String {
-                self.url()
-            }
-
-            fn port(&self) -> u16 {
-                self.port()
-            }
-
-            fn kill(&mut self) {
-                self.kill();
-            }
-
-            fn restart(&mut self) {
-                self.restart();
-            }
-
-            fn freeze(&self) {
-                self.freeze();
-            }
-
-            fn thaw(&self) {
-                self.thaw();
-            }
-        }
-    };
-}
-
-server!(MariaDb);
-server!(Postgres);
+use pacegate_testkit::server::{DatabaseServer, Fault, FaultProxy, MariaDb, Postgres};
 
 macro_rules! on_both {
     ($($scenario:ident),+ $(,)?) => {
@@ -91,7 +48,7 @@ fn assert_discreet(error: &CatalogError) {
     assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
 }
 
-async fn a_wrong_password_is_not_an_outage(server: impl Server) {
+async fn a_wrong_password_is_not_an_outage(server: impl DatabaseServer) {
     let error = Catalog::open(&server.url().replace("secret", "secretx")).await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
     assert_discreet(&error);
@@ -99,7 +56,7 @@ async fn a_wrong_password_is_not_an_outage(server: impl Server) {
     assert!(error.is_permanent(), "{error:?}");
 }
 
-async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl Server) {
+async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl DatabaseServer) {
     let catalog = Catalog::open(&server.url()).await.unwrap();
     assert!(!format!("{catalog:?}").contains("secret"));
     catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
@@ -119,7 +76,7 @@ async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl Server) {
     catalog.create_rule(&actor(), &rule(2), None).await.unwrap();
 }
 
-async fn a_frozen_server_keeps_nobody_waiting_for_ever(server: impl Server) {
+async fn a_frozen_server_keeps_nobody_waiting_for_ever(server: impl DatabaseServer) {
     let catalog = Catalog::open(&server.url()).await.unwrap();
     catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
     server.freeze();
@@ -135,7 +92,7 @@ async fn a_frozen_server_keeps_nobody_waiting_for_ever(server: impl Server) {
 }
 
 /// The reply to anything is cut off now and then, that to a COMMIT included.
-async fn lost_replies_neither_lose_nor_invent_a_change(server: impl Server) {
+async fn lost_replies_neither_lose_nor_invent_a_change(server: impl DatabaseServer) {
     let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], server.port()))).await;
     let url = server.url().replace(&server.port().to_string(), &proxy.address().port().to_string());
     let catalog = Catalog::open(&url).await.unwrap();

@@ -47,7 +47,8 @@ impl Logging {
     /// Starts to log. It must be called within the runtime, which sends the traces.
     pub(crate) fn start(config: &Config) -> anyhow::Result<Self> {
         // What is only meant for traces would double what the log says.
-        let filter = EnvFilter::try_new(format!("{},{TRACES}=off", config.log.level.name())).context("log.level")?;
+        let filter =
+            EnvFilter::try_new(format!("{},{TRACES}=off", config.log.level.name())).context("log.level")?;
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines = match config.log.format {
             LogFormat::Pretty => lines

@@ -22,7 +22,7 @@ use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::{Charge, Command, GuardedStore, Outcome, Store, StoreError, StoreHealth};
 use pacegate_testkit::effort;
 use pacegate_testkit::load::{Fate, Load, Record, Report};
-use pacegate_testkit::server::{Fault, FaultProxy, MariaDb, Postgres};
+use pacegate_testkit::server::{DatabaseServer, Fault, FaultProxy, MariaDb, Postgres};
 use sqlx::{Connection, MySqlConnection, PgConnection, raw_sql};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -49,17 +49,11 @@ async fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// What the tests need of a database server.
-trait Server {
+trait Server: DatabaseServer {
     const NAME: &'static str;
     /// A connection of somebody else, whose locks are gone with it.
     type Holder;
     fn start() -> Self;
-    fn url(&self) -> String;
-    fn port(&self) -> u16;
-    fn kill(&mut self);
-    fn restart(&mut self);
-    fn freeze(&self);
-    fn thaw(&self);
     async fn hold(&self) -> Self::Holder;
     async fn release(holder: Self::Holder);
     /// Whether somebody waits for a row right now.
@@ -74,30 +68,6 @@ macro_rules! server {
 
             fn start() -> Self {
                 Self::start()
-            }
-
-            fn url(&self) -> String {
-                self.url()
-            }
-
-            fn port(&self) -> u16 {
-                self.port()
-            }
-
-            fn kill(&mut self) {
-                self.kill();
-            }
-
-            fn restart(&mut self) {
-                self.restart();
-            }
-
-            fn freeze(&self) {
-                self.freeze();
-            }
-
-            fn thaw(&self) {
-                self.thaw();
             }
 
             async fn hold(&self) -> $connection {

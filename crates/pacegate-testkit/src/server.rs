@@ -29,6 +29,7 @@ mod template;
 
 pub use certificates::{Authority, Certificates, Signed, Validity};
 pub use cluster::RedisCluster;
+pub use database::DatabaseServer;
 pub use mariadb::MariaDb;
 pub use pgbouncer::PgBouncer;
 pub use ports::free as free_port;

@@ -32,7 +32,10 @@ fn mistakes_are_reported_with_their_lines() {
         ("{entries: [{key: a}], unlimited: true, limit: 5}", "limit: cannot be combined with unlimited"),
         ("{entries: [{key: a}], deny: true, window: 5s}", "window: cannot be combined with deny"),
         ("{entries: [{key: a}], deny: true, unlimited: true}", "deny: cannot be combined with unlimited"),
-        ("{entries: [{key: a}], unlimited: yes please}", "unlimited: expected true or false, got \"yes please\""),
+        (
+            "{entries: [{key: a}], unlimited: yes please}",
+            "unlimited: expected true or false, got \"yes please\"",
+        ),
         ("{entries: [{key: a}], unlimited: true, shadow: true}", "shadow: unknown field; expected one of"),
         (
             "{entries: [{key: a}], unlimited: true, mode: shade}",
@@ -51,10 +54,7 @@ fn mistakes_are_reported_with_their_lines() {
             "name: must be 1 to 128 printable ASCII characters without quotes and backslashes",
         ),
         ("{entries: [{key: a}], algorithm: fixed_window, limit: 0, window: 1s}", "limit: "),
-        (
-            "{when: [{key: a}], deny: true}",
-            "when[0]: expected exactly one of is, is_not and starts_with",
-        ),
+        ("{when: [{key: a}], deny: true}", "when[0]: expected exactly one of is, is_not and starts_with"),
         (
             "{when: [{key: a, is: 1, is_not: 2}], deny: true}",
             "when[0]: expected exactly one of is, is_not and starts_with",
@@ -64,7 +64,10 @@ fn mistakes_are_reported_with_their_lines() {
             "when[0].matches: unknown field; expected one of key, is, is_not, starts_with",
         ),
         ("{when: [], unlimited: true}", "unlimited: has no effect here: limits with when or by add up"),
-        ("{when: [], descriptor: -1, deny: true}", "descriptor: expected a whole number between 0 and 63, got -1"),
+        (
+            "{when: [], descriptor: -1, deny: true}",
+            "descriptor: expected a whole number between 0 and 63, got -1",
+        ),
         ("{by: [''], deny: true}", "by[0]: must be 1 to 1024 bytes long without control characters"),
         ("5", "expected a map, got a whole number"),
     ];

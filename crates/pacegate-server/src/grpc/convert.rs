@@ -303,55 +303,28 @@ pub(super) fn error(error: ApiError) -> v1::Error {
     v1::Error { code: error.code.name().to_owned(), message: error.message, field }
 }
 
+/// Makes a check of a message that has some of its fields.
+macro_rules! check_of {
+    ($message:expr, $kind:ident { $($field:ident),+ }) => {{
+        let $kind { $($field),+ } = $message;
+        CheckRequest { $($field,)+ ..CheckRequest::default() }
+    }};
+}
+
 /// A question about a quota is the question about a check, without the charge.
+#[rustfmt::skip]
 pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
-    let QuotaRequest {
-        identifier,
-        dimension,
-        endpoint,
-        custom_dimension,
-        method,
-        plans,
-        limit,
-        with_limits,
-        also,
-        cost,
-        tier,
-        costs,
-    } = request;
-    CheckRequest {
-        identifier,
-        dimension,
-        endpoint,
-        custom_dimension,
-        method,
-        plans,
-        limit,
-        with_limits,
-        also,
-        cost,
-        tier,
-        costs,
-        ..CheckRequest::default()
-    }
+    check_of!(request, QuotaRequest {
+        identifier, dimension, endpoint, custom_dimension, method, plans, limit, with_limits, also, cost, tier, costs
+    })
 }
 
 /// What a reset is about, as a check.
+#[rustfmt::skip]
 pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
-    let ResetRequest { identifier, dimension, endpoint, custom_dimension, method, plans, also, limit, tier } =
-        request;
-    CheckRequest {
-        identifier,
-        dimension,
-        endpoint,
-        custom_dimension,
-        method,
-        plans,
-        also,
-        limit,
-        tier,
-        ..CheckRequest::default()
-    }
+    check_of!(request, ResetRequest {
+        identifier, dimension, endpoint, custom_dimension, method, plans, also, limit, tier
+    })
 }
 
 /// An earlier answer, as far as a refund needs it.

@@ -30,6 +30,103 @@ pub(super) struct Kind {
     pub(super) client: fn(&Path, u16, &str) -> Command,
 }
 
+/// A database server that tests do things to, whichever it is.
+pub trait DatabaseServer {
+    /// See the method of that name of the server, as for all of these.
+    fn url(&self) -> String;
+    /// The port it listens on.
+    fn port(&self) -> u16;
+    /// Ends it at once.
+    fn kill(&mut self);
+    /// Starts it again with the same data.
+    fn restart(&mut self);
+    /// Makes it stand still.
+    fn freeze(&self);
+    /// Lets it go on.
+    fn thaw(&self);
+}
+
+/// What both servers offer, written once: a tuple struct around a [`Database`], and the scheme of its URLs.
+macro_rules! database_server {
+    ($server:ident, $scheme:literal) => {
+        impl $server {
+            /// The port it listens on.
+            pub fn port(&self) -> u16 {
+                self.0.port()
+            }
+
+            #[doc = concat!("`", $scheme, "://pacegate:secret@127.0.0.1:PORT/pacegate`; the user owns the database.")]
+            pub fn url(&self) -> String {
+                format!("{}://pacegate:secret@127.0.0.1:{}/pacegate", $scheme, self.port())
+            }
+
+            /// The id of its main process, or of its last one when it was killed.
+            pub fn pid(&self) -> u32 {
+                self.0.pid()
+            }
+
+            /// Ends it at once, without any chance to save or say goodbye. Does nothing when it was killed already.
+            pub fn kill(&mut self) {
+                self.0.kill();
+            }
+
+            /// Starts it again on the same port, with the same data and the same arguments; kills it first if it
+            /// runs. Returns when it answers.
+            pub fn restart(&mut self) {
+                self.0.restart();
+            }
+
+            /// Makes it stand still: its connections stay open, and nothing is answered until
+            /// [`thaw`](Self::thaw).
+            pub fn freeze(&self) {
+                self.0.freeze();
+            }
+
+            /// Lets it go on after [`freeze`](Self::freeze).
+            pub fn thaw(&self) {
+                self.0.thaw();
+            }
+
+            /// Runs SQL in the database `pacegate` as administrator, and returns the rows without headers, their
+            /// columns separated by tabs. Do not ask a frozen server: the answer comes when it is thawed.
+            ///
+            /// # Panics
+            ///
+            /// When the server cannot be reached, or refuses.
+            pub fn query(&self, sql: &str) -> String {
+                self.0.query(sql)
+            }
+        }
+
+        impl super::database::DatabaseServer for $server {
+            fn url(&self) -> String {
+                self.url()
+            }
+
+            fn port(&self) -> u16 {
+                self.port()
+            }
+
+            fn kill(&mut self) {
+                self.kill();
+            }
+
+            fn restart(&mut self) {
+                self.restart();
+            }
+
+            fn freeze(&self) {
+                self.freeze();
+            }
+
+            fn thaw(&self) {
+                self.thaw();
+            }
+        }
+    };
+}
+pub(super) use database_server;
+
 /// A database server, killed with all its processes when dropped.
 pub(super) struct Database {
     // Before the directory, so that the process is gone when its files are removed.

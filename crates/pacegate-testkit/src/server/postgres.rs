@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use super::certificates::Certificates;
-use super::database::{Database, Kind};
+use super::database::{Database, Kind, database_server};
 use super::template::{Template, run};
 
 static KIND: Kind = Kind {
@@ -119,53 +119,9 @@ impl Postgres {
         ]);
         (server, certificates)
     }
-
-    /// The port it listens on.
-    pub fn port(&self) -> u16 {
-        self.0.port()
-    }
-
-    /// `postgres://pacegate:secret@127.0.0.1:PORT/pacegate`; the user owns the database.
-    pub fn url(&self) -> String {
-        format!("postgres://pacegate:secret@127.0.0.1:{}/pacegate", self.port())
-    }
-
-    /// The id of its main process, or of its last one when it was killed.
-    pub fn pid(&self) -> u32 {
-        self.0.pid()
-    }
-
-    /// Ends it at once, without any chance to save or say goodbye. Does nothing when it was killed already.
-    pub fn kill(&mut self) {
-        self.0.kill();
-    }
-
-    /// Starts it again on the same port, with the same data and the same arguments; kills it first if it runs.
-    /// Returns when it answers.
-    pub fn restart(&mut self) {
-        self.0.restart();
-    }
-
-    /// Makes it stand still: its connections stay open, and nothing is answered until [`thaw`](Self::thaw).
-    pub fn freeze(&self) {
-        self.0.freeze();
-    }
-
-    /// Lets it go on after [`freeze`](Self::freeze).
-    pub fn thaw(&self) {
-        self.0.thaw();
-    }
-
-    /// Runs SQL in the database `pacegate` as administrator, and returns the rows without headers, their
-    /// columns separated by tabs. Do not ask a frozen server: the answer comes when it is thawed.
-    ///
-    /// # Panics
-    ///
-    /// When the server cannot be reached, or refuses.
-    pub fn query(&self, sql: &str) -> String {
-        self.0.query(sql)
-    }
 }
+
+database_server!(Postgres, "postgres");
 
 impl Drop for Postgres {
     /// Killed, it leaves a segment of shared memory that would stay until the machine is restarted.
