@@ -264,7 +264,7 @@ async fn revoked_certificates_are_refused_once_the_list_is_loaded() {
     let tls = "client_ca: {}/authority.pem, client_crl: {}/revoked.pem";
     let service = files.service_with(tls, "").await;
     let tls = service.tls.clone().unwrap();
-    assert!(tls.files().any(|file| file == list), "the list is followed");
+    assert!(tls.files().paths().any(|file| file == list), "the list is followed");
     let [good, thief] = [&good, &stolen].map(|own| files.caller().showing(own.clone()));
     is_served(&service, &thief).await;
     fs::write(&list, files.authority.revoke(&[&stolen])).unwrap();

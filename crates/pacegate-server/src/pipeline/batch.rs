@@ -52,7 +52,7 @@ impl Shared {
     ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
         let key = idempotency_key(key, caller.headers)?;
         let sender = self.gate.sender(caller.headers, caller.peer);
-        // Declared before the checks, which borrow them.
+        #[expect(clippy::needless_late_init, reason = "the checks borrow them, so that they have to live longer")]
         let profiles;
         let mut checks = Vec::with_capacity(questions.len());
         for (index, question) in questions.iter().enumerate() {
