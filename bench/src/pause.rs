@@ -51,7 +51,7 @@ impl Scene {
         let options = MemoryOptions { max_keys: keys_max, ..MemoryOptions::default() };
         let store = Arc::new(MemoryStore::with_clock(options, clock.clone()));
         // One check of sixty a minute is forgotten after a second.
-        let builder = Limiter::builder().plan("bench", [Limit::per_minute(60)?]).memory(store.clone());
+        let builder = Limiter::builder().plan("bench", [Limit::per_minute(60)]).memory(store.clone());
         let mut scene = Self { store, clock, plan: builder.build()?.plan("bench")?, used: 0 };
         for key in scene.new_keys(KEYS) {
             scene.check(&key)?;

@@ -104,7 +104,7 @@ fn rows() -> Result<Vec<(&'static str, Run)>> {
         })
     };
     let pacegate = |families: &[HeaderFamily]| -> Result<Run> {
-        let limit = Limit::per_hour(72)?.with_burst(BURST.into())?;
+        let limit = Limit::per_hour(72).burst(BURST.into());
         let limiter = Limiter::builder().plan("bench", [limit]).build()?;
         let layer = PacegateLayer::builder(limiter).by(address()).plan("bench").headers(families).build()?;
         Ok(run(layer.layer(hello())))

@@ -135,7 +135,7 @@ async fn start() -> Result<()> {
     Catalog::open(&url).await?.import_users(&Actor::default(), users).await?;
     let mut config = Config::parse("")?;
     for number in 0..RULES {
-        let mut rule = Rule::new("per-user", "user", Limit::per_minute(100)?);
+        let mut rule = Rule::new("per-user", "user", Limit::per_minute(100).build()?);
         rule.identifier = Some(format!("user-{number:06}"));
         config.rules.push(rule);
     }

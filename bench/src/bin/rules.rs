@@ -63,7 +63,7 @@ const SHAPES: [Shape; 4] = [
 
 /// It never refuses: a bucket that nobody can empty meanwhile.
 fn rule(name: &str, endpoint: &str) -> Result<Rule> {
-    let limit = Limit::per_hour(1_000_000_000)?;
+    let limit = Limit::per_hour(1_000_000_000).build()?;
     Ok(Rule { endpoint: Pattern::parse(endpoint)?, ..Rule::new(name, "user", limit) })
 }
 

@@ -386,7 +386,7 @@ mod tests {
     }
 
     fn rule(name: &str) -> Rule {
-        Rule::new(name, "user", Limit::per_minute(1).unwrap())
+        Rule::new(name, "user", Limit::per_minute(1).build().unwrap())
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@
 //! let catalog = Catalog::open("sqlite::memory:").await?;
 //! let actor = Actor { key_id: "operator".into(), ..Actor::default() };
 //!
-//! let rule = Rule::new("per-user-minute", "user", Limit::per_minute(100)?);
+//! let rule = Rule::new("per-user-minute", "user", Limit::per_minute(100).build()?);
 //! let stored = catalog.create_rule(&actor, &rule, None).await?;
 //! assert!(catalog.create_rule(&actor, &rule, None).await.is_err_and(|error| error.is_conflict()));
 //!

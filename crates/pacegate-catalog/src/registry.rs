@@ -32,7 +32,7 @@ const POLL_EVERY: Duration = Duration::from_millis(500);
 /// let registry = Arc::new(Registry::start(Config::default(), Stores::default(), catalog.clone()).await?);
 /// let following = tokio::spawn(registry.clone().follow());
 ///
-/// catalog.put_plan(&Actor::default(), "gold", &[Limit::per_second(10)?.into()], None).await?;
+/// catalog.put_plan(&Actor::default(), "gold", &[Limit::per_second(10).build()?.into()], None).await?;
 /// registry.refresh().await?;
 /// let decision = registry.limiter().check(&Check::key("user-123").plan("gold")).await?;
 /// assert_eq!(decision.remaining(), Some(9));

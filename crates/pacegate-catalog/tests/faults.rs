@@ -41,7 +41,7 @@ fn actor() -> Actor {
 }
 
 fn rule(number: usize) -> Rule {
-    Rule::new(&format!("rule {number}"), "user", Limit::per_minute(1).unwrap())
+    Rule::new(&format!("rule {number}"), "user", Limit::per_minute(1).build().unwrap())
 }
 
 fn assert_discreet(error: &CatalogError) {

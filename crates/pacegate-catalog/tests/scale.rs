@@ -62,7 +62,7 @@ async fn measure(name: &str, url: &str) {
         println!("{name}: {} rules loaded in {took:?}", list.rules.len());
     }
     let start = Instant::now();
-    let rule = Rule::new("one more", "user", Limit::per_minute(1).unwrap());
+    let rule = Rule::new("one more", "user", Limit::per_minute(1).build().unwrap());
     catalog.create_rule(&actor, &rule, None).await.unwrap();
     println!("{name}: one more rule made in {:?}", start.elapsed());
 

@@ -52,10 +52,10 @@ async fn the_catalog_is_followed_and_the_file_goes_before_it() {
     let following = tokio::spawn(registry.clone().follow());
     let (limiter, actor) = (registry.limiter().clone(), Actor::default());
     assert!(limiter.check(&Check::key("k").plan("silver")).await.is_err(), "there is no such plan yet");
-    catalog.put_plan(&actor, "silver", &[Limit::per_hour(7).unwrap().into()], None).await.unwrap();
+    catalog.put_plan(&actor, "silver", &[Limit::per_hour(7).build().unwrap().into()], None).await.unwrap();
     capacity_becomes(&limiter, "silver", 7).await;
-    catalog.put_plan(&actor, "silver", &[Limit::per_hour(70).unwrap().into()], None).await.unwrap();
-    catalog.put_plan(&actor, "gold", &[Limit::per_hour(1).unwrap().into()], None).await.unwrap();
+    catalog.put_plan(&actor, "silver", &[Limit::per_hour(70).build().unwrap().into()], None).await.unwrap();
+    catalog.put_plan(&actor, "gold", &[Limit::per_hour(1).build().unwrap().into()], None).await.unwrap();
     capacity_becomes(&limiter, "silver", 70).await;
     capacity_becomes(&limiter, "gold", 10).await;
     registry.reload(Config::default()).await.unwrap();

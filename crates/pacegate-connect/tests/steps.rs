@@ -13,7 +13,7 @@ use pacegate_testkit::server::{MariaDb, RedisServer};
 
 /// Three limits that a request can reach through its descriptors or plans.
 fn limiter(store: Arc<dyn Store>) -> Limiter {
-    let limit = || Limit::per_hour(100).unwrap();
+    let limit = || Limit::per_hour(100).build().unwrap();
     let mut builder = Limiter::builder().stores(Stores::remote(store, Duration::from_secs(5)));
     for name in ["a", "b", "c"] {
         builder = builder.plan(name, [limit()]);

@@ -95,7 +95,7 @@ pub trait States {
 ///     }
 /// }
 ///
-/// let (requests, tokens) = (Limit::per_minute(10)?, Limit::per_minute(1_000)?);
+/// let (requests, tokens) = (Limit::per_minute(10).build()?, Limit::per_minute(1_000).build()?);
 /// let demands = [Demand::new(&requests, Cost::ONE), Demand::new(&tokens, Cost::try_new(600)?)];
 /// let (mut states, now) = (Pair::default(), Timestamp::from_micros(0));
 /// assert!(chain::take(&demands, &mut states, now).allowed);

@@ -4,9 +4,12 @@ use thiserror::Error;
 
 /// What a charge takes from a limit: 1 to [`Cost::MAX`], or [`Cost::ZERO`] to look without charging.
 ///
+/// A `u32` converts into a cost, so that methods that take a cost also take a literal.
+///
 /// ```
 /// use pacegate_core::Cost;
 ///
+/// assert_eq!(Cost::from(5), Cost::try_new(5)?);
 /// assert_eq!(Cost::try_new(5)?.get(), 5);
 /// assert!(Cost::try_new(0).is_err());
 /// # Ok::<(), pacegate_core::InvalidCost>(())
@@ -55,6 +58,14 @@ impl Cost {
     #[must_use]
     pub const fn less(self, part: u32) -> Self {
         Self(self.0.saturating_sub(part))
+    }
+}
+
+impl From<u32> for Cost {
+    /// Makes a cost of a number: 0 is [`Cost::ZERO`], and a number above [`Cost::MAX`] is `MAX + 1`, which exceeds every
+    /// limit, so that the request is denied for its cost.
+    fn from(cost: u32) -> Self {
+        Self(cost.min(Self::MAX.0 + 1))
     }
 }
 

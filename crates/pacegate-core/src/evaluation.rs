@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// ```
 /// use pacegate_core::{Cost, Evaluation, Limit, Timestamp};
 ///
-/// let limit = Limit::per_second(1)?;
+/// let limit = Limit::per_second(1).build()?;
 /// let now = Timestamp::from_micros(5_000_000);
 /// let first = Evaluation::new(&limit, None, now, Cost::ONE);
 /// assert!(first.allows());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::limit_builder::LimitBuilder;
 use crate::named;
 use crate::named::Named as _;
 use crate::time::EXACT_MAX;
@@ -86,7 +87,7 @@ pub struct UnknownAlgorithm;
 /// use std::time::Duration;
 /// use pacegate_core::{Algorithm, Limit};
 ///
-/// let bursty = Limit::per_second(10)?.with_burst(100)?;
+/// let bursty = Limit::per_second(10).burst(100).build()?;
 /// assert_eq!(bursty.capacity(), 100);
 /// let exact = Limit::try_new(Algorithm::SlidingLog, 100, Duration::from_secs(60))?;
 /// assert_eq!(exact.capacity(), 100);
@@ -148,28 +149,29 @@ impl Limit {
         Ok(Self { burst: value, scale, ..self })
     }
 
-    /// A token bucket of `quota` per second.
-    ///
-    /// # Errors
-    /// [`InvalidLimit`] when the quota is out of range.
-    pub fn per_second(quota: u64) -> Result<Self, InvalidLimit> {
-        Self::try_new(Algorithm::TokenBucket, quota, Duration::from_secs(1))
+    /// Starts a token bucket of `quota` per second.
+    pub const fn per_second(quota: u64) -> LimitBuilder {
+        Self::per(quota, Duration::from_secs(1))
     }
 
-    /// A token bucket of `quota` per minute.
-    ///
-    /// # Errors
-    /// [`InvalidLimit`] when the quota is out of range.
-    pub fn per_minute(quota: u64) -> Result<Self, InvalidLimit> {
-        Self::try_new(Algorithm::TokenBucket, quota, Duration::from_secs(60))
+    /// Starts a token bucket of `quota` per minute.
+    pub const fn per_minute(quota: u64) -> LimitBuilder {
+        Self::per(quota, Duration::from_secs(60))
     }
 
-    /// A token bucket of `quota` per hour.
-    ///
-    /// # Errors
-    /// [`InvalidLimit`] when the quota is out of range.
-    pub fn per_hour(quota: u64) -> Result<Self, InvalidLimit> {
-        Self::try_new(Algorithm::TokenBucket, quota, Duration::from_secs(3_600))
+    /// Starts a token bucket of `quota` per hour.
+    pub const fn per_hour(quota: u64) -> LimitBuilder {
+        Self::per(quota, Duration::from_secs(3_600))
+    }
+
+    /// Starts a token bucket of `quota` per day of 24 hours.
+    pub const fn per_day(quota: u64) -> LimitBuilder {
+        Self::per(quota, Duration::from_secs(86_400))
+    }
+
+    /// Starts a token bucket of `quota` per `window`.
+    pub const fn per(quota: u64, window: Duration) -> LimitBuilder {
+        LimitBuilder::new(quota, window)
     }
 
     /// The limit with the most room, for what is not limited but needs numbers.

@@ -6,7 +6,7 @@
 //! use pacegate_http::HeaderFamily;
 //! use pacegate_http::headers::Families;
 //!
-//! let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
+//! let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build()?;
 //! let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
 //! let mut headers = HeaderMap::new();
 //! Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]).write(&decision, &mut headers);
@@ -121,7 +121,7 @@ impl Families {
     /// use pacegate_http::HeaderFamily;
     /// use pacegate_http::headers::Families;
     ///
-    /// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)?]).build()?;
+    /// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build()?;
     /// let decision = limiter.check_now(&Check::key("user-123").plan("gold"))?;
     /// let mut lines = Vec::new();
     /// Families::new(&[HeaderFamily::Ietf]).for_each(&decision, |name, value| {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn whoever_is_told_a_header_may_write_headers() {
-        let limiter = Limiter::builder().plan("gold", Limit::per_minute(10).ok()).build().unwrap();
+        let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build().unwrap();
         let decision = limiter.check_now(&Check::key("u1").plan("gold")).unwrap();
         let families = Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]);
         let mut written = HeaderMap::new();

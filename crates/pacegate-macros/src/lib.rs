@@ -29,7 +29,7 @@ use crate::arguments::Arguments;
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(1)?]).build()?;
+/// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(1)]).build()?;
 /// assert_eq!(order(&limiter, 7, "tea")?, "tea for 7");
 /// let denied = order(&limiter, 7, "tea").unwrap_err();
 /// assert!(denied.retry_after().is_some());

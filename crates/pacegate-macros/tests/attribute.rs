@@ -28,8 +28,8 @@ fn limiter() -> (Limiter, Arc<StoppedClock>) {
     let clock = Arc::new(StoppedClock::default());
     let limiter = Limiter::builder()
         .memory(Arc::new(MemoryStore::with_clock(Default::default(), clock.clone())))
-        .plan("gold", [Limit::per_minute(3).unwrap()])
-        .plan("daily", [Limit::per_hour(2).unwrap()])
+        .plan("gold", [Limit::per_minute(3)])
+        .plan("daily", [Limit::per_hour(2)])
         .build()
         .unwrap();
     (limiter, clock)

@@ -7,7 +7,7 @@
 //!
 //! let store = MemoryStore::default();
 //! let counter = Counter::new("logins", "ip", "");
-//! let limit = Limit::per_minute(1)?;
+//! let limit = Limit::per_minute(1).build()?;
 //! let charge = Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit);
 //! assert!(store.take(&charge, None)?.allowed);
 //! assert!(!store.take(&charge, None)?.allowed);

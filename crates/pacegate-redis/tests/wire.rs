@@ -239,7 +239,7 @@ async fn one_command_is_one_evalsha_and_a_batch_one_round_trip() {
     let before = calls(&server, "evalsha");
     decide(&store, Action::take(), &all()).await;
     assert_eq!((calls(&server, "evalsha"), calls(&server, "eval")), (before + 1, 0));
-    let (counter, limit) = (Counter::new("batch", "user", ""), Limit::per_hour(1_000).unwrap());
+    let (counter, limit) = (Counter::new("batch", "user", ""), Limit::per_hour(1_000).build().unwrap());
     let charges = [Charge::new(Key::new(&counter, "u", ""), &limit)];
     let commands = vec![Command::take(&charges); 1_000];
     let outcomes = store.apply_batch(&commands, None).await;

@@ -125,7 +125,7 @@ impl AdHoc {
         }
         let default = match default {
             Some(default) => default,
-            None => Limit::per_second(QUOTA)?.with_burst(BURST)?,
+            None => Limit::per_second(QUOTA).burst(BURST).build()?,
         };
         let usual =
             if quota.is_some() && window.is_some() { Algorithm::TokenBucket } else { default.algorithm() };
@@ -187,7 +187,7 @@ mod tests {
         AdHocConfig { allow: AdHocCallers::Always, max_window: Duration::from_secs(86_400), max_keys: None };
 
     fn bucket() -> Option<Limit> {
-        Some(Limit::per_second(10).unwrap().with_burst(100).unwrap())
+        Some(Limit::per_second(10).burst(100).build().unwrap())
     }
 
     fn limit(algorithm: Algorithm, quota: u64, seconds: u64, burst: u64) -> Option<Limit> {

@@ -8,7 +8,7 @@
 //! use pacegate_store::{Charge, Command};
 //!
 //! let counter = Counter::new("logins", "ip", "");
-//! let limit = Limit::per_minute(5)?;
+//! let limit = Limit::per_minute(5).build()?;
 //! let charges = [Charge::new(Key::new(&counter, "10.0.0.1", ""), &limit)];
 //! let command = Command::take(&charges);
 //! assert_eq!(command.charges.len(), 1);

@@ -1,6 +1,6 @@
 //! What can be wrong with a layer when it is built, and with a request when it comes.
 
-use pacegate::Invalid;
+use pacegate::{Invalid, InvalidLimit};
 use thiserror::Error;
 
 /// A layer that cannot be what it is. It is found out when the layer is built, before the first request.
@@ -10,6 +10,9 @@ pub enum InvalidLayer {
     /// Nobody said whom requests are counted for.
     #[error("a layer needs a resolver: say `.by(address())` or another one")]
     NoResolver,
+    /// The layer's own limit has numbers that are not valid.
+    #[error("limit of the layer: {0}")]
+    InvalidLimit(InvalidLimit),
     /// The limiter has no plan of that name.
     #[error("there is no plan `{name}`")]
     UnknownPlan {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use pacegate::{CheckError, Cost, Limit, Limiter, identity};
+use pacegate::{CheckError, Cost, LimitBuilder, Limiter, identity};
 use pacegate_http::HeaderFamily;
 use tower_layer::Layer;
 
@@ -31,8 +31,8 @@ use pacegate_http::headers::Families;
 /// struct User { name: String }
 ///
 /// let limiter = Limiter::builder()
-///     .rule(Rule::new("per-user", "user", Limit::per_minute(100)?))
-///     .rule(Rule::new("per-address", "ip", Limit::per_minute(1_000)?))
+///     .rule(Rule::builder("per-user", "user", Limit::per_minute(100)))
+///     .rule(Rule::builder("per-address", "ip", Limit::per_minute(1_000)))
 ///     .build()?;
 /// let layer = PacegateLayer::builder(limiter)
 ///     .by(principal(|user: &User| Identifier::from(&user.name)))
@@ -51,6 +51,7 @@ impl PacegateLayer {
     pub fn builder(limiter: Limiter) -> LayerBuilder {
         LayerBuilder {
             resolvers: Vec::new(),
+            limit: None,
             waiters: WAITERS_MAX,
             wait_max: None,
             use_rules: false,
@@ -91,6 +92,7 @@ impl<S> Layer<S> for PacegateLayer {
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct LayerBuilder {
     resolvers: Vec<Box<dyn Resolve>>,
+    limit: Option<LimitBuilder>,
     wait_max: Option<Duration>,
     waiters: usize,
     use_rules: bool,
@@ -133,8 +135,8 @@ impl LayerBuilder {
 
     /// Applies a limit of this layer's own, under the name `ad-hoc`. All layers with a limit of the same algorithm and window count together; a plan has
     /// counters, and a name, of its own, and is faster.
-    pub fn limit(mut self, limit: Limit) -> Self {
-        self.gate.limit = Some(limit);
+    pub fn limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
+        self.limit = Some(limit.into());
         self
     }
 
@@ -146,8 +148,11 @@ impl LayerBuilder {
     }
 
     /// How much a request costs; 1 unless this is said.
-    pub fn cost(mut self, cost: impl Fn(&RequestHead<'_>) -> Cost + Send + Sync + 'static) -> Self {
-        self.gate.cost = Some(Box::new(cost));
+    pub fn cost<C: Into<Cost>>(
+        mut self,
+        cost: impl Fn(&RequestHead<'_>) -> C + Send + Sync + 'static,
+    ) -> Self {
+        self.gate.cost = Some(Box::new(move |request| cost(request).into()));
         self
     }
 
@@ -200,7 +205,7 @@ impl LayerBuilder {
     /// ```
     /// # use pacegate::{Limit, Limiter};
     /// # use pacegate_tower::{PacegateLayer, resolve::address};
-    /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)?]).build()?;
+    /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)]).build()?;
     /// let layer = PacegateLayer::builder(limiter).by(address()).plan("public").respond_with(|denial| {
     ///     let mut response = http::Response::new(denial.message().into());
     ///     *response.status_mut() = denial.status();
@@ -221,7 +226,7 @@ impl LayerBuilder {
     /// ```
     /// # use pacegate::{Limit, Limiter};
     /// # use pacegate_tower::{PacegateLayer, resolve::address};
-    /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)?]).build()?;
+    /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)]).build()?;
     /// let layer = PacegateLayer::builder(limiter).by(address()).plan("public").observe(|observed| {
     ///     if observed.decided.is_ok_and(|decision| !decision.allowed) {
     ///         tracing::info!(request_id = observed.request_id, "denied");
@@ -237,9 +242,10 @@ impl LayerBuilder {
     /// Checks that the layer is what it is meant to be.
     ///
     /// # Errors
-    /// [`InvalidLayer`]: no resolver, a plan that the limiter does not know, or resolvers that contradict each other.
+    /// [`InvalidLayer`]: no resolver, a limit with invalid numbers, a plan that the limiter does not know, or resolvers that
+    /// contradict each other.
     pub fn build(self) -> Result<PacegateLayer, InvalidLayer> {
-        let Self { resolvers, wait_max, waiters, use_rules, mut gate } = self;
+        let Self { resolvers, limit, wait_max, waiters, use_rules, mut gate } = self;
         if resolvers.is_empty() {
             return Err(InvalidLayer::NoResolver);
         }
@@ -263,6 +269,7 @@ impl LayerBuilder {
                 )?;
             }
         }
+        gate.limit = limit.map(LimitBuilder::build).transpose().map_err(InvalidLayer::InvalidLimit)?;
         gate.resolvers = resolvers;
         gate.rules =
             use_rules || (gate.plans.is_empty() && gate.choose_plan.is_none() && gate.limit.is_none());

@@ -5,7 +5,7 @@
 //! use pacegate::{Limit, Limiter};
 //! use pacegate_tower::{PacegateLayer, resolve::address};
 //!
-//! let limiter = Limiter::builder().plan("public", [Limit::per_second(10)?.with_burst(20)?]).build()?;
+//! let limiter = Limiter::builder().plan("public", [Limit::per_second(10).burst(20)]).build()?;
 //! let layer = PacegateLayer::builder(limiter).by(address()).plan("public").build()?;
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<std::net::SocketAddr>())

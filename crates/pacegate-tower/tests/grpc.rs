@@ -31,7 +31,7 @@ fn call(content_type: &str) -> Request<Body> {
 }
 
 fn once(builder: LimiterBuilder) -> LimiterBuilder {
-    builder.plan("100 %", [Limit::per_hour(1).unwrap()])
+    builder.plan("100 %", [Limit::per_hour(1)])
 }
 
 fn assert_refused(answer: &Answer, content_type: &str, status: &str, message: &str) {

@@ -46,7 +46,7 @@ impl Served {
 
 #[tokio::test]
 async fn a_router_is_limited_as_a_whole_and_by_route() {
-    let per_hour = |quota| Limit::per_hour(quota).unwrap();
+    let per_hour = |quota| Limit::per_hour(quota);
     let (limiter, _) = limiter(|builder| builder.plan("all", [per_hour(5)]).plan("login", [per_hour(2)]));
     let layer = |plan| PacegateLayer::builder(limiter.clone()).by(address()).plan(plan).build().unwrap();
     let app = Router::new()
@@ -80,7 +80,7 @@ async fn a_router_is_limited_as_a_whole_and_by_route() {
 
 #[tokio::test]
 async fn a_proxy_on_this_machine_can_be_trusted() {
-    let (limiter, _) = limiter(|builder| builder.plan("all", [Limit::per_hour(5).unwrap()]));
+    let (limiter, _) = limiter(|builder| builder.plan("all", [Limit::per_hour(5)]));
     let loopback: IpNet = "127.0.0.0/8".parse().unwrap();
     let layer = PacegateLayer::builder(limiter).by(address().trust([loopback])).plan("all").build().unwrap();
     let served = Served::start(Router::new().route("/", on_get(|| async {})).layer(layer)).await;

@@ -100,7 +100,7 @@ async fn a_request_that_is_denied_gets_429_with_all_headers_and_a_body() {
 
 #[tokio::test]
 async fn a_denial_can_be_a_problem_that_names_the_violated_policies() {
-    let (limiter, _) = limiter(|builder| builder.plan("gold", [log_of(5), Limit::per_second(1).unwrap()]));
+    let (limiter, _) = limiter(|builder| builder.plan("gold", [log_of(5).into(), Limit::per_second(1)]));
     let layer = PacegateLayer::builder(limiter).by(address()).plan("gold").format(Format::Problem);
     let app = app(layer.build().unwrap());
     let answer = send(&app, get("/x")).await;

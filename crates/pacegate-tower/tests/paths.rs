@@ -67,7 +67,7 @@ async fn served<'a>(address: SocketAddr, spellings: &[&'a str]) -> Vec<&'a str> 
 }
 
 fn limited(pattern: &str, paths: PathOptions) -> Router {
-    let mut rule = Rule::new("reports", "ip", Limit::per_hour(1).unwrap());
+    let mut rule = Rule::new("reports", "ip", Limit::per_hour(1).build().unwrap());
     rule.endpoint = Pattern::parse(pattern).unwrap();
     rule.methods = pacegate::Methods::try_new(["GET"]).unwrap();
     let limiter = Limiter::builder().rule(rule).paths(paths).build().unwrap();

@@ -57,7 +57,7 @@ impl Limiter {
     /// ```
     /// use pacegate::{Limit, Limiter};
     ///
-    /// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)?]).build()?;
+    /// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)]).build()?;
     /// assert!(limiter.install().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -21,8 +21,8 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::builder()
-    ///     .plan("gold", [Limit::per_second(10)?])
-    ///     .plan("tenant", [Limit::per_minute(1)?])
+    ///     .plan("gold", [Limit::per_second(10)])
+    ///     .plan("tenant", [Limit::per_minute(1)])
     ///     .build()?;
     /// let checks = [Check::key("user-123").plan("gold"), Check::key("tenant-7").plan("tenant")];
     /// assert!(limiter.check_all(&checks).await?.allowed);

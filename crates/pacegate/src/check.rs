@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use pacegate_core::{Cost, Limit};
+use pacegate_core::{Cost, InvalidLimit, Limit, LimitBuilder};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
@@ -38,7 +38,7 @@ pub struct Check<'a> {
     /// How much it takes from limits of other units.
     pub(crate) costs: SmallVec<[(&'a str, Cost); 1]>,
     pub(crate) plans: SmallVec<[&'a str; 2]>,
-    pub(crate) limit: Option<Limit>,
+    pub(crate) limit: Option<Result<Limit, InvalidLimit>>,
     pub(crate) idempotency: Option<(Cow<'a, str>, &'a str)>,
     pub(crate) sender: Option<&'a str>,
     pub(crate) profile: Option<&'a Profile>,
@@ -122,8 +122,8 @@ impl<'a> Check<'a> {
 
     /// How much the request takes from limits that count requests; 1 unless it is set.
     #[must_use]
-    pub fn cost(mut self, cost: Cost) -> Self {
-        self.cost = cost;
+    pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
+        self.cost = cost.into();
         self
     }
 
@@ -131,17 +131,17 @@ impl<'a> Check<'a> {
     /// asked. `requests` is the unit of limits that name none.
     ///
     /// ```
-    /// use pacegate::{Check, Cost, Limit, Limiter, Rule};
+    /// use pacegate::{Check, Limit, Limiter, Rule};
     ///
-    /// let mut tokens = Rule::new("tokens", "user", Limit::per_minute(1_000)?);
-    /// tokens.unit = Some("tokens".into());
+    /// let tokens = Rule::builder("tokens", "user", Limit::per_minute(1_000)).unit("tokens");
     /// let limiter = Limiter::builder().rule(tokens).build()?;
-    /// let check = Check::new("user", "u1").endpoint("/v1/chat").cost_in("tokens", Cost::try_new(900)?);
+    /// let check = Check::new("user", "u1").endpoint("/v1/chat").cost_in("tokens", 900);
     /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(100));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn cost_in(mut self, unit: &'a str, cost: Cost) -> Self {
+    pub fn cost_in(mut self, unit: &'a str, cost: impl Into<Cost>) -> Self {
+        let cost = cost.into();
         if unit == identity::REQUESTS {
             return self.cost(cost);
         }
@@ -170,10 +170,11 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// Adds a limit for this check alone, counted per identity, endpoint, algorithm and window.
+    /// Adds a limit for this check alone, counted per identity, endpoint, algorithm and window. A limit whose numbers are
+    /// not valid makes the check an error.
     #[must_use]
-    pub fn limit(mut self, limit: Limit) -> Self {
-        self.limit = Some(limit);
+    pub fn limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
+        self.limit = Some(limit.into().build());
         self
     }
 
@@ -227,9 +228,14 @@ impl<'a> Check<'a> {
         &self.plans
     }
 
-    /// The limit that the check brings along.
+    /// The limit that the check brings along, if its numbers are valid.
     pub fn own_limit(&self) -> Option<Limit> {
-        self.limit
+        self.limit.and_then(Result::ok)
+    }
+
+    /// Says whether the numbers of the check's own limit are valid.
+    pub(crate) fn check_limit(&self) -> Result<(), CheckError> {
+        self.limit.map_or(Ok(()), |limit| limit.map(drop).map_err(CheckError::InvalidLimit))
     }
 
     /// The tier that the check names.
@@ -279,7 +285,7 @@ impl<'a> Check<'a> {
         if let Some(tier) = self.tier {
             part(tier.as_bytes());
         }
-        if let Some(limit) = &self.limit {
+        if let Some(limit) = self.own_limit() {
             part(limit.algorithm().name().as_bytes());
             part(&limit.quota().to_le_bytes());
             part(&limit.capacity().to_le_bytes());
@@ -312,6 +318,7 @@ impl<'a> Check<'a> {
             identity::check_unit(unit)
                 .map_err(|reason| CheckError::InvalidUnit { unit: (*unit).into(), reason })?;
         }
+        self.check_limit()?;
         if let Some((_, key)) = &self.idempotency {
             check_idempotency_key(key)?;
         }

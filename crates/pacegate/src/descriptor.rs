@@ -21,7 +21,8 @@ use crate::rule::Mode;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let path = [PathEntry::exact("database", "users"), PathEntry::any("remote_address")];
-/// let limiter = Limiter::builder().descriptor(DescriptorRule::path(path, Limit::per_second(500)?)).build()?;
+/// let rule = DescriptorRule::path(path, Limit::per_second(500).build()?);
+/// let limiter = Limiter::builder().descriptor(rule).build()?;
 ///
 /// let descriptor = Descriptor::new([("database", "users"), ("remote_address", "10.0.0.1")]);
 /// let decision = limiter.check_descriptors("edge", &[descriptor]).await?;

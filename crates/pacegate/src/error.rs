@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::Algorithm;
+use pacegate_core::{Algorithm, InvalidLimit};
 use pacegate_store::StoreError;
 use thiserror::Error;
 
@@ -52,6 +52,9 @@ pub enum CheckError {
     /// The endpoint cannot be matched.
     #[error("endpoint: {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),
+    /// The check's own limit has numbers that are not valid.
+    #[error("limit of the check: {0}")]
+    InvalidLimit(InvalidLimit),
     /// The idempotency key is empty or too long.
     #[error("{0}")]
     InvalidIdempotencyKey(Invalid),
@@ -114,6 +117,19 @@ pub enum InvalidRules {
         /// The field and what it must be.
         invalid: Invalid,
     },
+    /// A limit of a plan has numbers that are not valid.
+    #[error("plan `{plan}`: limits[{index}]: {invalid}")]
+    InvalidPlanLimit {
+        /// The plan.
+        plan: String,
+        /// The position in the plan's list of limits.
+        index: usize,
+        /// What is wrong with the numbers.
+        invalid: InvalidLimit,
+    },
+    /// The default limit has numbers that are not valid.
+    #[error("default limit: {0}")]
+    InvalidDefaultLimit(InvalidLimit),
     /// IPv6 addresses cannot be counted by so many bits.
     #[error("ipv6_prefix must be between 1 and 128, not {bits}")]
     InvalidIpv6Prefix {

@@ -72,12 +72,10 @@ impl Limiter {
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule, Verdict};
     ///
-    /// let mut premium = Rule::new("per-user", "user", Limit::per_minute(100)?);
-    /// premium.tier = Some("premium".into());
     /// let limiter = Limiter::builder()
-    ///     .rule(Rule::new("per-user", "user", Limit::per_minute(10)?))
-    ///     .rule(premium)
-    ///     .rule(Rule::new("per-address", "ip", Limit::per_minute(50)?))
+    ///     .rule(Rule::builder("per-user", "user", Limit::per_minute(10)))
+    ///     .rule(Rule::builder("per-user", "user", Limit::per_minute(100)).tier("premium"))
+    ///     .rule(Rule::builder("per-address", "ip", Limit::per_minute(50)))
     ///     .build()?;
     /// let explained = limiter.explain(&Check::new("user", "u1").endpoint("/"))?;
     /// let verdicts: Vec<Verdict> = explained.iter().map(|rule| rule.verdict).collect();

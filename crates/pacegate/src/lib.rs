@@ -4,8 +4,8 @@
 //! use pacegate::{Check, Limit, Limiter};
 //!
 //! let limiter = Limiter::builder()
-//!     .plan("gold", [Limit::per_second(10)?.with_burst(20)?])
-//!     .plan("daily", [Limit::per_hour(1_000)?])
+//!     .plan("gold", [Limit::per_second(10).burst(20)])
+//!     .plan("daily", [Limit::per_hour(1_000)])
 //!     .build()?;
 //!
 //! let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
@@ -40,6 +40,7 @@ mod refund;
 mod remote;
 mod resolved;
 mod rule;
+mod rule_builder;
 mod ruleset;
 mod stores;
 mod trie;
@@ -70,6 +71,7 @@ pub use remote::{Remote, RemoteAnswers, RemoteFuture};
 pub use rule::{
     DEFAULT_NAME, LimitSource, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, PlanLimit, Rule, Scope,
 };
+pub use rule_builder::{PlanLimitBuilder, RuleBuilder};
 pub use ruleset::RULES_MAX;
 pub use stores::Stores;
 
@@ -78,7 +80,7 @@ pub use pacegate_macros::rate_limit;
 
 pub use pacegate_core::Decision as CoreDecision;
 pub use pacegate_core::{
-    Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, Reason, Standing, Timestamp,
+    Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, LimitBuilder, Reason, Standing, Timestamp,
 };
 pub use pacegate_memory::{MemoryOptions, MemoryStore, SystemClock, WallClock};
 pub use pacegate_store::{

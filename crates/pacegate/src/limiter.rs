@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate_core::{Limit, Timestamp};
+use pacegate_core::{Limit, LimitBuilder, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store, StoreError};
 use smallvec::SmallVec;
@@ -21,6 +21,7 @@ use crate::plan::Plan;
 use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
 use crate::rule::{PlanLimit, Rule};
+use crate::rule_builder::{PlanLimitBuilder, RuleBuilder};
 use crate::ruleset::{CanonicalRules, RuleSet};
 use crate::stores::{Keeper, Stores, between, in_memory};
 use crate::wait::Waiters;
@@ -31,8 +32,8 @@ use crate::wait::Waiters;
 /// use pacegate::{Check, Limit, Limiter};
 ///
 /// let limiter = Limiter::builder()
-///     .plan("gold", [Limit::per_second(1)?.with_burst(10)?])
-///     .plan("daily", [Limit::per_hour(100)?])
+///     .plan("gold", [Limit::per_second(1).burst(10)])
+///     .plan("daily", [Limit::per_hour(100)])
 ///     .build()?;
 ///
 /// let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
@@ -56,10 +57,10 @@ pub struct Limiter {
 /// Puts a [`Limiter`] together.
 #[derive(Debug)]
 pub struct LimiterBuilder {
-    rules: Vec<Rule>,
+    rules: Vec<RuleBuilder>,
     descriptors: Vec<DescriptorRule>,
-    plans: Vec<(String, Vec<PlanLimit>)>,
-    default_limit: Option<Limit>,
+    plans: Vec<(String, Vec<PlanLimitBuilder>)>,
+    default_limit: Option<LimitBuilder>,
     stores: Stores,
     on_store_error: FailureMode,
     policy_dimensions: Option<Vec<Box<str>>>,
@@ -86,15 +87,15 @@ impl Default for LimiterBuilder {
 impl LimiterBuilder {
     /// Adds a plan: a named list of limits that are charged together.
     #[must_use]
-    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = impl Into<PlanLimit>>) -> Self {
+    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = impl Into<PlanLimitBuilder>>) -> Self {
         self.plans.push((name.into(), limits.into_iter().map(Into::into).collect()));
         self
     }
 
     /// Adds a rule.
     #[must_use]
-    pub fn rule(mut self, rule: Rule) -> Self {
-        self.rules.push(rule);
+    pub fn rule(mut self, rule: impl Into<RuleBuilder>) -> Self {
+        self.rules.push(rule.into());
         self
     }
 
@@ -107,8 +108,8 @@ impl LimiterBuilder {
 
     /// Applies where no rule, plan or limit of the check does; without it such checks pass.
     #[must_use]
-    pub fn default_limit(mut self, limit: Limit) -> Self {
-        self.default_limit = Some(limit);
+    pub fn default_limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
+        self.default_limit = Some(limit.into());
         self
     }
 
@@ -118,8 +119,7 @@ impl LimiterBuilder {
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule};
     ///
-    /// let mut policy = Rule::new("policy", "key", Limit::per_minute(100)?);
-    /// policy.identifier = Some("user-123".into());
+    /// let policy = Rule::builder("policy", "key", Limit::per_minute(100)).identifier("user-123");
     /// let limiter = Limiter::builder().rule(policy).build()?;
     /// limiter.check_now(&Check::new("user", "user-123").endpoint("/"))?;
     /// let decision = limiter.check_now(&Check::key("user-123").endpoint("/"))?;
@@ -168,10 +168,9 @@ impl LimiterBuilder {
     /// How the spellings of a path are compared. It stays with the limiter, as the stores do.
     ///
     /// ```
-    /// use pacegate::{Check, Limit, Limiter, PathOptions, Pattern, Rule};
+    /// use pacegate::{Check, Limit, Limiter, PathOptions, Rule};
     ///
-    /// let mut rule = Rule::new("reports", "user", Limit::per_hour(2)?);
-    /// rule.endpoint = Pattern::parse("/report.csv")?;
+    /// let rule = Rule::builder("reports", "user", Limit::per_hour(2)).endpoint("/report.csv");
     /// let paths = PathOptions { ignore_case: true, ..PathOptions::default() };
     /// let limiter = Limiter::builder().rule(rule).paths(paths).build()?;
     /// let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/x/..%2FReport.CSV"))?;
@@ -201,9 +200,36 @@ impl LimiterBuilder {
         let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
         let usual = || POLICY_DIMENSIONS.map(Into::into).to_vec();
         let policies = policy_dimensions.unwrap_or_else(usual);
+        let rules = build_rules(rules)?;
         let rules = CanonicalRules::new(&rules, ipv6_prefix, paths)?;
+        let plans = build_plans(plans)?;
+        let default_limit = default_limit.map(LimitBuilder::build).transpose();
+        let default_limit = default_limit.map_err(InvalidRules::InvalidDefaultLimit)?;
         RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)
     }
+}
+
+fn build_rules(rules: Vec<RuleBuilder>) -> Result<Vec<Rule>, InvalidRules> {
+    let build = |(place, rule): (usize, RuleBuilder)| {
+        rule.build_named().map_err(|(name, invalid)| InvalidRules::InvalidRule { place, name, invalid })
+    };
+    rules.into_iter().enumerate().map(build).collect()
+}
+
+type Plans = Vec<(String, Vec<PlanLimit>)>;
+
+fn build_plans(plans: Vec<(String, Vec<PlanLimitBuilder>)>) -> Result<Plans, InvalidRules> {
+    let build = |(plan, limits): (String, Vec<PlanLimitBuilder>)| {
+        let mut built = Vec::with_capacity(limits.len());
+        for (index, limit) in limits.into_iter().enumerate() {
+            match limit.build() {
+                Ok(limit) => built.push(limit),
+                Err(invalid) => return Err(InvalidRules::InvalidPlanLimit { plan, index, invalid }),
+            }
+        }
+        Ok((plan, built))
+    };
+    plans.into_iter().map(build).collect()
 }
 
 impl Default for Limiter {
@@ -235,11 +261,11 @@ impl Limiter {
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule};
     ///
-    /// let rule = |quota| Limit::per_minute(quota).map(|limit| Rule::new("per-user", "user", limit));
-    /// let limiter = Limiter::builder().rule(rule(10)?).build()?;
+    /// let rule = |quota| Rule::builder("per-user", "user", Limit::per_minute(quota));
+    /// let limiter = Limiter::builder().rule(rule(10)).build()?;
     /// let check = Check::new("user", "u1").endpoint("/");
     /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(9));
-    /// limiter.replace(Limiter::builder().rule(rule(100)?))?;
+    /// limiter.replace(Limiter::builder().rule(rule(100)))?;
     /// assert_eq!(limiter.check_now(&check)?.remaining(), Some(98));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -328,6 +354,7 @@ impl Limiter {
     /// [`CheckError`] when the check is not valid or the store fails.
     pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
         if let Some(remote) = &self.remote {
+            check.check_limit()?;
             return remote.service.reset(check).await;
         }
         self.validate(check)?;

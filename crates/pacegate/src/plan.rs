@@ -14,11 +14,11 @@ use crate::stores::Keeper;
 /// A plan of a [`Limiter`](crate::Limiter), looked up once: the fastest way to check many keys of one's own.
 ///
 /// ```
-/// use pacegate::{Cost, Limit, Limiter};
+/// use pacegate::{Limit, Limiter};
 ///
-/// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)?]).build()?;
+/// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)]).build()?;
 /// let gold = limiter.plan("gold")?;
-/// assert!(gold.check_now("user-123", Cost::ONE)?.allowed);
+/// assert!(gold.check_now("user-123", 1)?.allowed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -34,7 +34,8 @@ impl Plan {
     /// # Errors
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     #[inline]
-    pub fn check_now(&self, key: &str, cost: Cost) -> Result<pacegate_core::Decision, CheckError> {
+    pub fn check_now(&self, key: &str, cost: impl Into<Cost>) -> Result<pacegate_core::Decision, CheckError> {
+        let cost = cost.into();
         let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
         if let [limit] = &*self.limits
             && let Some((at, taken)) = store.take_known(&charge(limit, key, "", limit.cost.unwrap_or(cost)))

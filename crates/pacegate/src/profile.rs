@@ -9,9 +9,10 @@ use pacegate_core::{InvalidLimit, Limit};
 /// ```
 /// use pacegate::{Check, Limit, Limiter, Profile, Rule};
 ///
-/// let mut premium = Rule::new("per-user", "user", Limit::per_minute(1_000)?);
-/// premium.tier = Some("premium".into());
-/// let limiter = Limiter::builder().rule(Rule::new("per-user", "user", Limit::per_minute(100)?)).rule(premium).build()?;
+/// let limiter = Limiter::builder()
+///     .rule(Rule::builder("per-user", "user", Limit::per_minute(100)))
+///     .rule(Rule::builder("per-user", "user", Limit::per_minute(1_000)).tier("premium"))
+///     .build()?;
 ///
 /// let profile = Profile { tier: Some("premium".into()), ..Profile::default() };
 /// let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/").profile(&profile))?;

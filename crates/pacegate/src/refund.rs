@@ -27,7 +27,10 @@ impl Limiter {
             return self.peek(check).await;
         }
         match (&self.remote, decision.fallback) {
-            (Some(remote), None) => return remote.service.refund(check, decision).await,
+            (Some(remote), None) => {
+                check.check_limit()?;
+                return remote.service.refund(check, decision).await;
+            }
             // Nothing was taken.
             (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
             _ => {}

@@ -66,6 +66,7 @@ impl Limiter {
         remote: &RemoteService,
         check: &Check<'_>,
     ) -> Result<Decision, CheckError> {
+        check.check_limit()?;
         match remote.service.check(check).await {
             Err(error) if remote.on_error == FailureMode::Local && is_outage(&error) => {
                 self.run(check, Act::Take).await.map(Decision::into_fallback)
@@ -76,6 +77,21 @@ impl Limiter {
     }
 
     pub(crate) async fn check_each_remotely(
+        &self,
+        remote: &RemoteService,
+        checks: &[Check<'_>],
+    ) -> Vec<Result<Decision, CheckError>> {
+        let is_valid = |check: &&Check<'_>| check.check_limit().is_ok();
+        if checks.iter().all(|check| is_valid(&check)) {
+            return self.check_valid_remotely(remote, checks).await;
+        }
+        let valid: Vec<Check<'_>> = checks.iter().filter(is_valid).cloned().collect();
+        let mut decided = self.check_valid_remotely(remote, &valid).await.into_iter();
+        let mut next = || decided.next().unwrap_or_else(|| Err(StoreError::unanswered().into()));
+        checks.iter().map(|check| check.check_limit().and_then(|()| next())).collect()
+    }
+
+    async fn check_valid_remotely(
         &self,
         remote: &RemoteService,
         checks: &[Check<'_>],
@@ -107,6 +123,7 @@ impl Limiter {
         remote: &RemoteService,
         checks: &[Check<'_>],
     ) -> Result<Decision, CheckError> {
+        checks.iter().try_for_each(Check::check_limit)?;
         match remote.service.check_all(checks).await {
             Err(error) if remote.on_error == FailureMode::Local && is_outage(&error) => {
                 self.check_all_here(checks).await.map(Decision::into_fallback)
@@ -121,6 +138,7 @@ impl Limiter {
         remote: &RemoteService,
         check: &Check<'_>,
     ) -> Result<Decision, CheckError> {
+        check.check_limit()?;
         match remote.service.peek(check).await {
             Err(error) if remote.on_error == FailureMode::Local && is_outage(&error) => {
                 self.run(check, Act::Peek).await.map(Decision::into_fallback)

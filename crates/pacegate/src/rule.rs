@@ -461,11 +461,12 @@ pub(crate) fn distinction(limit: &Limit) -> String {
 /// A limit of a plan: its numbers, what it counts, and what each request takes.
 ///
 /// ```
-/// use pacegate::{Check, Cost, Limit, Limiter, PlanLimit};
+/// use pacegate::{Check, Limit, Limiter, PlanLimit};
 ///
-/// let tokens = PlanLimit { unit: Some("tokens".into()), ..Limit::per_minute(10_000)?.into() };
-/// let limiter = Limiter::builder().plan("chat", [Limit::per_minute(60)?.into(), tokens]).build()?;
-/// let check = Check::key("user-123").plan("chat").cost_in("tokens", Cost::try_new(4_000)?);
+/// let requests = PlanLimit::builder(Limit::per_minute(60));
+/// let tokens = PlanLimit::builder(Limit::per_minute(10_000)).unit("tokens");
+/// let limiter = Limiter::builder().plan("chat", [requests, tokens]).build()?;
+/// let check = Check::key("user-123").plan("chat").cost_in("tokens", 4_000);
 /// let decision = limiter.check_now(&check)?;
 /// assert_eq!(decision.answers[1].remaining, Some(6_000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -266,7 +266,7 @@ impl RuleSet {
                 applied.extend(charged.map(|limit| (limit.clone(), identifier)));
             }
         }
-        if let Some(limit) = check.limit {
+        if let Some(limit) = check.own_limit() {
             for (dimension, identifier) in check.pairs() {
                 let limit = NamedLimit::ad_hoc(dimension, limit, self.on_store_error);
                 applied.push((Arc::new(limit), identifier));
@@ -341,7 +341,7 @@ impl RuleSet {
         check: &'a Check<'_>,
         endpoint: Option<&Endpoint<'_>>,
     ) -> Applied<'a> {
-        let any = self.default_limit.or(Limit::per_second(1).ok());
+        let any = self.default_limit.unwrap_or_else(Limit::largest);
         let mut applied = Applied::new();
         for (dimension, identifier) in check.pairs() {
             let others = endpoint.into_iter().flat_map(Endpoint::others);
@@ -351,12 +351,10 @@ impl RuleSet {
             }
             let plans = self.plans.values().flat_map(|plan| plan.of(dimension).to_vec());
             applied.extend(plans.map(|limit| (limit, identifier)));
-            if let Some(limit) = any {
-                let ad_hoc = NamedLimit::ad_hoc(dimension, limit, self.on_store_error);
-                let default = NamedLimit::default(dimension, limit, self.on_store_error);
-                let other_window = default.with_window_of_its_own();
-                applied.extend([ad_hoc, default, other_window].map(|limit| (Arc::new(limit), identifier)));
-            }
+            let ad_hoc = NamedLimit::ad_hoc(dimension, any, self.on_store_error);
+            let default = NamedLimit::default(dimension, any, self.on_store_error);
+            let other_window = default.with_window_of_its_own();
+            applied.extend([ad_hoc, default, other_window].map(|limit| (Arc::new(limit), identifier)));
         }
         // Rules that differ in tier or method alone have the same counter.
         let mut seen = HashSet::new();

@@ -22,8 +22,7 @@ const AT_ONCE: usize = 8;
 /// use pacegate::{Limit, Limiter, MemoryStore, Rule, Stores};
 ///
 /// let stores = Stores::memory(Arc::new(MemoryStore::default())).and_memory("hot", Arc::default());
-/// let mut rule = Rule::new("logins", "ip", Limit::per_minute(5)?);
-/// rule.store = Some("hot".into());
+/// let rule = Rule::builder("logins", "ip", Limit::per_minute(5)).store("hot");
 /// let limiter = Limiter::builder().stores(stores).rule(rule).build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

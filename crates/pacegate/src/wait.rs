@@ -80,7 +80,7 @@ impl Limiter {
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::builder().plan("partner-api", [Limit::per_second(1_000)?.with_burst(1)?]).build()?;
+    /// let limiter = Limiter::builder().plan("partner-api", [Limit::per_second(1_000).burst(1)]).build()?;
     /// for _ in 0..3 {
     ///     let decision = limiter.wait(&Check::key("partner").plan("partner-api"), Duration::from_secs(5)).await?;
     ///     assert!(decision.allowed);

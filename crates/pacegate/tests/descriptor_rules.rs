@@ -124,7 +124,7 @@ fn rules_that_contradict_each_other_are_refused() {
 
 #[test]
 fn a_builder_refuses_what_a_file_cannot_say() {
-    let rule = |key: &str| DescriptorRule::path([PathEntry::any(key)], Limit::per_second(1).unwrap());
+    let rule = |key: &str| DescriptorRule::path([PathEntry::any(key)], Limit::per_second(1).build().unwrap());
     let build = |rule: DescriptorRule| Limiter::builder().descriptor(rule).build().unwrap_err();
     let error = build(rule("a\nb"));
     assert!(matches!(error, InvalidRules::InvalidDescriptor { place: 0, field: "entries", .. }), "{error}");

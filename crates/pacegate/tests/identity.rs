@@ -12,7 +12,7 @@ fn limiter(rules: impl IntoIterator<Item = Rule>) -> Limiter {
 }
 
 fn per_minute(quota: u64) -> Limit {
-    Limit::per_minute(quota).unwrap()
+    Limit::per_minute(quota).build().unwrap()
 }
 
 fn remaining(limiter: &Limiter, dimension: &str, identifier: &str) -> Option<u32> {

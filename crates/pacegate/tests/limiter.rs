@@ -32,7 +32,7 @@ fn applied(limiter: &Limiter, check: &Check<'_>) -> Vec<(String, u32)> {
 
 #[tokio::test]
 async fn plans_limit_keys_and_refill() {
-    let builder = Limiter::builder().plan("gold", [Limit::per_second(1).unwrap().with_burst(2).unwrap()]);
+    let builder = Limiter::builder().plan("gold", [Limit::per_second(1).burst(2)]);
     let (clock, limiter) = on_simulated_time(builder);
     let check = Check::key("user-123").plan("gold");
     assert!(limiter.check(&check).await.unwrap().allowed);

@@ -250,7 +250,7 @@ fn numbers_that_the_algorithm_cannot_have_leave_the_rules_own() {
 
 #[test]
 fn an_override_may_bring_its_own_burst() {
-    let bucket = Rule::new("bucket", "user", Limit::per_minute(10).unwrap());
+    let bucket = Rule::new("bucket", "user", Limit::per_minute(10).build().unwrap());
     let profile = with_override("bucket", LimitOverride { burst: Some(50), ..quota(20) }, Profile::default());
     let decision = limiter([bucket]).check_now(&by(&profile, "/x")).unwrap();
     assert_eq!((decision.answers[0].capacity, decision.remaining()), (50, Some(49)));
@@ -284,7 +284,7 @@ fn an_override_of_the_limit_scales_the_burst() {
 
 #[test]
 fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
-    let bucket = Limit::per_second(10).unwrap().with_burst(100).unwrap();
+    let bucket = Limit::per_second(10).burst(100);
     let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(bucket));
     let check = |profile: &Profile| {
         let decision = limiter.check_now(&by(profile, "/x")).unwrap();
@@ -316,7 +316,7 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
 
 #[tokio::test]
 async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
-    let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(Limit::per_minute(10).unwrap()));
+    let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(Limit::per_minute(10)));
     let window = LimitOverride { window: Some(HOUR), ..quota(50) };
     let hourly = with_override("default", window, Profile::default());
     for profile in [&hourly, &Profile::default()] {

@@ -23,8 +23,8 @@ fn limiter() -> Limiter {
         Limit::try_new(Algorithm::LeakyBucket, 1, Duration::from_secs(1)).unwrap().with_burst(3).unwrap();
     Limiter::builder()
         .memory(Arc::new(MemoryStore::with_clock(Default::default(), Arc::new(Paused(Instant::now())))))
-        .plan("one", [Limit::per_second(1).unwrap()])
-        .plan("ten", [Limit::per_minute(10).unwrap()])
+        .plan("one", [Limit::per_second(1)])
+        .plan("ten", [Limit::per_minute(10)])
         .plan("leaky", [leaky])
         .build()
         .unwrap()

@@ -38,9 +38,9 @@ struct Export {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::builder()
-        .plan("gold", [Limit::per_minute(1)?.with_burst(2)?])
-        .plan("daily", [Limit::per_hour(10)?])
-        .plan("exports", [Limit::per_hour(5)?])
+        .plan("gold", [Limit::per_minute(1).burst(2)])
+        .plan("daily", [Limit::per_hour(10)])
+        .plan("exports", [Limit::per_hour(5)])
         .build()?;
     limiter.install().map_err(|_| anyhow!("there is a limiter already"))?;
     let app = Router::new()

@@ -19,7 +19,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use pacegate::{Check, Cost, Limit, Limiter, Pattern, Rule};
+use pacegate::{Check, Limit, Limiter, Rule};
 use pacegate_tower::PacegateLayer;
 use pacegate_tower::resolve::{RequestHead, address, principal};
 use serde::Deserialize;
@@ -45,15 +45,12 @@ struct Order {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let orders = Rule::new("orders", "user", Limit::per_hour(60)?.with_burst(5)?);
     let limiter = Limiter::builder()
-        .rule(Rule::new("per-user", "user", Limit::per_hour(100)?.with_burst(10)?))
-        .rule(Rule::new("per-address", "ip", Limit::per_hour(100)?.with_burst(15)?))
-        .rule(Rule {
-            endpoint: Pattern::parse("/orders")?,
-            methods: pacegate::Methods::try_new(["POST"])?,
-            ..orders
-        })
+        .rule(Rule::builder("per-user", "user", Limit::per_hour(100).burst(10)))
+        .rule(Rule::builder("per-address", "ip", Limit::per_hour(100).burst(15)))
+        .rule(
+            Rule::builder("orders", "user", Limit::per_hour(60).burst(5)).endpoint("/orders").method("POST"),
+        )
         .build()?;
     // All limits that apply to a request are charged in one step, or none is: an order that is refused takes nothing from anybody.
     let limits = PacegateLayer::builder(limiter.clone())
@@ -80,12 +77,10 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// An order costs as much as it has items; everything else costs 1, also an order that cannot be read, which its handler refuses.
-fn cost(request: &RequestHead<'_>) -> Cost {
+fn cost(request: &RequestHead<'_>) -> u32 {
     match Query::<Order>::try_from_uri(request.uri) {
-        Ok(order) if request.path() == "/orders" => {
-            Cost::try_new(order.items.get().into()).unwrap_or(Cost::MAX)
-        }
-        _ => Cost::ONE,
+        Ok(order) if request.path() == "/orders" => order.items.get(),
+        _ => 1,
     }
 }
 

@@ -26,7 +26,7 @@ async fn main() -> anyhow::Result<()> {
     let url: Uri = arguments.next().context("say which URL to call")?.parse().context("is not a URL")?;
     let calls: u32 = arguments.next().context("say how often")?.parse().context("is not a number")?;
 
-    let limiter = Limiter::builder().plan("partner-api", [Limit::per_second(20)?.with_burst(5)?]).build()?;
+    let limiter = Limiter::builder().plan("partner-api", [Limit::per_second(20).burst(5)]).build()?;
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
     let start = Instant::now();
     for call in 1..=calls {

@@ -14,7 +14,7 @@ async fn everything(place: &Place, catalog: &Catalog) {
     let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     catalog.replace_rule(&actor(), &made.rule_id, None, &rule("a", 2), None).await.unwrap();
     catalog.delete_rule(&actor(), &made.rule_id, None).await.unwrap();
-    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap().into()], None).await.unwrap();
+    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).build().unwrap().into()], None).await.unwrap();
     catalog.delete_plan(&actor(), "gold", None).await.unwrap();
     let numbers = LimitOverride { quota: 9, window: Some(Duration::from_millis(1_500)), burst: None };
     catalog
@@ -219,7 +219,7 @@ pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
     let catalog = place.open().await;
     let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     let removed = catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
-    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap().into()], None).await.unwrap();
+    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).build().unwrap().into()], None).await.unwrap();
     catalog.put_user(&actor(), "u1", UserChange::all(Some("free"), &[]), None).await.unwrap();
     let users = (0..1_100).map(|number| (format!("imported {number}"), Some("free".to_owned())));
     catalog.import_users(&actor(), users).await.unwrap();

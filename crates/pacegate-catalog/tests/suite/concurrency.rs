@@ -55,7 +55,7 @@ pub(crate) async fn a_hundred_writers_leave_a_trail_without_gaps(place: &Place) 
 /// Every change adds one to the revision, and to the version of the rule or of the plan.
 pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
     let catalog = place.open().await;
-    let limit = Limit::per_hour(1).unwrap();
+    let limit = Limit::per_hour(1).build().unwrap();
     catalog.put_rule(&actor(), &rule("a", 1), None, None).await.unwrap();
     catalog.put_plan(&actor(), "p", &[limit.into()], None).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
@@ -98,7 +98,7 @@ pub(crate) async fn a_restored_catalog_is_read_again(place: &Place) {
 
     super::audit::cut_off(place, 0).await;
     place.tamper("UPDATE pacegate_catalog_state SET revision = 0, rules_revision = 0").await;
-    other.put_plan(&actor(), "gold", &[Limit::per_hour(5).unwrap().into()], None).await.unwrap();
+    other.put_plan(&actor(), "gold", &[Limit::per_hour(5).build().unwrap().into()], None).await.unwrap();
     let (same, changed) = registry.refresh().await.unwrap();
     assert_eq!((same.all, same.rules), (lower.all, lower.rules));
     assert!(changed && same.epoch != lower.epoch, "the same numbers in another history");

@@ -93,7 +93,7 @@ pub(crate) fn actor() -> Actor {
 }
 
 pub(crate) fn rule(name: &str, quota: u64) -> Rule {
-    Rule::new(name, "user", Limit::per_minute(quota).unwrap())
+    Rule::new(name, "user", Limit::per_minute(quota).build().unwrap())
 }
 
 /// Every scenario as a test of its own on the database that `$place` makes.

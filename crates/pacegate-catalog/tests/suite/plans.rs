@@ -9,7 +9,7 @@ use super::{Place, actor};
 
 pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     let catalog = place.open().await;
-    let second = Limit::per_second(10).and_then(|limit| limit.with_burst(20)).unwrap();
+    let second = Limit::per_second(10).burst(20).build().unwrap();
     let log = Limit::try_new(Algorithm::SlidingLog, 5, Duration::from_micros(1_500)).unwrap();
     // The same numbers count another unit beside requests.
     let tokens = PlanLimit { limit: log, unit: Some("tokens".into()), cost: Some(Cost::try_new(7).unwrap()) };
@@ -60,8 +60,8 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
 
 pub(crate) async fn plans_that_cannot_be_kept(place: &Place) {
     let catalog = place.open().await;
-    let limit = Limit::per_second(10).unwrap();
-    let other = Limit::per_second(20).unwrap();
+    let limit = Limit::per_second(10).build().unwrap();
+    let other = Limit::per_second(20).build().unwrap();
     for (field, name, limits) in [
         ("name", "", vec![limit]),
         ("name", "ü", vec![limit]),

@@ -238,7 +238,10 @@ pub(crate) async fn a_change_that_fails_leaves_nothing(place: &Place) {
     catalog.create_rule(&actor(), &rule("new", 1), None).await.unwrap_err();
     catalog.replace_rule(&actor(), &kept.rule_id, None, &rule("kept", 2), None).await.unwrap_err();
     catalog.delete_rule(&actor(), &kept.rule_id, None).await.unwrap_err();
-    catalog.put_plan(&actor(), "gold", &[Limit::per_hour(1).unwrap().into()], None).await.unwrap_err();
+    catalog
+        .put_plan(&actor(), "gold", &[Limit::per_hour(1).build().unwrap().into()], None)
+        .await
+        .unwrap_err();
     catalog.put_user(&actor(), "u1", UserChange::all(None, &[]), None).await.unwrap_err();
     catalog.delete_user(&actor(), "u1").await.unwrap_err();
     catalog.create_key(&actor(), "admin", "key", None).await.unwrap_err();

@@ -18,7 +18,7 @@ impl State {
     /// ```
     /// use pacegate_core::{Cost, Evaluation, Limit, State, Timestamp};
     ///
-    /// let limit = Limit::per_second(10)?;
+    /// let limit = Limit::per_second(10).build()?;
     /// let now = Timestamp::from_micros(1_000_000);
     /// let state = Evaluation::new(&limit, None, now, Cost::ONE).into_state();
     /// assert_eq!(State::decode(&state.encode())?, state);

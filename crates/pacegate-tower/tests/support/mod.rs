@@ -29,7 +29,7 @@ pub(crate) fn limiter(
 
 /// A limiter with one plan, `gold`: ten at once, one more each second.
 pub(crate) fn gold() -> (Limiter, Arc<SimulatedClock>) {
-    limiter(|builder| builder.plan("gold", [Limit::per_second(1).unwrap().with_burst(10).unwrap()]))
+    limiter(|builder| builder.plan("gold", [Limit::per_second(1).burst(10)]))
 }
 
 /// A router that answers everything with `hello`, behind `layer`.

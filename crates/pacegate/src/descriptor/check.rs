@@ -48,7 +48,7 @@ impl Hits {
     /// The hits of two descriptors that do the same to one counter.
     pub(super) fn and(self, other: Self) -> Self {
         let sum = u64::from(self.cost().get()) + u64::from(other.cost().get());
-        let sum = Cost::try_new(sum).unwrap_or(Cost::MAX);
+        let sum = Cost::from(u32::try_from(sum).unwrap_or(u32::MAX));
         match self {
             Self::Take(_) => Self::Take(sum),
             Self::GiveBack(_) => Self::GiveBack(sum),
@@ -60,11 +60,10 @@ impl Hits {
 /// One of the descriptors of a request: keys and values in order, and what it does.
 ///
 /// ```
-/// use pacegate::{Cost, Descriptor, Hits};
+/// use pacegate::{Descriptor, Hits};
 ///
 /// let one = Descriptor::new([("remote_address", "10.0.0.1")]);
-/// let many = Descriptor::new([("model", "large")]).hits(Hits::Take(Cost::try_new(800)?));
-/// # Ok::<(), pacegate::InvalidCost>(())
+/// let many = Descriptor::new([("model", "large")]).hits(Hits::Take(800.into()));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {

@@ -24,7 +24,7 @@ impl DescriptorRule {
     /// ```
     /// use pacegate::{DescriptorRule, Limit, PathEntry};
     ///
-    /// let rule = DescriptorRule::path([PathEntry::any("remote_address")], Limit::per_second(10)?);
+    /// let rule = DescriptorRule::path([PathEntry::any("remote_address")], Limit::per_second(10).build()?);
     /// let found = DescriptorRule::contradictions([&rule, &rule]);
     /// assert_eq!((found[0].place, found[0].earlier), (1, Some(0)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

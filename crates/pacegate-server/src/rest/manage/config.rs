@@ -152,7 +152,7 @@ fn unknown() -> ApiError {
 
 /// A rule of the same variant as the one for the user and endpoint of the path.
 fn of_path(path: &UserEndpoint) -> Result<Rule, ApiError> {
-    let limit = Limit::per_second(1).map_err(invalid_limit)?;
+    let limit = Limit::per_second(1).build().map_err(invalid_limit)?;
     rule_of(&path.user_id, &path.endpoint, limit)
 }
 
