@@ -83,7 +83,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let default_limit = Limit::per_second(10).and_then(|limit| limit.with_burst(100));
+        let default_limit = Limit::per_second(10).burst(100).build();
         let FailureSection { mode, timeout, envoy_timeout } = FailureSection::default();
         Self {
             service: None,

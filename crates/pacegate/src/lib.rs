@@ -1,15 +1,24 @@
 //! A rate limiter inside your program: six exact algorithms, several limits charged all or nothing, plans and rules by name.
 //!
 //! ```
+//! # use pacegate::{Limit, Limiter};
+//! let limiter = Limiter::new(Limit::per_second(10).burst(20))?;
+//! let decision = limiter.check_now("user-1")?;
+//! assert!(decision.allowed);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Plans are named lists of limits; all limits of all plans of a check are charged, or none is:
+//!
+//! ```
 //! use pacegate::{Check, Limit, Limiter};
 //!
 //! let limiter = Limiter::builder()
 //!     .plan("gold", [Limit::per_second(10).burst(20)])
-//!     .plan("daily", [Limit::per_hour(1_000)])
+//!     .plan("daily", [Limit::per_day(1_000).sliding_counter()])
 //!     .build()?;
-//!
-//! let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
-//! assert!(decision.allowed);
+//! let decision = limiter.check_now(Check::key("user-1").plan("gold").plan("daily").cost(5))?;
+//! assert_eq!(decision.remaining(), Some(15));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -31,6 +40,7 @@ mod endpoint;
 mod error;
 mod explain;
 pub mod identity;
+mod into_check;
 mod limiter;
 mod methods;
 mod pattern;
@@ -62,6 +72,7 @@ pub use endpoint::{ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint, PathOpt
 pub use error::{CheckError, InvalidRules};
 pub use explain::{Explained, Verdict};
 pub use identity::Invalid;
+pub use into_check::IntoCheck;
 pub use limiter::{Limiter, LimiterBuilder};
 pub use methods::Methods;
 pub use pattern::{InvalidPattern, Pattern};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate_core::{Limit, LimitBuilder, Timestamp};
+use pacegate_core::{Cost, InvalidLimit, Limit, LimitBuilder, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store, StoreError};
 use smallvec::SmallVec;
@@ -17,10 +17,11 @@ use crate::descriptor::DescriptorRule;
 use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity::{self, IPV6_PREFIX, POLICY_DIMENSIONS};
+use crate::into_check::IntoCheck;
 use crate::plan::Plan;
 use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::{PlanLimit, Rule};
+use crate::rule::{NamedLimit, PlanLimit, Rule};
 use crate::rule_builder::{PlanLimitBuilder, RuleBuilder};
 use crate::ruleset::{CanonicalRules, RuleSet};
 use crate::stores::{Keeper, Stores, between, in_memory};
@@ -233,10 +234,33 @@ fn build_plans(plans: Vec<(String, Vec<PlanLimitBuilder>)>) -> Result<Plans, Inv
 }
 
 impl Default for Limiter {
-    /// Without any limits, counting in memory.
+    /// Makes a limiter without any limits that counts in memory.
     fn default() -> Self {
+        Self::of(RuleSet::default())
+    }
+}
+
+impl Limiter {
+    /// Makes a limiter with one limit for every key, which counts in memory.
+    ///
+    /// ```
+    /// use pacegate::{Limit, Limiter};
+    ///
+    /// let limiter = Limiter::new(Limit::per_second(10).burst(20))?;
+    /// let decision = limiter.check_now("user-1")?;
+    /// assert_eq!(decision.remaining(), Some(19));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidLimit`] when the numbers are not valid.
+    pub fn new(limit: impl Into<LimitBuilder>) -> Result<Self, InvalidLimit> {
+        limit.into().build().map(|limit| Self::of(RuleSet::only_default(limit)))
+    }
+
+    fn of(rules: RuleSet) -> Self {
         Self {
-            rules: Arc::new(ArcSwap::from_pointee(RuleSet::default())),
+            rules: Arc::new(ArcSwap::from_pointee(rules)),
             stores: Stores::default(),
             ipv6_prefix: IPV6_PREFIX,
             paths: PathOptions::default(),
@@ -244,9 +268,7 @@ impl Default for Limiter {
             remote: None,
         }
     }
-}
 
-impl Limiter {
     /// Starts to put a limiter together.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::default()
@@ -285,10 +307,16 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError`] when no decision could be made; a denial is a decision.
-    pub async fn check(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        match &self.remote {
-            None => self.run(check, Act::Take).await,
-            Some(remote) => Box::pin(self.check_remotely(remote, check)).await,
+    pub fn check<'s, 'a: 's>(
+        &'s self,
+        check: impl IntoCheck<'s, 'a>,
+    ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
+        let check = check.into_check();
+        async move {
+            match &self.remote {
+                None => self.run(&check, Act::Take).await,
+                Some(remote) => Box::pin(self.check_remotely(remote, &check)).await,
+            }
         }
     }
 
@@ -296,7 +324,17 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
-    pub fn check_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+    #[inline]
+    pub fn check_now<'s, 'a: 's>(&self, check: impl IntoCheck<'s, 'a>) -> Result<Decision, CheckError> {
+        if let Some(key) = check.bare_key()
+            && let Some(decision) = self.check_known_key(key)
+        {
+            return Ok(decision);
+        }
+        self.check_any_now(&check.into_check())
+    }
+
+    fn check_any_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
         if self.remote.is_some() {
             return Err(CheckError::NotInProcess);
         }
@@ -321,19 +359,33 @@ impl Limiter {
         let rules = self.rules.load();
         let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
         let cost = limit.cost_of(&check.all_costs())?;
-        let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
-        let decision = pacegate_core::Decision::charged(at, &limit.limit, &taken);
-        Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
+        take_known(store, limit, identifier, cost)
+    }
+
+    /// The short way for a key alone, to which only the default limit applies. `None` charged nothing.
+    #[inline]
+    fn check_known_key(&self, key: &str) -> Option<Decision> {
+        if self.remote.is_some() {
+            return None;
+        }
+        let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
+        take_known(store, self.rules.load().default_of_keys()?, key, Cost::ONE)
     }
 
     /// Decides as [`check`](Self::check) would, and charges nothing.
     ///
     /// # Errors
     /// [`CheckError`] when no decision could be made.
-    pub async fn peek(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
-        match &self.remote {
-            None => self.run(check, Act::Peek).await,
-            Some(remote) => Box::pin(self.peek_remotely(remote, check)).await,
+    pub fn peek<'s, 'a: 's>(
+        &'s self,
+        check: impl IntoCheck<'s, 'a>,
+    ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
+        let check = check.into_check();
+        async move {
+            match &self.remote {
+                None => self.run(&check, Act::Peek).await,
+                Some(remote) => Box::pin(self.peek_remotely(remote, &check)).await,
+            }
         }
     }
 
@@ -352,7 +404,15 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
-    pub async fn reset(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
+    pub fn reset<'s, 'a: 's>(
+        &'s self,
+        check: impl IntoCheck<'s, 'a>,
+    ) -> impl Future<Output = Result<Timestamp, CheckError>> + Send {
+        let check = check.into_check();
+        async move { self.reset_check(&check).await }
+    }
+
+    async fn reset_check(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {
         if let Some(remote) = &self.remote {
             check.check_limit()?;
             return remote.service.reset(check).await;
@@ -584,6 +644,19 @@ impl Limiter {
     pub(crate) fn endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Endpoint<'a>>, CheckError> {
         Ok(check.endpoint.map(|endpoint| self.paths.endpoint(endpoint)).transpose()?)
     }
+}
+
+/// Charges a limit that has a counter with room for `identifier` already.
+#[inline(always)]
+fn take_known(
+    store: &MemoryStore,
+    limit: &Arc<NamedLimit>,
+    identifier: &str,
+    cost: Cost,
+) -> Option<Decision> {
+    let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
+    let decision = pacegate_core::Decision::charged(at, &limit.limit, &taken);
+    Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
 }
 
 /// How much time is left.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::CheckError;
+use crate::into_check::IntoCheck;
 use crate::limiter::Limiter;
 use crate::resolved::decided;
 use crate::rule::NamedLimit;
@@ -22,7 +23,16 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError`] when the check is not valid or the store fails.
-    pub async fn refund(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
+    pub fn refund<'s, 'a: 's>(
+        &'s self,
+        check: impl IntoCheck<'s, 'a>,
+        decision: &'s Decision,
+    ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
+        let check = check.into_check();
+        async move { self.refund_check(&check, decision).await }
+    }
+
+    async fn refund_check(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
         if !decision.allowed || decision.replayed {
             return self.peek(check).await;
         }

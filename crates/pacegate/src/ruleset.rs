@@ -60,6 +60,8 @@ pub(crate) struct RuleSet {
     default_limit: Option<Limit>,
     /// The default limit for the dimensions that are likely; others are made as they come.
     defaults: Map<Box<str>, Arc<NamedLimit>>,
+    /// The default limit in the dimension `key`, found without a lookup.
+    default_of_keys: Option<Arc<NamedLimit>>,
     /// For limits that do not say.
     on_store_error: FailureMode,
 }
@@ -211,11 +213,6 @@ impl RuleSet {
         }
         dimensions.sort_unstable();
         dimensions.dedup();
-        let defaults = default_limit.iter().flat_map(|limit| {
-            let named = |dimension: &str| Arc::new(NamedLimit::default(dimension, *limit, on_store_error));
-            dimensions.iter().map(move |dimension| ((*dimension).into(), named(dimension)))
-        });
-        let defaults = defaults.collect();
         let mut compiled_plans = Map::default();
         for (name, limits) in plans {
             if let Some(limit) = PlanLimit::duplicate(&limits) {
@@ -231,17 +228,34 @@ impl RuleSet {
             }
         }
         let plans = compiled_plans;
-        Ok(Self {
+        let mut rules = Self {
             by_endpoint,
             policies,
             policy_dimensions,
             all,
             plans,
             descriptors,
-            default_limit,
-            defaults,
             on_store_error,
-        })
+            ..Self::default()
+        };
+        if let Some(limit) = default_limit {
+            rules.set_default(limit, &dimensions);
+        }
+        Ok(rules)
+    }
+
+    /// One limit for all keys.
+    pub(crate) fn only_default(limit: Limit) -> Self {
+        let mut rules = Self::default();
+        rules.set_default(limit, &[identity::KEY]);
+        rules
+    }
+
+    fn set_default(&mut self, limit: Limit, dimensions: &[&str]) {
+        let named = |dimension: &str| Arc::new(NamedLimit::default(dimension, limit, self.on_store_error));
+        self.defaults = dimensions.iter().map(|dimension| ((*dimension).into(), named(dimension))).collect();
+        self.default_of_keys = self.defaults.get(identity::KEY).cloned();
+        self.default_limit = Some(limit);
     }
 
     /// Every limit that applies to `check`, which goes to `endpoint`.
@@ -402,6 +416,12 @@ impl RuleSet {
             }
         };
         Some(limit_for(known, profile, true, None))
+    }
+
+    /// The default limit as it counts keys.
+    #[inline]
+    pub(crate) fn default_of_keys(&self) -> Option<&Arc<NamedLimit>> {
+        self.default_of_keys.as_ref()
     }
 
     /// Whether a rule is about identities in `dimension`.

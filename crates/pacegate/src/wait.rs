@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::CheckError;
+use crate::into_check::IntoCheck;
 use crate::limiter::Limiter;
 
 /// How many can wait at once; whoever comes then is answered as by a check.
@@ -92,7 +93,16 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError`] when no decision could be made; a denial is a decision.
-    pub async fn wait(&self, check: &Check<'_>, at_most: Duration) -> Result<Decision, CheckError> {
+    pub fn wait<'s, 'a: 's>(
+        &'s self,
+        check: impl IntoCheck<'s, 'a>,
+        at_most: Duration,
+    ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
+        let check = check.into_check();
+        async move { self.wait_for(&check, at_most).await }
+    }
+
+    async fn wait_for(&self, check: &Check<'_>, at_most: Duration) -> Result<Decision, CheckError> {
         let start = Instant::now();
         // A time too far to be told is as good as for ever.
         let deadline = start.checked_add(at_most).unwrap_or(start + Duration::from_secs(3_600 * 24 * 366));

@@ -48,6 +48,49 @@ async fn both_ways_decide_alike() {
     }
 }
 
+#[tokio::test]
+async fn key_is_decided_as_its_check_is() {
+    for algorithm in ALGORITHMS {
+        let clock = Arc::new(SimulatedClock::default());
+        let limit = Limit::try_new(algorithm, 10, Duration::from_secs(7)).unwrap();
+        let limiter = || {
+            let store = MemoryStore::with_clock(MemoryOptions::default(), clock.clone());
+            Limiter::builder().memory(Arc::new(store)).default_limit(limit).build().unwrap()
+        };
+        let (short, long) = (limiter(), limiter());
+        let (mut allowed, mut denied) = (0, 0);
+        for step in 0_u64..1_000 {
+            clock.advance(Duration::from_micros(step * 7_919 % 900_001));
+            let user = if step % 5 == 0 { "b" } else { "a" };
+            for _ in 0..2 {
+                let now = short.check_now(user).unwrap();
+                assert_eq!(seen(&now), seen(&long.check(Check::key(user)).await.unwrap()), "{algorithm}");
+                if now.allowed { allowed += 1 } else { denied += 1 }
+            }
+        }
+        assert!(allowed > 200 && denied > 200, "{algorithm}: {allowed} allowed, {denied} denied");
+    }
+}
+
+#[tokio::test]
+async fn every_call_takes_a_key_or_a_check() {
+    let limiter = Limiter::new(Limit::per_hour(10)).unwrap();
+    let (owned, check) = (String::from("k"), Check::key("k"));
+    let left = |decision: Decision| decision.remaining();
+    assert_eq!(left(limiter.check_now("k").unwrap()), Some(9));
+    assert_eq!(left(limiter.check_now(&owned).unwrap()), Some(8));
+    assert_eq!(left(limiter.check_now(Check::key("k").cost(2)).unwrap()), Some(6));
+    assert_eq!(left(limiter.check(&check).await.unwrap()), Some(5));
+    let taken = limiter.wait(&owned, Duration::ZERO).await.unwrap();
+    assert_eq!(left(limiter.peek("k").await.unwrap()), Some(4));
+    assert_eq!(left(limiter.refund("k", &taken).await.unwrap()), Some(5));
+    limiter.reset(check).await.unwrap();
+    assert_eq!(left(limiter.peek(&owned).await.unwrap()), Some(10));
+    assert!(limiter.check_now("").is_err(), "a key is validated as an identifier is");
+    assert!(limiter.plan("gold").is_err());
+    assert!(Limiter::new(Limit::per_hour(0)).is_err());
+}
+
 #[test]
 fn the_short_way_knows_new_rules_and_missing_plans() {
     let clock = Arc::new(SimulatedClock::default());
@@ -60,4 +103,8 @@ fn the_short_way_knows_new_rules_and_missing_plans() {
     assert_eq!(limiter.check_now(&check).unwrap().remaining(), Some(17));
     limiter.replace(Limiter::builder()).unwrap();
     assert_eq!(limiter.check_now(&check).unwrap_err().to_string(), "there is no plan `gold`");
+    assert_eq!(limiter.check_now("b").unwrap().limits().len(), 0);
+    limiter.replace(Limiter::builder().default_limit(Limit::per_hour(2))).unwrap();
+    let left = [(); 3].map(|()| limiter.check_now("b").unwrap().remaining());
+    assert_eq!(left, [Some(1), Some(0), Some(0)]);
 }

@@ -220,7 +220,7 @@ async fn find(managed: &Managed, key: &str) -> Result<StoredRule, ApiError> {
 
 /// A rule of the same variant as the policy of `key`.
 fn template(key: &str) -> Result<Rule, ApiError> {
-    Ok(rule_of(key, Limit::per_second(1).map_err(invalid_limit)?))
+    Ok(rule_of(key, Limit::per_second(1).build().map_err(invalid_limit)?))
 }
 
 fn rule_of(key: &str, limit: Limit) -> Rule {

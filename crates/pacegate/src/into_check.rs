@@ -1,0 +1,77 @@
+//! What a limiter takes as a check: a key, or a [`Check`] by value or by reference.
+
+use std::borrow::Cow;
+
+use crate::check::Check;
+
+/// A key or a check. `&str` and `&String` are keys, as [`Check::key`] makes them; a [`Check`] that is passed by reference is
+/// not copied. No other type can implement it.
+///
+/// ```
+/// use pacegate::{Check, Limit, Limiter};
+///
+/// let limiter = Limiter::new(Limit::per_minute(10))?;
+/// limiter.check_now("user-1")?;
+/// limiter.check_now(&String::from("user-1"))?;
+/// limiter.check_now(Check::key("user-1").cost(5))?;
+/// let check = Check::key("user-1");
+/// assert_eq!(limiter.check_now(&check)?.remaining(), Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait IntoCheck<'s, 'a: 's>: Sealed {
+    #[doc(hidden)]
+    fn into_check(self) -> Cow<'s, Check<'a>>;
+
+    /// The key, if that is all there is to the check.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn bare_key(&self) -> Option<&'a str> {
+        None
+    }
+}
+
+/// Keeps other types from implementing [`IntoCheck`].
+pub trait Sealed {}
+
+impl Sealed for &str {}
+impl Sealed for &String {}
+impl Sealed for Check<'_> {}
+impl Sealed for &Check<'_> {}
+
+impl<'s, 'a: 's> IntoCheck<'s, 'a> for &'a str {
+    #[inline]
+    fn into_check(self) -> Cow<'s, Check<'a>> {
+        Cow::Owned(Check::key(self))
+    }
+
+    #[inline(always)]
+    fn bare_key(&self) -> Option<&'a str> {
+        Some(self)
+    }
+}
+
+impl<'s, 'a: 's> IntoCheck<'s, 'a> for &'a String {
+    #[inline]
+    fn into_check(self) -> Cow<'s, Check<'a>> {
+        Cow::Owned(Check::key(self))
+    }
+
+    #[inline(always)]
+    fn bare_key(&self) -> Option<&'a str> {
+        Some(self)
+    }
+}
+
+impl<'s, 'a: 's> IntoCheck<'s, 'a> for Check<'a> {
+    #[inline(always)]
+    fn into_check(self) -> Cow<'s, Check<'a>> {
+        Cow::Owned(self)
+    }
+}
+
+impl<'s, 'a> IntoCheck<'s, 'a> for &'s Check<'a> {
+    #[inline(always)]
+    fn into_check(self) -> Cow<'s, Check<'a>> {
+        Cow::Borrowed(self)
+    }
+}
