@@ -67,7 +67,7 @@ impl Scene {
     }
 
     fn check(&self, key: &str) -> Result<()> {
-        ensure!(self.plan.check_now(key, Cost::ONE)?.allowed, "a new key was refused");
+        ensure!(self.plan.check_now(key, Cost::ONE)?.allowed(), "a new key was refused");
         Ok(())
     }
 

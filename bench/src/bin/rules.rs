@@ -167,7 +167,7 @@ impl Contender {
         loop {
             for step in checks..checks + STRIDE {
                 let request = &self.requests[order[step % ORDER_LENGTH] as usize];
-                refused += usize::from(!self.limiter.check_now(&check(request))?.allowed);
+                refused += usize::from(!self.limiter.check_now(&check(request))?.allowed());
             }
             checks += STRIDE;
             let elapsed = start.elapsed();

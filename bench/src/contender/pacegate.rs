@@ -20,6 +20,6 @@ impl Pacegate {
 impl Contender for Pacegate {
     #[inline]
     fn check(&self, key: &String) -> bool {
-        self.plan.check_now(key, Cost::ONE).is_ok_and(|decision| decision.allowed)
+        self.plan.check_now(key, Cost::ONE).is_ok_and(|decision| decision.allowed())
     }
 }

@@ -7,7 +7,6 @@ use pacegate::{
     Answer, Check, CheckError, Decision, Limit, LimitSource, NamedLimit, Reason, Standing, StoreError,
     Timestamp,
 };
-use pacegate_core::Answers;
 use pacegate_proto::v1::{self, CheckRequest, CheckResponse, Identity, LimitAnswer};
 
 /// A check as a message that asks for every limit's own answer.
@@ -61,10 +60,10 @@ pub(crate) fn taken(decision: &Decision) -> CheckResponse {
         ..LimitAnswer::default()
     };
     CheckResponse {
-        allowed: decision.allowed,
-        replayed: decision.replayed,
-        decided_at_us: decision.at.as_micros(),
-        limits: decision.limits().iter().zip(&decision.answers).map(answer).collect(),
+        allowed: decision.allowed(),
+        replayed: decision.replayed(),
+        decided_at_us: decision.at().as_micros(),
+        limits: decision.limits().iter().zip(decision.answers()).map(answer).collect(),
         decision_id: decision.id(),
         ..CheckResponse::default()
     }
@@ -72,19 +71,14 @@ pub(crate) fn taken(decision: &Decision) -> CheckResponse {
 
 /// The decision in an answer.
 pub(crate) fn decision(response: CheckResponse) -> Result<Decision, CheckError> {
-    let mut answers = Answers::new();
-    let mut limits = smallvec::SmallVec::new();
+    let mut answers = Vec::with_capacity(response.limits.len());
     for own in response.limits {
         // A newer service may know more than this program does.
-        let (named, answer) =
-            own_answer(own).ok_or_else(|| StoreError::foreign("the service's answer cannot be read"))?;
-        answers.push(answer);
-        limits.push(Arc::new(named));
+        let unreadable = || StoreError::foreign("the service's answer cannot be read");
+        answers.push(own_answer(own).ok_or_else(unreadable)?);
     }
     let at = Timestamp::from_micros(response.decided_at_us);
-    let mut decided = pacegate_core::Decision::new(response.allowed, at, answers);
-    decided.replayed = response.replayed;
-    Ok(Decision::of(decided, limits).with_id(response.decision_id))
+    Ok(Decision::reported(response.allowed, response.replayed, at, answers, response.decision_id))
 }
 
 fn own_answer(own: LimitAnswer) -> Option<(NamedLimit, Answer)> {

@@ -17,8 +17,8 @@ async fn a_limiter_that_asks_a_service_does_not_count_in_this_process() {
 
     let embedded = limiter("embedded").await;
     assert!(embedded.is_in_process());
-    assert!(embedded.check_now(&check).unwrap().allowed);
-    assert!(embedded.plan("gold").unwrap().check_now("user-123", Cost::ONE).unwrap().allowed);
+    assert!(embedded.check_now(&check).unwrap().allowed());
+    assert!(embedded.plan("gold").unwrap().check_now("user-123", Cost::ONE).unwrap().allowed());
 
     let service = limiter("service").await;
     assert!(!service.is_in_process());

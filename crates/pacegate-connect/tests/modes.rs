@@ -74,14 +74,14 @@ fn told(decision: &pacegate::Decision) -> String {
     let limits: Vec<String> = decision
         .limits()
         .iter()
-        .zip(&decision.answers)
+        .zip(decision.answers())
         .map(|(named, answer)| {
             let mut answer = *answer;
             answer.previous_standing = Standing::Normal;
             format!("{} {} {:?} {:?} {answer:?}", named.name, named.dimension(), named.mode, named.why)
         })
         .collect();
-    format!("{} {} {:?} {limits:#?}", decision.allowed, decision.replayed, decision.at)
+    format!("{} {} {:?} {limits:#?}", decision.allowed(), decision.replayed(), decision.at())
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_program_cannot_tell_who_decides() {
                 assert_eq!(told(&a.unwrap()), told(&b.unwrap()), "each in round {round}");
             }
             let (a, b) = (far.check_all(&checks).await.unwrap(), near.check_all(&checks).await.unwrap());
-            assert_eq!((a.allowed, a.remaining()), (b.allowed, b.remaining()), "all in round {round}");
+            assert_eq!((a.allowed(), a.remaining()), (b.allowed(), b.remaining()), "all in round {round}");
         }
         if round % 13 == 0 {
             let (a, b) = (far.reset(check).await.unwrap(), near.reset(check).await.unwrap());
@@ -130,8 +130,8 @@ async fn a_program_cannot_tell_who_decides() {
         }
     }
     let keyed = Check::key("i").plan("gold").idempotency("me", "order-7");
-    assert!(!far.check(&keyed).await.unwrap().replayed);
-    assert!(far.check(&keyed).await.unwrap().replayed);
+    assert!(!far.check(&keyed).await.unwrap().replayed());
+    assert!(far.check(&keyed).await.unwrap().replayed());
     let other = Check::key("i").plan("daily").idempotency("me", "order-7");
     assert!(matches!(far.check(&other).await, Err(CheckError::IdempotencyMismatch)));
     let error = far.check(&Check::key("k").plan("nonsense")).await.unwrap_err();
@@ -151,25 +151,25 @@ async fn without_the_service_the_failure_mode_decides() {
     let check = Check::key("k").plan("gold");
     for limiter in [&open, &closed, &local] {
         let decision = limiter.check(&check).await.unwrap();
-        assert!(decision.allowed && !decision.degraded());
+        assert!(decision.allowed() && !decision.degraded());
     }
     service.stop().await;
 
     let decision = open.check(&check).await.unwrap();
-    assert!(decision.allowed && decision.degraded() && !decision.failed_closed());
+    assert!(decision.allowed() && decision.degraded() && !decision.failed_closed());
     assert_eq!(decision.remaining(), None, "no number is made up");
-    assert!(open.refund(&check, &decision).await.unwrap().allowed, "nobody took anything");
+    assert!(open.refund(&check, &decision).await.unwrap().allowed(), "nobody took anything");
     let decision = closed.check(&check).await.unwrap();
-    assert!(!decision.allowed && decision.degraded() && decision.failed_closed());
-    assert!(!closed.check_all(std::slice::from_ref(&check)).await.unwrap().allowed);
+    assert!(!decision.allowed() && decision.degraded() && decision.failed_closed());
+    assert!(!closed.check_all(std::slice::from_ref(&check)).await.unwrap().allowed());
     for left in (0..5).rev() {
         let decision = local.check(&check).await.unwrap();
-        assert!(decision.allowed && decision.degraded());
+        assert!(decision.allowed() && decision.degraded());
         assert_eq!(decision.remaining(), Some(left), "the file's plans count in this process");
     }
-    assert!(!local.check(&check).await.unwrap().allowed);
+    assert!(!local.check(&check).await.unwrap().allowed());
     let each = open.check_each(&[check.clone(), check.clone()]).await;
-    assert!(each.iter().all(|decision| decision.as_ref().unwrap().allowed));
+    assert!(each.iter().all(|decision| decision.as_ref().unwrap().allowed()));
     assert!(open.reset(&check).await.is_err(), "a reset is not pretended");
 
     // It is back: the connection is made anew, and the service's counters decide again.
@@ -182,7 +182,7 @@ async fn without_the_service_the_failure_mode_decides() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         decision = local.check(&check).await.unwrap();
     }
-    assert!(decision.allowed && !decision.degraded());
+    assert!(decision.allowed() && !decision.degraded());
     service.stop().await;
 }
 
@@ -254,7 +254,7 @@ async fn batches_are_split_at_the_bounds_of_a_request() {
 
     let many = vec![Check::key("k").plan("daily"); 2_500];
     let answers = limiter.check_each(&many).await;
-    let allowed: Vec<bool> = answers.into_iter().map(|answer| answer.unwrap().allowed).collect();
+    let allowed: Vec<bool> = answers.into_iter().map(|answer| answer.unwrap().allowed()).collect();
     let first_eight: Vec<bool> = (0..2_500).map(|place| place < 8).collect();
     assert_eq!(allowed, first_eight, "in order, across the batches");
 

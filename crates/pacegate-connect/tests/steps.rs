@@ -41,8 +41,8 @@ async fn ask_by_descriptors(limiter: &Limiter) {
 async fn ask_for_all(limiter: &Limiter) {
     let check = |plan, own| Check::new("user", "u").plan(plan).cost(cost(own));
     let decision = limiter.check_all(&[check("a", 1), check("b", 2), check("c", 5)]).await.unwrap();
-    assert!(decision.allowed && !decision.degraded());
-    let left: Vec<Option<u32>> = decision.answers.iter().map(|answer| answer.remaining).collect();
+    assert!(decision.allowed() && !decision.degraded());
+    let left: Vec<Option<u32>> = decision.answers().iter().map(|answer| answer.remaining).collect();
     assert_eq!(left, [Some(99), Some(98), Some(95)]);
 }
 

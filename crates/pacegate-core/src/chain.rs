@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 use crate::cost::Cost;
-use crate::decision::{Answer, Answers, Decision};
+use crate::decision::{Answer, Answers, ChainDecision};
 use crate::evaluation::{Evaluation, refund as give_back};
 use crate::limit::Limit;
 use crate::state::State;
@@ -104,7 +104,7 @@ pub trait States {
 /// assert_eq!(denied.answers[0].remaining, Some(9), "a denied chain charges nothing");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn take(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> Decision {
+pub fn take(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> ChainDecision {
     decide(charges, states, now, true)
 }
 
@@ -135,12 +135,12 @@ pub fn take_one(
 }
 
 /// Decides as [`take`] would, and changes nothing.
-pub fn peek(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> Decision {
+pub fn peek(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> ChainDecision {
     decide(charges, states, now, false)
 }
 
 /// Gives each cost back, never beyond a fresh counter, and answers as a look at what is left.
-pub fn refund(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> Decision {
+pub fn refund(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> ChainDecision {
     let mut answers = Answers::new();
     for (index, charge) in charges.iter().enumerate() {
         let Demand { limit, cost, taken_at, shadow, .. } = charge.demand();
@@ -153,10 +153,10 @@ pub fn refund(charges: &[impl AsDemand], states: &mut impl States, now: Timestam
         answers.push(answer);
     }
     let allowed = answers.iter().all(|answer| answer.allowed || answer.shadow);
-    Decision::new(allowed, now, answers)
+    ChainDecision::new(allowed, now, answers)
 }
 
-fn decide(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp, take: bool) -> Decision {
+fn decide(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp, take: bool) -> ChainDecision {
     let mut trials: SmallVec<[Trial<'_>; 4]> = SmallVec::new();
     let mut allowed = true;
     for (index, charge) in charges.iter().enumerate() {
@@ -193,7 +193,7 @@ fn decide(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp, t
         answer.shadow = *shadow;
         answers.push(answer);
     }
-    Decision::new(allowed, now, answers)
+    ChainDecision::new(allowed, now, answers)
 }
 
 impl<'a> Demand<'a> {

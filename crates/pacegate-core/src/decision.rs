@@ -57,7 +57,7 @@ pub struct Answer {
     pub reason: Option<Reason>,
     /// What was not charged of the cost, because more would exceed a debt of one capacity.
     pub uncharged: u32,
-    /// When it was decided, for a limit that is kept apart from the others of its request; `None` when that is [`Decision::at`].
+    /// When it was decided, for a limit that is kept apart from the others of its request; `None` when that is [`ChainDecision::at`].
     pub at: Option<Timestamp>,
     /// How close the key is to its limit.
     pub standing: Standing,
@@ -160,9 +160,10 @@ pub struct Taken {
 /// The answers of all limits of a request; one is the common case and needs no allocation.
 pub type Answers = SmallVec<[Answer; 1]>;
 
-/// Whether a request may pass, and everything there is to say about it.
+/// Whether a request may pass its chain of limits, and the answer of each. The `pacegate` crate gives it the names of the
+/// limits, as its `Decision`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct ChainDecision {
     /// Whether the request may pass.
     pub allowed: bool,
     /// Whether this repeats an earlier admission under the same idempotency key and took nothing.
@@ -174,7 +175,7 @@ pub struct Decision {
     binding: u32,
 }
 
-impl Decision {
+impl ChainDecision {
     /// Combines the answers of one request. `allowed` says whether it was admitted.
     #[inline(always)]
     pub fn new(allowed: bool, at: Timestamp, answers: Answers) -> Self {

@@ -49,7 +49,7 @@ mod time;
 
 pub use chain::{AsDemand, Demand, Fit, States};
 pub use cost::{Cost, InvalidCost};
-pub use decision::{Answer, Answers, Decision, Reason, Taken};
+pub use decision::{Answer, Answers, ChainDecision, Reason, Taken};
 pub use evaluation::{Evaluation, refund};
 pub use hexadecimal::hexadecimal;
 pub use key::{Counter, Identity, Key, Origin, Variants};

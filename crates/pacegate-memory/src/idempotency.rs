@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use pacegate_core::{Decision, Timestamp};
+use pacegate_core::{ChainDecision, Timestamp};
 use pacegate_store::Idempotency;
 use sha2::{Digest, Sha256};
 
@@ -28,7 +28,7 @@ struct Admission {
     limits: [u8; 8],
     at: Timestamp,
     sender: Option<u64>,
-    decision: Decision,
+    decision: ChainDecision,
 }
 
 /// What is known about an idempotency key.
@@ -36,7 +36,7 @@ pub(crate) enum Earlier {
     /// Nothing: the take may go ahead.
     None,
     /// The same request was admitted.
-    Admitted(Decision),
+    Admitted(ChainDecision),
     /// The same request was admitted under other limits.
     AdmittedOtherwise,
     /// Another request was.
@@ -77,7 +77,7 @@ impl Admissions {
         fingerprint: [u8; 16],
         limits: [u8; 8],
         sender: Option<u64>,
-        decision: &Decision,
+        decision: &ChainDecision,
     ) {
         let (at, decision) = (decision.at, decision.clone());
         self.by_key.insert(key, Admission { fingerprint, limits, at, sender, decision });

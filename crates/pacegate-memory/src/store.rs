@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use foldhash::quality::RandomState;
-use pacegate_core::{Answers, AsDemand, Decision, Fit, Origin, State, States, Taken, Timestamp, chain};
+use pacegate_core::{Answers, AsDemand, ChainDecision, Fit, Origin, State, States, Taken, Timestamp, chain};
 use pacegate_store::{
     Action, ApplyFuture, BatchFuture, Charge, Clock, Command, Figure, Figures, Idempotency, Outcome, Store,
     StoreError,
@@ -171,7 +171,7 @@ impl MemoryStore {
     ///
     /// # Errors
     /// None now: a limit without a place, be it in an overflow counter, is answered by its failure mode.
-    pub fn take(&self, charge: &Charge<'_>, now: Option<Timestamp>) -> Result<Decision, StoreError> {
+    pub fn take(&self, charge: &Charge<'_>, now: Option<Timestamp>) -> Result<ChainDecision, StoreError> {
         let lookup = Lookup::new(&charge.key);
         let probe = lookup.probe(&self.hasher);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
@@ -186,7 +186,7 @@ impl MemoryStore {
         if due {
             self.sweep_next(moment);
         }
-        Ok(Decision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer])))
+        Ok(ChainDecision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer])))
     }
 
     /// The quickest way through this store, for the common case: one enforced limit with room, under a key that is there already. It says when
@@ -261,7 +261,7 @@ impl MemoryStore {
         command: &Command<'_>,
         now: Option<Timestamp>,
         take: bool,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<ChainDecision, StoreError> {
         let mut lookups = self.lookups(command);
         loop {
             let mut locked = Locked::new(self, &lookups);
@@ -364,7 +364,7 @@ impl MemoryStore {
         }
     }
 
-    fn refund(&self, command: &Command<'_>, now: Option<Timestamp>) -> Decision {
+    fn refund(&self, command: &Command<'_>, now: Option<Timestamp>) -> ChainDecision {
         let mut lookups = self.lookups(command);
         let mut locked = Locked::new(self, &lookups);
         // A key without an entry was charged in its rule's overflow counter. Which charge that was is known by its time alone.
@@ -515,7 +515,7 @@ fn decide_placed(
     is_unplaced: impl Fn(usize) -> bool,
     now: Timestamp,
     take: bool,
-) -> Decision {
+) -> ChainDecision {
     let indices = || 0..command.charges.len();
     let passes = |index: usize| command.charges[index].shadow || command.charges[index].uncounted().allowed;
     let pass = indices().filter(|index| is_unplaced(*index)).all(passes);
@@ -534,7 +534,7 @@ fn decide_placed(
             if is_unplaced(index) { Some(command.charges[index].uncounted()) } else { counted.next() }
         })
         .collect();
-    Decision::new(pass && decision.allowed, now, answers)
+    ChainDecision::new(pass && decision.allowed, now, answers)
 }
 
 /// Whether `newcomers` more fit under `max`; if so, a take has their places from then on.

@@ -1,6 +1,6 @@
 //! The script, its arguments and its replies.
 
-use pacegate_core::{Answer, Answers, Decision, Fit, Reason, Standing, Timestamp};
+use pacegate_core::{Answer, Answers, ChainDecision, Fit, Reason, Standing, Timestamp};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use redis::Cmd;
 
@@ -116,7 +116,7 @@ fn parse(command: &Command<'_>, reply: &mut Reply<'_>) -> Option<Outcome> {
             answer.uncharged = reply.whole()?;
         }
     }
-    let mut decision = Decision::new(allowed, at, answers);
+    let mut decision = ChainDecision::new(allowed, at, answers);
     decision.replayed = status == 1;
     Some(Outcome::Decided(if status == 4 { decision.into_replay() } else { decision }))
 }

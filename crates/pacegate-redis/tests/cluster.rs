@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Counter, Decision, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, ChainDecision, Counter, Identity, Key, Limit, Timestamp};
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{RedisCluster, Served};
@@ -54,7 +54,7 @@ impl Chain {
         store.apply(&command, Some(START)).await.unwrap()
     }
 
-    async fn decide(&self, store: &dyn Store, action: Action<'_>, identifiers: [&str; 3]) -> Decision {
+    async fn decide(&self, store: &dyn Store, action: Action<'_>, identifiers: [&str; 3]) -> ChainDecision {
         match self.apply(store, action, identifiers).await {
             Outcome::Decided(decision) => decision,
             other => panic!("{other:?}"),
@@ -62,7 +62,7 @@ impl Chain {
     }
 }
 
-fn remaining(decision: &Decision) -> Vec<u32> {
+fn remaining(decision: &ChainDecision) -> Vec<u32> {
     decision.answers.iter().map(|answer| answer.remaining.unwrap()).collect()
 }
 

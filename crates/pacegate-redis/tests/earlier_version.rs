@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Fit, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, ChainDecision, Cost, Counter, Fit, Key, Limit, Timestamp};
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::RedisServer;
@@ -54,7 +54,7 @@ async fn decide(
     algorithm: Algorithm,
     cost: u64,
     fit: Fit,
-) -> Decision {
+) -> ChainDecision {
     let counter = Counter::new(algorithm.name(), "user", "");
     let limit = Limit::try_new(algorithm, 10, Duration::from_secs(60)).unwrap();
     let charge = Charge::new(Key::new(&counter, "u", ""), &limit);

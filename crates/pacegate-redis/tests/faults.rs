@@ -248,7 +248,7 @@ async fn script_flushed_all_the_time() {
     pass("redis-script-flush", &report, &format!("script_loads={loads} errors=0"));
 }
 
-async fn take(store: &dyn Store, identifier: &str, mode: FailureMode) -> pacegate_core::Decision {
+async fn take(store: &dyn Store, identifier: &str, mode: FailureMode) -> pacegate_core::ChainDecision {
     let (counter, limit) = (Counter::new("load", "user", ""), plenty());
     let charge = Charge { on_store_error: mode, ..Charge::new(Key::new(&counter, identifier, ""), &limit) };
     match store.apply(&Command::take(&[charge]), None).await.unwrap() {

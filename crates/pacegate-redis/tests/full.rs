@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Counter, Decision, Identity, Key, Limit, Reason, Timestamp};
+use pacegate_core::{Algorithm, ChainDecision, Counter, Identity, Key, Limit, Reason, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{
@@ -79,11 +79,11 @@ impl Chain {
         store.apply(&command, now).await
     }
 
-    async fn decide(&self, store: &dyn Store, action: Action<'_>) -> Decision {
+    async fn decide(&self, store: &dyn Store, action: Action<'_>) -> ChainDecision {
         decision(self.apply(store, action, None).await)
     }
 
-    async fn take(&self, store: &dyn Store) -> Decision {
+    async fn take(&self, store: &dyn Store) -> ChainDecision {
         self.decide(store, Action::take()).await
     }
 
@@ -93,7 +93,7 @@ impl Chain {
     }
 }
 
-fn decision(outcome: Result<Outcome, StoreError>) -> Decision {
+fn decision(outcome: Result<Outcome, StoreError>) -> ChainDecision {
     match outcome.unwrap() {
         Outcome::Decided(decision) => decision,
         other => panic!("{other:?}"),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, ChainDecision, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_redis::{RedisOptions, RedisStore, TlsFiles};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{Fault, FaultProxy, RedisServer};
@@ -25,11 +25,16 @@ fn all() -> Vec<(Counter, Limit)> {
     Algorithm::ALL.map(named).to_vec()
 }
 
-async fn decide(store: &dyn Store, action: Action<'_>, limits: &[(Counter, Limit)]) -> Decision {
+async fn decide(store: &dyn Store, action: Action<'_>, limits: &[(Counter, Limit)]) -> ChainDecision {
     apply(store, action, limits, 1).await
 }
 
-async fn apply(store: &dyn Store, action: Action<'_>, limits: &[(Counter, Limit)], cost: u64) -> Decision {
+async fn apply(
+    store: &dyn Store,
+    action: Action<'_>,
+    limits: &[(Counter, Limit)],
+    cost: u64,
+) -> ChainDecision {
     apply_to(store, action, &charges(limits, cost, None)).await
 }
 
@@ -39,7 +44,7 @@ async fn refund(
     limits: &[(Counter, Limit)],
     cost: u64,
     taken_at: Option<Timestamp>,
-) -> Decision {
+) -> ChainDecision {
     apply_to(store, Action::Refund, &charges(limits, cost, taken_at)).await
 }
 
@@ -51,7 +56,7 @@ fn charges(limits: &[(Counter, Limit)], cost: u64, taken_at: Option<Timestamp>) 
         .collect()
 }
 
-async fn apply_to(store: &dyn Store, action: Action<'_>, charges: &[Charge<'_>]) -> Decision {
+async fn apply_to(store: &dyn Store, action: Action<'_>, charges: &[Charge<'_>]) -> ChainDecision {
     let command = Command { action, charges };
     match store.apply(&command, None).await.unwrap() {
         Outcome::Decided(decision) => decision,

@@ -402,7 +402,7 @@ impl Gate {
     /// Whether an address is not locked out.
     async fn attempts_left(&self, address: &str) -> Result<(), ApiError> {
         match self.own_limits.peek(&Check::key(address).plan("attempts")).await {
-            Ok(decision) if !decision.allowed => {
+            Ok(decision) if !decision.allowed() => {
                 Err(too_many(&decision, "too many keys that are not valid were tried from this address"))
             }
             _ => Ok(()),
@@ -419,7 +419,7 @@ impl Gate {
 
     fn charge(&self, who: &str, plan: &str, message: &str) -> Result<(), ApiError> {
         match self.own_limits.check_now(&Check::key(who).plan(plan)) {
-            Ok(decision) if !decision.allowed => Err(too_many(&decision, message)),
+            Ok(decision) if !decision.allowed() => Err(too_many(&decision, message)),
             // The engine's own troubles do not lock operators out.
             _ => Ok(()),
         }
@@ -483,7 +483,7 @@ mod tests {
                 }
                 let has_room = passed.len() < quota;
                 let decision = limits.check_now(&Check::key("k").plan(plan)).unwrap();
-                assert_eq!(decision.allowed, has_room, "{plan}: {} in the last minute", passed.len());
+                assert_eq!(decision.allowed(), has_room, "{plan}: {} in the last minute", passed.len());
                 if has_room {
                     passed.push_back(now);
                 }

@@ -169,7 +169,7 @@ impl Rate {
     fn admits(&self, checks: usize) -> bool {
         // A batch above the burst takes all of it: it would never fit otherwise.
         let cost = Cost::try_new((checks as u64).clamp(1, self.burst)).unwrap_or_default();
-        self.plan.check_now(NODE, cost).is_ok_and(|decision| decision.allowed)
+        self.plan.check_now(NODE, cost).is_ok_and(|decision| decision.allowed())
     }
 }
 

@@ -78,11 +78,11 @@ fn a_replay_decides_as_a_plain_loop_does() {
                 .cost(pacegate::Cost::try_new(cost.into()).unwrap())
                 .profile((tier == "gold").then_some(&gold));
             let decision = limiter.check_now(&check).unwrap();
-            for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
+            for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
                 let name = format!("{} {}", limit.name, limit.limit.quota());
                 *by_rule.entry(name).or_default() += u64::from(!answer.allowed);
             }
-            if decision.allowed {
+            if decision.allowed() {
                 allowed += 1;
             } else {
                 blocked += 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pacegate_core::{Decision, State, States, Timestamp, chain};
+use pacegate_core::{ChainDecision, State, States, Timestamp, chain};
 use pacegate_store::{Idempotency, Outcome, StoreError};
 
 use crate::record::Record;
@@ -118,7 +118,7 @@ impl Ledger {
         changed.collect()
     }
 
-    fn take(&mut self, request: &Request, now: Timestamp) -> Decision {
+    fn take(&mut self, request: &Request, now: Timestamp) -> ChainDecision {
         let decision = self.decide(request, Act::Take, now);
         if let Some(record) = request.record.as_ref().filter(|_| decision.allowed) {
             let kept =
@@ -129,7 +129,7 @@ impl Ledger {
         decision
     }
 
-    fn decide(&mut self, request: &Request, act: Act, now: Timestamp) -> Decision {
+    fn decide(&mut self, request: &Request, act: Act, now: Timestamp) -> ChainDecision {
         let mut rows = Rows { ledger: self, charges: &request.charges };
         match act {
             Act::Take => chain::take(&request.charges, &mut rows, now),

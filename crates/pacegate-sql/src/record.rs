@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Answer, Answers, Decision, Limit, Reason, Standing, Timestamp};
+use pacegate_core::{Algorithm, Answer, Answers, ChainDecision, Limit, Reason, Standing, Timestamp};
 
 const VERSION: u8 = 2;
 /// Stands for no time.
@@ -19,7 +19,7 @@ pub(crate) struct Record {
     pub(crate) fingerprint: [u8; 16],
     /// Under which limits: its answers hold only for those.
     pub(crate) limits: [u8; 8],
-    pub(crate) decision: Decision,
+    pub(crate) decision: ChainDecision,
 }
 
 impl Record {
@@ -69,7 +69,7 @@ impl Record {
             answers.push(reader.answer()?);
         }
         // Only admissions are recorded.
-        Some(Self { fingerprint, limits, decision: Decision::new(true, at, answers) })
+        Some(Self { fingerprint, limits, decision: ChainDecision::new(true, at, answers) })
     }
 }
 

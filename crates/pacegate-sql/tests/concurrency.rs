@@ -94,7 +94,7 @@ async fn apply(
     store: &SqlStore,
     chains: &[Vec<Charge<'_>>],
     action: Action<'_>,
-) -> Vec<pacegate_core::Decision> {
+) -> Vec<pacegate_core::ChainDecision> {
     let commands: Vec<Command<'_>> = chains.iter().map(|charges| Command { action, charges }).collect();
     let outcomes = store.apply_batch(&commands, None).await;
     assert_eq!(outcomes.len(), chains.len());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Cost, Counter, Decision, Fit, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, ChainDecision, Cost, Counter, Fit, Key, Limit, Timestamp};
 use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{MariaDb, Postgres};
@@ -27,7 +27,13 @@ const ROWS: [(&str, &str); 7] = [
     ),
 ];
 
-async fn decide(store: &SqlStore, action: Action<'_>, algorithm: Algorithm, cost: u64, fit: Fit) -> Decision {
+async fn decide(
+    store: &SqlStore,
+    action: Action<'_>,
+    algorithm: Algorithm,
+    cost: u64,
+    fit: Fit,
+) -> ChainDecision {
     let counter = Counter::new(algorithm.name(), "user", "");
     let limit = Limit::try_new(algorithm, 10, Duration::from_secs(60)).unwrap();
     let charge = Charge::new(Key::new(&counter, "u", ""), &limit);

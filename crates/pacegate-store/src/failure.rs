@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::{Answer, Answers, Decision, Reason, Timestamp, named};
+use pacegate_core::{Answer, Answers, ChainDecision, Reason, Timestamp, named};
 
 use crate::error::StoreError;
 use crate::store::{Action, ApplyFuture, Charge, Command, Outcome, Store};
@@ -95,7 +95,7 @@ pub(crate) async fn decide_without_store(
             answer
         })
         .collect();
-    let mut decided = Decision::new(decision.allowed && !closed, decision.at, answers);
+    let mut decided = ChainDecision::new(decision.allowed && !closed, decision.at, answers);
     decided.replayed = decision.replayed;
     Ok(Outcome::Decided(decided))
 }

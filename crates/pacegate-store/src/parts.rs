@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use pacegate_core::{Answer, Answers, Decision, Timestamp};
+use pacegate_core::{Answer, Answers, ChainDecision, Timestamp};
 use smallvec::SmallVec;
 
 use crate::detached::{Caller, detachable};
@@ -85,7 +85,7 @@ impl Run<'_> {
         {
             return Ok(outcome);
         }
-        let mut taken: Vec<Decision> = Vec::with_capacity(self.parts.len());
+        let mut taken: Vec<ChainDecision> = Vec::with_capacity(self.parts.len());
         let last = self.parts.len().saturating_sub(1);
         for (index, part) in self.parts.iter().enumerate() {
             if caller.is_gone() {
@@ -141,7 +141,7 @@ impl Run<'_> {
     }
 
     /// Completes the decision of one part with a look at the others.
-    async fn with_others(&self, index: usize, decision: Decision) -> Result<Outcome, StoreError> {
+    async fn with_others(&self, index: usize, decision: ChainDecision) -> Result<Outcome, StoreError> {
         let (allowed, replayed) = (decision.allowed, decision.replayed);
         let mut decisions = Vec::with_capacity(self.parts.len());
         let mut own = Some(decision);
@@ -154,7 +154,8 @@ impl Run<'_> {
             }
         }
         let merged = self.merge(decisions);
-        let mut decision = Decision::new(allowed && (replayed || merged.allowed), merged.at, merged.answers);
+        let mut decision =
+            ChainDecision::new(allowed && (replayed || merged.allowed), merged.at, merged.answers);
         decision.replayed = replayed;
         Ok(Outcome::Decided(decision))
     }
@@ -195,7 +196,7 @@ impl Run<'_> {
     }
 
     /// Undoes the parts that were charged. What cannot be given back stays charged: too little is left, never too much.
-    async fn give_back(&self, taken: &[Decision]) {
+    async fn give_back(&self, taken: &[ChainDecision]) {
         for (part, decision) in self.parts.iter().zip(taken) {
             let charges = self.charges_of(part);
             let refunds: SmallVec<[Charge<'_>; 4]> = charges
@@ -213,7 +214,7 @@ impl Run<'_> {
     async fn apply(&self, part: &Part, action: Action<'_>) -> Result<Outcome, StoreError> {
         if part.charges.is_empty() && matches!(action, Action::Peek { idempotency: None }) {
             // It only keeps a record.
-            return Ok(Outcome::Decided(Decision::new(true, Timestamp::default(), Answers::new())));
+            return Ok(Outcome::Decided(ChainDecision::new(true, Timestamp::default(), Answers::new())));
         }
         let charges = self.charges_of(part);
         let outcome = part.store.apply(&Command { action, charges: &charges }, self.now).await;
@@ -225,7 +226,7 @@ impl Run<'_> {
     }
 
     /// The decisions of all parts as one, with the answers in the order of the command's charges.
-    fn merge(&self, decisions: Vec<Decision>) -> Decision {
+    fn merge(&self, decisions: Vec<ChainDecision>) -> ChainDecision {
         let allowed = decisions.iter().all(|decision| decision.allowed);
         let at = decisions.iter().map(|decision| decision.at).max().unwrap_or_default();
         let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(self.charges.len());
@@ -239,11 +240,11 @@ impl Run<'_> {
             answers.extend(part.charges.iter().copied().zip(timed));
         }
         answers.sort_by_key(|(index, _)| *index);
-        Decision::new(allowed, at, answers.into_iter().map(|(_, answer)| answer).collect::<Answers>())
+        ChainDecision::new(allowed, at, answers.into_iter().map(|(_, answer)| answer).collect::<Answers>())
     }
 }
 
-fn decided(outcome: Outcome) -> Result<Decision, StoreError> {
+fn decided(outcome: Outcome) -> Result<ChainDecision, StoreError> {
     match outcome {
         Outcome::Decided(decision) => Ok(decision),
         _ => Err(StoreError::unanswered()),

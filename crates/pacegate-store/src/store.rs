@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use pacegate_core::{Answer, AsDemand, Cost, Decision, Demand, Fit, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Answer, AsDemand, ChainDecision, Cost, Demand, Fit, Identity, Key, Limit, Timestamp};
 use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
@@ -178,7 +178,7 @@ impl<'a> Command<'a> {
 #[non_exhaustive]
 pub enum Outcome {
     /// The decision on a take or a peek; for a refund, a peek of cost 1 after it.
-    Decided(Decision),
+    Decided(ChainDecision),
     /// The counters are forgotten.
     Reset {
         /// When, by the store's clock.
@@ -208,7 +208,7 @@ pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> +
 /// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`];
 ///   a store without a place for the record decides without it, except on a command that only records;
 /// - a repetition under other limits than it was admitted under ([`Command::limits_digest`]) is answered by a look at those
-///   in force now ([`Decision::into_replay`]).
+///   in force now ([`ChainDecision::into_replay`]).
 pub trait Store: Send + Sync + fmt::Debug {
     /// Applies a command at `now`, or at the store's own time when `now` is `None`.
     fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a>;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Answer, Cost, Counter, Decision, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, Answer, ChainDecision, Cost, Counter, Key, Limit, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
     Action, ApplyFuture, Charge, Clock, Command, FailureMode, GuardedStore, Idempotency, Outcome, Part,
@@ -92,7 +92,7 @@ async fn apply(stores: &[Arc<dyn Store>], rules: &[Rule], action: Action<'_>) ->
     apply_at(stores, rules, action, Cost::ONE).await
 }
 
-async fn take(stores: &[Arc<dyn Store>], rules: &[Rule]) -> Decision {
+async fn take(stores: &[Arc<dyn Store>], rules: &[Rule]) -> ChainDecision {
     decided(apply(stores, rules, Action::take()).await)
 }
 
@@ -118,12 +118,12 @@ fn take_directly(places: &[Place], rule: &Rule, cost: u64) {
     assert!(directly(places, rule, Action::take(), Cost::try_new(cost).unwrap()).allowed);
 }
 
-fn directly(places: &[Place], rule: &Rule, action: Action<'_>, cost: Cost) -> Decision {
+fn directly(places: &[Place], rule: &Rule, action: Action<'_>, cost: Cost) -> ChainDecision {
     let command = Command { action, charges: &[Charge { cost, ..rule.charge() }] };
     decided(places[rule.store].memory.apply_now(&command, None))
 }
 
-fn decided(result: Result<Outcome, StoreError>) -> Decision {
+fn decided(result: Result<Outcome, StoreError>) -> ChainDecision {
     match result {
         Ok(Outcome::Decided(decision)) => decision,
         other => panic!("{other:?}"),
@@ -546,7 +546,8 @@ async fn duplicates_at_once(quota: u64, turns: &Arc<AtomicUsize>) -> ([usize; 3]
         });
     }
     let decisions = tasks.join_all().await;
-    let count = |wanted: fn(&Decision) -> bool| decisions.iter().filter(|decision| wanted(decision)).count();
+    let count =
+        |wanted: fn(&ChainDecision) -> bool| decisions.iter().filter(|decision| wanted(decision)).count();
     let counts = [
         count(|decision| decision.allowed && !decision.replayed),
         count(|decision| decision.allowed && decision.replayed),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pacegate_core::{
-    Algorithm, Answer, Cost, Counter, Decision, Fit, Key, Limit, Reason, Standing, Timestamp,
+    Algorithm, Answer, ChainDecision, Cost, Counter, Fit, Key, Limit, Reason, Standing, Timestamp,
 };
 use pacegate_store::{Action, Charge, Command, Outcome, Store};
 
@@ -139,7 +139,7 @@ fn time_of(charged: &Charged, taken_at: Option<u64>) -> Option<u64> {
     taken_at.filter(|_| charged.key % 3 != 2)
 }
 
-fn compare(expected: &ModelDecision, decision: &Decision, now: u64, refund: bool) -> Result<(), String> {
+fn compare(expected: &ModelDecision, decision: &ChainDecision, now: u64, refund: bool) -> Result<(), String> {
     let answers: Vec<ModelAnswer> = decision.answers.iter().map(model_answer).collect();
     if refund {
         // A refund answers what is left; whether a request of cost 1 would pass is not part of its contract.

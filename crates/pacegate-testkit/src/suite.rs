@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Counter, Decision, Identity, Key, Limit, Timestamp};
+use pacegate_core::{Algorithm, ChainDecision, Counter, Identity, Key, Limit, Timestamp};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use proptest::strategy::{Strategy, ValueTree};
 
@@ -246,7 +246,7 @@ async fn apply(
     store.apply(&Command { action, charges: &charges }, Some(now)).await.expect("the store answers")
 }
 
-fn decided(outcome: Outcome) -> Decision {
+fn decided(outcome: Outcome) -> ChainDecision {
     match outcome {
         Outcome::Decided(decision) => decision,
         other => panic!("expected a decision, got {other:?}"),

@@ -228,7 +228,7 @@ impl LayerBuilder {
     /// # use pacegate_tower::{PacegateLayer, resolve::address};
     /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)]).build()?;
     /// let layer = PacegateLayer::builder(limiter).by(address()).plan("public").observe(|observed| {
-    ///     if observed.decided.is_ok_and(|decision| !decision.allowed) {
+    ///     if observed.decided.is_ok_and(|decision| !decision.allowed()) {
     ///         tracing::info!(request_id = observed.request_id, "denied");
     ///     }
     /// });

@@ -95,7 +95,7 @@ fn judge<B: ResponseBody>(gate: &Gate, request: &RequestHead<'_>) -> Verdict<B> 
         return wait(question, None);
     }
     match gate.check_now(&question, request) {
-        Ok(decision) if !decision.allowed => refuse(gate.deny(&question, &decision, &Caller::of(request))),
+        Ok(decision) if !decision.allowed() => refuse(gate.deny(&question, &decision, &Caller::of(request))),
         Ok(decision) if gate.shaping.is_some() && !delay(&decision).is_zero() => {
             wait(question, Some(decision))
         }
@@ -138,7 +138,7 @@ impl<S> Pacegate<S> {
                     },
                 },
             };
-            if !decision.allowed {
+            if !decision.allowed() {
                 return Ok(gate.deny(&question, &decision, &caller));
             }
             let decision = match hold_back(&gate, question, decision, &caller).await {

@@ -35,7 +35,7 @@ impl Shaping {
 /// How long an admitted request has to wait so that it leaves at a constant rate; zero for all but leaky buckets.
 #[inline]
 pub(crate) fn delay(decision: &Decision) -> Duration {
-    let enforced = decision.answers.iter().filter(|answer| !answer.shadow);
+    let enforced = decision.answers().iter().filter(|answer| !answer.shadow);
     enforced.filter_map(Answer::delay).max().unwrap_or_default()
 }
 

@@ -425,7 +425,7 @@ async fn an_observer_is_told_every_decision() {
     let observer = told.clone();
     let layer = PacegateLayer::builder(limiter).by(address()).plan("one").observe(move |observed| {
         let identity = observed.check.identities()[0].1.clone().into_owned();
-        let allowed = observed.decided.unwrap().allowed;
+        let allowed = observed.decided.unwrap().allowed();
         observer.lock().unwrap().push((identity, allowed, observed.request_id.to_owned()));
     });
     let app = app(layer.build().unwrap());

@@ -79,7 +79,7 @@ fn check<'a>(key: &'a str, plans: &[&'a str], cost: u64) -> Result<Check<'a>, Ch
 }
 
 fn judged(decision: Decision) -> Result<(), RateLimited> {
-    if decision.allowed { Ok(()) } else { Err(RateLimited::Denied(Box::new(decision))) }
+    if decision.allowed() { Ok(()) } else { Err(RateLimited::Denied(Box::new(decision))) }
 }
 
 #[doc(hidden)]

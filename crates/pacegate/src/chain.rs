@@ -25,9 +25,9 @@ impl Limiter {
     ///     .plan("tenant", [Limit::per_minute(1)])
     ///     .build()?;
     /// let checks = [Check::key("user-123").plan("gold"), Check::key("tenant-7").plan("tenant")];
-    /// assert!(limiter.check_all(&checks).await?.allowed);
+    /// assert!(limiter.check_all(&checks).await?.allowed());
     /// let decision = limiter.check_all(&checks).await?;
-    /// assert!(!decision.allowed);
+    /// assert!(!decision.allowed());
     /// assert_eq!(decision.binding_limit().map(|limit| &*limit.name), Some("tenant"));
     /// assert_eq!(limiter.peek(&checks[0]).await?.remaining(), Some(9), "the denied chain took nothing");
     /// # Ok(())
@@ -64,6 +64,6 @@ impl Limiter {
         let answers: Answers = tally.counted.iter().filter_map(|counted| counted.answer).collect();
         let at = answers.iter().filter_map(|answer| answer.at).max().unwrap_or_default();
         let limits = tally.counted.into_iter().map(|counted| counted.limit).collect();
-        Ok(Decision::of(pacegate_core::Decision::new(allowed, at, answers), limits))
+        Ok(Decision::of(pacegate_core::ChainDecision::new(allowed, at, answers), limits))
     }
 }

@@ -4,7 +4,7 @@
 //! # use pacegate::{Limit, Limiter};
 //! let limiter = Limiter::new(Limit::per_second(10).burst(20))?;
 //! let decision = limiter.check_now("user-1")?;
-//! assert!(decision.allowed);
+//! assert!(decision.allowed());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -89,7 +89,6 @@ pub use stores::Stores;
 #[cfg(feature = "macros")]
 pub use pacegate_macros::rate_limit;
 
-pub use pacegate_core::Decision as CoreDecision;
 pub use pacegate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, LimitBuilder, Reason, Standing, Timestamp,
 };

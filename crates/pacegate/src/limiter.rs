@@ -38,7 +38,7 @@ use crate::wait::Waiters;
 ///     .build()?;
 ///
 /// let decision = limiter.check_now(&Check::key("user-123").plan("gold").plan("daily"))?;
-/// assert!(decision.allowed);
+/// assert!(decision.allowed());
 /// assert_eq!(decision.remaining(), Some(9));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -655,7 +655,7 @@ fn take_known(
     cost: Cost,
 ) -> Option<Decision> {
     let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
-    let decision = pacegate_core::Decision::charged(at, &limit.limit, &taken);
+    let decision = pacegate_core::ChainDecision::charged(at, &limit.limit, &taken);
     Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
 }
 

@@ -1,14 +1,17 @@
 //! Plans that are looked up once.
 
-use pacegate_core::Cost;
+use std::sync::Arc;
+
+use pacegate_core::{ChainDecision, Cost};
 use pacegate_memory::MemoryStore;
 use pacegate_store::Command;
 use smallvec::SmallVec;
 
+use crate::decision::Decision;
 use crate::error::CheckError;
 use crate::identity::{self, check_identifier};
 use crate::resolved::{charge, decided};
-use crate::rule::NamedLimits;
+use crate::rule::{NamedLimit, NamedLimits};
 use crate::stores::Keeper;
 
 /// A plan of a [`Limiter`](crate::Limiter), looked up once: the fastest way to check many keys of one's own.
@@ -18,7 +21,7 @@ use crate::stores::Keeper;
 ///
 /// let limiter = Limiter::builder().plan("gold", [Limit::per_second(10)]).build()?;
 /// let gold = limiter.plan("gold")?;
-/// assert!(gold.check_now("user-123", 1)?.allowed);
+/// assert!(gold.check_now("user-123", 1)?.allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -29,33 +32,33 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Charges `cost` to all limits of the plan for `key` that count requests, or to none.
+    /// Charges `cost` to all limits of the plan for `key` that count requests, or to none. The decision cannot be refunded.
     ///
     /// # Errors
     /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
     #[inline]
-    pub fn check_now(&self, key: &str, cost: impl Into<Cost>) -> Result<pacegate_core::Decision, CheckError> {
+    pub fn check_now(&self, key: &str, cost: impl Into<Cost>) -> Result<Decision, CheckError> {
         let cost = cost.into();
         let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
         if let [limit] = &*self.limits
             && let Some((at, taken)) = store.take_known(&charge(limit, key, "", limit.cost.unwrap_or(cost)))
         {
-            return Ok(pacegate_core::Decision::charged(at, &limit.limit, &taken));
+            return Ok(Decision::unnamed(ChainDecision::charged(at, &limit.limit, &taken)));
         }
         self.check_any(store, key, cost)
     }
 
+    /// The limits of the plan that count requests, in the order of a decision's answers.
+    pub fn limits(&self) -> &[Arc<NamedLimit>] {
+        &self.limits
+    }
+
     #[inline(never)]
-    fn check_any(
-        &self,
-        store: &MemoryStore,
-        key: &str,
-        cost: Cost,
-    ) -> Result<pacegate_core::Decision, CheckError> {
+    fn check_any(&self, store: &MemoryStore, key: &str, cost: Cost) -> Result<Decision, CheckError> {
         check_identifier(key)
             .map_err(|reason| CheckError::InvalidIdentifier { dimension: identity::KEY.into(), reason })?;
         let charges: SmallVec<[_; 4]> =
             self.limits.iter().map(|limit| charge(limit, key, "", limit.cost.unwrap_or(cost))).collect();
-        decided(store.apply_now(&Command::take(&charges), None)?)
+        decided(store.apply_now(&Command::take(&charges), None)?).map(Decision::unnamed)
     }
 }

@@ -33,10 +33,10 @@ impl Limiter {
     }
 
     async fn refund_check(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {
-        if !decision.allowed || decision.replayed {
+        if !decision.allowed() || decision.replayed() {
             return self.peek(check).await;
         }
-        match (&self.remote, decision.fallback) {
+        match (&self.remote, decision.fallback()) {
             (Some(remote), None) => {
                 check.check_limit()?;
                 return remote.service.refund(check, decision).await;
@@ -52,7 +52,7 @@ impl Limiter {
         let refund = |(index, charge): (usize, &Charge<'_>)| {
             // The time of a refund follows from the limit that was charged; the counter is held against the one in force.
             let (limit, answer) = taken(decision, &resolved.applied[index].0)?;
-            let refund = Charge { limit: &limit.limit, ..*charge }.refund(answer, decision.at)?;
+            let refund = Charge { limit: &limit.limit, ..*charge }.refund(answer, decision.at())?;
             Some((OwnedCharge::from(&Charge { limit: charge.limit, ..refund }), stores[index]))
         };
         let refunds: Refunds = charges.iter().enumerate().filter_map(refund).unzip();
@@ -80,7 +80,7 @@ fn taken<'a>(
     decision: &'a Decision,
     limit: &NamedLimit,
 ) -> Option<(&'a NamedLimit, &'a pacegate_core::Answer)> {
-    let mut answers = decision.limits.iter().map(|named| &**named).zip(&decision.answers);
+    let mut answers = decision.limits().iter().map(|named| &**named).zip(decision.answers());
     answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded)
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn charge<'a>(
 }
 
 #[inline]
-pub(crate) fn decided(outcome: Outcome) -> Result<pacegate_core::Decision, CheckError> {
+pub(crate) fn decided(outcome: Outcome) -> Result<pacegate_core::ChainDecision, CheckError> {
     match outcome {
         Outcome::Decided(decision) => Ok(decision),
         Outcome::Mismatch => Err(CheckError::IdempotencyMismatch),

@@ -468,7 +468,7 @@ pub(crate) fn distinction(limit: &Limit) -> String {
 /// let limiter = Limiter::builder().plan("chat", [requests, tokens]).build()?;
 /// let check = Check::key("user-123").plan("chat").cost_in("tokens", 4_000);
 /// let decision = limiter.check_now(&check)?;
-/// assert_eq!(decision.answers[1].remaining, Some(6_000));
+/// assert_eq!(decision.answers()[1].remaining, Some(6_000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

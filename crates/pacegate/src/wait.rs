@@ -84,7 +84,7 @@ impl Limiter {
     /// let limiter = Limiter::builder().plan("partner-api", [Limit::per_second(1_000).burst(1)]).build()?;
     /// for _ in 0..3 {
     ///     let decision = limiter.wait(&Check::key("partner").plan("partner-api"), Duration::from_secs(5)).await?;
-    ///     assert!(decision.allowed);
+    ///     assert!(decision.allowed());
     ///     // … call the partner's API
     /// }
     /// # Ok(())
@@ -110,7 +110,7 @@ impl Limiter {
         let identity = check.identity();
         if !self.waiters.is_waited_for(&identity) {
             let decision = self.check(check).await?;
-            if decision.allowed || too_long(&decision, deadline) {
+            if decision.allowed() || too_long(&decision, deadline) {
                 return self.delayed(check, decision, deadline).await;
             }
         }
@@ -118,7 +118,7 @@ impl Limiter {
         let Ok(_turn) = timeout_at(deadline, place.queue.lock()).await else { return self.peek(check).await };
         loop {
             let decision = self.check(check).await?;
-            if decision.allowed || too_long(&decision, deadline) {
+            if decision.allowed() || too_long(&decision, deadline) {
                 return self.delayed(check, decision, deadline).await;
             }
             sleep(decision.retry_after().unwrap_or_default()).await;
@@ -132,7 +132,7 @@ impl Limiter {
         decision: Decision,
         deadline: Instant,
     ) -> Result<Decision, CheckError> {
-        let delay = decision.allowed.then(|| decision.delay()).flatten().unwrap_or_default();
+        let delay = decision.allowed().then(|| decision.delay()).flatten().unwrap_or_default();
         if delay.is_zero() {
             return Ok(decision);
         }

@@ -154,9 +154,9 @@ fn cost_above_the_largest_exceeds_every_limit() {
         let limiter = Limiter::default();
         let denied = limiter.check_now(&check.clone().cost(u32::MAX)).unwrap();
         let reason = denied.binding().and_then(|answer| answer.reason);
-        assert_eq!((denied.allowed, reason), (false, Some(Reason::CostExceedsLimit)), "{limit:?}");
+        assert_eq!((denied.allowed(), reason), (false, Some(Reason::CostExceedsLimit)), "{limit:?}");
         let quota = u32::try_from(Limit::QUOTA_MAX).unwrap().min(denied.binding().unwrap().capacity);
-        assert!(limiter.check_now(&check.cost(quota)).unwrap().allowed, "{limit:?}");
+        assert!(limiter.check_now(&check.cost(quota)).unwrap().allowed(), "{limit:?}");
     }
 }
 

@@ -53,7 +53,7 @@ async fn ask(limiter: &Limiter, request: &str) -> DescriptorDecision {
     assert_eq!(decision.outcomes.len(), descriptors.len());
     assert_eq!(
         decision.allowed,
-        decision.outcomes.iter().all(|outcome| outcome.decision.allowed),
+        decision.outcomes.iter().all(|outcome| outcome.decision.allowed()),
         "{request}"
     );
     decision
@@ -62,14 +62,14 @@ async fn ask(limiter: &Limiter, request: &str) -> DescriptorDecision {
 /// `name 4`: allowed with 4 left; `!name 0`: denied; `~name 0`: a shadow limit; `-`: nothing is for it; `passes`: a rule is for it, but limits nothing.
 fn describe(outcome: &DescriptorOutcome) -> String {
     if let Some(name) = &outcome.banned_by {
-        assert!(!outcome.decision.allowed && outcome.matched);
+        assert!(!outcome.decision.allowed() && outcome.matched);
         return format!("banned by {name}");
     }
     if outcome.unlimited {
-        assert!(outcome.decision.allowed && outcome.matched);
+        assert!(outcome.decision.allowed() && outcome.matched);
         return "unlimited".into();
     }
-    let limits = outcome.decision.limits().iter().zip(&outcome.decision.answers);
+    let limits = outcome.decision.limits().iter().zip(outcome.decision.answers());
     let limits: Vec<String> = limits
         .map(|(limit, answer)| {
             assert_eq!(answer.shadow, limit.mode == Mode::Shadow);

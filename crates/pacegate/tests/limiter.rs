@@ -35,20 +35,20 @@ async fn plans_limit_keys_and_refill() {
     let builder = Limiter::builder().plan("gold", [Limit::per_second(1).burst(2)]);
     let (clock, limiter) = on_simulated_time(builder);
     let check = Check::key("user-123").plan("gold");
-    assert!(limiter.check(&check).await.unwrap().allowed);
-    assert!(limiter.check_now(&check).unwrap().allowed);
+    assert!(limiter.check(&check).await.unwrap().allowed());
+    assert!(limiter.check_now(&check).unwrap().allowed());
     let denied = limiter.check(&check).await.unwrap();
-    assert!(!denied.allowed);
+    assert!(!denied.allowed());
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
     assert!(
-        limiter.check_now(&Check::key("user-456").plan("gold")).unwrap().allowed,
+        limiter.check_now(&Check::key("user-456").plan("gold")).unwrap().allowed(),
         "another key is not affected"
     );
     clock.advance(Duration::from_secs(1));
-    assert!(limiter.check_now(&check).unwrap().allowed);
+    assert!(limiter.check_now(&check).unwrap().allowed());
     let gold = limiter.plan("gold").unwrap();
     assert!(
-        !gold.check_now("user-123", Cost::ONE).unwrap().allowed,
+        !gold.check_now("user-123", Cost::ONE).unwrap().allowed(),
         "the looked-up plan has the same counters"
     );
 }
@@ -60,10 +60,10 @@ async fn chained_plans_are_charged_all_or_nothing() {
     let (_, limiter) = on_simulated_time(builder);
     let both = Check::key("k").plan("wide").plan("narrow");
     for _ in 0..2 {
-        assert!(limiter.check(&both).await.unwrap().allowed);
+        assert!(limiter.check(&both).await.unwrap().allowed());
     }
     let denied = limiter.check(&both).await.unwrap();
-    assert!(!denied.allowed);
+    assert!(!denied.allowed());
     assert_eq!(&*denied.binding_limit().unwrap().name, "narrow");
     let wide = limiter.peek(&Check::key("k").plan("wide")).await.unwrap();
     assert_eq!(wide.remaining(), Some(8), "a denied chain charged nothing");
@@ -79,7 +79,7 @@ async fn peek_reset_and_refund_do_what_they_say() {
     limiter.check(&check).await.unwrap();
     limiter.check(&check).await.unwrap();
     let denied = limiter.check(&check).await.unwrap();
-    assert!(!denied.allowed);
+    assert!(!denied.allowed());
     assert_eq!(limiter.refund(&check, &denied).await.unwrap().remaining(), Some(2), "a denial took nothing");
     limiter.reset(&check).await.unwrap();
     assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(10));
@@ -115,7 +115,7 @@ async fn many_checks_go_in_one_call_and_fail_one_by_one() {
     let results =
         limiter.check_each(&[good.clone(), Check::key("k").plan("q"), good, Check::key("l").plan("p")]).await;
     let summary: Vec<Option<bool>> =
-        results.iter().map(|result| result.as_ref().ok().map(|decision| decision.allowed)).collect();
+        results.iter().map(|result| result.as_ref().ok().map(|decision| decision.allowed())).collect();
     assert_eq!(summary, [Some(true), None, Some(false), Some(true)]);
 }
 
@@ -165,10 +165,10 @@ fn a_shadow_rule_counts_but_never_denies() {
     let check = Check::new("user", "u").endpoint("/x");
     let decisions: Vec<_> = (0..4).map(|_| limiter.check_now(&check).unwrap()).collect();
     assert_eq!(
-        decisions.iter().map(|decision| decision.allowed).collect::<Vec<_>>(),
+        decisions.iter().map(|decision| decision.allowed()).collect::<Vec<_>>(),
         [true, true, true, false]
     );
-    let shadow = &decisions[1].answers[0];
+    let shadow = &decisions[1].answers()[0];
     assert!(shadow.shadow && !shadow.allowed, "it says that it would have denied");
     assert_eq!(&*decisions[1].binding_limit().unwrap().name, "real");
 }
@@ -181,11 +181,11 @@ async fn a_shadow_rule_leaves_the_default_limit_in_force_and_is_not_refunded_wha
     let first = limiter.check(&check).await.unwrap();
     assert_eq!(&*first.binding_limit().unwrap().name, "default");
     let second = limiter.check(&check).await.unwrap();
-    assert!(second.allowed && !second.answers[0].allowed, "the shadow rule has no room any more");
-    assert!(!limiter.check(&check).await.unwrap().allowed, "the default limit denies");
+    assert!(second.allowed() && !second.answers()[0].allowed, "the shadow rule has no room any more");
+    assert!(!limiter.check(&check).await.unwrap().allowed(), "the default limit denies");
     limiter.refund(&check, &second).await.unwrap();
     let after = limiter.peek(&check).await.unwrap();
-    assert_eq!((after.answers[0].remaining, after.answers[1].remaining), (Some(0), Some(1)));
+    assert_eq!((after.answers()[0].remaining, after.answers()[1].remaining), (Some(0), Some(1)));
 }
 
 #[tokio::test]
@@ -194,10 +194,10 @@ async fn a_reset_covers_rules_of_every_method() {
         Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule("writes", "/login", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(writes));
     let post = Check::new("user", "u").endpoint("/login").method("POST");
-    assert!(limiter.check_now(&post).unwrap().allowed);
-    assert!(!limiter.check_now(&post).unwrap().allowed);
+    assert!(limiter.check_now(&post).unwrap().allowed());
+    assert!(!limiter.check_now(&post).unwrap().allowed());
     limiter.reset(&Check::new("user", "u").endpoint("/login")).await.unwrap();
-    assert!(limiter.check_now(&post).unwrap().allowed);
+    assert!(limiter.check_now(&post).unwrap().allowed());
 }
 
 #[test]
@@ -207,15 +207,16 @@ fn the_order_of_identities_does_not_matter_to_an_idempotency_key() {
     let other = Check::new("ip", "10.0.0.1").and("user", "u").plan("p");
     assert_eq!(one.identity(), other.identity());
     let (one, other) = (one.idempotency("c", "k"), other.idempotency("c", "k"));
-    assert!(!limiter.check_now(&one).unwrap().replayed);
-    assert!(limiter.check_now(&other).unwrap().replayed);
+    assert!(!limiter.check_now(&one).unwrap().replayed());
+    assert!(limiter.check_now(&other).unwrap().replayed());
 }
 
 #[test]
 fn counters_are_per_pattern_or_per_endpoint() {
     let each = Rule { scope: Scope::Endpoint, ..rule("each", "/b/{id}", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(rule("shared", "/a/{id}", 1)).rule(each));
-    let allowed = |endpoint| limiter.check_now(&Check::new("user", "u").endpoint(endpoint)).unwrap().allowed;
+    let allowed =
+        |endpoint| limiter.check_now(&Check::new("user", "u").endpoint(endpoint)).unwrap().allowed();
     assert_eq!([allowed("/a/1"), allowed("/a/2")], [true, false]);
     assert_eq!([allowed("/b/1"), allowed("/b/2"), allowed("/b/1")], [true, true, false]);
 }
@@ -225,9 +226,9 @@ fn the_default_limit_applies_where_nothing_else_does_and_per_endpoint() {
     let builder = Limiter::builder().default_limit(window(1, 60)).rule(rule("named", "/named", 9));
     let (_, limiter) = on_simulated_time(builder);
     let check = |endpoint| limiter.check_now(&Check::new("tenant", "t").endpoint(endpoint)).unwrap();
-    assert!(check("/x").allowed);
-    assert!(check("/y").allowed, "another endpoint has a counter of its own");
-    assert!(!check("/x").allowed);
+    assert!(check("/x").allowed());
+    assert!(check("/y").allowed(), "another endpoint has a counter of its own");
+    assert!(!check("/x").allowed());
     let named = Check::new("user", "u").endpoint("/named");
     assert_eq!(applied(&limiter, &named), [("named".to_owned(), 9)]);
     assert_eq!(
@@ -257,13 +258,13 @@ fn idempotency_keys_charge_once_per_caller() {
         let check = Check::key("k").plan("p").cost(Cost::try_new(cost).unwrap()).idempotency(caller, "key");
         limiter.check_now(&check)
     };
-    assert!(!take("a", 1).unwrap().replayed);
-    assert!(take("a", 1).unwrap().replayed);
-    assert!(!take("b", 1).unwrap().replayed);
+    assert!(!take("a", 1).unwrap().replayed());
+    assert!(take("a", 1).unwrap().replayed());
+    assert!(!take("b", 1).unwrap().replayed());
     assert!(matches!(take("a", 2), Err(CheckError::IdempotencyMismatch)));
     clock.advance(Duration::from_secs(300));
     let fresh = take("a", 2).unwrap();
-    assert!(!fresh.replayed);
+    assert!(!fresh.replayed());
     assert_eq!(fresh.remaining(), Some(1));
 }
 
@@ -315,12 +316,12 @@ async fn a_store_outside_the_process_is_awaited() {
     let check = Check::key("k").plan("p");
     assert!(matches!(limiter.check_now(&check), Err(CheckError::NotInProcess)));
     assert!(matches!(limiter.plan("p").unwrap().check_now("k", Cost::ONE), Err(CheckError::NotInProcess)));
-    assert!(limiter.check(&check).await.unwrap().allowed);
+    assert!(limiter.check(&check).await.unwrap().allowed());
     let results = limiter.check_each(&[check.clone(), Check::key("l").plan("p")]).await;
-    let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed).collect();
+    let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed()).collect();
     assert_eq!(allowed, [false, true]);
     limiter.reset(&check).await.unwrap();
-    assert!(limiter.check(&check).await.unwrap().allowed);
+    assert!(limiter.check(&check).await.unwrap().allowed());
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn identities_with_the_same_identifier_charge_a_policy_once() {
     let limiter = limiter(Limiter::builder().rule(policy("10.0.0.1", 10)).rule(policy("other", 5)));
     let check = Check::new("user", "10.0.0.1").and("ip", "10.0.0.1").and("apikey", "other").endpoint("/");
     let decision = limiter.check_now(&check).unwrap();
-    let left: Vec<Option<u32>> = decision.answers.iter().map(|answer| answer.remaining).collect();
+    let left: Vec<Option<u32>> = decision.answers().iter().map(|answer| answer.remaining).collect();
     assert_eq!(left, [Some(9), Some(4)]);
 }
 

@@ -85,7 +85,7 @@ fn met(limiter: &Limiter, check: &Check<'_>) -> Vec<(u32, LimitSource)> {
 /// What is left of the only limit after a check.
 fn left(limiter: &Limiter, check: &Check<'_>) -> u32 {
     let decision = limiter.check_now(check).unwrap();
-    assert_eq!(decision.answers.len(), 1);
+    assert_eq!(decision.answers().len(), 1);
     decision.remaining().unwrap()
 }
 
@@ -253,7 +253,7 @@ fn an_override_may_bring_its_own_burst() {
     let bucket = Rule::new("bucket", "user", Limit::per_minute(10).build().unwrap());
     let profile = with_override("bucket", LimitOverride { burst: Some(50), ..quota(20) }, Profile::default());
     let decision = limiter([bucket]).check_now(&by(&profile, "/x")).unwrap();
-    assert_eq!((decision.answers[0].capacity, decision.remaining()), (50, Some(49)));
+    assert_eq!((decision.answers()[0].capacity, decision.remaining()), (50, Some(49)));
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn the_tier_of_a_check_goes_before_that_of_the_profile() {
         [rule("hourly", 10), for_tier("silver", rule("hourly", 20)), for_tier("gold", rule("hourly", 30))];
     let limiter = limiter(rules);
     let silver = Profile { tier: Some("silver".into()), ..Profile::default() };
-    let capacity = |check: &Check<'_>| limiter.check_now(check).unwrap().answers[0].capacity;
+    let capacity = |check: &Check<'_>| limiter.check_now(check).unwrap().answers()[0].capacity;
     assert_eq!(capacity(&by(&silver, "/x")), 20);
     assert_eq!(capacity(&by(&silver, "/x").tier("gold")), 30);
     assert_eq!(capacity(&by(&silver, "/x").tier("lead")), 10);
@@ -381,7 +381,10 @@ fn who_has_a_limit_raised_or_lowered_keeps_what_was_used() {
         assert_eq!(left(&limiter, &check), 91, "{algorithm}");
         limiter.replace(numbered(5)).unwrap();
         let denied = limiter.check_now(&check).unwrap();
-        assert!(!denied.allowed && denied.remaining() == Some(0), "{algorithm}: more is used than there is");
+        assert!(
+            !denied.allowed() && denied.remaining() == Some(0),
+            "{algorithm}: more is used than there is"
+        );
     }
 }
 
@@ -411,7 +414,7 @@ fn alternating_between_variants_that_count_differently_is_limited_by_each() {
     let limiter = limiter([rule("r", 5), posts, in_dimension("tenant", rule("address", 5)), gold]);
     let count = |checks: [Check<'_>; 2]| {
         let rounds = (0..50).flat_map(|_| checks.iter());
-        rounds.filter(|check| limiter.check_now(check).unwrap().allowed).count()
+        rounds.filter(|check| limiter.check_now(*check).unwrap().allowed()).count()
     };
     let (user, address) = (Check::new("user", "u").endpoint("/"), Check::new("tenant", "i").endpoint("/"));
     assert_eq!(count([user.clone().method("GET"), user.method("POST")]), 10);
@@ -450,9 +453,9 @@ fn shadow_never_denies_and_the_default_limit_still_applies() {
     let (_, limiter) = on_simulated_time(builder([watching]).default_limit(hour(3)));
     let check = Check::new("user", "u").endpoint("/x");
     let decisions: Vec<_> = (0..4).map(|_| limiter.check_now(&check).unwrap()).collect();
-    let allowed: Vec<bool> = decisions.iter().map(|decision| decision.allowed).collect();
+    let allowed: Vec<bool> = decisions.iter().map(|decision| decision.allowed()).collect();
     assert_eq!(allowed, [true, true, true, false]);
-    let watched: Vec<bool> = decisions.iter().map(|decision| decision.answers[0].allowed).collect();
+    let watched: Vec<bool> = decisions.iter().map(|decision| decision.answers()[0].allowed).collect();
     assert_eq!(watched, [true, false, false, false], "it says what it would have done");
     assert_eq!(decisions[3].binding_limit().unwrap().why, LimitSource::Default);
 }
@@ -462,15 +465,15 @@ fn an_override_of_a_shadow_rule_only_watches_too() {
     let limiter = limiter([shadow(rule("watching", 100))]);
     let profile = with_override("watching", quota(1), Profile::default());
     let decisions: Vec<_> = (0..3).map(|_| limiter.check_now(&by(&profile, "/x")).unwrap()).collect();
-    assert!(decisions.iter().all(|decision| decision.allowed));
-    assert!(!decisions[2].answers[0].allowed);
+    assert!(decisions.iter().all(|decision| decision.allowed()));
+    assert!(!decisions[2].answers()[0].allowed);
 }
 
 #[test]
 fn a_shadow_variant_takes_the_place_of_an_enforcing_one_that_is_less_specific() {
     let limiter = limiter([rule("hourly", 1), shadow(for_tier("premium", rule("hourly", 1)))]);
     let premium = of_tier("premium");
-    assert!((0..3).all(|_| limiter.check_now(&by(&premium, "/x")).unwrap().allowed));
+    assert!((0..3).all(|_| limiter.check_now(&by(&premium, "/x")).unwrap().allowed()));
 }
 
 #[test]
@@ -481,7 +484,7 @@ fn replaced_rules_are_in_force_for_clones_at_once_and_keep_counters() {
     assert_eq!(left(&clone, &check), 9);
     limiter.replace(builder([rule("hourly", 100), rule("daily", 1_000)])).unwrap();
     let decision = clone.check_now(&check).unwrap();
-    let remaining: Vec<Option<u32>> = decision.answers.iter().map(|answer| answer.remaining).collect();
+    let remaining: Vec<Option<u32>> = decision.answers().iter().map(|answer| answer.remaining).collect();
     assert_eq!(remaining, [Some(98), Some(999)]);
     clone.replace(builder([])).unwrap();
     assert!(limiter.check_now(&check).unwrap().limits().is_empty(), "and the other way around");
@@ -503,7 +506,7 @@ fn contradictory_rules_change_nothing() {
     assert!(matches!(limiter.replace(plans), Err(InvalidRules::DuplicatePlan { .. })));
     let decision = limiter.check_now(&check).unwrap();
     let stand: Vec<(u32, Option<u32>)> =
-        decision.answers.iter().map(|answer| (answer.capacity, answer.remaining)).collect();
+        decision.answers().iter().map(|answer| (answer.capacity, answer.remaining)).collect();
     assert_eq!(stand, [(10, Some(8)), (5, Some(3))]);
 }
 

@@ -123,7 +123,7 @@ fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
     // What every check took is counted, whichever revision decided on it.
     let decision = limiter.check_now(&Check::new("user", "u").endpoint("/a/b")).unwrap();
     let taken = checks / 2 + THREADS as u32 + good + refused + 1;
-    for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
+    for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
         assert_eq!(answer.remaining, Some(limit.limit.quota() - taken), "{}", limit.name);
     }
     assert!(distinct.iter().sum::<u32>() > REPLACEMENTS, "too few revisions were seen: {distinct:?}");

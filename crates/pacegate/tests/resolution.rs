@@ -522,9 +522,9 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             .collect();
         let wanted: Vec<Applied> = expected.iter().map(|(limit, _)| limit.clone()).collect();
         prop_assert_eq!(found, wanted, "request {}", place);
-        prop_assert!(decision.allowed);
-        prop_assert_eq!(decision.answers.len(), expected.len());
-        for (answer, (limit, counter)) in decision.answers.iter().zip(expected) {
+        prop_assert!(decision.allowed());
+        prop_assert_eq!(decision.answers().len(), expected.len());
+        for (answer, (limit, counter)) in decision.answers().iter().zip(expected) {
             prop_assert_eq!(answer.shadow, limit.mode == Mode::Shadow);
             prop_assert_eq!((answer.algorithm, answer.capacity), (limit.algorithm, limit.capacity));
             let (used, quota) = used.entry(counter).or_default();

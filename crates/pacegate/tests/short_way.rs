@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Algorithm, Check, Cost, Decision, Limit, Limiter, MemoryOptions, MemoryStore};
+use pacegate::{
+    Algorithm, Answer, Check, Cost, Decision, Limit, Limiter, MemoryOptions, MemoryStore, Timestamp,
+};
 use pacegate_testkit::SimulatedClock;
 
 const ALGORITHMS: [Algorithm; 6] = [
@@ -24,8 +26,9 @@ fn limiter(algorithm: Algorithm, clock: &Arc<SimulatedClock>) -> Limiter {
 }
 
 /// Everything that can be seen of a decision.
-fn seen(decision: &Decision) -> (pacegate_core::Decision, Vec<&str>) {
-    ((**decision).clone(), decision.limits().iter().map(|limit| &*limit.name).collect())
+fn seen(decision: &Decision) -> (bool, Timestamp, &[Answer], Vec<&str>) {
+    let names = decision.limits().iter().map(|limit| &*limit.name).collect();
+    (decision.allowed(), decision.at(), decision.answers(), names)
 }
 
 #[tokio::test]
@@ -42,7 +45,7 @@ async fn both_ways_decide_alike() {
             let check = Check::new("apikey", user).plan("gold").cost(cost);
             let (now, later) = (short.check_now(&check).unwrap(), long.check(&check).await.unwrap());
             assert_eq!(seen(&now), seen(&later), "{algorithm} at step {step}");
-            if now.allowed { allowed += 1 } else { denied += 1 }
+            if now.allowed() { allowed += 1 } else { denied += 1 }
         }
         assert!(allowed > 200 && denied > 200, "{algorithm}: {allowed} allowed, {denied} denied");
     }
@@ -65,7 +68,7 @@ async fn key_is_decided_as_its_check_is() {
             for _ in 0..2 {
                 let now = short.check_now(user).unwrap();
                 assert_eq!(seen(&now), seen(&long.check(Check::key(user)).await.unwrap()), "{algorithm}");
-                if now.allowed { allowed += 1 } else { denied += 1 }
+                if now.allowed() { allowed += 1 } else { denied += 1 }
             }
         }
         assert!(allowed > 200 && denied > 200, "{algorithm}: {allowed} allowed, {denied} denied");

@@ -67,7 +67,7 @@ fn check(user: &str) -> Check<'_> {
 }
 
 fn remaining(decision: &Decision) -> Vec<Option<u32>> {
-    decision.answers.iter().map(|answer| answer.remaining).collect()
+    decision.answers().iter().map(|answer| answer.remaining).collect()
 }
 
 /// A store outside the process, which fails when it is told to.
@@ -108,7 +108,7 @@ async fn a_rule_counts_in_the_store_it_names_and_everything_else_in_the_default_
         (user.clone().limit(window(5)).endpoint("/"), (4, 1)),
         (user.endpoint("/hot"), (4, 1)),
     ] {
-        assert!(limiter.check(&check).await.unwrap().allowed);
+        assert!(limiter.check(&check).await.unwrap().allowed());
         assert_eq!(setup.keys(), expected, "{check:?}");
     }
 }
@@ -117,7 +117,7 @@ async fn a_rule_counts_in_the_store_it_names_and_everything_else_in_the_default_
 async fn naming_the_default_store_is_the_same_as_naming_none() {
     let setup = Setup::new();
     let named = Rule { store: Some("default".into()), ..rule("r", 5) };
-    assert!(setup.limiter([rule("r", 5)]).check(&check("u")).await.unwrap().allowed);
+    assert!(setup.limiter([rule("r", 5)]).check(&check("u")).await.unwrap().allowed());
     assert_eq!(setup.limiter([named]).check(&check("u")).await.unwrap().remaining(), Some(3));
 }
 
@@ -128,10 +128,10 @@ async fn a_check_over_two_stores_is_charged_all_or_nothing_whichever_denies() {
         // In the list, the rule of the later store comes first.
         let limiter = setup.limiter([hot_rule("there", there), rule("here", here)]);
         let first = limiter.check(&check("u")).await.unwrap();
-        assert!(first.allowed);
+        assert!(first.allowed());
         assert_eq!(remaining(&first), [Some(there as u32 - 1), Some(here as u32 - 1)]);
         let denied = limiter.check(&check("u")).await.unwrap();
-        assert!(!denied.allowed);
+        assert!(!denied.allowed());
         assert_eq!(&*denied.binding_limit().unwrap().name, names);
         let limits: Vec<&str> = denied.limits().iter().map(|limit| &*limit.name).collect();
         assert_eq!(limits, ["there", "here"], "answers are in the order of the rules");
@@ -192,7 +192,7 @@ async fn many_checks_are_answered_and_decided_in_order_wherever_they_count() {
     let results = limiter.check_each(&checks).await;
     let summary: Vec<_> = results
         .iter()
-        .map(|result| result.as_ref().ok().map(|decision| (decision.allowed, decision.answers.len())))
+        .map(|result| result.as_ref().ok().map(|decision| (decision.allowed(), decision.answers().len())))
         .collect();
     let (yes, no) = (true, false);
     assert_eq!(
@@ -219,7 +219,7 @@ async fn of_two_checks_that_share_a_counter_the_first_is_charged_although_the_se
     let (one_store, two_stores) = (check("u"), check("u").and("ip", "10.0.0.1"));
     for checks in [[one_store.clone(), two_stores.clone()], [two_stores, one_store]] {
         let results = limiter.check_each(&checks).await;
-        let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed).collect();
+        let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed()).collect();
         assert_eq!(allowed, [true, false]);
         setup.clock.advance(Duration::from_secs(60));
     }
@@ -244,13 +244,13 @@ async fn check_now_is_for_limits_in_one_store_of_the_process() {
     );
     let to = |endpoint| Check::new("user", "u").endpoint(endpoint);
     for (endpoint, limits) in [("/here", 1), ("/there", 2), ("/nowhere", 0)] {
-        assert_eq!(limiter.check_now(&to(endpoint)).unwrap().answers.len(), limits, "{endpoint}");
+        assert_eq!(limiter.check_now(&to(endpoint)).unwrap().answers().len(), limits, "{endpoint}");
     }
     assert_eq!(setup.keys(), (1, 2));
     for endpoint in ["/both", "/far"] {
         let refused = limiter.check_now(&to(endpoint));
         assert!(matches!(refused, Err(CheckError::NotInProcess)), "{endpoint}");
-        assert!(limiter.check(&to(endpoint)).await.unwrap().allowed, "{endpoint}");
+        assert!(limiter.check(&to(endpoint)).await.unwrap().allowed(), "{endpoint}");
     }
     assert_eq!(setup.keys(), (2, 3), "what was refused was not charged");
 }
@@ -260,12 +260,12 @@ async fn a_reset_reaches_every_store() {
     let setup = Setup::new();
     let limiter = setup.limiter([rule("here", 1), hot_rule("there", 1)]);
     for user in ["u", "v"] {
-        assert!(limiter.check(&check(user)).await.unwrap().allowed);
+        assert!(limiter.check(&check(user)).await.unwrap().allowed());
     }
-    assert!(!limiter.check(&check("u")).await.unwrap().allowed);
+    assert!(!limiter.check(&check("u")).await.unwrap().allowed());
     limiter.reset(&check("u")).await.unwrap();
     assert_eq!(setup.keys(), (1, 1), "somebody else's counters stay");
-    assert!(limiter.check(&check("u")).await.unwrap().allowed);
+    assert!(limiter.check(&check("u")).await.unwrap().allowed());
 }
 
 #[tokio::test]
@@ -292,8 +292,8 @@ async fn an_idempotency_key_covers_a_check_over_two_stores() {
     let setup = Setup::new();
     let limiter = setup.limiter([rule("here", 2), hot_rule("there", 2)]);
     let once = check("u").idempotency("caller", "key");
-    assert!(!limiter.check(&once).await.unwrap().replayed);
-    assert!(limiter.check(&once).await.unwrap().replayed);
+    assert!(!limiter.check(&once).await.unwrap().replayed());
+    assert!(limiter.check(&once).await.unwrap().replayed());
     assert_eq!(remaining(&limiter.peek(&check("u")).await.unwrap()), [Some(1), Some(1)]);
     let other = once.cost(Cost::try_new(2).unwrap());
     assert!(matches!(limiter.check(&other).await, Err(CheckError::IdempotencyMismatch)));
@@ -306,8 +306,8 @@ async fn the_order_of_identities_does_not_matter_to_an_idempotency_key_over_two_
     let limiter = setup.limiter([rule("user", 5), address]);
     let one = check("u").and("ip", "10.0.0.1").idempotency("caller", "key");
     let other = Check::new("ip", "10.0.0.1").and("user", "u").endpoint("/x").idempotency("caller", "key");
-    assert!(!limiter.check(&one).await.unwrap().replayed);
-    assert!(limiter.check(&other).await.unwrap().replayed);
+    assert!(!limiter.check(&one).await.unwrap().replayed());
+    assert!(limiter.check(&other).await.unwrap().replayed());
 }
 
 #[tokio::test]
@@ -344,7 +344,7 @@ async fn a_rules_own_failure_mode_beats_the_limiters() {
         ] {
             let decision = limiter.check(&check).await.unwrap();
             assert_eq!(decision.binding().unwrap().reason, Some(reason), "{general:?} {check:?}");
-            assert_eq!(decision.allowed, reason != Reason::FailClosed);
+            assert_eq!(decision.allowed(), reason != Reason::FailClosed);
             assert!(decision.degraded());
         }
     }
@@ -358,7 +358,7 @@ async fn while_one_store_fails_the_limits_in_the_other_are_counted_as_usual() {
         let far = Rule { store: Some("far".into()), on_store_error: Some(mode), ..rule("far", 5) };
         let limiter = limiter(stores, [far, rule("here", 5)]);
         let decision = limiter.check(&check("u")).await.unwrap();
-        assert_eq!((decision.allowed, decision.degraded()), (allowed, true));
+        assert_eq!((decision.allowed(), decision.degraded()), (allowed, true));
         let left = if allowed { 4 } else { 5 };
         assert_eq!(remaining(&decision), [None, Some(left)], "{mode:?}");
         assert_eq!(remaining(&limiter.peek(&check("u")).await.unwrap()), [None, Some(left)], "{mode:?}");
@@ -373,7 +373,7 @@ async fn a_shadow_rule_in_a_failing_store_denies_nobody() {
     let far = Rule { store: Some("far".into()), mode: Mode::Shadow, ..rule("far", 5) };
     let far = Rule { on_store_error: Some(FailureMode::Closed), ..far };
     let decision = limiter(stores, [far, rule("here", 5)]).check(&check("u")).await.unwrap();
-    assert!(decision.allowed);
+    assert!(decision.allowed());
     assert_eq!(decision.remaining(), Some(4));
 }
 
@@ -406,7 +406,7 @@ async fn refund_is_recorded_in_a_store_that_nodes_share() {
     first.refund(&check("u"), &taken).await.unwrap();
     second.refund(&check("u"), &taken).await.unwrap();
     let left = second.peek(&check("u")).await.unwrap();
-    let shared = left.limits().iter().zip(&left.answers).find(|(limit, _)| &*limit.name == "shared");
+    let shared = left.limits().iter().zip(left.answers()).find(|(limit, _)| &*limit.name == "shared");
     assert_eq!(shared.unwrap().1.remaining, Some(49));
 }
 
@@ -421,9 +421,9 @@ async fn what_passed_without_being_counted_is_not_given_back() {
     }
     remote.fails.store(true, Ordering::SeqCst);
     let uncounted = limiter.check(&check("u")).await.unwrap();
-    assert!(uncounted.allowed && uncounted.degraded());
+    assert!(uncounted.allowed() && uncounted.degraded());
     assert!(
-        limiter.refund(&check("u"), &uncounted).await.unwrap().answers.is_empty(),
+        limiter.refund(&check("u"), &uncounted).await.unwrap().answers().is_empty(),
         "there is nothing to give back"
     );
     remote.fails.store(false, Ordering::SeqCst);
@@ -533,7 +533,7 @@ async fn refund_of_several_stores_ends_without_its_caller() {
     let (slow, direct) = slow_limiters(&rules);
     let taken = slow.check(&check("a")).await.unwrap();
     assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(9), Some(9)]);
-    assert_ne!(taken.answers[0].at, taken.answers[1].at, "each store has a clock of its own");
+    assert_ne!(taken.answers()[0].at, taken.answers()[1].at, "each store has a clock of its own");
     // A caller stops waiting while the refund is recorded, and one sends it again.
     assert!(timeout(Duration::from_millis(10), slow.refund(&check("a"), &taken)).await.is_err());
     direct.check(&check("a")).await.unwrap();
@@ -551,13 +551,16 @@ async fn repetition_is_replayed_after_its_rule_moved_to_another_store() {
     for (key, first, second) in [("one", &before, &after), ("two", &after, &before)] {
         let check = check("alice").idempotency("caller", key);
         let taken = first.check(&check).await.unwrap();
-        assert!(taken.allowed && !taken.replayed && !taken.answers.is_empty(), "{key}");
+        assert!(taken.allowed() && !taken.replayed() && !taken.answers().is_empty(), "{key}");
         let keys = setup.keys();
         let again = second.check(&check).await.unwrap();
-        assert!(again.allowed && again.replayed && again.answers.len() != taken.answers.len(), "{key}");
+        assert!(
+            again.allowed() && again.replayed() && again.answers().len() != taken.answers().len(),
+            "{key}"
+        );
         assert_eq!(setup.keys(), keys, "{key}: nothing is charged");
         let each = second.check_each(&[check]).await.remove(0).unwrap();
-        assert!(each.replayed && each.answers.len() == again.answers.len(), "{key}");
+        assert!(each.replayed() && each.answers().len() == again.answers().len(), "{key}");
     }
     let left = [before.peek(&check("alice")).await.unwrap(), after.peek(&check("alice")).await.unwrap()];
     assert_eq!(left.map(|look| remaining(&look)), [vec![Some(4)], vec![Some(4), Some(0)]]);

@@ -36,9 +36,9 @@ fn at(endpoint: &str) -> Check<'_> {
 /// What is left of each limit that applied, by its name.
 fn left(limiter: &Limiter, check: &Check<'_>) -> (bool, Vec<(String, u32)>) {
     let decision = limiter.check_now(check).unwrap();
-    let limits = decision.limits().iter().zip(&decision.answers);
+    let limits = decision.limits().iter().zip(decision.answers());
     (
-        decision.allowed,
+        decision.allowed(),
         limits.map(|(limit, answer)| (limit.name.to_string(), answer.remaining.unwrap())).collect(),
     )
 }
@@ -87,7 +87,7 @@ fn prepared_plan_charges_its_limits_on_requests() {
     let limiter = limiter();
     let chat = limiter.plan("chat").unwrap();
     let decision = chat.check_now("k", cost(4)).unwrap();
-    assert_eq!(decision.answers.iter().map(|answer| answer.remaining).collect::<Vec<_>>(), [Some(6)]);
+    assert_eq!(decision.answers().iter().map(|answer| answer.remaining).collect::<Vec<_>>(), [Some(6)]);
     assert_eq!(chat.check_now("k", cost(1)).unwrap().remaining(), Some(5));
     let export = limiter.plan("export").unwrap();
     for remaining in [5, 0] {
@@ -109,14 +109,14 @@ async fn overdraw_charges_all_of_a_cost_while_one_is_left() {
     let late = |tokens| at("/late").cost_in("tokens", cost(tokens));
     assert_eq!(left(&limiter, &late(60)), (true, named(&[("late", 40)])));
     let decision = limiter.check_now(&late(100)).unwrap();
-    assert!(decision.allowed);
-    assert_eq!((decision.remaining(), decision.answers[0].uncharged), (Some(0), 0));
+    assert!(decision.allowed());
+    assert_eq!((decision.remaining(), decision.answers()[0].uncharged), (Some(0), 0));
     assert!(!left(&limiter, &late(1)).0);
     // The refund of a charge into debt gives all of it back.
     let again = limiter.refund(&late(100), &decision).await.unwrap();
     assert_eq!(again.remaining(), Some(40));
     let beyond = limiter.check_now(&late(1_000)).unwrap();
-    assert_eq!((beyond.allowed, beyond.answers[0].uncharged), (true, 860));
+    assert_eq!((beyond.allowed(), beyond.answers()[0].uncharged), (true, 860));
     assert_eq!(limiter.refund(&late(1_000), &beyond).await.unwrap().remaining(), Some(40));
 }
 
@@ -127,7 +127,7 @@ fn rule_for_several_methods_holds_for_each_of_them() {
         let decision = limiter.check_now(&at("/files").method(method)).unwrap();
         assert_eq!(&*decision.binding_limit().unwrap().name, name, "{method}");
     }
-    assert!(!limiter.check_now(&at("/files").method("PUT")).unwrap().allowed, "they share a counter");
+    assert!(!limiter.check_now(&at("/files").method("PUT")).unwrap().allowed(), "they share a counter");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn unlimited_variant_takes_the_limit_away() {
     let enterprise = Profile { tier: Some("enterprise".into()), ..Profile::default() };
     for _ in 0..3 {
         let decision = limiter.check_now(&at("/tiers").profile(&enterprise)).unwrap();
-        assert!(decision.allowed && decision.limits().is_empty(), "not even the default limit applies");
+        assert!(decision.allowed() && decision.limits().is_empty(), "not even the default limit applies");
     }
     assert!(left(&limiter, &at("/tiers")).0);
     assert!(!left(&limiter, &at("/tiers")).0);
@@ -154,8 +154,8 @@ fn unit_must_be_a_word() {
 async fn repetition_with_other_costs_is_another_request() {
     let limiter = limiter();
     let check = |tokens| at("/chat").cost_in("tokens", cost(tokens)).idempotency("caller", "key");
-    assert!(limiter.check(&check(10)).await.unwrap().allowed);
-    assert!(limiter.check(&check(10)).await.unwrap().replayed);
+    assert!(limiter.check(&check(10)).await.unwrap().allowed());
+    assert!(limiter.check(&check(10)).await.unwrap().replayed());
     assert!(matches!(limiter.check(&check(11)).await, Err(CheckError::IdempotencyMismatch)));
 }
 

@@ -38,7 +38,7 @@ async fn waits_for_as_long_as_it_takes_and_no_longer() {
     let start = Instant::now();
     let check = Check::key("k").plan("one");
     for seconds in 0..5 {
-        assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed);
+        assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed());
         let waited = start.elapsed();
         let due = Duration::from_secs(seconds);
         assert!(waited >= due && waited < due + Duration::from_millis(5), "{waited:?}");
@@ -46,11 +46,11 @@ async fn waits_for_as_long_as_it_takes_and_no_longer() {
     // Too little time is known at once, and nothing is charged.
     let before = start.elapsed();
     let decision = limiter.wait(&check, Duration::from_millis(500)).await.unwrap();
-    assert!(!decision.allowed);
+    assert!(!decision.allowed());
     assert_eq!(start.elapsed(), before, "it did not wait in vain");
     assert!(decision.retry_after().unwrap() > Duration::from_millis(900));
     let never = limiter.wait(&check.clone().cost(Cost::try_new(2).unwrap()), MINUTE).await.unwrap();
-    assert!(!never.allowed && never.retry_after().is_none(), "what never fits is not waited for");
+    assert!(!never.allowed() && never.retry_after().is_none(), "what never fits is not waited for");
     assert!(matches!(
         limiter.wait(&Check::key("k").plan("no"), MINUTE).await,
         Err(CheckError::UnknownPlan { .. })
@@ -62,13 +62,13 @@ async fn those_who_wait_come_in_order_and_whoever_leaves_is_skipped() {
     let limiter = Arc::new(limiter());
     let done = Arc::new(list::List::default());
     let check = Check::key("k").plan("one");
-    assert!(limiter.check(&check).await.unwrap().allowed);
+    assert!(limiter.check(&check).await.unwrap().allowed());
     let mut tasks = Vec::new();
     for number in 0..6_u32 {
         let (limiter, done) = (limiter.clone(), done.clone());
         tasks.push(tokio::spawn(async move {
             let decision = limiter.wait(&Check::key("k").plan("one"), MINUTE).await.unwrap();
-            assert!(decision.allowed);
+            assert!(decision.allowed());
             done.add(number);
         }));
         // Each is in the queue before the next comes.
@@ -78,7 +78,7 @@ async fn those_who_wait_come_in_order_and_whoever_leaves_is_skipped() {
     }
     tasks[2].abort();
     let other = limiter.wait(&Check::key("other").plan("one"), MINUTE).await.unwrap();
-    assert!(other.allowed, "another key does not wait");
+    assert!(other.allowed(), "another key does not wait");
     let start = Instant::now();
     for (number, task) in tasks.into_iter().enumerate() {
         assert_eq!(task.await.is_ok(), number != 2);
@@ -93,13 +93,13 @@ async fn a_leaky_bucket_paces_and_gives_back_what_would_take_too_long() {
     let limiter = limiter();
     let check = Check::key("k").plan("leaky");
     let start = Instant::now();
-    assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed);
-    assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed);
+    assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed());
+    assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed());
     let paced = start.elapsed();
     assert!(paced >= Duration::from_secs(1) && paced < Duration::from_millis(1_010), "{paced:?}");
     let room = limiter.peek(&check).await.unwrap().remaining();
     let hurried = limiter.wait(&check, Duration::from_millis(10)).await.unwrap();
-    assert!(!hurried.allowed);
+    assert!(!hurried.allowed());
     let wait = hurried.retry_after().unwrap();
     assert!(wait > Duration::from_millis(900) && wait < Duration::from_millis(1_000), "{wait:?}");
     assert_eq!(limiter.peek(&check).await.unwrap().remaining(), room, "its turn was given back");
@@ -110,20 +110,20 @@ async fn chains_are_charged_all_or_nothing() {
     let limiter = limiter();
     let (tenant, user) = (Check::key("tenant").plan("ten"), Check::key("user").plan("one"));
     let decision = limiter.check_all(&[tenant.clone(), user.clone()]).await.unwrap();
-    assert!(decision.allowed);
+    assert!(decision.allowed());
     assert_eq!(decision.limits().iter().map(|limit| &*limit.name).collect::<Vec<_>>(), ["ten", "one"]);
     let denied = limiter.check_all(&[tenant.clone(), user.clone()]).await.unwrap();
-    assert!(!denied.allowed);
+    assert!(!denied.allowed());
     assert_eq!(&*denied.binding_limit().unwrap().name, "one");
     assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(9), "nothing was taken from the other");
     // Different costs are given back when a later one is denied.
     let costly = tenant.clone().cost(Cost::try_new(5).unwrap());
-    assert!(!limiter.check_all(&[costly.clone(), user.clone()]).await.unwrap().allowed);
+    assert!(!limiter.check_all(&[costly.clone(), user.clone()]).await.unwrap().allowed());
     assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(9));
     // The same counter twice is charged twice.
-    assert!(limiter.check_all(&[tenant.clone(), costly]).await.unwrap().allowed);
+    assert!(limiter.check_all(&[tenant.clone(), costly]).await.unwrap().allowed());
     assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(3));
-    assert!(limiter.check_all(&[]).await.unwrap().allowed);
+    assert!(limiter.check_all(&[]).await.unwrap().allowed());
     let keyed = [user.idempotency("me", "key"), tenant];
     assert!(matches!(limiter.check_all(&keyed).await, Err(CheckError::IdempotencyOfMany)));
 }

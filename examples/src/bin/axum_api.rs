@@ -110,7 +110,7 @@ fn everything(user: &str) -> Check<'_> {
 /// How a user stands; looking charges nothing.
 async fn show(State(limiter): State<Limiter>, Path(user): Path<String>) -> Result<Json<Value>, AppError> {
     let decision = limiter.peek(&everything(&user)).await?;
-    let limits = decision.limits().iter().zip(&decision.answers).map(|(limit, answer)| {
+    let limits = decision.limits().iter().zip(decision.answers()).map(|(limit, answer)| {
         json!({"limit": &*limit.name, "capacity": answer.capacity, "remaining": answer.remaining})
     });
     Ok(Json(json!({"user": user, "limits": limits.collect::<Vec<_>>()})))

@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<()> {
     let start = Instant::now();
     for call in 1..=calls {
         let turn = limiter.wait(&Check::key("partner").plan("partner-api"), WAIT_MAX).await?;
-        anyhow::ensure!(turn.allowed, "no turn within {WAIT_MAX:?}; try again in {:?}", turn.retry_after());
+        anyhow::ensure!(turn.allowed(), "no turn within {WAIT_MAX:?}; try again in {:?}", turn.retry_after());
         let response = client.get(url.clone()).await?;
         println!("{:>4} ms  call {call}: {}", start.elapsed().as_millis(), response.status());
     }

@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
         let decision = limiter.check(&Check::key("reports").plan("daily-reports")).await?;
         // While Redis fails nobody knows what the others did. The file says `closed`: then nothing is done.
         anyhow::ensure!(!decision.degraded(), "the limit could not be asked");
-        if decision.allowed {
+        if decision.allowed() {
             done += 1;
         } else {
             left += 1;

@@ -58,9 +58,9 @@ impl Values {
     pub(super) fn states(&mut self, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
         for place in enforced(decision) {
-            if is_known(&decision.answers[place]) {
+            if is_known(&decision.answers()[place]) {
                 self.name(decision, place, start);
-                self.state(&decision.answers[place], decision);
+                self.state(&decision.answers()[place], decision);
             }
         }
         start..self.text.len()
@@ -70,7 +70,7 @@ impl Values {
     #[inline]
     pub(super) fn only_state(&mut self, name: &str, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
-        if let [answer] = &*decision.answers
+        if let [answer] = &*decision.answers()
             && is_known(answer)
         {
             self.push(name);
@@ -81,11 +81,11 @@ impl Values {
 
     #[inline]
     fn state(&mut self, answer: &Answer, decision: &Decision) {
-        let reset_at = answer.reset_at.unwrap_or(decision.at);
+        let reset_at = answer.reset_at.unwrap_or(decision.at());
         self.push(";r=");
         self.integer(u64::from(answer.remaining.unwrap_or_default()));
         self.push(";t=");
-        self.integer(seconds_ceil(reset_at.saturating_since(decision.at)));
+        self.integer(seconds_ceil(reset_at.saturating_since(decision.at())));
     }
 
     /// The quoted name of a limit, behind others of the list that begins at `start`.
@@ -138,7 +138,8 @@ impl Written {
 }
 
 fn enforced(decision: &Decision) -> impl Iterator<Item = usize> {
-    (0..decision.limits().len().min(decision.answers.len())).filter(|place| !decision.answers[*place].shadow)
+    (0..decision.limits().len().min(decision.answers().len()))
+        .filter(|place| !decision.answers()[*place].shadow)
 }
 
 /// What is said about a limit in every response, whatever is left of it.
@@ -161,7 +162,7 @@ impl Fixed {
     /// Has `use_it` see what is fixed about a decision by one limit, which most are; `None` for others.
     #[inline]
     pub(super) fn with<T>(decision: &Decision, use_it: impl FnOnce(Option<&Self>) -> T) -> T {
-        let ([limit], [answer]) = (decision.limits(), &*decision.answers) else { return use_it(None) };
+        let ([limit], [answer]) = (decision.limits(), &*decision.answers()) else { return use_it(None) };
         // A repeated answer may be older than the limit.
         if answer.capacity != limit.limit.capacity() {
             return use_it(None);

@@ -1,6 +1,5 @@
 //! Between messages and what the limiter understands.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
@@ -222,7 +221,7 @@ fn written(decision: &Decision, with_limits: bool, sliding_window: bool) -> Chec
     let wait = decision.retry_after();
     let text = |name: Option<&str>| name.unwrap_or_default().to_owned();
     CheckResponse {
-        allowed: decision.allowed,
+        allowed: decision.allowed(),
         current_count: binding.and_then(used),
         limit: binding.map(|answer| answer.capacity),
         remaining: binding.and_then(|answer| answer.remaining),
@@ -234,21 +233,21 @@ fn written(decision: &Decision, with_limits: bool, sliding_window: bool) -> Chec
         state: binding.map_or(v1::State::Normal, |answer| state(answer.standing)).into(),
         reason: text(
             binding
-                .filter(|answer| !decision.allowed || answer.degraded)
+                .filter(|answer| !decision.allowed() || answer.degraded)
                 .and_then(|answer| answer.reason)
                 .map(|reason| reason.name()),
         ),
         degraded: decision.degraded(),
-        replayed: decision.replayed,
+        replayed: decision.replayed(),
         delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
         queue_position: binding.and_then(Answer::queue_position),
-        decided_at_us: decision.at.as_micros(),
+        decided_at_us: decision.at().as_micros(),
         decision_id: if with_limits { decision.id() } else { 0 },
         limits: if with_limits {
             decision
                 .limits()
                 .iter()
-                .zip(&decision.answers)
+                .zip(decision.answers())
                 .map(|(named, answer)| own(named, answer, sliding_window))
                 .collect()
         } else {
@@ -336,7 +335,6 @@ pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
         return Err(ApiError::input("taken.decision_id", "is missing; make the check with_limits"));
     }
     let mut answers = Vec::with_capacity(response.limits.len());
-    let mut limits = smallvec::SmallVec::new();
     for own in &response.limits {
         let numbers =
             own.limit.as_ref().ok_or_else(|| ApiError::input("taken.limits.limit", "is missing"))?;
@@ -346,14 +344,11 @@ pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
         answer.at = own.decided_at_us.map(Timestamp::from_micros);
         answer.reset_at = own.reset_at_us.map(Timestamp::from_micros);
         answer.uncharged = own.uncharged;
-        answers.push(answer);
         let why = LimitSource::parse(&own.why).unwrap_or(LimitSource::Anyone);
         let mut named = NamedLimit::reported(&own.rule, &own.dimension, numbers, why);
         named.unit = Some(own.unit.as_str()).filter(|unit| !unit.is_empty()).map(Into::into);
-        limits.push(Arc::new(named));
+        answers.push((named, answer));
     }
     let at = Timestamp::from_micros(response.decided_at_us);
-    let mut decision = pacegate::CoreDecision::new(response.allowed, at, answers.into_iter().collect());
-    decision.replayed = response.replayed;
-    Ok(Decision::of(decision, limits).with_id(response.decision_id))
+    Ok(Decision::reported(response.allowed, response.replayed, at, answers, response.decision_id))
 }

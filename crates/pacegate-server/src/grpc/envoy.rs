@@ -136,7 +136,7 @@ impl Envoy {
             }
             // A look or a give-back asks for nothing.
             let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
-            let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed);
+            let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed());
             let prefix = self.shared.limiter.ipv6_prefix();
             if let Some(check) = noted.then(|| describe(descriptor, prefix)).flatten() {
                 let check = [check.cost(cost)];
@@ -281,7 +281,8 @@ fn describe(descriptor: &RateLimitDescriptor, ipv6_prefix: u8) -> Option<Check<'
 
 fn status(outcome: &DescriptorOutcome) -> DescriptorStatus {
     let decision = &outcome.decision;
-    let mut status = DescriptorStatus { code: code(decision.allowed).into(), ..DescriptorStatus::default() };
+    let mut status =
+        DescriptorStatus { code: code(decision.allowed()).into(), ..DescriptorStatus::default() };
     if let Some(name) = &outcome.banned_by {
         status.current_limit = Some(RateLimit { name: name.to_string(), ..RateLimit::default() });
         return status;
@@ -300,7 +301,7 @@ fn status(outcome: &DescriptorOutcome) -> DescriptorStatus {
         let requests_per_unit = named.limit.capacity();
         status.current_limit = Some(RateLimit { name, requests_per_unit, unit: unit.into() });
         status.limit_remaining = remaining;
-        let left = reset_at.saturating_since(answer.at.unwrap_or(decision.at));
+        let left = reset_at.saturating_since(answer.at.unwrap_or(decision.at()));
         status.duration_until_reset = Some(ProtoDuration {
             seconds: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             nanos: i32::try_from(left.subsec_nanos()).unwrap_or_default(),

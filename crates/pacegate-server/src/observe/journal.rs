@@ -57,13 +57,13 @@ impl Journal {
 
     /// Counts a decision, and keeps it if it is among those that are.
     pub(crate) fn note(&self, check: &Check<'_>, request_id: &str, decision: &Decision) {
-        if decision.replayed {
+        if decision.replayed() {
             return;
         }
         for (dimension, identifier) in check.identities() {
-            self.usage.count(dimension, identifier, decision.allowed);
+            self.usage.count(dimension, identifier, decision.allowed());
         }
-        let (share, rows) = if decision.allowed {
+        let (share, rows) = if decision.allowed() {
             (self.log.allowed, &self.allowed_rows)
         } else {
             (self.log.denied, &self.denied_rows)
@@ -72,7 +72,7 @@ impl Journal {
             return;
         }
         // The second half of the queue is for denials.
-        let has_room = !decision.allowed || self.queue.capacity() > self.queue.max_capacity() / 2;
+        let has_room = !decision.allowed() || self.queue.capacity() > self.queue.max_capacity() / 2;
         if !has_room || !rows.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -206,7 +206,7 @@ fn record(check: &Check<'_>, request_id: &str, decision: &Decision) -> DecisionR
         identifier: identifier.to_owned(),
         endpoint: check.endpoint.unwrap_or_default().to_owned(),
         method: check.method.map(str::to_owned),
-        allowed: decision.allowed,
+        allowed: decision.allowed(),
         rule: decision.binding_limit().map(|limit| limit.name.to_string()),
         reason: answer.and_then(|answer| answer.reason).map(|reason| reason.name().to_owned()),
         cost: check.cost.get().into(),

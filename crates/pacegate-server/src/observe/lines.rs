@@ -41,7 +41,7 @@ impl Lines {
     pub(crate) fn note(&self, check: &Check<'_>, request_id: &str, decision: &Decision, took: Duration) {
         let wanted = match self.decisions {
             LoggedDecisions::None => false,
-            LoggedDecisions::Denied => !decision.allowed || decision.degraded(),
+            LoggedDecisions::Denied => !decision.allowed() || decision.degraded(),
             LoggedDecisions::All => true,
         };
         if wanted
@@ -66,7 +66,7 @@ impl Lines {
             latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             degraded = decision.degraded(),
             "{}",
-            if decision.allowed { "allowed" } else { "denied" },
+            if decision.allowed() { "allowed" } else { "denied" },
         );
     }
 

@@ -89,9 +89,9 @@ impl Telemetry {
             return;
         }
         let place = decision.binding_limit().map_or(0, |limit| limit.store_place());
-        let ending = if decision.allowed { Ending::Allowed } else { Ending::Blocked };
+        let ending = if decision.allowed() { Ending::Allowed } else { Ending::Blocked };
         self.time(place, ending, took);
-        if !decision.replayed {
+        if !decision.replayed() {
             self.rules.observe(decision);
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn decided(span: &Span, decision: &Decision) {
     if span.is_disabled() {
         return;
     }
-    span.record("pacegate.allowed", decision.allowed);
+    span.record("pacegate.allowed", decision.allowed());
     span.record("pacegate.degraded", decision.degraded());
     if let Some(limit) = decision.binding_limit() {
         span.record("pacegate.rule", &*limit.name);

@@ -33,10 +33,10 @@ impl Default for Transitions {
 impl Transitions {
     /// Takes note of what a charge changed. `key` writes whose it was, as the log may show it.
     pub(crate) fn observe(&self, decision: &Decision, request_id: &str, key: impl Fn(&NamedLimit) -> String) {
-        if !decision.allowed || decision.replayed {
+        if !decision.allowed() || decision.replayed() {
             return;
         }
-        for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
+        for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
             if !answer.allowed || answer.standing == answer.previous_standing {
                 continue;
             }

@@ -135,7 +135,7 @@ impl<'a> CheckResponse<'a> {
         Self {
             user_id: None,
             endpoint: None,
-            allowed: decision.allowed,
+            allowed: decision.allowed(),
             limit: binding.map(|answer| answer.capacity),
             remaining: binding.and_then(|answer| answer.remaining),
             reset_at: binding.and_then(reset_at),
@@ -144,7 +144,7 @@ impl<'a> CheckResponse<'a> {
             state: binding.map_or("normal", |answer| answer.standing.name()),
             rule: decision.binding_limit().filter(|_| binding.is_some()).map(|limit| &*limit.name),
             reason: binding
-                .filter(|answer| !decision.allowed || answer.degraded)
+                .filter(|answer| !decision.allowed() || answer.degraded)
                 .and_then(|answer| answer.reason)
                 .map(|reason| reason.name()),
             degraded: decision.degraded(),
@@ -152,7 +152,7 @@ impl<'a> CheckResponse<'a> {
             retry_after_ms: wait.map(millis_ceil),
             delay_ms: binding.and_then(Answer::delay).map(millis_ceil),
             queue_position: binding.and_then(Answer::queue_position),
-            replayed: decision.replayed,
+            replayed: decision.replayed(),
             usage_percentage: None,
             limits: Limits(decision, false),
             error: None,
@@ -187,7 +187,7 @@ impl<'a> CheckResponse<'a> {
 impl Limits<'_> {
     fn each(&self) -> impl Iterator<Item = LimitResponse<'_>> {
         let Self(decision, sliding_window) = self;
-        let limits = decision.limits().iter().zip(&decision.answers);
+        let limits = decision.limits().iter().zip(decision.answers());
         limits.map(|(named, answer)| {
             let strategy = name_for(answer.algorithm, *sliding_window);
             LimitResponse { strategy, ..LimitResponse::new(named, answer, decision) }
@@ -216,7 +216,7 @@ impl<'a> LimitResponse<'a> {
             window_seconds: named.limit.window(),
             state: answer.standing.name(),
             reason: answer.reason.map(|reason| reason.name()),
-            retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at))),
+            retry_after_ms: answer.retry_at.map(|at| millis_ceil(at.saturating_since(decision.at()))),
             shadow: answer.shadow,
             degraded: answer.degraded,
             uncharged: answer.uncharged,

@@ -68,7 +68,7 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     let request = CheckRequest::parse(&body)?;
     let decision = shared.decide(&request, Caller { headers: &headers, peer }).await?;
     let mut body = CheckResponse::new(&decision).says_sliding_window(request.says_sliding_window());
-    if decision.allowed {
+    if decision.allowed() {
         return Ok(answer(shared, StatusCode::OK, &decision, &body));
     }
     if !decision.failed_closed() {

@@ -68,7 +68,7 @@ impl RuleTally {
         let binding = decision.binding_index();
         let mut culprit = None;
         let mut watched = false;
-        for (place, (limit, answer)) in decision.limits().iter().zip(&decision.answers).enumerate() {
+        for (place, (limit, answer)) in decision.limits().iter().zip(decision.answers()).enumerate() {
             let rule = self.row(limit);
             let row = &mut self.rows[rule as usize];
             row.requests += 1;
@@ -90,13 +90,13 @@ impl RuleTally {
                     entry.need.add(&limit.limit, at, check.cost.get());
                 }
             }
-            if !decision.allowed && place == binding {
+            if !decision.allowed() && place == binding {
                 culprit = Some(Culprit { rule, key: key.unwrap_or(u32::MAX) });
             }
         }
-        self.allowed += u64::from(decision.allowed);
-        self.blocked += u64::from(!decision.allowed);
-        self.would_block += u64::from(watched && decision.allowed);
+        self.allowed += u64::from(decision.allowed());
+        self.blocked += u64::from(!decision.allowed());
+        self.would_block += u64::from(watched && decision.allowed());
         culprit
     }
 

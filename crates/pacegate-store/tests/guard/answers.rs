@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate_core::{Cost, Decision, Reason};
+use pacegate_core::{ChainDecision, Cost, Reason};
 use pacegate_store::{Action, Charge, Clock, Command, FailureMode, Outcome, Store};
 use tokio::time::{Instant, sleep};
 
@@ -12,7 +12,7 @@ use crate::setup::*;
 async fn a_healthy_store_answers_for_itself() {
     let setup = Setup::new(Behaviour::Answer);
     let rule = rule(FailureMode::Closed);
-    let remaining = |decision: &Decision| (decision.allowed, decision.degraded(), decision.remaining());
+    let remaining = |decision: &ChainDecision| (decision.allowed, decision.degraded(), decision.remaining());
     assert_eq!(remaining(&setup.take(&[&rule]).await), (true, false, Some(1)));
     assert_eq!(remaining(&setup.take(&[&rule]).await), (true, false, Some(0)));
     let denied = setup.take(&[&rule]).await;

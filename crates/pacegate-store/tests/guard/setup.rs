@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pacegate_core::{Algorithm, Answer, Counter, Decision, Key, Limit, Reason, Timestamp};
+use pacegate_core::{Algorithm, Answer, ChainDecision, Counter, Key, Limit, Reason, Timestamp};
 use pacegate_memory::{MemoryOptions, MemoryStore};
 use pacegate_store::{
     Action, ApplyFuture, BatchFuture, Charge, Command, FailureMode, Figure, Figures, GuardedStore,
@@ -128,11 +128,11 @@ impl Setup {
         self.guard.apply(&command, None).await
     }
 
-    pub(crate) async fn decide(&self, action: Action<'_>, rules: &[&Rule]) -> Decision {
+    pub(crate) async fn decide(&self, action: Action<'_>, rules: &[&Rule]) -> ChainDecision {
         decided(self.apply(action, rules).await)
     }
 
-    pub(crate) async fn take(&self, rules: &[&Rule]) -> Decision {
+    pub(crate) async fn take(&self, rules: &[&Rule]) -> ChainDecision {
         self.decide(Action::take(), rules).await
     }
 
@@ -173,14 +173,14 @@ impl Setup {
     }
 }
 
-pub(crate) async fn take_alone(guard: &GuardedStore) -> Decision {
+pub(crate) async fn take_alone(guard: &GuardedStore) -> ChainDecision {
     let rule = Rule { limit: per_hour(1_000), ..rule(FailureMode::Open) };
     let charges = [rule.charge()];
     let command = Command::take(&charges);
     decided(guard.apply(&command, None).await)
 }
 
-pub(crate) fn decided(result: Result<Outcome, StoreError>) -> Decision {
+pub(crate) fn decided(result: Result<Outcome, StoreError>) -> ChainDecision {
     match result {
         Ok(Outcome::Decided(decision)) => decision,
         other => panic!("{other:?}"),
@@ -217,7 +217,7 @@ pub(crate) fn per_hour(quota: u64) -> Limit {
     Limit::try_new(Algorithm::SlidingLog, quota, HOUR).unwrap()
 }
 
-pub(crate) fn reasons(decision: &Decision) -> Vec<Option<Reason>> {
+pub(crate) fn reasons(decision: &ChainDecision) -> Vec<Option<Reason>> {
     decision.answers.iter().map(|answer| answer.reason).collect()
 }
 

@@ -61,14 +61,14 @@ pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
 /// The policies that have no room, by the names they have in `RateLimit-Policy`.
 fn violated(denial: &Denial<'_>) -> Vec<String> {
     let names = |decision: &Decision, violates: &dyn Fn(usize) -> bool| {
-        let places = (0..decision.answers.len()).filter(|place| violates(*place));
+        let places = (0..decision.answers().len()).filter(|place| violates(*place));
         places.map(|place| policy_name(decision, place)).collect()
     };
     match denial.cause {
         // There is room, so it is the queue of the limit that binds.
         Cause::QueueFull(decision) => names(decision, &|place| place == decision.binding_index()),
         Cause::Limited(decision) | Cause::FailedClosed(decision) => names(decision, &|place| {
-            let answer = &decision.answers[place];
+            let answer = &decision.answers()[place];
             !answer.allowed && !answer.shadow
         }),
         Cause::Unresolved(_) | Cause::Failed(_) => Vec::new(),

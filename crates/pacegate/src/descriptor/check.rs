@@ -141,9 +141,9 @@ impl DescriptorDecision {
             return Cow::Borrowed(&only.decision);
         }
         let decisions = || self.outcomes.iter().map(|outcome| &outcome.decision);
-        let answers = decisions().flat_map(|decision| decision.answers.iter().copied()).collect();
+        let answers = decisions().flat_map(|decision| decision.answers().iter().copied()).collect();
         let limits = decisions().flat_map(|decision| decision.limits().iter().cloned()).collect();
-        Cow::Owned(Decision::of(pacegate_core::Decision::new(self.allowed, self.at, answers), limits))
+        Cow::Owned(Decision::of(pacegate_core::ChainDecision::new(self.allowed, self.at, answers), limits))
     }
 }
 
@@ -198,7 +198,7 @@ impl Limiter {
         let allowed = tally.apply(self.stores(), banned).await?;
         let outcomes: Vec<DescriptorOutcome> =
             found.into_iter().map(|found| found.outcome(&tally, allowed)).collect();
-        let at = outcomes.iter().map(|outcome| outcome.decision.at).max().unwrap_or_default();
+        let at = outcomes.iter().map(|outcome| outcome.decision.at()).max().unwrap_or_default();
         Ok(DescriptorDecision { allowed, at, outcomes })
     }
 }
@@ -211,7 +211,7 @@ impl Found {
         let allowed = self.banned_by.is_none() && answers.iter().all(passes);
         let at = answers.iter().filter_map(|answer| answer.at).max().unwrap_or_default();
         let limits = counted().map(|counted| counted.limit.clone()).collect();
-        let decision = Decision::of(pacegate_core::Decision::new(allowed, at, answers), limits);
+        let decision = Decision::of(pacegate_core::ChainDecision::new(allowed, at, answers), limits);
         let refunds = |permitted| counted().any(|own| own.gives_back() && own.terms.refund == permitted);
         let (refunded, refund_refused) = (request_allowed && refunds(true), refunds(false));
         let Self { matched, unlimited, banned_by, .. } = self;

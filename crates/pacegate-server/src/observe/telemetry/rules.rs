@@ -102,14 +102,14 @@ impl Rules {
         let name = limit.map_or(NO_RULE, |limit| limit.label());
         let reason = answer.and_then(|answer| answer.reason);
         self.with(name, answer.map(|answer| answer.algorithm), |rule| {
-            let counts = if decision.allowed { &rule.allowed } else { &rule.blocked };
+            let counts = if decision.allowed() { &rule.allowed } else { &rule.blocked };
             let place = REASONS.iter().position(|other| *other == reason).unwrap_or_default();
             counts[place].fetch_add(1, Ordering::Relaxed);
             if let Some(remaining) = answer.and_then(|answer| answer.remaining) {
                 rule.note_remaining(remaining.into(), now().as_micros() / 1_000_000);
             }
         });
-        for (limit, answer) in decision.limits().iter().zip(&decision.answers) {
+        for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
             if answer.shadow && !answer.allowed {
                 self.with(limit.label(), Some(answer.algorithm), |rule| {
                     rule.shadow_blocked.fetch_add(1, Ordering::Relaxed);

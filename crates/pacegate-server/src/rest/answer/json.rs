@@ -199,7 +199,7 @@ default_limit: none
             for cost in [1, 1, 1, 9] {
                 let check = Check::new("user", "u\"1").and("ip", "::1").endpoint(endpoint);
                 let decision = limiter.check_now(&check.cost(Cost::try_new(cost).unwrap())).unwrap();
-                *(if decision.allowed { &mut allowed } else { &mut denied }) += 1;
+                *(if decision.allowed() { &mut allowed } else { &mut denied }) += 1;
                 let mut body = CheckResponse::new(&decision);
                 assert_eq!(body.to_json().unwrap(), serde_json::to_vec(&body).unwrap());
                 (body.user_id, body.endpoint, body.replayed) = (Some("u\"1"), Some(endpoint), true);
