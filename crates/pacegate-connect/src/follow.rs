@@ -71,24 +71,17 @@ impl Watch {
 /// Has the plans, rules, default limit and failure mode of a file come into force in `limiter` whenever it changes, until the task is aborted. A file with mistakes is
 /// refused, with all of them in the log, and changes nothing.
 ///
-/// ```no_run
-/// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
-/// use pacegate::Limiter;
-/// use pacegate_connect::{FromConfig, follow};
-///
-/// let limiter = Limiter::from_config("pacegate.yaml").await?;
-/// tokio::spawn(follow("pacegate.yaml".into(), limiter.clone()));
-/// # Ok(())
-/// # }
-/// ```
+/// [`from_config(path).follow()`](crate::FromConfig::follow) does this for a limiter that it makes.
 pub fn follow(path: PathBuf, limiter: Limiter) -> impl Future<Output = ()> + Send + 'static {
     // From now on, and not only from when the task first runs.
-    let mut watch = Watch::new([path.clone()]);
-    async move {
-        loop {
-            watch.changed().await;
-            reload(&path, &limiter);
-        }
+    follow_from(Watch::new([path.clone()]), path, limiter)
+}
+
+/// As [`follow`], with what changed since `watch` was made.
+pub(crate) async fn follow_from(mut watch: Watch, path: PathBuf, limiter: Limiter) {
+    loop {
+        watch.changed().await;
+        reload(&path, &limiter);
     }
 }
 

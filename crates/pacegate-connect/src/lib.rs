@@ -1,21 +1,25 @@
 //! Connects a [`Limiter`] to what its configuration names: counters in memory, in Redis or in a database, or a Pacegate service that decides.
 //!
 //! ```no_run
-//! use pacegate::{Check, Limiter};
-//! use pacegate_connect::FromConfig;
+//! use pacegate::Check;
 //!
 //! # async fn start() -> Result<(), Box<dyn std::error::Error>> {
 //! // mode: embedded counts in the stores that the file names; mode: service asks a service.
-//! let limiter = Limiter::from_config("pacegate.yaml").await?;
-//! let decision = limiter.check(&Check::key("user-123").plan("gold")).await?;
+//! let limiter = pacegate_connect::from_config("pacegate.yaml").await?;
+//! let decision = limiter.check(Check::key("user-123").plan("gold")).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! The features `redis`, `sql` and `service` compile what they are named after; all are on by default. A configuration that
+//! names something that is not compiled in is an error that names the feature.
+//!
 //! This is the one place that knows which kinds of stores there are. It decides nothing.
 
+#[cfg(feature = "service")]
 mod convert;
 mod follow;
+#[cfg(feature = "service")]
 mod service;
 mod stores;
 
@@ -24,13 +28,15 @@ mod stores;
 #[doc = include_str!("../../../docs/embedding.md")]
 struct Guide;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 use pacegate::{InvalidRules, Limiter, StoreError};
-use pacegate_config::{Config, ConfigErrors};
+use pacegate_config::{Config, ConfigErrors, ServiceConfig};
 use thiserror::Error;
 
 pub use follow::{Watch, follow};
+#[cfg(feature = "service")]
 pub use service::Service;
 pub use stores::{connect, mistakes};
 
@@ -70,35 +76,79 @@ pub enum ConnectError {
     },
 }
 
-/// Makes a limiter from a configuration.
-pub trait FromConfig: Sized {
-    /// Reads a file and the environment, connects to what they name, and compiles plans and rules.
-    ///
-    /// # Errors
-    /// [`ConnectError`], with every mistake of the file.
-    fn from_config(path: impl AsRef<Path> + Send) -> impl Future<Output = Result<Self, ConnectError>> + Send;
-
-    /// The same from a configuration that was read already.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
-    fn from_parsed(config: &Config) -> impl Future<Output = Result<Self, ConnectError>> + Send;
+/// Makes a limiter from a file and the environment: reads them, connects to what they name, and compiles plans and rules.
+///
+/// ```no_run
+/// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = pacegate_connect::from_config("pacegate.yaml").follow().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The future returns [`ConnectError`], with every mistake of the file.
+pub fn from_config(path: impl AsRef<Path>) -> FromConfig {
+    FromConfig { path: path.as_ref().to_owned(), follow: false }
 }
 
-impl FromConfig for Limiter {
-    async fn from_config(path: impl AsRef<Path> + Send) -> Result<Self, ConnectError> {
-        let config = Config::load(Some(path.as_ref()))?;
-        Self::from_parsed(&config).await
+/// Makes a limiter from a configuration that was read already.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn from_parsed(config: &Config) -> Result<Limiter, ConnectError> {
+    match &config.service {
+        None => Ok(config.limiter_with(connect(config, false).await?)?),
+        Some(service) => ask_service(config, service),
     }
+}
 
-    async fn from_parsed(config: &Config) -> Result<Self, ConnectError> {
-        match &config.service {
-            None => Ok(config.limiter_with(connect(config, false).await?)?),
-            Some(service) => {
-                let service = Service::new(service, config.store_timeout)?;
-                let local = config.limiter_with(pacegate::Stores::default())?;
-                Ok(local.with_remote(std::sync::Arc::new(service), config.failure_mode))
+#[cfg(feature = "service")]
+fn ask_service(config: &Config, service: &ServiceConfig) -> Result<Limiter, ConnectError> {
+    let service = Service::new(service, config.store_timeout)?;
+    let local = config.limiter_with(pacegate::Stores::default())?;
+    Ok(local.with_remote(std::sync::Arc::new(service), config.failure_mode))
+}
+
+#[cfg(not(feature = "service"))]
+fn ask_service(_config: &Config, _service: &ServiceConfig) -> Result<Limiter, ConnectError> {
+    Err(ConnectError::Service { field: "url", reason: needs_feature("service") })
+}
+
+/// Says that the configuration names something that was not compiled in.
+#[cfg(not(all(feature = "redis", feature = "service", feature = "sql")))]
+fn needs_feature(name: &str) -> String {
+    format!("needs the cargo feature `{name}` of pacegate-connect")
+}
+
+/// A limiter to be made from a file; `.await` makes it. See [`from_config`].
+#[derive(Debug)]
+#[must_use = "nothing is read until it is awaited"]
+pub struct FromConfig {
+    path: PathBuf,
+    follow: bool,
+}
+
+impl FromConfig {
+    /// Follows changes of the file for as long as the runtime runs, as [`follow()`] does.
+    pub fn follow(mut self) -> Self {
+        self.follow = true;
+        self
+    }
+}
+
+impl IntoFuture for FromConfig {
+    type Output = Result<Limiter, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            // A change while the file is being read is noticed too.
+            let watch = Watch::new([self.path.clone()]);
+            let limiter = from_parsed(&Config::load(Some(&self.path))?).await?;
+            if self.follow {
+                tokio::spawn(follow::follow_from(watch, self.path, limiter.clone()));
             }
-        }
+            Ok(limiter)
+        })
     }
 }

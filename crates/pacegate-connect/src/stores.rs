@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use pacegate::{MemoryStore, ShardedStore, Store, StoreError, Stores};
 use pacegate_config::{Config, StoreConfig};
-use pacegate_redis::{RedisOptions, RedisStore, RedisUrl, TlsFiles};
-use pacegate_sql::{SqlOptions, SqlStore};
 
 use crate::ConnectError;
 
@@ -18,7 +16,7 @@ pub fn mistakes(config: &Config) -> Vec<String> {
     let mut mistakes = Vec::new();
     for store in config.stores.iter().filter(|store| !store.is_memory()) {
         for url in store.urls() {
-            if let Err(error) = Place::of(config, store, url) {
+            if let Some(error) = Place::of(config, store, url).err() {
                 let place = if store.place.is_empty() { "--store" } else { &store.place };
                 mistakes.push(format!("{place}: stores.{}.url: {error}", store.name));
             }
@@ -59,47 +57,71 @@ pub async fn connect(config: &Config, wait: bool) -> Result<Stores, ConnectError
 
 /// A place that can be connected to.
 enum Place {
-    Redis(Box<RedisOptions>),
-    Sql(Box<SqlOptions>),
+    #[cfg(feature = "redis")]
+    Redis(Box<pacegate_redis::RedisOptions>),
+    #[cfg(feature = "sql")]
+    Sql(Box<pacegate_sql::SqlOptions>),
 }
 
 impl Place {
     fn of(config: &Config, store: &StoreConfig, url: &str) -> Result<Self, String> {
+        match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+            "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => Self::redis(config, store, url),
+            "mysql" | "postgres" => Self::sql(store, url),
+            _ => Err("must be memory: or start with redis://, rediss://, redis+sentinel://, redis+cluster://, mysql:// or postgres://".into()),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis(config: &Config, store: &StoreConfig, url: &str) -> Result<Self, String> {
+        use pacegate_redis::{InvalidRedisUrl, RedisOptions, RedisUrl, TlsFiles};
+
+        let url: RedisUrl = url.parse().map_err(|error: InvalidRedisUrl| error.to_string())?;
+        let mut options = RedisOptions::new(url);
+        options.patience = config.store_timeout;
+        options.connections = store.connections.unwrap_or(options.connections);
+        options.new_keys_per_second = store.new_keys_per_second;
+        if options.connections > RedisOptions::CONNECTIONS_MAX {
+            return Err(format!("connections must be at most {} for Redis", RedisOptions::CONNECTIONS_MAX));
+        }
+        let tls = &store.tls;
+        options.tls = TlsFiles { authority: tls.ca.clone(), client: tls.cert.clone().zip(tls.key.clone()) };
+        Ok(Self::Redis(Box::new(options)))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn redis(_config: &Config, _store: &StoreConfig, _url: &str) -> Result<Self, String> {
+        Err(crate::needs_feature("redis"))
+    }
+
+    #[cfg(feature = "sql")]
+    fn sql(store: &StoreConfig, url: &str) -> Result<Self, String> {
+        let mut options = pacegate_sql::SqlOptions::new(url).map_err(|error| error.to_string())?;
+        options.connections = store.connections.unwrap_or(options.connections);
         let tls = &store.tls;
         let client = tls.cert.as_deref().zip(tls.key.as_deref());
-        if RedisUrl::is_redis(url) {
-            let url: RedisUrl =
-                url.parse().map_err(|error: pacegate_redis::InvalidRedisUrl| error.to_string())?;
-            let mut options = RedisOptions::new(url);
-            options.patience = config.store_timeout;
-            options.connections = store.connections.unwrap_or(options.connections);
-            options.new_keys_per_second = store.new_keys_per_second;
-            if options.connections > RedisOptions::CONNECTIONS_MAX {
-                return Err(format!(
-                    "connections must be at most {} for Redis",
-                    RedisOptions::CONNECTIONS_MAX
-                ));
-            }
-            let client = client.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
-            options.tls = TlsFiles { authority: tls.ca.clone(), client };
-            return Ok(Self::Redis(Box::new(options)));
+        if tls.ca.is_some() || client.is_some() {
+            options = options.with_tls(tls.ca.as_deref(), client);
         }
-        if url.starts_with("mysql://") || url.starts_with("postgres://") {
-            let mut options = SqlOptions::new(url).map_err(|error| error.to_string())?;
-            options.connections = store.connections.unwrap_or(options.connections);
-            if tls.ca.is_some() || client.is_some() {
-                options = options.with_tls(tls.ca.as_deref(), client);
-            }
-            return Ok(Self::Sql(Box::new(options)));
-        }
-        Err("must be memory: or start with redis://, rediss://, redis+sentinel://, redis+cluster://, mysql:// or postgres://".into())
+        Ok(Self::Sql(Box::new(options)))
+    }
+
+    #[cfg(not(feature = "sql"))]
+    fn sql(_store: &StoreConfig, _url: &str) -> Result<Self, String> {
+        Err(crate::needs_feature("sql"))
     }
 
     async fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
-        Ok(match self {
-            Self::Redis(options) => Arc::new(RedisStore::connect(RedisOptions::clone(options)).await?),
-            Self::Sql(options) => Arc::new(SqlStore::connect(SqlOptions::clone(options)).await?),
-        })
+        match *self {
+            #[cfg(feature = "redis")]
+            Self::Redis(ref options) => {
+                Ok(Arc::new(pacegate_redis::RedisStore::connect((**options).clone()).await?))
+            }
+            #[cfg(feature = "sql")]
+            Self::Sql(ref options) => {
+                Ok(Arc::new(pacegate_sql::SqlStore::connect((**options).clone()).await?))
+            }
+        }
     }
 }
 
@@ -115,6 +137,29 @@ async fn connect_one(name: &str, place: &Place, wait: bool) -> Result<Arc<dyn St
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn store_without_its_feature_is_an_error_that_names_the_feature() {
+        let stores = [
+            ("redis://127.0.0.1:1", "redis", cfg!(feature = "redis")),
+            ("postgres://user@127.0.0.1:1/db", "sql", cfg!(feature = "sql")),
+        ];
+        for (url, feature, is_on) in stores {
+            let config = Config::parse(&format!("stores: {{default: {{url: \"{url}\"}}}}")).unwrap();
+            let expected =
+                format!("stores.default.url: needs the cargo feature `{feature}` of pacegate-connect");
+            let found = mistakes(&config);
+            assert_eq!(found.is_empty(), is_on, "{found:?}");
+            assert!(found.iter().all(|mistake| mistake.ends_with(&expected)), "{found:?}");
         }
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use pacegate::{Check, Limit, Limiter, Stores};
 use pacegate_catalog::{Actor, Catalog, Registry};
 use pacegate_config::Config;
-use pacegate_connect::{FromConfig, follow};
 
 /// Waits until `plan` has this capacity; changes have to come into force within two seconds.
 async fn capacity_becomes(limiter: &Limiter, plan: &str, capacity: u32) {
@@ -34,14 +33,12 @@ async fn a_file_is_followed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pacegate.yaml");
     fs::write(&path, plan(10)).unwrap();
-    let limiter = Limiter::from_config(&path).await.unwrap();
-    let following = tokio::spawn(follow(path.clone(), limiter.clone()));
+    let limiter = pacegate_connect::from_config(&path).follow().await.unwrap();
     let check = Check::key("k").plan("gold");
     assert_eq!(limiter.check(&check).await.unwrap().remaining(), Some(9));
     fs::write(&path, plan(20)).unwrap();
     capacity_becomes(&limiter, "gold", 20).await;
     assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(19), "what was used stays used");
-    following.abort();
 }
 
 #[tokio::test]

@@ -4,14 +4,13 @@
 
 use pacegate::{Check, CheckError, Cost, Limiter};
 use pacegate_config::Config;
-use pacegate_connect::FromConfig;
 
 #[tokio::test]
 async fn a_limiter_that_asks_a_service_does_not_count_in_this_process() {
     let limiter = async |mode: &str| {
         let plans = "plans: {gold: [{algorithm: gcra, limit: 5, window: 1h}]}";
         let text = format!("mode: {mode}\nservice: {{url: \"http://127.0.0.1:1\"}}\n{plans}\n");
-        Limiter::from_parsed(&Config::parse(&text).unwrap()).await.unwrap()
+        pacegate_connect::from_parsed(&Config::parse(&text).unwrap()).await.unwrap()
     };
     let check = Check::key("user-123").plan("gold");
 

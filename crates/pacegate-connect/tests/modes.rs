@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter, MemoryStore, Standing, Stores};
 use pacegate_config::Config;
-use pacegate_connect::{ConnectError, FromConfig};
+use pacegate_connect::ConnectError;
 use pacegate_server::{AdminKey, App, Listeners, run};
 use pacegate_testkit::SimulatedClock;
 use pacegate_testkit::server::{Fault, FaultProxy};
@@ -66,7 +66,7 @@ impl Service {
 /// A program's limiter that asks the service.
 async fn remote(address: SocketAddr, more: &str) -> Limiter {
     let yaml = format!("mode: service\nservice: {{url: \"http://{address}\", key: secret}}\n{more}");
-    Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap()
+    pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap()
 }
 
 /// The numbers of a decision, without what only the limiter itself knows.
@@ -191,7 +191,7 @@ async fn a_wrong_key_is_never_let_pass_in_silence() {
     let clock = Arc::new(SimulatedClock::default());
     let service = Service::start(&clock, None).await;
     let yaml = format!("mode: service\nservice: {{url: \"http://{}\", key: wrong}}\n", service.address);
-    let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+    let limiter = pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
     // Resets need the admin's key.
     let Err(CheckError::Store(error)) = limiter.reset(&Check::key("k").plan("gold")).await else { panic!() };
     assert!(error.is_rejection(), "{error}");
@@ -209,7 +209,7 @@ async fn a_wrong_key_is_never_let_pass_in_silence() {
         "mode: service\nservice: {{url: \"http://{}\"}}\nfailure: {{timeout: 2s}}\n",
         service.address
     );
-    let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+    let limiter = pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
     for attempt in 0..60 {
         let refused = limiter.check(&check).await;
         assert!(
@@ -229,7 +229,7 @@ async fn rejected_batch_is_an_error_for_every_check() {
             "mode: service\nservice: {{url: \"http://{}\", key: revoked}}\nfailure: {{mode: {mode}, timeout: 10s}}\n{RULES}",
             service.address
         );
-        let limiter = Limiter::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
+        let limiter = pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
         let checks = vec![Check::key("k").plan("gold"); 1_001];
         let answers = limiter.check_each(&checks).await;
         assert_eq!(answers.len(), checks.len());
@@ -332,14 +332,18 @@ async fn mistakes_in_the_configuration_are_told() {
     assert!(config.service.is_none(), "one word switches");
     let tls = "mode: service\nservice: {url: \"https://localhost:1\", tls: {ca: /nonexistent/ca.pem}}";
     let Err(ConnectError::Service { field, reason }) =
-        Limiter::from_parsed(&Config::parse(tls).unwrap()).await
+        pacegate_connect::from_parsed(&Config::parse(tls).unwrap()).await
     else {
         panic!()
     };
     assert_eq!(field, "tls.ca");
     assert!(reason.starts_with("/nonexistent/ca.pem: "), "{reason}");
-    let Err(ConnectError::Config(_)) = Limiter::from_config("/nonexistent.yaml").await else { panic!() };
+    let Err(ConnectError::Config(_)) = pacegate_connect::from_config("/nonexistent.yaml").await else {
+        panic!()
+    };
     let redis = Config::parse("stores: {default: {url: \"redis://127.0.0.1:1\"}}").unwrap();
-    let Err(ConnectError::Store { store, .. }) = Limiter::from_parsed(&redis).await else { panic!() };
+    let Err(ConnectError::Store { store, .. }) = pacegate_connect::from_parsed(&redis).await else {
+        panic!()
+    };
     assert_eq!(store, "default");
 }

@@ -16,7 +16,6 @@ use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
 use pacegate::Limiter;
-use pacegate_connect::FromConfig;
 use pacegate_tower::PacegateLayer;
 use pacegate_tower::resolve::address;
 
@@ -26,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
     let file = arguments.next().context("say which configuration to read")?;
 
     // This is all that knows the difference, and it is not in the program.
-    let limiter = Limiter::from_config(file).await?;
+    let limiter = pacegate_connect::from_config(file).await?;
     let limits = PacegateLayer::builder(limiter).by(address()).plan("public").build()?;
     let app = Router::new().route("/", get("hello\n")).layer(limits);
 

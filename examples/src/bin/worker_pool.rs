@@ -9,7 +9,6 @@
 
 use anyhow::Context;
 use pacegate::{Check, Limiter};
-use pacegate_connect::FromConfig;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -19,7 +18,7 @@ async fn main() -> anyhow::Result<()> {
     let jobs: u32 = arguments.next().context("say how many jobs")?.parse().context("is not a number")?;
 
     // Connects to the Redis that the file names; every worker that reads it counts there.
-    let limiter = Limiter::from_config(file).await?;
+    let limiter = pacegate_connect::from_config(file).await?;
     let (mut done, mut left) = (0, 0);
     for _ in 0..jobs {
         let decision = limiter.check(&Check::key("reports").plan("daily-reports")).await?;
