@@ -1,6 +1,6 @@
 //! The function with its check in front.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Expr, ExprLit, ItemFn, Lit, Result, ReturnType};
@@ -22,11 +22,16 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
     let Arguments { key, plans, cost, limiter } = arguments;
     let key = match key {
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => quote!(::std::format!(#text)),
-        other => quote_spanned!(other.span()=> ::std::string::ToString::to_string(&(#other))),
+        other => quote_spanned!(generated(other.span())=> ::std::string::ToString::to_string(&(#other))),
     };
-    let cost = cost.as_ref().map(|cost| quote_spanned!(cost.span()=> (#cost) as u64)).unwrap_or(quote!(1));
+    let cost = match cost {
+        Some(cost) => quote_spanned!(generated(cost.span())=> ::pacegate::attribute::cost(#cost)),
+        None => quote!(1),
+    };
     let limiter = match limiter {
-        Some(limiter) => quote_spanned!(limiter.span()=> ::core::option::Option::Some(&(#limiter))),
+        Some(limiter) => {
+            quote_spanned!(generated(limiter.span())=> ::core::option::Option::Some(&(#limiter)))
+        }
         None => quote!(::core::option::Option::None),
     };
     let admit = if sig.asyncness.is_some() {
@@ -35,9 +40,11 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
         quote!(::pacegate::attribute::admit_now(#limiter, &__pacegate_key, &[#(#plans),*], #cost))
     };
     // Where the error's type does not fit, the compiler points at the return type.
-    let refuse = quote_spanned! {output.span()=>
+    let refuse = quote_spanned! {generated(output.span())=>
         return ::core::result::Result::Err(::core::convert::From::from(__pacegate_limited));
     };
+    // Not the block itself, whose braces are a warning around a single expression.
+    let body = &block.stmts;
     Ok(quote! {
         #(#attrs)* #vis #sig {
             // The error may be RateLimited itself.
@@ -48,7 +55,12 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
                     #refuse
                 }
             }
-            #block
+            #(#body)*
         }
     })
+}
+
+/// A place in the program for errors, of code that lints know to be generated.
+fn generated(span: Span) -> Span {
+    Span::call_site().located_at(span)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pacegate::{CheckError, Clock, Limit, Limiter, MemoryStore, RateLimited, Timestamp, rate_limit};
+use pacegate::{CheckError, Limit, Limiter, MemoryStore, RateLimited, Timestamp, rate_limit, store::Clock};
 
 /// A clock that stands still until it is set. Not that of the testkit, whose dependencies the refused programs would be compiled with.
 #[derive(Debug, Default)]

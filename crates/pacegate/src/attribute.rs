@@ -82,6 +82,12 @@ fn judged(decision: Decision) -> Result<(), RateLimited> {
     if decision.allowed() { Ok(()) } else { Err(RateLimited::Denied(Box::new(decision))) }
 }
 
+/// The number of a cost of any integer type; one that no cost can be is refused by the check.
+#[doc(hidden)]
+pub fn cost(cost: impl TryInto<u64>) -> u64 {
+    cost.try_into().unwrap_or(u64::MAX)
+}
+
 #[doc(hidden)]
 pub async fn admit(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64) -> Result<(), RateLimited> {
     judged(limiter(given)?.check(&check(key, plans, cost)?).await?)
