@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use pacegate::{Clock, Cost, Limit, Limiter, MemoryOptions, MemoryStore, Plan, Timestamp};
+use pacegate::{Cost, Limit, Limiter, MemoryOptions, MemoryStore, Plan, Timestamp, store::Clock};
 
 use crate::machine::preemptions;
 use crate::stopwatch::{median, now, quantile};

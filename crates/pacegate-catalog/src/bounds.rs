@@ -34,7 +34,7 @@ pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), CatalogError> {
 /// The rule in the one spelling that is kept. Addresses keep all their bits: the limiter knows by how many they are counted.
 pub(crate) fn check_rule(rule: &Rule) -> Result<Cow<'_, Rule>, CatalogError> {
     let rule = rule.canonical(128)?;
-    if rule.endpoint.as_str().len() > pacegate::ENDPOINT_LENGTH_MAX {
+    if rule.endpoint.as_str().len() > pacegate::path::ENDPOINT_LENGTH_MAX {
         return Err(CatalogError::invalid("endpoint_pattern", "must be at most 2048 bytes long"));
     }
     if let Some(store) = &rule.store {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use pacegate::{Clock, WallClock};
+use pacegate::store::{Clock, WallClock};
 use sqlx::any::{Any, AnyRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AnyConnection, AnyPool, Connection, raw_sql};

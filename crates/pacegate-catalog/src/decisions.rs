@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use pacegate::identity::{DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, NAME_LENGTH_MAX};
-use pacegate::{ENDPOINT_LENGTH_MAX, Timestamp};
+use pacegate::{Timestamp, path::ENDPOINT_LENGTH_MAX};
 use sqlx::any::AnyRow;
 
 use crate::bounds::check_page;

@@ -63,7 +63,7 @@ pub use catalog::{Catalog, CatalogOptions};
 pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord, shorten_identifier};
 pub use error::CatalogError;
 pub use overrides::OVERRIDES_MAX;
-pub use pacegate::RULES_MAX;
+pub use pacegate::rules::RULES_MAX;
 pub use plans::PLANS_MAX;
 pub use precondition::{Expected, RuleRef};
 pub use record::{

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate::{Invalid, InvalidRules, Limiter, LimiterBuilder, RULES_MAX, Rule, Stores};
+use pacegate::{Invalid, InvalidRules, Limiter, LimiterBuilder, Rule, Stores, rules::RULES_MAX};
 use pacegate_config::Config;
 use tokio::sync::Mutex;
 

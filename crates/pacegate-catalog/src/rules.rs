@@ -1,6 +1,6 @@
 //! Rules in the catalog.
 
-use pacegate::{RULES_MAX, Rule};
+use pacegate::{Rule, rules::RULES_MAX};
 use sqlx::Connection;
 use sqlx::any::AnyRow;
 use tokio::task::{JoinHandle, spawn_blocking};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use pacegate::DescriptorRule;
+use pacegate::descriptor::DescriptorRule;
 use pacegate_config::reading::{Cursor, Document};
 use pacegate_config::{ConfigError, ConfigErrors};
 

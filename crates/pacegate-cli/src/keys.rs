@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use pacegate::{Clock, Timestamp, WallClock};
+use pacegate::{
+    Timestamp,
+    store::{Clock, WallClock},
+};
 use pacegate_catalog::{Catalog, StoredKey};
 use pacegate_config::Role;
 

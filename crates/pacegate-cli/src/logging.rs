@@ -13,7 +13,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{self, Sampler, SdkTracerProvider, SpanData};
-use pacegate::TRACES;
+use pacegate::store::TRACES;
 use pacegate_config::{Config, LogFormat, TracesConfig};
 use pacegate_server::admits_line;
 use tokio::time::Instant;

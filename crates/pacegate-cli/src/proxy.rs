@@ -17,9 +17,9 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use hyper::Uri;
 use hyper::header::HeaderName;
-use pacegate::{EncodedSlashes, Limiter};
+use pacegate::{Limiter, path::EncodedSlashes};
 use pacegate_config::Config;
-use pacegate_connect::{FromConfig, Watch};
+use pacegate_connect::Watch;
 use pacegate_http::server::{Listener, Phase, Settings, Tls, stop};
 use pacegate_server::{App, Listeners};
 use pacegate_tower::resolve::{Resolve, address, api_key, header};
@@ -124,7 +124,7 @@ impl Proxy {
     }
 
     async fn serve(self, config: Config, upstream: Upstream, tls: Option<Arc<Tls>>) -> anyhow::Result<()> {
-        let limiter = Limiter::from_parsed(&config).await?;
+        let limiter = pacegate_connect::from_parsed(&config).await?;
         let app = App::operations(&config, limiter.clone());
         let layer = self.layer(&config, limiter.clone(), app.clone())?;
         let listener = listen(self.http).await?;

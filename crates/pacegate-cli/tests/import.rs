@@ -6,7 +6,7 @@ mod process;
 
 use std::path::Path;
 
-use pacegate::Descriptor;
+use pacegate::descriptor::Descriptor;
 use pacegate_config::Config;
 use process::run;
 
@@ -99,7 +99,7 @@ async fn limitador() {
         let descriptors: Vec<Descriptor<'_>> =
             descriptors.iter().map(|entries| Descriptor::new(entries.iter().copied())).collect();
         let decision = limiter.check_descriptors(domain, &descriptors).await.unwrap();
-        let limits = |outcome: &pacegate::DescriptorOutcome| {
+        let limits = |outcome: &pacegate::descriptor::DescriptorOutcome| {
             let limits =
                 outcome.decision.limits().iter().map(|limit| (limit.name.to_string(), limit.limit.quota()));
             limits.collect::<Vec<_>>()

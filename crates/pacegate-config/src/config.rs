@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    DescriptorRule, FailureMode, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryStore, PathOptions,
-    PlanLimit, Rule, Stores,
+    FailureMode, InvalidRules, Limit, Limiter, LimiterBuilder, MemoryStore, PathOptions, PlanLimit, Rule,
+    Stores, descriptor::DescriptorRule,
 };
 use pacegate_http::HeaderFamily;
 

@@ -1,7 +1,8 @@
 //! `descriptors`: limits on what Envoy, and other clients of its protocol, send.
 
 use pacegate::{
-    Algorithm, Allowance, Condition, DescriptorRule, FailureMode, Mode, PathEntry, Selector, ValueTest,
+    Algorithm, FailureMode, Mode,
+    descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;

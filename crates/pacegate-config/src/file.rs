@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pacegate::identity::POLICY_DIMENSIONS;
-use pacegate::{EncodedSlashes, PathOptions};
+use pacegate::{PathOptions, path::EncodedSlashes};
 use pacegate_core::named;
 use pacegate_http::HeaderFamily;
 use schemars::generate::SchemaSettings;

@@ -64,7 +64,7 @@ impl fmt::Display for Place {
 }
 
 /// The most values of a document: 40 for each of the rules that there may be.
-const NODES_MAX: usize = 40 * pacegate::RULES_MAX;
+const NODES_MAX: usize = 40 * pacegate::rules::RULES_MAX;
 /// The most bytes of text in them.
 const SCALAR_BYTES_MAX: usize = 256 * 1024 * 1024;
 

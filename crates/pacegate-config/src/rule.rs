@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use pacegate::identity;
 use pacegate::{
-    Algorithm, Cost, FailureMode, Limit, Methods, Mode, PLAN_LIMITS_MAX, Pattern, PlanLimit, Rule, Scope,
+    Algorithm, Cost, FailureMode, Limit, Methods, Mode, Pattern, PlanLimit, Rule, Scope,
+    rules::PLAN_LIMITS_MAX,
 };
 use schemars::{JsonSchema, json_schema};
 use serde::Deserialize;

@@ -563,11 +563,11 @@ fn file_may_have_as_many_rules_as_can_be_in_force() {
         )
     };
     // The reader's own bound on values ends at a seventh of the rules.
-    let count = effort(20_000, pacegate::RULES_MAX);
+    let count = effort(20_000, pacegate::rules::RULES_MAX);
     let text: String = std::iter::once("rules:\n".to_owned()).chain((0..count).map(rule)).collect();
     let config = Config::parse(&text).unwrap();
     assert_eq!(config.rules.len(), count);
-    let rules = config.rules.iter().cycle().take(pacegate::RULES_MAX + 1).cloned().collect();
+    let rules = config.rules.iter().cycle().take(pacegate::rules::RULES_MAX + 1).cloned().collect();
     let error = Config { rules, ..config }.limiter().unwrap_err().to_string();
     assert_eq!(error, "100001 rules are more than the 100000 that are allowed");
 }

@@ -9,7 +9,10 @@ use http::HeaderValue;
 use opentelemetry::Context;
 use opentelemetry::global::get_text_map_propagator;
 use opentelemetry_http::HeaderInjector;
-use pacegate::{Check, CheckError, Decision, Remote, RemoteAnswers, RemoteFuture, StoreError, Timestamp};
+use pacegate::{
+    Check, CheckError, Decision, StoreError, Timestamp,
+    remote::{Remote, RemoteAnswers, RemoteFuture},
+};
 use pacegate_config::ServiceConfig;
 use pacegate_proto::REQUEST_BYTES_MAX;
 use pacegate_proto::v1::check_result::Result as Outcome;

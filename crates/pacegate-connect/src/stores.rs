@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{MemoryStore, ShardedStore, Store, StoreError, Stores};
+use pacegate::{
+    MemoryStore, StoreError, Stores,
+    store::{ShardedStore, Store},
+};
 use pacegate_config::{Config, StoreConfig};
 
 use crate::ConnectError;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Check, CheckError, Cost, Limiter};
+use pacegate::{Check, CheckError, Cost};
 use pacegate_config::Config;
 
 #[tokio::test]

@@ -5,7 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Check, Cost, Descriptor, DescriptorRule, Hits, Limit, Limiter, PathEntry, Stores};
+use pacegate::{
+    Check, Cost, Limit, Limiter, Stores,
+    descriptor::{Descriptor, DescriptorRule, Hits, PathEntry},
+};
 use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::Store;

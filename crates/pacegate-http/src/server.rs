@@ -20,8 +20,8 @@ pub use unread::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX, Lingering, RequestBody, Un
 
 /// The wall clock, for what is counted by the second.
 fn now() -> pacegate::Timestamp {
-    use pacegate::Clock;
-    static CLOCK: std::sync::LazyLock<pacegate::WallClock> =
-        std::sync::LazyLock::new(pacegate::WallClock::new);
+    use pacegate::store::Clock;
+    static CLOCK: std::sync::LazyLock<pacegate::store::WallClock> =
+        std::sync::LazyLock::new(pacegate::store::WallClock::new);
     CLOCK.now()
 }

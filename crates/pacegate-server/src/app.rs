@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::{ALLOW, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
-use pacegate::{Check, CheckError, Decision, FailureMode, Limiter, StoreHealth};
+use pacegate::{Check, CheckError, Decision, FailureMode, Limiter, store::StoreHealth};
 use pacegate_config::{AdHocConfig, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;

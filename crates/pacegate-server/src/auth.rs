@@ -461,7 +461,7 @@ mod tests {
 
     use std::collections::VecDeque;
 
-    use pacegate::{Clock, MemoryStore};
+    use pacegate::{MemoryStore, store::Clock};
     use pacegate_testkit::SimulatedClock;
 
     use super::*;

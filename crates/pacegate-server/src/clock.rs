@@ -3,7 +3,10 @@
 use std::sync::LazyLock;
 
 use jiff::Timestamp as Time;
-use pacegate::{Clock, Timestamp, WallClock};
+use pacegate::{
+    Timestamp,
+    store::{Clock, WallClock},
+};
 
 /// The current time, for deadlines and records that are measured in seconds or longer.
 pub(crate) fn now() -> Timestamp {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use client::Client;
 use hyper::Method;
-use pacegate::Clock as _;
+use pacegate::store::Clock as _;
 use pacegate_catalog::{Actor, Catalog, CatalogOptions};
 use pacegate_testkit::SimulatedClock;
 use serde_json::{Value, json};

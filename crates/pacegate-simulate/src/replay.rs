@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use pacegate::{
-    Check, CheckError, Clock, Decision, Limiter, MemoryOptions, MemoryStore, Mode, Profile, Stores, Timestamp,
+    Check, CheckError, Decision, Limiter, MemoryOptions, MemoryStore, Mode, Profile, Stores, Timestamp,
+    store::Clock,
 };
 use smallvec::SmallVec;
 

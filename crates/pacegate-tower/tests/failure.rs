@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use axum::http::{Request, StatusCode};
 use pacegate::{
-    Algorithm, ApplyFuture, Command, FailureMode, Limit, Limiter, MemoryStore, Store, StoreError, Timestamp,
+    Algorithm, FailureMode, Limit, Limiter, MemoryStore, StoreError, Timestamp,
+    store::{ApplyFuture, Command, Store},
 };
 use pacegate_tower::resolve::address;
 use pacegate_tower::{Format, LayerBuilder, OnError, PacegateLayer};
@@ -137,7 +138,7 @@ async fn a_path_that_is_too_long_is_the_clients_mistake_also_where_errors_pass()
     let (limiter, _) = support::gold();
     let layer =
         PacegateLayer::builder(limiter).by(address()).rules().on_error(OnError::Pass).build().unwrap();
-    let path = format!("/{}", "a".repeat(pacegate::ENDPOINT_LENGTH_MAX));
+    let path = format!("/{}", "a".repeat(pacegate::path::ENDPOINT_LENGTH_MAX));
     let (mut parts, body) = get("/x").into_parts();
     parts.uri = path.parse().unwrap();
     let answer = send(&app(layer), Request::from_parts(parts, body)).await;

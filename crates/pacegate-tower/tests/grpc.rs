@@ -14,7 +14,8 @@ use axum::http::{Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use pacegate::{
-    ApplyFuture, Command, FailureMode, Limit, Limiter, LimiterBuilder, Store, StoreError, Timestamp,
+    FailureMode, Limit, Limiter, LimiterBuilder, StoreError, Timestamp,
+    store::{ApplyFuture, Command, Store},
 };
 use pacegate_tower::resolve::{address, api_key};
 use pacegate_tower::{Format, LayerBuilder, PacegateLayer};

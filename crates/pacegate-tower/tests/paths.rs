@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::routing::get;
-use pacegate::{EncodedSlashes, Limit, Limiter, PathOptions, Pattern, Rule};
+use pacegate::{Limit, Limiter, PathOptions, Pattern, Rule, path::EncodedSlashes};
 use pacegate_testkit::REPORT_SPELLINGS;
 use pacegate_tower::PacegateLayer;
 use pacegate_tower::resolve::address;

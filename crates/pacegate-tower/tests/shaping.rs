@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::routing::any;
 use axum::{Extension, Router};
-use pacegate::{Algorithm, Clock, Limit, Limiter, MemoryOptions, MemoryStore, Timestamp};
+use pacegate::{Algorithm, Limit, Limiter, MemoryOptions, MemoryStore, Timestamp, store::Clock};
 use pacegate_tower::resolve::address;
 use pacegate_tower::{LayerBuilder, PacegateLayer};
 use serde_json::json;

@@ -13,10 +13,13 @@ use pacegate_store::FailureMode;
 use crate::identity::{IDENTIFIER_REASON, Invalid, check_name, is_identifier};
 use crate::rule::Mode;
 
+pub use check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
+pub use contradiction::Contradiction;
+
 /// A limit on the descriptors of a request: which ones, and how much.
 ///
 /// ```
-/// use pacegate::{Descriptor, DescriptorRule, Limit, Limiter, PathEntry};
+/// use pacegate::{Limit, Limiter, descriptor::{Descriptor, DescriptorRule, PathEntry}};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,7 +56,7 @@ pub struct DescriptorRule {
     /// one capacity: for costs that are known only afterwards.
     pub overdraw: bool,
     /// Whether hits may be given back by a caller that only rules permit to
-    /// ([`Descriptor::refundable_only`](crate::Descriptor::refundable_only)).
+    /// ([`Descriptor::refundable_only`](crate::descriptor::Descriptor::refundable_only)).
     pub refundable: bool,
 }
 

@@ -36,6 +36,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError`] when the identifier is not valid or a store fails.
+    #[doc(hidden)]
     pub async fn limits_of(
         &self,
         dimension: &str,

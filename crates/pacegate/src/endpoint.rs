@@ -62,7 +62,7 @@ impl PathOptions {
     /// let paths = PathOptions::default();
     /// assert_eq!(paths.normalise("//api/./v1/%6Frders/?page=2")?, "/api/v1/orders");
     /// assert_eq!(paths.normalise("/public/..%2Freport.csv")?, "/report.csv");
-    /// # Ok::<(), pacegate::InvalidEndpoint>(())
+    /// # Ok::<(), pacegate::path::InvalidEndpoint>(())
     /// ```
     pub fn normalise<'a>(&self, endpoint: &'a str) -> Result<Cow<'a, str>, InvalidEndpoint> {
         self.endpoint(endpoint).map(Endpoint::into_counted)
@@ -79,7 +79,7 @@ impl PathOptions {
     ///
     /// let paths = PathOptions::default();
     /// assert_eq!(paths.forwarded("/public/..\\Reports/")?, "/Reports/");
-    /// # Ok::<(), pacegate::InvalidEndpoint>(())
+    /// # Ok::<(), pacegate::path::InvalidEndpoint>(())
     /// ```
     pub fn forwarded<'a>(&self, path: &'a str) -> Result<Cow<'a, str>, InvalidEndpoint> {
         self.check(path)?;

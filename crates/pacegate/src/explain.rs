@@ -13,6 +13,8 @@ use crate::pattern::Pattern;
 use crate::rule::NamedLimit;
 use crate::ruleset::{CompiledRule, RuleSet};
 
+pub use crate::effective::EffectiveLimit;
+
 /// A rule, and whether it applies to a check.
 #[derive(Clone, Debug)]
 pub struct Explained {
@@ -70,7 +72,7 @@ impl Limiter {
     /// Every rule and whether it applies to `check`: first those that do, then those that came closest. Nothing is counted.
     ///
     /// ```
-    /// use pacegate::{Check, Limit, Limiter, Rule, Verdict};
+    /// use pacegate::{Check, Limit, Limiter, Rule, explain::Verdict};
     ///
     /// let limiter = Limiter::builder()
     ///     .rule(Rule::builder("per-user", "user", Limit::per_minute(10)))

@@ -34,11 +34,11 @@ pub mod attribute;
 mod chain;
 mod check;
 mod decision;
-mod descriptor;
+pub mod descriptor;
 mod effective;
 mod endpoint;
 mod error;
-mod explain;
+pub mod explain;
 pub mod identity;
 mod into_check;
 mod limiter;
@@ -47,7 +47,7 @@ mod pattern;
 mod plan;
 mod profile;
 mod refund;
-mod remote;
+pub mod remote;
 mod resolved;
 mod rule;
 mod rule_builder;
@@ -55,6 +55,35 @@ mod ruleset;
 mod stores;
 mod trie;
 mod wait;
+
+/// Paths beyond [`Pattern`] and [`PathOptions`]: what is wrong with one, and how encoded slashes are read.
+pub mod path {
+    pub use crate::endpoint::{ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint};
+    pub use crate::pattern::InvalidPattern;
+}
+
+/// Names and bounds of rules and plans.
+pub mod rules {
+    pub use crate::rule::{DEFAULT_NAME, PLAN_LIMITS_MAX, POLICY_NAME};
+    pub use crate::ruleset::RULES_MAX;
+}
+
+/// Stores: the trait that they implement, their clocks, and how they are.
+///
+/// ```
+/// use pacegate::store::{Clock, SystemClock};
+///
+/// assert!(SystemClock::default().now() > pacegate::Timestamp::default());
+/// ```
+pub mod store {
+    pub use pacegate_memory::{SystemClock, WallClock};
+    #[doc(hidden)]
+    pub use pacegate_store::TRACES;
+    pub use pacegate_store::{
+        ApplyFuture, BreakerState, Clock, Command, Figure, Figures, Gauge, Present, ShardedStore, Store,
+        StoreHealth,
+    };
+}
 
 /// The README's example compiles and runs.
 #[cfg(doctest)]
@@ -64,26 +93,17 @@ struct Readme;
 pub use attribute::RateLimited;
 pub use check::Check;
 pub use decision::Decision;
-pub use descriptor::check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
-pub use descriptor::contradiction::Contradiction;
-pub use descriptor::{Allowance, Condition, DescriptorRule, PathEntry, Selector, ValueTest};
-pub use effective::EffectiveLimit;
-pub use endpoint::{ENDPOINT_LENGTH_MAX, EncodedSlashes, InvalidEndpoint, PathOptions};
+pub use endpoint::PathOptions;
 pub use error::{CheckError, InvalidRules};
-pub use explain::{Explained, Verdict};
 pub use identity::Invalid;
 pub use into_check::IntoCheck;
 pub use limiter::{Limiter, LimiterBuilder};
 pub use methods::Methods;
-pub use pattern::{InvalidPattern, Pattern};
+pub use pattern::Pattern;
 pub use plan::Plan;
 pub use profile::{LimitOverride, Profile};
-pub use remote::{Remote, RemoteAnswers, RemoteFuture};
-pub use rule::{
-    DEFAULT_NAME, LimitSource, Mode, NamedLimit, PLAN_LIMITS_MAX, POLICY_NAME, PlanLimit, Rule, Scope,
-};
+pub use rule::{LimitSource, Mode, NamedLimit, PlanLimit, Rule, Scope};
 pub use rule_builder::{PlanLimitBuilder, RuleBuilder};
-pub use ruleset::RULES_MAX;
 pub use stores::Stores;
 
 #[cfg(feature = "macros")]
@@ -92,8 +112,5 @@ pub use pacegate_macros::rate_limit;
 pub use pacegate_core::{
     Algorithm, Answer, Cost, InvalidCost, InvalidLimit, Limit, LimitBuilder, Reason, Standing, Timestamp,
 };
-pub use pacegate_memory::{MemoryOptions, MemoryStore, SystemClock, WallClock};
-pub use pacegate_store::{
-    ApplyFuture, BreakerState, Clock, Command, FailureMode, Figure, Figures, Gauge, Present, ShardedStore,
-    Store, StoreError, StoreHealth, TRACES,
-};
+pub use pacegate_memory::{MemoryOptions, MemoryStore};
+pub use pacegate_store::{FailureMode, StoreError};

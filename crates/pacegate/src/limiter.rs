@@ -298,6 +298,7 @@ impl Limiter {
 
     /// The same limiter, for callers who must have an answer within about `timeout`: what its stores cannot say by then is answered by the failure
     /// mode. Rules, counters and changes to them are shared; whether a store is too slow is judged apart.
+    #[doc(hidden)]
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
         Self { stores: self.stores.within(timeout), ..self.clone() }
@@ -435,6 +436,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`CheckError::IdempotencyMismatch`] when the caller used the key for another body within the last five minutes.
+    #[doc(hidden)]
     pub async fn claim_idempotency_key(
         &self,
         caller: &str,

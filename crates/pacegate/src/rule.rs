@@ -316,12 +316,14 @@ impl NamedLimit {
     }
 
     /// The place of its store among those of the limiter.
+    #[doc(hidden)]
     #[inline]
     pub fn store_place(&self) -> usize {
         self.store
     }
 
     /// A limit that another limiter applied, as far as it tells.
+    #[doc(hidden)]
     pub fn reported(name: &str, dimension: &str, limit: Limit, why: LimitSource) -> Self {
         Self::new(name, limit, why, Counter::new(name, dimension, ""), FailureMode::default())
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pacegate::{
     Check, CheckError, Cost, Decision, FailureMode, InvalidLimit, InvalidRules, Limit, Limiter, Methods,
-    Mode, Pattern, PlanLimit, Reason, Remote, RemoteAnswers, RemoteFuture, Rule, Scope, Timestamp,
+    Mode, Pattern, PlanLimit, Reason, Rule, Scope, Timestamp,
+    remote::{Remote, RemoteAnswers, RemoteFuture},
 };
 
 #[test]
@@ -92,32 +93,28 @@ fn check_with_invalid_limit_is_an_error() {
     assert_eq!(error.to_string(), "limit of the check: limit must be between 1 and 1000000000, not 0");
 }
 
-/// A service that admits everything.
+/// A service that admits everything, whatever it is sent.
 #[derive(Debug)]
 struct Admits(Limiter);
 
 impl Remote for Admits {
-    fn check<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
-        Box::pin(self.0.check(check))
+    fn check<'a, 'b: 'a>(&'a self, _: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
+        Box::pin(self.0.check("admitted"))
     }
     fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a> {
-        Box::pin(self.0.check_each(checks))
+        Box::pin(async { checks.iter().map(|_| self.0.check_now("admitted")).collect() })
     }
-    fn check_all<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteFuture<'a, Decision> {
-        Box::pin(self.0.check_all(checks))
+    fn check_all<'a, 'b: 'a>(&'a self, _: &'a [Check<'b>]) -> RemoteFuture<'a, Decision> {
+        Box::pin(self.0.check("admitted"))
     }
-    fn peek<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
-        Box::pin(self.0.peek(check))
+    fn peek<'a, 'b: 'a>(&'a self, _: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
+        Box::pin(self.0.peek("admitted"))
     }
-    fn reset<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Timestamp> {
-        Box::pin(self.0.reset(check))
+    fn reset<'a, 'b: 'a>(&'a self, _: &'a Check<'b>) -> RemoteFuture<'a, Timestamp> {
+        Box::pin(self.0.reset("admitted"))
     }
-    fn refund<'a, 'b: 'a>(
-        &'a self,
-        check: &'a Check<'b>,
-        decision: &'a Decision,
-    ) -> RemoteFuture<'a, Decision> {
-        Box::pin(self.0.refund(check, decision))
+    fn refund<'a, 'b: 'a>(&'a self, _: &'a Check<'b>, decision: &'a Decision) -> RemoteFuture<'a, Decision> {
+        Box::pin(self.0.refund("admitted", decision))
     }
 }
 

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{DescriptorRule, InvalidRules, Limit, Limiter, PathEntry};
+use pacegate::{
+    InvalidRules, Limit, Limiter,
+    descriptor::{DescriptorRule, PathEntry},
+};
 use pacegate_config::Config;
 
 #[test]

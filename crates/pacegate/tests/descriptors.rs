@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Allowance, ApplyFuture, Command, Cost, Descriptor, DescriptorDecision, DescriptorOutcome,
-    DescriptorRule, FailureMode, Hits, Limit, Limiter, MemoryOptions, MemoryStore, Mode, PathEntry, Profile,
-    Store, StoreError, Stores, Timestamp,
+    Algorithm, Cost, FailureMode, Limit, Limiter, MemoryOptions, MemoryStore, Mode, Profile, StoreError,
+    Stores, Timestamp,
+    descriptor::{
+        Allowance, Descriptor, DescriptorDecision, DescriptorOutcome, DescriptorRule, Hits, PathEntry,
+    },
+    store::{ApplyFuture, Command, Store},
 };
 use pacegate_config::Config;
 use pacegate_testkit::SimulatedClock;

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use pacegate::{
-    Check, CheckError, Descriptor, InvalidRules, Limit, Limiter, Methods, Pattern, Profile, Rule, Verdict,
+    Check, CheckError, InvalidRules, Limit, Limiter, Methods, Pattern, Profile, Rule, descriptor::Descriptor,
+    explain::Verdict,
 };
 use pacegate_config::Config;
 

@@ -295,12 +295,12 @@ fn bad_checks_are_refused_and_charge_nothing() {
 #[derive(Debug)]
 struct Remote(MemoryStore);
 
-impl pacegate::Store for Remote {
+impl pacegate::store::Store for Remote {
     fn apply<'a>(
         &'a self,
-        command: &'a pacegate::Command<'a>,
+        command: &'a pacegate::store::Command<'a>,
         now: Option<pacegate::Timestamp>,
-    ) -> pacegate::ApplyFuture<'a> {
+    ) -> pacegate::store::ApplyFuture<'a> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             self.0.apply(command, now).await

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Check, Descriptor, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore, Rule,
+    Algorithm, Check, Limit, Limiter, LimiterBuilder, MemoryOptions, MemoryStore, Rule,
+    descriptor::Descriptor,
 };
 use pacegate_testkit::SimulatedClock;
 

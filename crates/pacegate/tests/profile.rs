@@ -515,7 +515,7 @@ type Line = (String, u32, LimitSource, String, Option<u32>);
 
 async fn lines(limiter: &Limiter, dimension: &str, identifier: &str, profile: &Profile) -> Vec<Line> {
     let limits = limiter.limits_of(dimension, identifier, Some(profile)).await.unwrap();
-    let line = |effective: pacegate::EffectiveLimit| {
+    let line = |effective: pacegate::explain::EffectiveLimit| {
         let limit = &effective.limit;
         let left = effective.answer.and_then(|answer| answer.remaining);
         (limit.name.to_string(), limit.limit.quota(), limit.why, effective.endpoint.to_string(), left)

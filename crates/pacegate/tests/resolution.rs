@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, Check, Decision, Explained, InvalidRules, Limit, LimitOverride, LimitSource, Limiter,
-    LimiterBuilder, MemoryOptions, MemoryStore, Mode, Pattern, Profile, Rule, Scope, Verdict,
+    Algorithm, Check, Decision, InvalidRules, Limit, LimitOverride, LimitSource, Limiter, LimiterBuilder,
+    MemoryOptions, MemoryStore, Mode, Pattern, Profile, Rule, Scope,
+    explain::{Explained, Verdict},
 };
 use pacegate_testkit::{Seed, SimulatedClock, effort};
 use proptest::collection::vec;

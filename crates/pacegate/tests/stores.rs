@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pacegate::{
-    Algorithm, ApplyFuture, Check, CheckError, Command, Cost, Decision, FailureMode, Figure, InvalidRules,
-    Limit, Limiter, MemoryOptions, MemoryStore, Mode, Pattern, Reason, Rule, Store, StoreError, StoreHealth,
-    Stores, Timestamp,
+    Algorithm, Check, CheckError, Cost, Decision, FailureMode, InvalidRules, Limit, Limiter, MemoryOptions,
+    MemoryStore, Mode, Pattern, Reason, Rule, StoreError, Stores, Timestamp,
+    store::{ApplyFuture, Command, Figure, Store, StoreHealth},
 };
 use pacegate_testkit::SimulatedClock;
 use tokio::time::{sleep, timeout};

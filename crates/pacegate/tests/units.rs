@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use pacegate::{Check, CheckError, Cost, Limiter, Profile, Stores, Verdict};
+use pacegate::{Check, CheckError, Cost, Limiter, Profile, Stores, explain::Verdict};
 use pacegate_config::Config;
 
 const RULES: &str = r#"

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pacegate::{Algorithm, Check, CheckError, Clock, Cost, Limit, Limiter, MemoryStore, Timestamp};
+use pacegate::{Algorithm, Check, CheckError, Cost, Limit, Limiter, MemoryStore, Timestamp, store::Clock};
 use tokio::time::Instant;
 
 /// The clock of the paused runtime.

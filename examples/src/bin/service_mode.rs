@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
-use pacegate::Limiter;
 use pacegate_tower::PacegateLayer;
 use pacegate_tower::resolve::address;
 

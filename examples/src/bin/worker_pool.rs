@@ -8,7 +8,7 @@
 #![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
 
 use anyhow::Context;
-use pacegate::{Check, Limiter};
+use pacegate::Check;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

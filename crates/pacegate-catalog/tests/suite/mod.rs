@@ -80,7 +80,7 @@ impl Place {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        pacegate::Clock::now(&*self.clock)
+        pacegate::store::Clock::now(&*self.clock)
     }
 
     pub(crate) fn after(&self, seconds: u64) -> Timestamp {

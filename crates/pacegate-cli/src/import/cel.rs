@@ -1,6 +1,6 @@
 //! The part of CEL, the language of Limitador's conditions, that Pacegate can say.
 
-use pacegate::ValueTest;
+use pacegate::descriptor::ValueTest;
 
 /// A key of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pacegate::{Algorithm, Allowance, DescriptorRule, Limit, Mode, PathEntry, Selector};
+use pacegate::{
+    Algorithm, Limit, Mode,
+    descriptor::{Allowance, DescriptorRule, PathEntry, Selector},
+};
 use pacegate_config::reading::{AsWritten, Cursor, Part};
 use serde::Deserialize;
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Allowance, Condition, DescriptorRule, Limit, Selector};
+use pacegate::{
+    Algorithm, Limit,
+    descriptor::{Allowance, Condition, DescriptorRule, Selector},
+};
 use pacegate_config::reading::{AsWritten, Cursor, Part};
 use serde::Deserialize;
 

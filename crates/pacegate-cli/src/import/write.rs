@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pacegate::{Allowance, DescriptorRule, Mode, Selector, ValueTest};
+use pacegate::{
+    Mode,
+    descriptor::{Allowance, DescriptorRule, Selector, ValueTest},
+};
 
 /// The section `descriptors` of a configuration file.
 pub(super) fn descriptors(rules: &[DescriptorRule]) -> String {
@@ -111,7 +114,10 @@ fn scalar(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pacegate::{Algorithm, Condition, Limit, PathEntry};
+    use pacegate::{
+        Algorithm, Limit,
+        descriptor::{Condition, PathEntry},
+    };
     use pacegate_config::Config;
 
     #[test]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, Uri};
-use pacegate::{InvalidEndpoint, PathOptions};
+use pacegate::{PathOptions, path::InvalidEndpoint};
 
 use pacegate_http::error::{Code, Details};
 

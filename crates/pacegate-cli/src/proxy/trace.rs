@@ -4,7 +4,7 @@ use hyper::HeaderMap;
 use opentelemetry::Context;
 use opentelemetry::global::get_text_map_propagator;
 use opentelemetry_http::{HeaderExtractor, HeaderInjector};
-use pacegate::TRACES;
+use pacegate::store::TRACES;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use ipnet::IpNet;
-use pacegate::Gauge;
+use pacegate::store::Gauge;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -320,7 +320,7 @@ pub struct Slot {
     /// Where it was taken, unless it is one beyond the bound.
     registered: Option<(Arc<Slots>, IpAddr, u64)>,
     presence: Arc<Presence>,
-    _present: Option<pacegate::Present>,
+    _present: Option<pacegate::store::Present>,
 }
 
 impl Slot {

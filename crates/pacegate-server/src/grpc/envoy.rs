@@ -7,8 +7,9 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use hyper::header::RETRY_AFTER;
 use pacegate::{
-    Algorithm, Allowance, Check, Cost, Descriptor, DescriptorDecision, DescriptorOutcome, FailureMode, Hits,
-    Limit, Profile, identity,
+    Algorithm, Check, Cost, FailureMode, Limit, Profile,
+    descriptor::{Allowance, Descriptor, DescriptorDecision, DescriptorOutcome, Hits},
+    identity,
 };
 use pacegate_config::{AdHocCallers, AdHocConfig};
 use pacegate_proto::envoy::config::core::v3::HeaderValue;

@@ -103,7 +103,7 @@ impl Limiter {
         let asked = asked.profile(profile.as_deref());
         let left = self.shared.limiter.refund(&asked, &decision).await;
         let left = left.map_err(|error| message_check.explain(error))?;
-        if decision.allowed && !decision.replayed {
+        if decision.allowed() && !decision.replayed() {
             self.shared.observer.refunds.allowed(request_id(&headers), &left);
         }
         Ok(response(&left, &message_check))

@@ -2,7 +2,7 @@
 
 use hyper::HeaderMap;
 use opentelemetry_http::HeaderExtractor;
-use pacegate::{Decision, TRACES};
+use pacegate::{Decision, store::TRACES};
 use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;

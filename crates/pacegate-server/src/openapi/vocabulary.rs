@@ -6,7 +6,8 @@ use pacegate::identity::{
     DIMENSION_LENGTH_MAX, IDENTIFIER_LENGTH_MAX, METHOD_LENGTH_MAX, NAME_LENGTH_MAX, UNIT_LENGTH_MAX,
 };
 use pacegate::{
-    Algorithm, ENDPOINT_LENGTH_MAX, FailureMode, Limit, LimitSource, Mode, Reason, Scope, Standing, Verdict,
+    Algorithm, FailureMode, Limit, LimitSource, Mode, Reason, Scope, Standing, explain::Verdict,
+    path::ENDPOINT_LENGTH_MAX,
 };
 use pacegate_config::Role;
 use utoipa::openapi::schema::{KnownFormat, Schema, SchemaFormat, Type};

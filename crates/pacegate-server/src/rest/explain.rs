@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::{Explained, Verdict};
+use pacegate::explain::{Explained, Verdict};
 use serde::Serialize;
 use utoipa::ToSchema;
 

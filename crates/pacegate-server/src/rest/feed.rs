@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream, StreamExt};
 use hyper::header::{ACCEPT, CACHE_CONTROL};
 use hyper::{HeaderMap, StatusCode};
-use pacegate::{BreakerState, StoreHealth};
+use pacegate::store::{BreakerState, StoreHealth};
 use pacegate_catalog::UsageRecord;
 use parking_lot::Mutex;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Every field of every message, by its exact value.
 
-use pacegate::{Clock as _, SystemClock};
+use pacegate::store::{Clock as _, SystemClock};
 use pacegate_proto::v1::{
     CheckRequest, CheckResponse, Dimension, Identity, Limit, LimitAnswer, QuotaRequest, QuotaResponse,
     ResetRequest, ResetResponse, State,

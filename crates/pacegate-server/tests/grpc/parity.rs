@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pacegate::Clock as _;
+use pacegate::store::Clock as _;
 use pacegate_proto::v1::{CheckRequest, CheckResponse, LimitAnswer, QuotaRequest, ResetRequest, State};
 use serde_json::{Map, Value, json};
 

@@ -6,7 +6,10 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pacegate::{ApplyFuture, Command, MemoryStore, Store, StoreError, Timestamp};
+use pacegate::{
+    MemoryStore, StoreError, Timestamp,
+    store::{ApplyFuture, Command, Store},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Behaviour {

@@ -60,7 +60,7 @@ impl Hits {
 /// One of the descriptors of a request: keys and values in order, and what it does.
 ///
 /// ```
-/// use pacegate::{Descriptor, Hits};
+/// use pacegate::{descriptor::{Descriptor, Hits}};
 ///
 /// let one = Descriptor::new([("remote_address", "10.0.0.1")]);
 /// let many = Descriptor::new([("model", "large")]).hits(Hits::Take(800.into()));
@@ -89,7 +89,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Lets it give back only to limits of rules with
-    /// [`refundable`](crate::DescriptorRule::refundable); at others it only looks. For callers that
+    /// [`refundable`](crate::descriptor::DescriptorRule::refundable); at others it only looks. For callers that
     /// are not known.
     #[must_use]
     pub fn refundable_only(mut self) -> Self {

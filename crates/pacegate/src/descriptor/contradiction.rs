@@ -22,7 +22,7 @@ impl DescriptorRule {
     /// Every contradiction between rules: two that select the same, or one that replaces what there is not or what replaces it.
     ///
     /// ```
-    /// use pacegate::{DescriptorRule, Limit, PathEntry};
+    /// use pacegate::{Limit, descriptor::{DescriptorRule, PathEntry}};
     ///
     /// let rule = DescriptorRule::path([PathEntry::any("remote_address")], Limit::per_second(10).build()?);
     /// let found = DescriptorRule::contradictions([&rule, &rule]);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pacegate::{Figure, Standing, Stores};
+use pacegate::{Standing, Stores, store::Figure};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -144,7 +144,9 @@ impl Scrape {
         let (any, envoy) = (self.shared.limiter.stores(), self.shared.envoy.stores());
         let up: Vec<_> = any
             .health()
-            .map(|(store, health)| ([("store", store)], u64::from(health == pacegate::StoreHealth::Up)))
+            .map(|(store, health)| {
+                ([("store", store)], u64::from(health == pacegate::store::StoreHealth::Up))
+            })
             .collect();
         page.gauges("pacegate_store_up", "1 when a store can be relied on", &up)?;
         let state = |(store, state), caller| ([("store", store), ("caller", caller)], state as u64);
@@ -249,7 +251,7 @@ impl Scrape {
 
 /// One figure of every store that has it.
 fn figures<'a>(stores: &'a Stores, name: &str) -> Vec<(&'a str, Figure)> {
-    let of = |(store, figures): (&'a str, pacegate::Figures)| {
+    let of = |(store, figures): (&'a str, pacegate::store::Figures)| {
         let figure = figures.into_iter().find(|(other, _)| *other == name)?.1;
         Some((store, figure))
     };

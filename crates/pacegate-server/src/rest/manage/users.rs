@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::{DEFAULT_NAME, EffectiveLimit, LimitOverride};
+use pacegate::{LimitOverride, explain::EffectiveLimit, rules::DEFAULT_NAME};
 use pacegate_catalog::{CUSTOM_LIMITS_MAX, Sources, User, UserChange};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::{Answer, Decision, EffectiveLimit, NamedLimit, Standing, Timestamp};
+use pacegate::{Answer, Decision, NamedLimit, Standing, Timestamp, explain::EffectiveLimit};
 use pacegate_catalog::{Period, PolicyDetail, StoredRule, UsageRecord};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};

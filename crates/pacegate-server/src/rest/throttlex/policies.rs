@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::{Algorithm, InvalidLimit, Limit, POLICY_NAME, Rule, identity};
+use pacegate::{Algorithm, InvalidLimit, Limit, Rule, identity, rules::POLICY_NAME};
 use pacegate_catalog::{PolicyDetail, StoredRule};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

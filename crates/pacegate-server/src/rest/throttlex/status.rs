@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::StoreHealth;
+use pacegate::store::StoreHealth;
 use serde::Serialize;
 use utoipa::ToSchema;
 
