@@ -1,4 +1,5 @@
-//! `pacegate import`: turns other products' limit files into one for Pacegate, and refuses by name what it cannot say.
+//! `pacegate import`: turns other products' limit files into one for Pacegate, and refuses by name
+//! what it cannot say.
 
 mod cel;
 mod envoy;
@@ -99,8 +100,8 @@ impl<'a> Imported<'a> {
     fn check(&self, document: &Cursor<'_>) {
         let complete = document.is_valid();
         for found in DescriptorRule::contradictions(&self.rules) {
-            // A duplicate key is reported already, and a rule that could not be read may be the one that
-            // is missing.
+            // A duplicate key is reported already, and a rule that could not be read may be the one
+            // that is missing.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
                 continue;
             }

@@ -19,7 +19,8 @@ pub struct AdHocConfig {
     /// The longest window, 1s to 366d.
     #[serde(with = "As::<Text<Span<SECOND, { 366 * DAY }>>>")]
     pub max_window: Duration,
-    /// How many counters a store in memory keeps for them; a tenth of its max_keys unless it is set.
+    /// How many counters a store in memory keeps for them; a tenth of its max_keys unless it is
+    /// set.
     #[serde(with = "As::<Option<Between<1, { MemoryOptions::KEYS_MAX as u64 }>>>")]
     pub max_keys: Option<usize>,
 }

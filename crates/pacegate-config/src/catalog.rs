@@ -22,7 +22,8 @@ pub struct CatalogConfig {
     /// catalog, or in the catalog itself.
     #[serde(with = "As::<Option<Text<AuditKey>>>")]
     pub audit_key: Option<String>,
-    /// How long an API key that was looked up is accepted while the catalog does not answer, 1s to 1d.
+    /// How long an API key that was looked up is accepted while the catalog does not answer, 1s to
+    /// 1d.
     #[serde(with = "As::<Text<Span<SECOND, DAY>>>")]
     pub key_max_age: Duration,
 }

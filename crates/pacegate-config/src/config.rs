@@ -22,19 +22,20 @@ use crate::{
     RetentionConfig, ServerConfig, ServiceConfig, StoreConfig, TracesConfig,
 };
 
-/// The prefix of environment variables that override a value: `PACEGATE_SERVER__HTTP` is `server.http`.
+/// The prefix of environment variables that override a value: `PACEGATE_SERVER__HTTP` is
+/// `server.http`.
 const ENVIRONMENT_PREFIX: &str = "PACEGATE_";
 /// Variables of the program that are not values of the file.
 const ENVIRONMENT_OTHER: [&str; 2] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY"];
-/// What Kubernetes sets in every pod beside a service called `pacegate`; none of it can be a value of
-/// the file, whose levels have two underscores between them.
+/// What Kubernetes sets in every pod beside a service called `pacegate`; none of it can be a value
+/// of the file, whose levels have two underscores between them.
 const ENVIRONMENT_KUBERNETES: [&str; 3] = ["PACEGATE_PORT", "PACEGATE_SERVICE_HOST", "PACEGATE_SERVICE_PORT"];
 
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The service that decides, for a program in the mode `service`; in the mode `embedded` the program
-    /// decides itself.
+    /// The service that decides, for a program in the mode `service`; in the mode `embedded` the
+    /// program decides itself.
     pub service: Option<ServiceConfig>,
     /// How the service listens.
     pub server: ServerConfig,
@@ -68,8 +69,8 @@ pub struct Config {
     pub metrics: bool,
     /// Which families of headers are sent with an answer.
     pub headers: Vec<HeaderFamily>,
-    /// The same for answers to Envoy, which can write `X-RateLimit` headers of its own; as `headers`
-    /// unless it is set.
+    /// The same for answers to Envoy, which can write `X-RateLimit` headers of its own; as
+    /// `headers` unless it is set.
     pub envoy_headers: Option<Vec<HeaderFamily>>,
     /// Which ad-hoc limits requests may send.
     pub ad_hoc: AdHocConfig,
@@ -113,8 +114,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The JSON Schema of the file, for editors that complete and check it. It is derived from the types
-    /// that the file is read with.
+    /// The JSON Schema of the file, for editors that complete and check it. It is derived from the
+    /// types that the file is read with.
     pub fn schema() -> String {
         file::schema()
     }
@@ -127,7 +128,8 @@ impl Config {
         Self::parse_with_environment(text, std::iter::empty())
     }
 
-    /// Reads a configuration from YAML, whose values variables such as `PACEGATE_SERVER__HTTP` override.
+    /// Reads a configuration from YAML, whose values variables such as `PACEGATE_SERVER__HTTP`
+    /// override.
     ///
     /// # Errors
     /// Every error in either of them.
@@ -216,11 +218,12 @@ impl Config {
         }
     }
 
-    /// A limiter with these plans, rules and bounds, for a configuration whose stores are all in memory.
+    /// A limiter with these plans, rules and bounds, for a configuration whose stores are all in
+    /// memory.
     ///
     /// # Errors
-    /// [`InvalidRules`] when a store is remote, or the rules contradict each other; a configuration that
-    /// was parsed has been checked for that.
+    /// [`InvalidRules`] when a store is remote, or the rules contradict each other; a configuration
+    /// that was parsed has been checked for that.
     pub fn limiter(&self) -> Result<Limiter, InvalidRules> {
         let mut stores = Stores::default();
         for store in &self.stores {
@@ -235,8 +238,8 @@ impl Config {
     /// A limiter with these plans and rules on `stores`, which are connected.
     ///
     /// # Errors
-    /// [`InvalidRules`] when a rule names a store that is not among them, or the rules contradict each
-    /// other.
+    /// [`InvalidRules`] when a rule names a store that is not among them, or the rules contradict
+    /// each other.
     pub fn limiter_with(&self, stores: Stores) -> Result<Limiter, InvalidRules> {
         self.builder().stores(stores).build()
     }

@@ -1,8 +1,9 @@
 //! Deserialises a YAML tree and collects every error instead of stopping at the first.
 //!
-//! serde stops at the first error of a value. A [`Cursor`] therefore reports an error at the innermost
-//! value that it concerns, marks that value as wrong and deserialises the whole again without it, until
-//! it succeeds. Sections and entries of lists are read one by one, so that what is repeated is small.
+//! serde stops at the first error of a value. A [`Cursor`] therefore reports an error at the
+//! innermost value that it concerns, marks that value as wrong and deserialises the whole again
+//! without it, until it succeeds. Sections and entries of lists are read one by one, so that what
+//! is repeated is small.
 
 use std::cell::RefCell;
 
@@ -77,8 +78,8 @@ impl Document {
 }
 
 impl<'a> Cursor<'a> {
-    /// Deserialises the value. `None` if it is not even of the right kind; fields that are wrong are
-    /// left out of what is returned, and reported.
+    /// Deserialises the value. `None` if it is not even of the right kind; fields that are wrong
+    /// are left out of what is returned, and reported.
     pub fn read<T: DeserializeOwned>(&self) -> Option<T> {
         for _ in 0..ATTEMPTS_MAX {
             match T::deserialize(CursorDeserializer(self.clone())) {
@@ -141,7 +142,8 @@ impl<'a> Cursor<'a> {
         self.located(field, message).1
     }
 
-    /// Reports an error of this value, or of the field of it that `field` names, such as `tls.cert`.
+    /// Reports an error of this value, or of the field of it that `field` names, such as
+    /// `tls.cert`.
     pub fn refuse(&self, field: &str, message: impl Into<String>) {
         self.errors.borrow_mut().push(self.located(field, message));
     }
@@ -188,7 +190,8 @@ impl<'a> Cursor<'a> {
         self.node.get(name).is_some_and(|node| matches!(node.value, Value::Null))
     }
 
-    /// The line of the innermost value on the way to `field`, and its path whether it exists or not.
+    /// The line of the innermost value on the way to `field`, and its path whether it exists or
+    /// not.
     fn located(&self, field: &str, message: impl Into<String>) -> (Place, ConfigError) {
         let (mut node, mut known) = (self.node, true);
         for name in field.split('.').filter(|name| !name.is_empty()) {
@@ -236,7 +239,8 @@ impl<'a> Cursor<'a> {
         Error::Message(format!("expected {expected}, got {}", self.node.value.kind()))
     }
 
-    /// Reports the fields that are not among `known`, and those without a value where that is an error.
+    /// Reports the fields that are not among `known`, and those without a value where that is an
+    /// error.
     pub(crate) fn check_fields(&self, entries: &'a [(String, Node)], known: &[&str]) {
         for (name, node) in entries.iter().filter(|(_, node)| !node.is_wrong.get()) {
             if !known.contains(&name.as_str()) {

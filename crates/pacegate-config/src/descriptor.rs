@@ -44,7 +44,8 @@ pub(crate) struct DescriptorEntry {
     limit: Option<Quota>,
     /// The window, from 1ms to 366d.
     window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is set.
+    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
+    /// set.
     burst: Option<Quota>,
     /// Whether it denies requests, or only counts those that it would deny.
     #[serde(default)]
@@ -56,8 +57,8 @@ pub(crate) struct DescriptorEntry {
     /// The names of limits that it replaces.
     #[serde(default)]
     replaces: Vec<Text<Label>>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to
-    /// one capacity.
+    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up
+    /// to one capacity.
     #[serde(default)]
     overdraw: bool,
     /// Whether callers without an API key may refund hits (is_negative_hits).

@@ -1,4 +1,5 @@
-//! A [`Cursor`] as a serde deserializer, which reports each error at the innermost value that it concerns.
+//! A [`Cursor`] as a serde deserializer, which reports each error at the innermost value that it
+//! concerns.
 
 use std::fmt;
 
@@ -12,8 +13,8 @@ use serde::forward_to_deserialize_any;
 use crate::cursor::Cursor;
 use crate::node::{Node, Value};
 
-/// Text as it is written, also where YAML takes it for a flag or a number: `y`, `007` and `1.10` are
-/// values like any other.
+/// Text as it is written, also where YAML takes it for a flag or a number: `y`, `007` and `1.10`
+/// are values like any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsWritten(pub String);
 

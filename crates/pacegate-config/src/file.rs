@@ -1,4 +1,5 @@
-//! The configuration file: the types of this crate describe it, and its JSON Schema is derived from them.
+//! The configuration file: the types of this crate describe it, and its JSON Schema is derived from
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +51,8 @@ pub(crate) struct File {
     pub(crate) paths: Part<PathsSection>,
     /// The limit where no rule applies, or none.
     pub(crate) default_limit: Part<OrNone<LimitEntry>>,
-    /// Policies: limits of one key, made at /admin/policies or as rules named policy of the dimension
-    /// key.
+    /// Policies: limits of one key, made at /admin/policies or as rules named policy of the
+    /// dimension key.
     pub(crate) policies: Part<PoliciesSection>,
     /// How the service logs.
     pub(crate) log: Part<LogConfig>,
@@ -102,7 +103,8 @@ pub(crate) struct PathsSection {
     /// Whether %2F and %5C in a path count as slashes or make it invalid (400); unless it is set,
     /// decode, and refuse in pacegate proxy.
     encoded_slashes: Option<Word<EncodedSlashes>>,
-    /// Whether pacegate proxy sends duplicate slashes upstream as one; for matching they always are one.
+    /// Whether pacegate proxy sends duplicate slashes upstream as one; for matching they always are
+    /// one.
     merge_slashes: bool,
     /// Whether parameters of a path segment, as in /report.csv;v=1, are ignored.
     ignore_parameters: bool,
@@ -175,8 +177,8 @@ fn accept_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A field without a value is left out, or an error; `Option` alone would describe it as `null`. A map
-/// without a value is an empty one.
+/// A field without a value is left out, or an error; `Option` alone would describe it as `null`. A
+/// map without a value is an empty one.
 fn reject_null(schema: &mut Schema) {
     for (_, field) in properties(schema) {
         for key in ["type", "enum"] {

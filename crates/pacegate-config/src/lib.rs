@@ -10,7 +10,8 @@
 //! let config = Config::parse(
 //!     r#"
 //! rules:
-//!   - {name: per-user-minute, dimension: user, endpoint: "/api/{*rest}", algorithm: sliding_counter, limit: 100, window: 60s}
+//!   - {name: per-user-minute, dimension: user, endpoint: "/api/{*rest}",
+//!      algorithm: sliding_counter, limit: 100, window: 60s}
 //! "#,
 //! )?;
 //! let limiter = config.limiter()?;
@@ -22,8 +23,8 @@
 //! It connects to nothing: `pacegate-connect` opens the stores that a configuration names.
 //!
 //! A new setting is a field of the struct of its section, whose doc comment is its description in
-//! [`Config::schema`]. A new field of a rule is a field of `RuleEntry` in `rule.rs` and a line of its
-//! conversion.
+//! [`Config::schema`]. A new field of a rule is a field of `RuleEntry` in `rule.rs` and a line of
+//! its conversion.
 
 mod ad_hoc;
 mod catalog;
@@ -65,8 +66,9 @@ pub use telemetry::{LogConfig, LogFormat, LogLevel, LoggedDecisions, LoggedKeys,
 /// let document = Document::parse("limit: ten\nwindow: 1s\n");
 /// let limit: Option<Limit> = document.root().read();
 /// assert!(limit.is_some_and(|limit| limit.limit.is_none()));
-/// let errors = document.finish().unwrap_err().to_string();
-/// assert_eq!(errors, "line 1: limit: expected a whole number from 0, got \"ten\"\nline 2: window: unknown field; expected one of limit");
+/// let errors = document.finish().unwrap_err().0;
+/// assert_eq!(errors[0].to_string(), "line 1: limit: expected a whole number from 0, got \"ten\"");
+/// assert_eq!(errors[1].to_string(), "line 2: window: unknown field; expected one of limit");
 /// ```
 pub mod reading {
     pub use crate::cursor::{Cursor, Document};

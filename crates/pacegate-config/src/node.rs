@@ -1,4 +1,4 @@
-//! A YAML document as a tree that remembers the lines, so that every mistake in it can be reported at its place.
+//! A YAML document as a tree that remembers the line of each value.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,8 @@ use serde_saphyr::Spanned;
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
-    /// The text of a scalar that YAML takes for something else: `y` is a flag to it, and `007` a number.
+    /// The text of a scalar that YAML takes for something else: `y` is a flag to it, and `007` a
+    /// number.
     pub(crate) written: Option<String>,
     /// Whether an error about it is reported; nothing reads it then.
     pub(crate) is_wrong: Cell<bool>,
@@ -121,7 +122,8 @@ impl Node {
         }
     }
 
-    /// Puts `value` at `path` below this node. Maps are made on the way; any other value in the way gives way to one.
+    /// Puts `value` at `path` below this node. Maps are made on the way; any other value in the way
+    /// gives way to one.
     pub(crate) fn set<'a>(&mut self, mut path: impl Iterator<Item = &'a str>, value: Value, place: &Place) {
         let Some(key) = path.next() else {
             *self = Self::new(place.clone(), value);

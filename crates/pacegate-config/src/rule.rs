@@ -33,7 +33,8 @@ pub(crate) struct LimitEntry {
     /// The window, from 1ms to 366d.
     #[schemars(required)]
     pub(crate) window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is set.
+    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
+    /// set.
     pub(crate) burst: Option<Quota>,
 }
 
@@ -64,7 +65,8 @@ pub(crate) struct PlanEntry {
     /// The window, from 1ms to 366d.
     #[schemars(required)]
     window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is set.
+    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
+    /// set.
     burst: Option<Quota>,
     /// What it counts: requests (the default), tokens, bytes or another word.
     unit: Option<Text<Unit>>,
@@ -152,13 +154,13 @@ pub(crate) struct RuleEntry {
     /// Whether requests it applies to are not limited; it has no limit then.
     #[serde(default)]
     unlimited: bool,
-    /// What it counts: requests (the default), tokens, bytes or another word. Checks name their cost in
-    /// it.
+    /// What it counts: requests (the default), tokens, bytes or another word. Checks name their
+    /// cost in it.
     unit: Option<Text<Unit>>,
     /// What each request takes, instead of the cost that a check names.
     cost: Option<FixedCost>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to
-    /// one capacity.
+    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up
+    /// to one capacity.
     #[serde(default)]
     overdraw: bool,
     /// How it counts; sliding_window is another name for sliding_log.
@@ -167,7 +169,8 @@ pub(crate) struct RuleEntry {
     limit: Option<Quota>,
     /// The window, from 1ms to 366d.
     window: Option<Window>,
-    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is set.
+    /// How many at once, for token_bucket, leaky_bucket and gcra; as many as the limit unless it is
+    /// set.
     burst: Option<Quota>,
 }
 

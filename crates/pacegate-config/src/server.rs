@@ -26,8 +26,8 @@ pub struct ServerConfig {
     /// The address of the gRPC services, or none.
     #[serde(with = "As::<OrNone<Text<SocketAddr>>>")]
     pub grpc: Option<SocketAddr>,
-    /// A second address of the REST API, for health checks and operators, or none. Its connections have
-    /// a bound of their own.
+    /// A second address of the REST API, for health checks and operators, or none. Its connections
+    /// have a bound of their own.
     #[serde(with = "As::<OrNone<Text<SocketAddr>>>")]
     pub admin: Option<SocketAddr>,
     /// Certificates for encrypted connections to all addresses, in PEM; changes of the files are
@@ -45,24 +45,24 @@ pub struct ServerConfig {
     pub ipv6_prefix: u8,
     /// Whether checks need an API key too.
     pub require_key: bool,
-    /// How many connections are served at once; further ones wait in the operating system's queue, and
-    /// those without a request are closed first.
+    /// How many connections are served at once; further ones wait in the operating system's queue,
+    /// and those without a request are closed first.
     #[serde(with = "As::<Between<1, 1_000_000>>")]
     pub max_connections: usize,
-    /// How many connections one client address, or IPv6 network of 64 bits, can have; further ones are
-    /// refused. Those of trusted_proxies are not counted. By default a tenth of max_connections, at
-    /// least 256 and at most half.
+    /// How many connections one client address, or IPv6 network of 64 bits, can have; further ones
+    /// are refused. Those of trusted_proxies are not counted. By default a tenth of
+    /// max_connections, at least 256 and at most half.
     #[serde(with = "As::<Option<Between<1, 1_000_000>>>")]
     pub max_connections_per_address: Option<usize>,
     /// How many requests one connection can have under way at once.
     #[serde(with = "As::<Between<1, 10_000>>")]
     pub max_streams: usize,
-    /// How many checks this node decides a second, or none for no bound; further ones are answered 503
-    /// OVERLOADED at once. A batch counts the identities of its checks.
+    /// How many checks this node decides a second, or none for no bound; further ones are answered
+    /// 503 OVERLOADED at once. A batch counts the identities of its checks.
     #[serde(with = "As::<OrNone<Between<1, 1_000_000_000>>>")]
     pub max_checks_per_second: Option<u64>,
-    /// The memory that the bodies of requests under way take together, 1MiB to 1024GiB; further ones are
-    /// answered 503 OVERLOADED.
+    /// The memory that the bodies of requests under way take together, 1MiB to 1024GiB; further
+    /// ones are answered 503 OVERLOADED.
     #[serde(with = "As::<Text<Size<{ 1 << 20 }, { 1 << 40 }>>>")]
     pub max_request_memory: usize,
     /// How long a client may take to send a request's head, or stay idle.
@@ -71,8 +71,8 @@ pub struct ServerConfig {
     /// How long a client may take to send a body, and the service to answer.
     #[serde(with = "As::<Text<Span<100, HOUR>>>")]
     pub request_timeout: Duration,
-    /// How long a stopping service reports that it is not ready and serves on, so that load balancers
-    /// turn away.
+    /// How long a stopping service reports that it is not ready and serves on, so that load
+    /// balancers turn away.
     #[serde(with = "As::<Text<Span<0, HOUR>>>")]
     pub drain_delay: Duration,
 }
@@ -152,8 +152,8 @@ struct TlsSection {
     client_ca: Option<PathBuf>,
     /// Revocation lists of these authorities; clients with a revoked certificate are rejected.
     client_crl: Option<PathBuf>,
-    /// Roles of clients without an API key, by a subject alternative name of their certificate: dns:,
-    /// uri:, email: or ip: and the name.
+    /// Roles of clients without an API key, by a subject alternative name of their certificate:
+    /// dns:, uri:, email: or ip: and the name.
     #[serde(default, with = "As::<Table<Text<CertificateName>, Word<Role>>>")]
     identities: Vec<(CertificateName, Role)>,
 }

@@ -36,7 +36,8 @@ pub struct StoreConfig {
     pub tls: StoreTls,
     /// How many connections there are to each server; the adapter's default unless it is set.
     pub connections: Option<usize>,
-    /// How many new keys this node makes in Redis a second; further ones are counted in this process.
+    /// How many new keys this node makes in Redis a second; further ones are counted in this
+    /// process.
     pub new_keys_per_second: Option<u64>,
 }
 
@@ -64,8 +65,8 @@ impl StoreConfig {
     /// The URL of the store in this process.
     pub const MEMORY: &'static str = "memory:";
 
-    /// How many new keys a second a service makes in Redis where checks need no API key and nothing else
-    /// is configured.
+    /// How many new keys a second a service makes in Redis where checks need no API key and nothing
+    /// else is configured.
     pub const NEW_KEYS_PER_SECOND: u64 = 10_000;
 
     /// A store with the default bounds.
@@ -129,9 +130,9 @@ pub(crate) struct StoreSection {
     max_idempotency_keys: Option<Between<1, KEYS_MAX>>,
     /// For a remote store: connections to each server.
     connections: Option<Between<1, 64>>,
-    /// For Redis: how many keys that live for ten seconds or more this node makes a second; further new
-    /// keys are counted in this process. 10000 for a service whose checks need no key, otherwise
-    /// unbounded.
+    /// For Redis: how many keys that live for ten seconds or more this node makes a second; further
+    /// new keys are counted in this process. 10000 for a service whose checks need no key,
+    /// otherwise unbounded.
     new_keys_per_second: Option<Between<1, 1_000_000_000>>,
     /// For a remote store: files for encrypted connections, in PEM; cert and key go together.
     tls: Option<StoreTls>,

@@ -1,5 +1,5 @@
-//! The forms of values in the file: each reads one value and describes it in the schema, so that both
-//! agree on its bounds.
+//! The forms of values in the file: each reads one value and describes it in the schema, so that
+//! both agree on its bounds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -419,7 +419,8 @@ pub(crate) struct Label;
 /// A key or a value of a descriptor.
 pub(crate) struct Literal;
 pub(crate) struct LiteralOrEmpty;
-/// The address of a server that speaks gRPC; errors do not quote it, because it may hold a password.
+/// The address of a server that speaks gRPC; errors do not quote it, because it may hold a
+/// password.
 pub(crate) struct HttpUrl;
 
 written! {
