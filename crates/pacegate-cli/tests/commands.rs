@@ -286,5 +286,5 @@ fn config_schema_is_for_editors() {
     let (code, output, errors) = run(&["config", "schema"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     let schema: serde_json::Value = serde_json::from_str(&output).unwrap();
-    assert_eq!(schema["properties"]["rules"]["type"], "array");
+    assert_eq!(schema["properties"]["rules"]["type"], serde_json::json!(["array", "null"]));
 }

@@ -225,7 +225,7 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "{key: a, rate_limit: {name: b, unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
-            "descriptors[0]: replaces has the rule's own name",
+            "descriptors[0]: replaces: has the rule's own name",
         ),
         (
             "{key: a, rate_limit: {name: \"x\\\"y\", unit: day, requests_per_unit: 1}}",
