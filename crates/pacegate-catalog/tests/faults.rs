@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use pacegate::{Limit, Rule};
 use pacegate_catalog::{Actor, Catalog, CatalogError};
-use pacegate_testkit::server::{DatabaseServer, Fault, FaultProxy, MariaDb, Postgres};
+use pacegate_testkit::server::{DatabaseServer, Fault, FaultProxy};
 
 macro_rules! on_both {
     ($($scenario:ident),+ $(,)?) => {

@@ -39,7 +39,7 @@ fn builder_rejects_invalid_rule_by_name_and_field() {
         let error = Limiter::builder().rule(valid().tier("other")).rule(rule).build().unwrap_err();
         assert!(error.to_string().starts_with(&format!("rule `r`: {field} ")), "{error}");
         let InvalidRules::InvalidRule { place, name, invalid } = error else { panic!("{error}") };
-        assert_eq!((place, &*name, invalid.field), (1, "r", field));
+        assert_eq!((place, &*name, invalid.field()), (1, "r", field));
     }
     let error = Rule::builder("r", "user", Limit::per_second(0)).build().unwrap_err();
     assert_eq!(error.to_string(), "limit must be between 1 and 1000000000, not 0");
