@@ -205,9 +205,7 @@ impl Proxy {
     /// Whom requests are counted for. An address is always there; whoever has no key or no user is not counted by it.
     fn layer(&self, config: &Config, limiter: Limiter, app: App) -> anyhow::Result<PacegateLayer> {
         let mut builder = PacegateLayer::builder(limiter)
-            .observe(move |observed| {
-                app.observe(observed.check, observed.request_id, observed.decided, observed.took);
-            })
+            .observe(app)
             .by(address().trust(config.server.trusted_proxies.iter().copied()))
             .and_by(api_key())
             .on_missing_key(MissingKey::Pass)

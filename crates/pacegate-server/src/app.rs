@@ -14,7 +14,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::header::{ALLOW, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
-use pacegate::{Check, CheckError, Decision, FailureMode, Limiter, store::StoreHealth};
+use pacegate::observe::{Observed, Observer};
+use pacegate::{FailureMode, Limiter, store::StoreHealth};
 use pacegate_config::{AdHocConfig, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -26,7 +27,7 @@ use crate::deprecation::{self, Deprecation, deprecations};
 use crate::forgery;
 use crate::grpc::Services;
 use crate::live::Live;
-use crate::observe::Observer;
+use crate::observe;
 use crate::overload::Overload;
 use crate::peer::Peer;
 use crate::pipeline::batches::Batches;
@@ -61,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) families: Families,
     /// The same for answers to Envoy.
     pub(crate) envoy_families: Families,
-    pub(crate) observer: Observer,
+    pub(crate) observer: observe::Observer,
     pub(crate) overload: Overload,
     /// The memory of request bodies under way.
     pub(crate) bodies: Arc<Bodies>,
@@ -95,26 +96,11 @@ impl App {
     }
 
     /// Only what a proxy or a program around `limiter` shows of its own: `/metrics`, `/healthz` and `/readyz`. What it decides is
-    /// [told](Self::observe) to it.
+    /// [told](Observer) to it.
     pub fn operations(config: &Config, limiter: Limiter) -> Self {
         let app = Self::build(config, limiter, None, None, Vec::new());
         let router = rest::operations(app.shared.clone());
         Self { router, checks: false, ..app }
-    }
-
-    /// Measures and logs a decision that was made elsewhere in this process, as if it had been made here.
-    pub fn observe(
-        &self,
-        check: &Check<'_>,
-        request_id: &str,
-        decided: Result<&Decision, &CheckError>,
-        took: Duration,
-    ) {
-        let observer = &self.shared.observer;
-        match decided {
-            Ok(decision) => observer.note(std::slice::from_ref(check), request_id, decision, took),
-            Err(error) => observer.note_error(error, took),
-        }
     }
 
     /// The figures that the connections of a proxy are counted in, as those of HTTP.
@@ -143,7 +129,7 @@ impl App {
             envoy: limiter.within(config.envoy_store_timeout),
             failure_mode: config.failure_mode,
             gate: Gate::new(config, live.clone(), key),
-            observer: Observer::new(config, &limiter, live.clone()),
+            observer: observe::Observer::new(config, &limiter, live.clone()),
             live,
             families: Families::new(&config.headers),
             envoy_families: Families::new(config.envoy_headers.as_ref().unwrap_or(&config.headers)),
@@ -266,6 +252,20 @@ impl Shared {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// Measures and logs decisions that were made elsewhere in this process, as if they had been made here.
+impl Observer for App {
+    fn observe(&self, observed: &Observed<'_, '_>) {
+        let observer = &self.shared.observer;
+        match observed.decided {
+            Ok(decision) => {
+                let check = std::slice::from_ref(observed.check);
+                observer.note(check, observed.request_id, decision, observed.took);
+            }
+            Err(error) => observer.note_error(error, observed.took),
+        }
     }
 }
 

@@ -159,6 +159,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "hashbrown",
                 "ipnet",
                 "itoa",
+                "metrics",
                 "parking_lot",
                 "serde",
                 "sha2",

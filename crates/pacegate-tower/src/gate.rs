@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::time::Duration;
 
 use http::{HeaderValue, Response};
+use pacegate::observe::{Observed, Observer};
 use pacegate::{Check, CheckError, Cost, Decision, Limit, Limiter};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -41,21 +41,6 @@ pub enum OnError {
     Pass,
 }
 
-/// A decision of a layer, for metrics and logs.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Observed<'a, 'c> {
-    /// What was asked.
-    pub check: &'a Check<'c>,
-    /// What was decided, or why nothing could be.
-    pub decided: Result<&'a Decision, &'a CheckError>,
-    /// How long the limiter took.
-    pub took: Duration,
-    /// The request's `X-Request-Id`, if it has a usable one.
-    pub request_id: &'a str,
-}
-
-pub(crate) type Observe = Box<dyn Fn(&Observed<'_, '_>) + Send + Sync>;
 pub(crate) type CostOf = Box<dyn Fn(&RequestHead<'_>) -> Cost + Send + Sync>;
 pub(crate) type Unless = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 pub(crate) type ChoosePlan = Box<dyn for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync>;
@@ -77,7 +62,7 @@ pub(crate) struct Gate {
     pub(crate) shaping: Option<Shaping>,
     pub(crate) responder: Responder,
     pub(crate) noise: Noise,
-    pub(crate) observe: Option<Observe>,
+    pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 impl Gate {
@@ -128,12 +113,12 @@ impl Gate {
         request: &RequestHead<'_>,
     ) -> Result<Decision, CheckError> {
         let check = question.check(self).ok_or(CheckError::NoIdentity)?;
-        match &self.observe {
+        match &self.observer {
             None => self.limiter.check_now(&check),
-            Some(observe) => {
+            Some(observer) => {
                 let started = Instant::now();
                 let decided = self.limiter.check_now(&check);
-                observed(observe, &check, &decided, started, request_id(request.headers));
+                observed(&**observer, &check, &decided, started, request_id(request.headers));
                 decided
             }
         }
@@ -147,8 +132,8 @@ impl Gate {
         let check = question.check(self).ok_or(CheckError::NoIdentity)?;
         let started = Instant::now();
         let decided = self.limiter.check(&check).await;
-        if let Some(observe) = &self.observe {
-            observed(observe, &check, &decided, started, caller.request_id.as_ref());
+        if let Some(observer) = &self.observer {
+            observed(&**observer, &check, &decided, started, caller.request_id.as_ref());
         }
         decided
     }
@@ -214,14 +199,14 @@ impl Gate {
 }
 
 fn observed(
-    observe: &Observe,
+    observer: &dyn Observer,
     check: &Check<'_>,
     decided: &Result<Decision, CheckError>,
     started: Instant,
     request_id: Option<&HeaderValue>,
 ) {
     let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-    observe(&Observed { check, decided: decided.as_ref(), took: started.elapsed(), request_id });
+    observer.observe(&Observed::new(check, decided, started.elapsed()).of_request(request_id));
 }
 
 fn is_same(one: &Identity<'_>, other: &Identity<'_>) -> bool {

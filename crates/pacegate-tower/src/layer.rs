@@ -11,12 +11,13 @@ use pacegate_http::HeaderFamily;
 use tower_layer::Layer;
 
 use crate::error::InvalidLayer;
-use crate::gate::{Gate, MissingKey, Observed, OnError};
+use crate::gate::{Gate, MissingKey, OnError};
 use crate::noise::Noise;
 use crate::resolve::{RequestHead, Resolve, check_dimensions};
 use crate::response::{Denial, Format, Responder};
 use crate::service::Pacegate;
 use crate::shape::{Shaping, WAITERS_MAX};
+use pacegate::observe::Observer;
 use pacegate_http::headers::Families;
 
 /// Puts a rate limit in front of a service. It can stand in front of a whole router or a single route, and in several places at once: where two of them
@@ -74,7 +75,7 @@ impl PacegateLayer {
                     families: Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]),
                 },
                 noise: Noise::default(),
-                observe: None,
+                observer: None,
             },
         }
     }
@@ -221,21 +222,22 @@ impl LayerBuilder {
         self
     }
 
-    /// Tells `observe` each decision, such as to measure and to log them. It is called on the way of the request, so that it must be quick.
+    /// Reports each decision to `observer`, with the id of its request.
     ///
     /// ```
     /// # use pacegate::{Limit, Limiter};
+    /// use pacegate::observe::Observed;
     /// # use pacegate_tower::{PacegateLayer, resolve::address};
     /// # let limiter = Limiter::builder().plan("public", [Limit::per_second(10)]).build()?;
-    /// let layer = PacegateLayer::builder(limiter).by(address()).plan("public").observe(|observed| {
+    /// let layer = PacegateLayer::builder(limiter).by(address()).plan("public").observe(|observed: &Observed<'_, '_>| {
     ///     if observed.decided.is_ok_and(|decision| !decision.allowed()) {
     ///         tracing::info!(request_id = observed.request_id, "denied");
     ///     }
     /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn observe(mut self, observe: impl Fn(&Observed<'_, '_>) + Send + Sync + 'static) -> Self {
-        self.gate.observe = Some(Box::new(observe));
+    pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
+        self.gate.observer = Some(Box::new(observer));
         self
     }
 

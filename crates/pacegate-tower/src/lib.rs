@@ -58,7 +58,7 @@ struct Guide;
 pub use body::ResponseBody;
 pub use error::{InvalidLayer, Unresolved};
 pub use future::ResponseFuture;
-pub use gate::{MissingKey, Observed, OnError};
+pub use gate::{MissingKey, OnError};
 pub use layer::{LayerBuilder, PacegateLayer};
 pub use response::{Cause, Denial, Format};
 pub use service::Pacegate;

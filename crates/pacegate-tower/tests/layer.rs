@@ -17,6 +17,7 @@ use axum::routing::get as on_get;
 use axum::{Extension, Router};
 use bytes::Bytes;
 use http_body_util::Full;
+use pacegate::observe::Observed;
 use pacegate::{Algorithm, Cost, Limit, Limiter, Pattern, Rule};
 use pacegate_tower::HeaderFamily;
 use pacegate_tower::resolve::{Identifier, Resolve, address, header, principal};
@@ -423,11 +424,13 @@ async fn an_observer_is_told_every_decision() {
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (limiter, _) = limiter(|builder| builder.plan("one", [log_of(1)]));
     let observer = told.clone();
-    let layer = PacegateLayer::builder(limiter).by(address()).plan("one").observe(move |observed| {
-        let identity = observed.check.identities()[0].1.clone().into_owned();
-        let allowed = observed.decided.unwrap().allowed();
-        observer.lock().unwrap().push((identity, allowed, observed.request_id.to_owned()));
-    });
+    let layer = PacegateLayer::builder(limiter).by(address()).plan("one").observe(
+        move |observed: &Observed<'_, '_>| {
+            let identity = observed.check.identities()[0].1.clone().into_owned();
+            let allowed = observed.decided.unwrap().allowed();
+            observer.lock().unwrap().push((identity, allowed, observed.request_id.to_owned()));
+        },
+    );
     let app = app(layer.build().unwrap());
     send(&app, with_header(get("/x"), "x-request-id", b"abc")).await;
     send(&app, get("/x")).await;

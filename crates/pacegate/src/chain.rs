@@ -37,10 +37,15 @@ impl Limiter {
     /// # Errors
     /// [`CheckError`] when no decision could be made, or one of them has an idempotency key, which goes with a single check.
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
-        match &self.remote {
+        let started = self.observing.start();
+        let decided = match &self.remote {
             None => self.check_all_here(checks).await,
             Some(remote) => self.check_all_remotely(remote, checks).await,
+        };
+        if let Some(first) = checks.first() {
+            self.observing.note(first, started, &decided);
         }
+        decided
     }
 
     pub(crate) async fn check_all_here(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {

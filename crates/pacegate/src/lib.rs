@@ -43,6 +43,7 @@ pub mod identity;
 mod into_check;
 mod limiter;
 mod methods;
+pub mod observe;
 mod pattern;
 mod plan;
 mod profile;

@@ -18,6 +18,7 @@ use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
 use crate::identity::{self, IPV6_PREFIX, POLICY_DIMENSIONS};
 use crate::into_check::IntoCheck;
+use crate::observe::{Observer, Observing};
 use crate::plan::Plan;
 use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
@@ -53,6 +54,7 @@ pub struct Limiter {
     pub(crate) waiters: Arc<Waiters>,
     /// A service that decides instead.
     pub(crate) remote: Option<RemoteService>,
+    pub(crate) observing: Observing,
 }
 
 /// Puts a [`Limiter`] together.
@@ -67,6 +69,7 @@ pub struct LimiterBuilder {
     policy_dimensions: Option<Vec<Box<str>>>,
     ipv6_prefix: u8,
     paths: PathOptions,
+    observing: Observing,
 }
 
 impl Default for LimiterBuilder {
@@ -81,6 +84,7 @@ impl Default for LimiterBuilder {
             policy_dimensions: None,
             ipv6_prefix: IPV6_PREFIX,
             paths: PathOptions::default(),
+            observing: Observing::default(),
         }
     }
 }
@@ -97,6 +101,14 @@ impl LimiterBuilder {
     #[must_use]
     pub fn rule(mut self, rule: impl Into<RuleBuilder>) -> Self {
         self.rules.push(rule.into());
+        self
+    }
+
+    /// Reports every decision of a check to `observer`. Those of a [`Plan`] that was looked up, and of
+    /// descriptors, are not reported.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observing = Observing::by(observer);
         self
     }
 
@@ -190,11 +202,12 @@ impl LimiterBuilder {
     /// [`InvalidRules`] when they contradict each other or one of them is not valid.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
         let (stores, ipv6_prefix, paths) = (self.stores.clone(), self.ipv6_prefix, self.paths);
+        let observing = self.observing.clone();
         if !(1..=128).contains(&ipv6_prefix) {
             return Err(InvalidRules::InvalidIpv6Prefix { bits: ipv6_prefix });
         }
         let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix, paths)?));
-        Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), remote: None })
+        Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), remote: None, observing })
     }
 
     fn compile(self, stores: &Stores, ipv6_prefix: u8, paths: PathOptions) -> Result<RuleSet, InvalidRules> {
@@ -266,6 +279,7 @@ impl Limiter {
             paths: PathOptions::default(),
             waiters: Arc::default(),
             remote: None,
+            observing: Observing::default(),
         }
     }
 
@@ -314,10 +328,13 @@ impl Limiter {
     ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
         let check = check.into_check();
         async move {
-            match &self.remote {
+            let started = self.observing.start();
+            let decided = match &self.remote {
                 None => self.run(&check, Act::Take).await,
                 Some(remote) => Box::pin(self.check_remotely(remote, &check)).await,
-            }
+            };
+            self.observing.note(&check, started, &decided);
+            decided
         }
     }
 
@@ -336,6 +353,13 @@ impl Limiter {
     }
 
     fn check_any_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
+        let started = self.observing.start();
+        let decided = self.decide_now(check);
+        self.observing.note(check, started, &decided);
+        decided
+    }
+
+    fn decide_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
         if self.remote.is_some() {
             return Err(CheckError::NotInProcess);
         }
@@ -366,7 +390,7 @@ impl Limiter {
     /// The short way for a key alone, to which only the default limit applies. `None` charged nothing.
     #[inline]
     fn check_known_key(&self, key: &str) -> Option<Decision> {
-        if self.remote.is_some() {
+        if self.remote.is_some() || self.observing.is_on() {
             return None;
         }
         let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
@@ -456,10 +480,13 @@ impl Limiter {
 
     /// Checks many requests in as few round trips as their number allows, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
     pub async fn check_each(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
-        match &self.remote {
+        let started = self.observing.start();
+        let decided = match &self.remote {
             None => self.check_each_here(checks).await,
             Some(remote) => self.check_each_remotely(remote, checks).await,
-        }
+        };
+        checks.iter().zip(&decided).for_each(|(check, decided)| self.observing.note(check, started, decided));
+        decided
     }
 
     pub(crate) async fn check_each_here(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {

@@ -70,7 +70,7 @@ impl Values {
     #[inline]
     pub(super) fn only_state(&mut self, name: &str, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
-        if let [answer] = &*decision.answers()
+        if let [answer] = decision.answers()
             && is_known(answer)
         {
             self.push(name);
@@ -162,7 +162,7 @@ impl Fixed {
     /// Has `use_it` see what is fixed about a decision by one limit, which most are; `None` for others.
     #[inline]
     pub(super) fn with<T>(decision: &Decision, use_it: impl FnOnce(Option<&Self>) -> T) -> T {
-        let ([limit], [answer]) = (decision.limits(), &*decision.answers()) else { return use_it(None) };
+        let ([limit], [answer]) = (decision.limits(), decision.answers()) else { return use_it(None) };
         // A repeated answer may be older than the limit.
         if answer.capacity != limit.limit.capacity() {
             return use_it(None);

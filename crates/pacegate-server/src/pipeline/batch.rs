@@ -52,7 +52,10 @@ impl Shared {
     ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
         let key = idempotency_key(key, caller.headers)?;
         let sender = self.gate.sender(caller.headers, caller.peer);
-        #[expect(clippy::needless_late_init, reason = "the checks borrow them, so that they have to live longer")]
+        #[expect(
+            clippy::needless_late_init,
+            reason = "the checks borrow them, so that they have to live longer"
+        )]
         let profiles;
         let mut checks = Vec::with_capacity(questions.len());
         for (index, question) in questions.iter().enumerate() {
