@@ -154,7 +154,7 @@ impl Contender {
             compile_milliseconds: median(times),
         };
         for request in &contender.requests {
-            let met = contender.limiter.check_now(&check(request))?.limits().len();
+            let met = contender.limiter.check_now(check(request))?.limits().len();
             ensure!(met == 1, "{} meets {met} of {rules} rules", request.endpoint);
         }
         Ok(contender)
@@ -167,7 +167,7 @@ impl Contender {
         loop {
             for step in checks..checks + STRIDE {
                 let request = &self.requests[order[step % ORDER_LENGTH] as usize];
-                refused += usize::from(!self.limiter.check_now(&check(request))?.allowed());
+                refused += usize::from(!self.limiter.check_now(check(request))?.allowed());
             }
             checks += STRIDE;
             let elapsed = start.elapsed();

@@ -55,7 +55,7 @@ fn everything_in_a_file_is_read() {
     assert_eq!(second.limit.algorithm(), Algorithm::SlidingLog);
     assert_eq!((second.mode, second.scope), (Mode::Shadow, Scope::Endpoint));
     let limiter = config.limiter().unwrap();
-    let decision = limiter.check_now(&Check::new("user", "u").endpoint("/api/v1/x")).unwrap();
+    let decision = limiter.check_now(Check::new("user", "u").endpoint("/api/v1/x")).unwrap();
     assert_eq!(decision.remaining(), Some(99));
 }
 

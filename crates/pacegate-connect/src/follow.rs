@@ -114,7 +114,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pacegate.yaml");
         let limiter = Limiter::default();
-        let has_plan = || limiter.check_now(&Check::key("k").plan("gold")).is_ok();
+        let has_plan = || limiter.check_now(Check::key("k").plan("gold")).is_ok();
         std::fs::write(&path, "plans: {gold: [{algorithm: gcra, limit: 9, window: 1s}]}").unwrap();
         reload(&path, &limiter);
         assert!(has_plan());

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn whoever_is_told_a_header_may_write_headers() {
         let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build().unwrap();
-        let decision = limiter.check_now(&Check::key("u1").plan("gold")).unwrap();
+        let decision = limiter.check_now(Check::key("u1").plan("gold")).unwrap();
         let families = Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]);
         let mut written = HeaderMap::new();
         families.write(&decision, &mut written);

@@ -412,13 +412,13 @@ impl Gate {
     /// A wrong key was tried.
     fn failed(&self, address: &str) -> ApiError {
         // Those that come at the same moment as the last one that may are still answered the same way.
-        let _ = self.own_limits.check_now(&Check::key(address).plan("attempts"));
+        let _ = self.own_limits.check_now(Check::key(address).plan("attempts"));
         self.refused.note(KeyFailure::Unknown, address);
         ApiError::new(Code::Unauthenticated, "the API key is not valid")
     }
 
     fn charge(&self, who: &str, plan: &str, message: &str) -> Result<(), ApiError> {
-        match self.own_limits.check_now(&Check::key(who).plan(plan)) {
+        match self.own_limits.check_now(Check::key(who).plan(plan)) {
             Ok(decision) if !decision.allowed() => Err(too_many(&decision, message)),
             // The engine's own troubles do not lock operators out.
             _ => Ok(()),
@@ -482,7 +482,7 @@ mod tests {
                     passed.pop_front();
                 }
                 let has_room = passed.len() < quota;
-                let decision = limits.check_now(&Check::key("k").plan(plan)).unwrap();
+                let decision = limits.check_now(Check::key("k").plan(plan)).unwrap();
                 assert_eq!(decision.allowed(), has_room, "{plan}: {} in the last minute", passed.len());
                 if has_room {
                     passed.push_back(now);

@@ -149,18 +149,18 @@ fn cost_above_the_largest_exceeds_every_limit() {
     for limit in limits {
         let check = Check::key("k").limit(limit);
         let limiter = Limiter::default();
-        let denied = limiter.check_now(&check.clone().cost(u32::MAX)).unwrap();
+        let denied = limiter.check_now(check.clone().cost(u32::MAX)).unwrap();
         let reason = denied.binding().and_then(|answer| answer.reason);
         assert_eq!((denied.allowed(), reason), (false, Some(Reason::CostExceedsLimit)), "{limit:?}");
         let quota = u32::try_from(Limit::QUOTA_MAX).unwrap().min(denied.binding().unwrap().capacity);
-        assert!(limiter.check_now(&check.cost(quota)).unwrap().allowed(), "{limit:?}");
+        assert!(limiter.check_now(check.cost(quota)).unwrap().allowed(), "{limit:?}");
     }
 }
 
 #[test]
 fn cost_is_a_literal() {
     let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build().unwrap();
-    let left = |check: Check<'_>| limiter.check_now(&check.plan("gold")).unwrap().remaining();
+    let left = |check: Check<'_>| limiter.check_now(check.plan("gold")).unwrap().remaining();
     assert_eq!(left(Check::key("k").cost(3)), Some(7));
     assert_eq!(left(Check::key("k").cost(0)), Some(7), "0 takes nothing");
     assert_eq!(limiter.plan("gold").unwrap().check_now("k", 2).unwrap().remaining(), Some(5));

@@ -17,7 +17,7 @@ fn per_minute(quota: u64) -> Limit {
 }
 
 fn remaining(limiter: &Limiter, dimension: &str, identifier: &str) -> Option<u32> {
-    limiter.check_now(&Check::new(dimension, identifier).endpoint("/")).unwrap().remaining()
+    limiter.check_now(Check::new(dimension, identifier).endpoint("/")).unwrap().remaining()
 }
 
 #[test]
@@ -32,10 +32,10 @@ fn spelling_of_a_dimension_opens_no_second_counter() {
         let left = spellings.map(|dimension| remaining(&limiter, dimension, identifier));
         assert_eq!(left, [Some(8), Some(7), Some(6)], "{spellings:?}");
     }
-    let error = limiter.check_now(&Check::new("Tenant", "t").endpoint("/")).unwrap_err();
+    let error = limiter.check_now(Check::new("Tenant", "t").endpoint("/")).unwrap_err();
     assert!(matches!(&error, CheckError::InvalidDimension { dimension, .. } if &**dimension == "Tenant"));
     assert_eq!(error.to_string(), "dimension: must be in lower case: `tenant`");
-    let twice = limiter.check_now(&Check::new("user", "a").and("USER", "b").endpoint("/")).unwrap_err();
+    let twice = limiter.check_now(Check::new("user", "a").and("USER", "b").endpoint("/")).unwrap_err();
     assert!(matches!(twice, CheckError::DuplicateDimension { .. }), "{twice}");
 }
 
@@ -198,7 +198,7 @@ fn bounds_are_the_same_wherever_a_text_comes_from() {
     assert!(tier(128).canonical(64).is_ok());
     assert_eq!(tier(129).canonical(64).unwrap_err().field(), "tier");
     let limiter = Limiter::default();
-    let error = limiter.check_now(&Check::new("user", "a\u{85}b").endpoint("/")).unwrap_err();
+    let error = limiter.check_now(Check::new("user", "a\u{85}b").endpoint("/")).unwrap_err();
     assert_eq!(error.to_string(), "identifier: must be 1 to 1024 bytes long without control characters");
     let limits = |count: u64| {
         let windows: Vec<String> = (1..=count)

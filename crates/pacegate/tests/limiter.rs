@@ -41,7 +41,7 @@ async fn plans_limit_keys_and_refill() {
     assert!(!denied.allowed());
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
     assert!(
-        limiter.check_now(&Check::key("user-456").plan("gold")).unwrap().allowed(),
+        limiter.check_now(Check::key("user-456").plan("gold")).unwrap().allowed(),
         "another key is not affected"
     );
     clock.advance(Duration::from_secs(1));
@@ -215,8 +215,7 @@ fn the_order_of_identities_does_not_matter_to_an_idempotency_key() {
 fn counters_are_per_pattern_or_per_endpoint() {
     let each = Rule { scope: Scope::Endpoint, ..rule("each", "/b/{id}", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(rule("shared", "/a/{id}", 1)).rule(each));
-    let allowed =
-        |endpoint| limiter.check_now(&Check::new("user", "u").endpoint(endpoint)).unwrap().allowed();
+    let allowed = |endpoint| limiter.check_now(Check::new("user", "u").endpoint(endpoint)).unwrap().allowed();
     assert_eq!([allowed("/a/1"), allowed("/a/2")], [true, false]);
     assert_eq!([allowed("/b/1"), allowed("/b/2"), allowed("/b/1")], [true, true, false]);
 }
@@ -225,7 +224,7 @@ fn counters_are_per_pattern_or_per_endpoint() {
 fn the_default_limit_applies_where_nothing_else_does_and_per_endpoint() {
     let builder = Limiter::builder().default_limit(window(1, 60)).rule(rule("named", "/named", 9));
     let (_, limiter) = on_simulated_time(builder);
-    let check = |endpoint| limiter.check_now(&Check::new("tenant", "t").endpoint(endpoint)).unwrap();
+    let check = |endpoint| limiter.check_now(Check::new("tenant", "t").endpoint(endpoint)).unwrap();
     assert!(check("/x").allowed());
     assert!(check("/y").allowed(), "another endpoint has a counter of its own");
     assert!(!check("/x").allowed());
@@ -236,7 +235,7 @@ fn the_default_limit_applies_where_nothing_else_does_and_per_endpoint() {
         [("named".to_owned(), 9), ("ad-hoc".to_owned(), 5)]
     );
     let (_, unlimited) = on_simulated_time(Limiter::builder());
-    assert!(unlimited.check_now(&Check::new("user", "u").endpoint("/")).unwrap().binding().is_none());
+    assert!(unlimited.check_now(Check::new("user", "u").endpoint("/")).unwrap().binding().is_none());
 }
 
 #[test]
@@ -287,7 +286,7 @@ fn bad_checks_are_refused_and_charge_nothing() {
         let error = limiter.check_now(&check).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
-    assert_eq!(limiter.check_now(&Check::key("k").plan("p")).unwrap().remaining(), Some(4));
+    assert_eq!(limiter.check_now(Check::key("k").plan("p")).unwrap().remaining(), Some(4));
     assert!(limiter.plan("p").unwrap().check_now("", Cost::ONE).is_err());
 }
 

@@ -70,7 +70,7 @@ fn a_policy_beats_less_specific_rules_of_its_name_and_leaves_others_alone() {
     let rules = [policy("k", 10), Rule::new("policy", "user", limit), Rule::new("per-user", "user", limit)];
     let limiter = limiter(rules.into_iter().fold(Limiter::builder(), LimiterBuilder::rule));
     let names = |user: &str| {
-        let decision = limiter.check_now(&Check::new("user", user).endpoint("/")).unwrap();
+        let decision = limiter.check_now(Check::new("user", user).endpoint("/")).unwrap();
         let limits = decision.limits().iter();
         limits.map(|limit| (limit.label().to_owned(), limit.limit.quota())).collect::<Vec<_>>()
     };

@@ -252,7 +252,7 @@ fn numbers_that_the_algorithm_cannot_have_leave_the_rules_own() {
 fn an_override_may_bring_its_own_burst() {
     let bucket = Rule::new("bucket", "user", Limit::per_minute(10).build().unwrap());
     let profile = with_override("bucket", LimitOverride { burst: Some(50), ..quota(20) }, Profile::default());
-    let decision = limiter([bucket]).check_now(&by(&profile, "/x")).unwrap();
+    let decision = limiter([bucket]).check_now(by(&profile, "/x")).unwrap();
     assert_eq!((decision.answers()[0].capacity, decision.remaining()), (50, Some(49)));
 }
 
@@ -287,7 +287,7 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
     let bucket = Limit::per_second(10).burst(100);
     let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(bucket));
     let check = |profile: &Profile| {
-        let decision = limiter.check_now(&by(profile, "/x")).unwrap();
+        let decision = limiter.check_now(by(profile, "/x")).unwrap();
         let limit = decision.binding_limit().unwrap();
         (limit.name.to_string(), limit.why, limit.limit.capacity(), decision.remaining().unwrap())
     };
@@ -310,7 +310,7 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
         named(LimitSource::Default, 100, 96),
         "and leaves the other one alone"
     );
-    let tenant = limiter.check_now(&Check::new("tenant", "u").endpoint("/x").profile(&overridden)).unwrap();
+    let tenant = limiter.check_now(Check::new("tenant", "u").endpoint("/x").profile(&overridden)).unwrap();
     assert_eq!(tenant.remaining(), Some(99), "numbers are of the dimension user");
 }
 
@@ -320,11 +320,11 @@ async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
     let window = LimitOverride { window: Some(HOUR), ..quota(50) };
     let hourly = with_override("default", window, Profile::default());
     for profile in [&hourly, &Profile::default()] {
-        limiter.check_now(&by(profile, "/x")).unwrap();
+        limiter.check_now(by(profile, "/x")).unwrap();
     }
     limiter.reset(&by(&hourly, "/x")).await.unwrap();
     for (profile, left) in [(&hourly, 49), (&Profile::default(), 9)] {
-        assert_eq!(limiter.check_now(&by(profile, "/x")).unwrap().remaining(), Some(left));
+        assert_eq!(limiter.check_now(by(profile, "/x")).unwrap().remaining(), Some(left));
     }
 }
 
@@ -338,7 +338,7 @@ fn the_tier_of_a_check_goes_before_that_of_the_profile() {
     assert_eq!(capacity(&by(&silver, "/x")), 20);
     assert_eq!(capacity(&by(&silver, "/x").tier("gold")), 30);
     assert_eq!(capacity(&by(&silver, "/x").tier("lead")), 10);
-    assert!(limiter.check_now(&by(&silver, "/x").tier("")).is_err());
+    assert!(limiter.check_now(by(&silver, "/x").tier("")).is_err());
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn shadow_never_denies_and_the_default_limit_still_applies() {
 fn an_override_of_a_shadow_rule_only_watches_too() {
     let limiter = limiter([shadow(rule("watching", 100))]);
     let profile = with_override("watching", quota(1), Profile::default());
-    let decisions: Vec<_> = (0..3).map(|_| limiter.check_now(&by(&profile, "/x")).unwrap()).collect();
+    let decisions: Vec<_> = (0..3).map(|_| limiter.check_now(by(&profile, "/x")).unwrap()).collect();
     assert!(decisions.iter().all(|decision| decision.allowed()));
     assert!(!decisions[2].answers()[0].allowed);
 }
@@ -473,7 +473,7 @@ fn an_override_of_a_shadow_rule_only_watches_too() {
 fn a_shadow_variant_takes_the_place_of_an_enforcing_one_that_is_less_specific() {
     let limiter = limiter([rule("hourly", 1), shadow(for_tier("premium", rule("hourly", 1)))]);
     let premium = of_tier("premium");
-    assert!((0..3).all(|_| limiter.check_now(&by(&premium, "/x")).unwrap().allowed()));
+    assert!((0..3).all(|_| limiter.check_now(by(&premium, "/x")).unwrap().allowed()));
 }
 
 #[test]
@@ -536,8 +536,8 @@ async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdo
         Rule { scope: Scope::Endpoint, ..rule("each", 5) },
     ]);
     let premium = with_custom("daily", quota(2_000), of_tier("premium"));
-    limiter.check_now(&by(&premium, "/a")).unwrap();
-    limiter.check_now(&by(&premium, "/b")).unwrap();
+    limiter.check_now(by(&premium, "/a")).unwrap();
+    limiter.check_now(by(&premium, "/b")).unwrap();
     let line = |name: &str, quota, why, endpoint: &str, left| {
         (name.to_owned(), quota, why, endpoint.to_owned(), left)
     };

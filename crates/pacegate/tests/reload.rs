@@ -55,7 +55,7 @@ impl Drop for Stop<'_> {
 
 /// The revision that decided on one check.
 fn seen(limiter: &Limiter, endpoint: &str) -> u32 {
-    let decision = limiter.check_now(&Check::new("user", "u").endpoint(endpoint)).unwrap();
+    let decision = limiter.check_now(Check::new("user", "u").endpoint(endpoint)).unwrap();
     let mut quotas: Vec<u32> = decision.limits().iter().map(|limit| limit.limit.quota()).collect();
     quotas.sort_unstable();
     match *quotas {
@@ -121,7 +121,7 @@ fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
     });
     let checks = checks.into_inner();
     // What every check took is counted, whichever revision decided on it.
-    let decision = limiter.check_now(&Check::new("user", "u").endpoint("/a/b")).unwrap();
+    let decision = limiter.check_now(Check::new("user", "u").endpoint("/a/b")).unwrap();
     let taken = checks / 2 + THREADS as u32 + good + refused + 1;
     for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
         assert_eq!(answer.remaining, Some(limit.limit.quota() - taken), "{}", limit.name);

@@ -244,11 +244,11 @@ async fn check_now_is_for_limits_in_one_store_of_the_process() {
     );
     let to = |endpoint| Check::new("user", "u").endpoint(endpoint);
     for (endpoint, limits) in [("/here", 1), ("/there", 2), ("/nowhere", 0)] {
-        assert_eq!(limiter.check_now(&to(endpoint)).unwrap().answers().len(), limits, "{endpoint}");
+        assert_eq!(limiter.check_now(to(endpoint)).unwrap().answers().len(), limits, "{endpoint}");
     }
     assert_eq!(setup.keys(), (1, 2));
     for endpoint in ["/both", "/far"] {
-        let refused = limiter.check_now(&to(endpoint));
+        let refused = limiter.check_now(to(endpoint));
         assert!(matches!(refused, Err(CheckError::NotInProcess)), "{endpoint}");
         assert!(limiter.check(&to(endpoint)).await.unwrap().allowed(), "{endpoint}");
     }

@@ -108,14 +108,14 @@ async fn overdraw_charges_all_of_a_cost_while_one_is_left() {
     let limiter = limiter();
     let late = |tokens| at("/late").cost_in("tokens", cost(tokens));
     assert_eq!(left(&limiter, &late(60)), (true, named(&[("late", 40)])));
-    let decision = limiter.check_now(&late(100)).unwrap();
+    let decision = limiter.check_now(late(100)).unwrap();
     assert!(decision.allowed());
     assert_eq!((decision.remaining(), decision.answers()[0].uncharged), (Some(0), 0));
     assert!(!left(&limiter, &late(1)).0);
     // The refund of a charge into debt gives all of it back.
     let again = limiter.refund(&late(100), &decision).await.unwrap();
     assert_eq!(again.remaining(), Some(40));
-    let beyond = limiter.check_now(&late(1_000)).unwrap();
+    let beyond = limiter.check_now(late(1_000)).unwrap();
     assert_eq!((beyond.allowed(), beyond.answers()[0].uncharged), (true, 860));
     assert_eq!(limiter.refund(&late(1_000), &beyond).await.unwrap().remaining(), Some(40));
 }
@@ -124,10 +124,10 @@ async fn overdraw_charges_all_of_a_cost_while_one_is_left() {
 fn rule_for_several_methods_holds_for_each_of_them() {
     let limiter = limiter();
     for (method, name) in [("PUT", "writes"), ("GET", "default"), ("post", "writes")] {
-        let decision = limiter.check_now(&at("/files").method(method)).unwrap();
+        let decision = limiter.check_now(at("/files").method(method)).unwrap();
         assert_eq!(&*decision.binding_limit().unwrap().name, name, "{method}");
     }
-    assert!(!limiter.check_now(&at("/files").method("PUT")).unwrap().allowed(), "they share a counter");
+    assert!(!limiter.check_now(at("/files").method("PUT")).unwrap().allowed(), "they share a counter");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn unlimited_variant_takes_the_limit_away() {
     let limiter = limiter();
     let enterprise = Profile { tier: Some("enterprise".into()), ..Profile::default() };
     for _ in 0..3 {
-        let decision = limiter.check_now(&at("/tiers").profile(&enterprise)).unwrap();
+        let decision = limiter.check_now(at("/tiers").profile(&enterprise)).unwrap();
         assert!(decision.allowed() && decision.limits().is_empty(), "not even the default limit applies");
     }
     assert!(left(&limiter, &at("/tiers")).0);
@@ -145,7 +145,7 @@ fn unlimited_variant_takes_the_limit_away() {
 #[test]
 fn unit_must_be_a_word() {
     for unit in ["", "Tokens", "1k", "to kens", &"t".repeat(33)] {
-        let wrong = limiter().check_now(&at("/chat").cost_in(unit, Cost::ONE)).unwrap_err();
+        let wrong = limiter().check_now(at("/chat").cost_in(unit, Cost::ONE)).unwrap_err();
         assert!(matches!(wrong, CheckError::InvalidUnit { .. }), "{unit}: {wrong}");
     }
 }

@@ -198,7 +198,7 @@ default_limit: none
         for endpoint in ["/plain", "/odd", "/queue", "/two", "/shadow", "/none"] {
             for cost in [1, 1, 1, 9] {
                 let check = Check::new("user", "u\"1").and("ip", "::1").endpoint(endpoint);
-                let decision = limiter.check_now(&check.cost(Cost::try_new(cost).unwrap())).unwrap();
+                let decision = limiter.check_now(check.cost(Cost::try_new(cost).unwrap())).unwrap();
                 *(if decision.allowed() { &mut allowed } else { &mut denied }) += 1;
                 let mut body = CheckResponse::new(&decision);
                 assert_eq!(body.to_json().unwrap(), serde_json::to_vec(&body).unwrap());
