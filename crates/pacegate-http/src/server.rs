@@ -5,6 +5,7 @@
 //! [`Listener`] a function that makes one for each [`Client`].
 
 mod activity;
+mod bodies;
 mod connection;
 mod listener;
 mod per_second;
@@ -12,6 +13,7 @@ mod tls;
 mod unread;
 
 pub use activity::{Activity, Received, Tracked};
+pub use bodies::{Bodies, Full, Gathered, Held, Incomplete, discard, gather};
 pub use connection::{Client, Phase, Requests, Settings, Sizes, stop};
 pub use listener::{Busy, Figures, Listener, Presence, Slot, lines_held_back, network_of};
 pub use per_second::PerSecond;

@@ -22,7 +22,6 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use crate::auth::{AdminKey, Gate};
-use crate::bodies::Bodies;
 use crate::deprecation::{self, Deprecation, deprecations};
 use crate::forgery;
 use crate::grpc::Services;
@@ -36,7 +35,7 @@ use crate::rest::{self, Watchers};
 use crate::run::Protocol;
 use pacegate_http::headers::Families;
 use pacegate_http::request_id::{REQUEST_ID, RequestIds, as_text};
-use pacegate_http::server::{Client, Figures};
+use pacegate_http::server::{Bodies, Client, Figures};
 
 /// The service without its sockets: one request in, one response out.
 #[derive(Clone)]

@@ -33,12 +33,12 @@ use tower::{Service, ServiceExt};
 use crate::BODY_BYTES_MAX;
 use crate::app::{Shared, panic_message};
 use crate::auth::Need;
-use crate::bodies::{Held, Incomplete, discard, gather};
 use crate::peer::Peer;
 use crate::respond::{ApiError, Code};
 use messages::{Messages, PREFIX_BYTES, RequestBody, too_large};
 use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
 use pacegate_http::server::Received;
+use pacegate_http::server::{Held, Incomplete, discard, gather};
 
 /// The services that clients can ask about the health of; the empty name stands for all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];
@@ -115,7 +115,7 @@ impl Services {
         }
         if let Err(error) = admit(shared, &mut request, peer).await {
             let status = Status::from(error.logged(request_id(request.headers())));
-            Box::pin(discard(request.into_body(), &shared.bodies, Some(peer))).await;
+            Box::pin(discard(request.into_body(), &shared.bodies, Some(peer.ip()))).await;
             return Ok(status.into_http());
         }
         request.extensions_mut().insert(peer.clone());
@@ -196,7 +196,7 @@ async fn receive(
         let messages = Messages::new(body, &shared.bodies, peer, shared.request_timeout);
         return Ok((Request::from_parts(parts, RequestBody::Stream(messages)), None));
     }
-    let gathering = gather(body, PREFIX_BYTES + BODY_BYTES_MAX, &shared.bodies, Some(peer));
+    let gathering = gather(body, PREFIX_BYTES + BODY_BYTES_MAX, &shared.bodies, Some(peer.ip()));
     // What goes on for long has no time of its own, but its message has.
     let gathered = if is_long(path) {
         let late = || Status::deadline_exceeded("the message took too long to arrive");

@@ -21,7 +21,6 @@
 mod ad_hoc;
 mod app;
 mod auth;
-mod bodies;
 mod catalog_health;
 mod clock;
 mod dashboard;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pacegate::{Algorithm, Cost, Limit, Limiter, Plan};
 use pacegate_config::Config;
+use pacegate_http::server::Full;
 use tokio::time::Instant;
 
 use crate::respond::{ApiError, Code};
@@ -112,6 +113,13 @@ impl Queue {
             *throughput = Throughput { since: now, answered, per_second: Some(per_second) };
         }
         throughput.per_second.is_none_or(|rate| waiting as f64 <= rate * self.patience.as_secs_f64())
+    }
+}
+
+/// There is no memory left for the body of a request.
+impl From<Full> for ApiError {
+    fn from(Full: Full) -> Self {
+        refusal("the bodies of requests under way take all of server.max_request_memory")
     }
 }
 

@@ -27,9 +27,9 @@ use serde::Serialize;
 
 use crate::BODY_BYTES_MAX;
 use crate::app::Shared;
-use crate::bodies::{Gathered, Incomplete, gather};
 use crate::peer::Peer;
 use crate::respond::{ApiError, Code};
+use pacegate_http::server::{Gathered, Incomplete, gather};
 
 pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check_from;
@@ -84,7 +84,7 @@ async fn read_json<B: hyper::body::Body<Data = Bytes>>(
     if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
         return Err(too_large());
     }
-    match gather(body, BODY_BYTES_MAX, &shared.bodies, peer).await {
+    match gather(body, BODY_BYTES_MAX, &shared.bodies, peer.map(Peer::ip)).await {
         Ok(body) => Ok((parts.headers, body)),
         Err(Incomplete::TooLarge) => Err(too_large()),
         Err(Incomplete::Broken) => {

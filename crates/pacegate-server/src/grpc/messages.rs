@@ -13,10 +13,10 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use crate::BODY_BYTES_MAX;
-use crate::bodies::{Bodies, Held};
 use crate::peer::Peer;
 use crate::respond::ApiError;
 use pacegate_http::server::Received;
+use pacegate_http::server::{Bodies, Held};
 
 /// The bytes before each message: a flag, and its length.
 pub(super) const PREFIX_BYTES: usize = 5;
@@ -107,7 +107,7 @@ impl<B> Messages<B> {
     }
 
     fn held(&mut self) -> &mut Held {
-        self.held.get_or_insert_with(|| Held::new(&self.bodies, Some(&self.peer)))
+        self.held.get_or_insert_with(|| Held::new(&self.bodies, Some(self.peer.ip())))
     }
 
     /// The rest of a message is waited for, or the next one.

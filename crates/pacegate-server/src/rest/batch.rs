@@ -17,13 +17,13 @@ use super::wire::CheckRequest;
 use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
-use crate::bodies::Gathered;
 use crate::openapi::vocabulary::IdempotencyKey;
 use crate::peer::{Peer, batch_place, peer};
 use crate::pipeline::Caller;
 use crate::pipeline::batch::{Batch, between, check_size};
 use crate::respond::{ApiError, Envelope};
 use pacegate_http::request_id::request_id;
+use pacegate_http::server::Gathered;
 
 /// Many checks, each decided on its own.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -18,10 +18,10 @@ use super::decode::{Count, Whole, read_object, read_query};
 use super::read_json;
 use crate::app::Shared;
 use crate::auth::{Caller, Need, actor};
-use crate::bodies::Gathered;
 use crate::clock::parse_rfc3339;
 use crate::peer::{Peer, peer};
 use crate::respond::{ApiError, Code};
+use pacegate_http::server::Gathered;
 
 /// A caller that may read.
 pub(super) struct Reader(pub(super) Caller);

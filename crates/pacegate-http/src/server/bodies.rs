@@ -20,11 +20,8 @@ use hyper::body::Body;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use crate::overload::refusal;
-use crate::peer::Peer;
-use crate::respond::ApiError;
-use pacegate_http::server::network_of;
-use pacegate_http::server::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
+use super::listener::network_of;
+use super::unread::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
 
 /// A body of at most this size that arrived whole is not charged: its request takes more than that itself.
 const FREE_BYTES_MAX: usize = 1024;
@@ -35,7 +32,7 @@ const STREAM_BYTES: usize = 52 * 1024;
 
 /// The memory that bodies of requests under way may take together.
 #[derive(Debug)]
-pub(crate) struct Bodies {
+pub struct Bodies {
     max: usize,
     /// The part of it for bodies whose end is missing. What arrives whole has the rest for itself.
     waiting_max: usize,
@@ -82,16 +79,11 @@ impl Signal {
 
 /// There is no memory left for a body.
 #[derive(Debug)]
-pub(crate) struct Full;
-
-impl From<Full> for ApiError {
-    fn from(Full: Full) -> Self {
-        refusal("the bodies of requests under way take all of server.max_request_memory")
-    }
-}
+pub struct Full;
 
 impl Bodies {
-    pub(crate) fn new(max: usize) -> Self {
+    /// Bounds bodies to `max` bytes together.
+    pub fn new(max: usize) -> Self {
         Self {
             max,
             waiting_max: max / 8 * 3,
@@ -102,12 +94,12 @@ impl Bodies {
     }
 
     /// How many bytes are charged now.
-    pub(crate) fn held(&self) -> u64 {
+    pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed) as u64
     }
 
     /// How many requests were refused.
-    pub(crate) fn refused(&self) -> u64 {
+    pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
@@ -180,7 +172,7 @@ impl Waiting {
 
 /// Memory that is charged for one body until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     bodies: Arc<Bodies>,
     caller: IpAddr,
     bytes: usize,
@@ -188,8 +180,9 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(bodies: &Arc<Bodies>, peer: Option<&Peer>) -> Self {
-        let caller = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| network_of(peer.ip()));
+    /// Charges nothing yet, for a caller at this address.
+    pub fn new(bodies: &Arc<Bodies>, caller: Option<IpAddr>) -> Self {
+        let caller = caller.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), network_of);
         Self { bodies: bodies.clone(), caller, bytes: 0, waiting: None }
     }
 
@@ -211,24 +204,24 @@ impl Held {
     }
 
     /// Charges a request that has `bytes` of its body.
-    pub(crate) fn charge_request(&mut self, bytes: usize) -> Result<(), Full> {
+    pub fn charge_request(&mut self, bytes: usize) -> Result<(), Full> {
         self.charge(REQUEST_BYTES + bytes)
     }
 
     /// Charges a stream that has `bytes` of a message.
-    pub(crate) fn charge_stream(&mut self, bytes: usize) -> Result<(), Full> {
+    pub fn charge_stream(&mut self, bytes: usize) -> Result<(), Full> {
         self.charge(STREAM_BYTES + bytes)
     }
 
     /// A message of a stream arrived.
-    pub(crate) fn moved(&self) {
+    pub fn moved(&self) {
         if let Some(signal) = &self.waiting {
             signal.moved.store(true, Ordering::Relaxed);
         }
     }
 
     /// More of the body is waited for. An error when others need the memory more.
-    pub(crate) fn wait(&mut self, context: &Context<'_>) -> Result<(), Full> {
+    pub fn wait(&mut self, context: &Context<'_>) -> Result<(), Full> {
         let signal = self.waiting.get_or_insert_with(|| {
             let signal = Arc::default();
             self.bodies.wait(self.caller, self.bytes, &signal);
@@ -239,7 +232,7 @@ impl Held {
     }
 
     /// Nothing is waited for any more.
-    pub(crate) fn arrived(&mut self) {
+    pub fn arrived(&mut self) {
         if let Some(signal) = self.waiting.take() {
             let mut waiting = self.bodies.waiting.lock();
             waiting.remove(self.caller, signal.number.load(Ordering::Relaxed));
@@ -256,9 +249,11 @@ impl Drop for Held {
 
 /// A whole body, charged as long as it is there.
 #[derive(Debug)]
-pub(crate) struct Gathered {
-    pub(crate) bytes: Bytes,
-    pub(crate) held: Option<Held>,
+pub struct Gathered {
+    /// All of it.
+    pub bytes: Bytes,
+    /// The memory that is charged for it, if it is large.
+    pub held: Option<Held>,
 }
 
 impl Deref for Gathered {
@@ -271,7 +266,7 @@ impl Deref for Gathered {
 
 /// Why a body could not be gathered.
 #[derive(Debug)]
-pub(crate) enum Incomplete {
+pub enum Incomplete {
     /// It is longer than it may be.
     TooLarge,
     /// It broke off.
@@ -286,16 +281,16 @@ impl From<Full> for Incomplete {
     }
 }
 
-/// The whole body of a request from `peer`, if it has at most `bytes_max`. It costs next to nothing when it is there already.
-pub(crate) async fn gather<B: Body<Data = Bytes>>(
+/// The whole body of a request from `caller`, if it has at most `bytes_max`. It costs next to nothing when it is there already.
+pub async fn gather<B: Body<Data = Bytes>>(
     body: B,
     bytes_max: usize,
     bodies: &Arc<Bodies>,
-    peer: Option<&Peer>,
+    caller: Option<IpAddr>,
 ) -> Result<Gathered, Incomplete> {
     let mut body = pin!(body);
     let mut gathering =
-        Gathering { bodies, peer, bytes_max, first: Bytes::new(), chunks: Chunks::default(), held: None };
+        Gathering { bodies, caller, bytes_max, first: Bytes::new(), chunks: Chunks::default(), held: None };
     poll_fn(|context| {
         loop {
             match body.as_mut().poll_frame(context) {
@@ -322,7 +317,7 @@ pub(crate) async fn gather<B: Body<Data = Bytes>>(
 /// A body on its way.
 struct Gathering<'a> {
     bodies: &'a Arc<Bodies>,
-    peer: Option<&'a Peer>,
+    caller: Option<IpAddr>,
     bytes_max: usize,
     /// The first piece, which mostly is the whole body. It is a part of the connection's buffer.
     first: Bytes,
@@ -374,7 +369,7 @@ impl Chunks {
 
 impl Gathering<'_> {
     fn held(&mut self) -> &mut Held {
-        self.held.get_or_insert_with(|| Held::new(self.bodies, self.peer))
+        self.held.get_or_insert_with(|| Held::new(self.bodies, self.caller))
     }
 
     fn add(&mut self, data: Bytes) -> Result<(), Incomplete> {
@@ -433,7 +428,7 @@ impl Gathering<'_> {
 
 /// Takes what still arrives of a body that is not wanted, for a moment, so that the client sees its answer and the connection
 /// goes on. Not for longer than the memory of such requests allows.
-pub(crate) async fn discard<B: Body<Data = Bytes>>(body: B, bodies: &Arc<Bodies>, peer: Option<&Peer>) {
+pub async fn discard<B: Body<Data = Bytes>>(body: B, bodies: &Arc<Bodies>, caller: Option<IpAddr>) {
     if body.is_end_stream() {
         return;
     }
@@ -450,7 +445,7 @@ pub(crate) async fn discard<B: Body<Data = Bytes>>(body: B, bodies: &Arc<Bodies>
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => {
-                    let held = held.get_or_insert_with(|| Held::new(bodies, peer));
+                    let held = held.get_or_insert_with(|| Held::new(bodies, caller));
                     if held.charge_request(0).and_then(|()| held.wait(context)).is_err() {
                         return Poll::Ready(());
                     }
@@ -465,8 +460,6 @@ pub(crate) async fn discard<B: Body<Data = Bytes>>(body: B, bodies: &Arc<Bodies>
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use std::net::SocketAddr;
 
     use futures_util::FutureExt;
     use http_body_util::{Full as Whole, StreamBody};
@@ -489,8 +482,8 @@ mod tests {
         pieces.send(Ok(Frame::data(vec![b'x'; length].into()))).unwrap();
     }
 
-    fn peer(last: u8) -> Peer {
-        SocketAddr::from(([192, 0, 2, last], 1)).into()
+    fn peer(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
     }
 
     /// Begins to gather a body of which `length` bytes arrive.
@@ -502,7 +495,7 @@ mod tests {
         let (pieces, body) = slow();
         send(&pieces, length);
         let (bodies, peer) = (bodies.clone(), peer(last));
-        let task = tokio::spawn(async move { gather(body, MAX, &bodies, Some(&peer)).await });
+        let task = tokio::spawn(async move { gather(body, MAX, &bodies, Some(peer)).await });
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         (pieces, task)
