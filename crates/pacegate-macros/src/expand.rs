@@ -40,7 +40,7 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
         quote!(::pacegate::attribute::admit_now(#limiter, &__pacegate_key, &[#(#plans),*], #cost))
     };
     // Where the error's type does not fit, the compiler points at the return type.
-    let refuse = quote_spanned! {generated(output.span())=>
+    let refuse = quote_spanned! {output.span()=>
         return ::core::result::Result::Err(::core::convert::From::from(__pacegate_limited));
     };
     // Not the block itself, whose braces are a warning around a single expression.
