@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pacegate_core::{Cost, InvalidLimit, Limit, LimitBuilder, Timestamp};
+use pacegate_core::{ChainDecision, Cost, InvalidLimit, Limit, LimitBuilder, Taken, Timestamp};
 use pacegate_memory::MemoryStore;
 use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store, StoreError};
 use smallvec::SmallVec;
@@ -384,7 +384,8 @@ impl Limiter {
         let rules = self.rules.load();
         let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
         let cost = limit.cost_of(&check.all_costs())?;
-        take_known(store, limit, identifier, cost)
+        let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
+        Some(charged(limit, at, &taken))
     }
 
     /// The short way for a key alone, to which only the default limit applies. `None` charged nothing.
@@ -394,7 +395,10 @@ impl Limiter {
             return None;
         }
         let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
-        take_known(store, self.rules.load().default_of_keys()?, key, Cost::ONE)
+        let rules = self.rules.load();
+        let limit = rules.default_of_keys()?;
+        let (at, taken) = store.take_known_per_endpoint(&charge(limit, key, "", Cost::ONE))?;
+        Some(charged(limit, at, &taken))
     }
 
     /// Decides as [`check`](Self::check) would, and charges nothing.
@@ -675,17 +679,11 @@ impl Limiter {
     }
 }
 
-/// Charges a limit that has a counter with room for `identifier` already.
+/// The decision on a request that was charged under its only limit.
 #[inline(always)]
-fn take_known(
-    store: &MemoryStore,
-    limit: &Arc<NamedLimit>,
-    identifier: &str,
-    cost: Cost,
-) -> Option<Decision> {
-    let (at, taken) = store.take_known(&charge(limit, identifier, "", cost))?;
-    let decision = pacegate_core::ChainDecision::charged(at, &limit.limit, &taken);
-    Some(Decision::of(decision, SmallVec::from_iter([limit.clone()])))
+fn charged(limit: &Arc<NamedLimit>, at: Timestamp, taken: &Taken) -> Decision {
+    let decision = ChainDecision::charged(at, &limit.limit, taken);
+    Decision::of(decision, SmallVec::from_iter([limit.clone()]))
 }
 
 /// How much time is left.
