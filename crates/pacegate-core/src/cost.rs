@@ -76,6 +76,12 @@ impl Default for Cost {
 }
 
 /// The cost of a request is zero or too large.
+///
+/// ```
+/// use pacegate_core::Cost;
+///
+/// assert_eq!(Cost::try_new(0).unwrap_err().field(), "cost");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {}", self.field(), self.reason())]
 pub struct InvalidCost {

@@ -11,6 +11,12 @@ use crate::standing::Standing;
 use crate::time::Timestamp;
 
 /// Why a request was denied, or admitted without being counted as usual.
+///
+/// ```
+/// use pacegate_core::Reason;
+///
+/// assert_eq!(Reason::LimitExceeded.name(), "LIMIT_EXCEEDED");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -35,6 +41,15 @@ named!(Reason {
 });
 
 /// What one limit answers to a request.
+///
+/// ```
+/// use pacegate_core::{Cost, Evaluation, Limit, Timestamp};
+///
+/// let limit = Limit::per_minute(10).build()?;
+/// let (answer, _state) = Evaluation::new(&limit, None, Timestamp::default(), Cost::ONE).charge_fresh();
+/// assert_eq!((answer.allowed, answer.remaining), (true, Some(9)));
+/// # Ok::<(), pacegate_core::InvalidLimit>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Whether this limit has room; in a denied chain others may have none.

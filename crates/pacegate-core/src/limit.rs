@@ -12,6 +12,13 @@ use crate::named::Named as _;
 use crate::time::EXACT_MAX;
 
 /// How a limit counts. See the crate documentation for what each one promises.
+///
+/// ```
+/// use pacegate_core::Algorithm;
+///
+/// assert_eq!("sliding_log".parse(), Ok(Algorithm::SlidingLog));
+/// assert_eq!(Algorithm::SlidingLog.to_string(), "sliding_log");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {

@@ -5,6 +5,12 @@ use crate::named;
 /// `normal`, `warning` or `throttled`: what clients see as the state of a key.
 ///
 /// Above 80 % used is a warning, below 70 % is normal again, no room is throttled. In between it stays what it was.
+///
+/// ```
+/// use pacegate_core::Standing;
+///
+/// assert!(Standing::Normal < Standing::Warning && Standing::Warning < Standing::Throttled);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Standing {
     /// Plenty of room.

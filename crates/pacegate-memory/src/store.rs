@@ -32,6 +32,12 @@ const SHARDS_MAX: usize = 1 << 12;
 const ADMISSION_SHARDS: usize = 64;
 
 /// The bounds of a [`MemoryStore`].
+///
+/// ```
+/// use pacegate_memory::{MemoryOptions, MemoryStore};
+///
+/// let store = MemoryStore::new(MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// How many keys are kept; further ones share an overflow counter per rule while all of these are live.
@@ -66,6 +72,12 @@ impl Default for MemoryOptions {
 }
 
 /// Counters in this process. See the crate documentation.
+///
+/// ```
+/// use pacegate_memory::MemoryStore;
+///
+/// let store = MemoryStore::default();
+/// ```
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[CachePadded<Mutex<Shard>>]>,

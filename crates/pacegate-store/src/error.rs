@@ -6,6 +6,13 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// A store could not decide. A denial is not an error: it comes back as an outcome.
+///
+/// ```
+/// use pacegate_store::StoreError;
+///
+/// let error = StoreError::unavailable("connection refused");
+/// assert!(error.is_outage());
+/// ```
 #[derive(Clone, Debug, Error)]
 #[error("{message}")]
 pub struct StoreError {

@@ -8,6 +8,13 @@ use crate::error::StoreError;
 use crate::store::{Action, ApplyFuture, Charge, Command, Outcome, Store};
 
 /// What happens to a request while the store of one of its limits fails.
+///
+/// ```
+/// use pacegate_store::FailureMode;
+///
+/// assert_eq!(FailureMode::default(), FailureMode::Open);
+/// assert_eq!(FailureMode::Closed.name(), "closed");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FailureMode {
     /// It passes, as far as this limit is concerned.

@@ -14,6 +14,16 @@ use crate::limiter::Limiter;
 static INSTALLED: OnceLock<Limiter> = OnceLock::new();
 
 /// A call that a limit did not let through. Functions with `#[rate_limit]` return it, as whatever error they return.
+///
+/// ```
+/// use pacegate::{Limit, Limiter, RateLimited};
+///
+/// let limiter = Limiter::new(Limit::per_hour(1))?;
+/// limiter.check_now("user-1")?;
+/// let denied = RateLimited::Denied(Box::new(limiter.check_now("user-1")?));
+/// assert!(denied.to_string().contains("default"), "{denied}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RateLimited {

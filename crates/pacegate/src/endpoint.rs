@@ -18,6 +18,14 @@ pub const ENDPOINT_LENGTH_MAX: usize = 2_048;
 /// where it matches the path as RFC 3986 resolves it, or as it was written, so that neither
 /// `/%2Freport.csv` nor `/users/a%2Fb` slips past a rule for `/report.csv` or `/users/{id}`. Which of
 /// several variants of a rule applies is decided by the counted spelling, if one matches it.
+///
+/// ```
+/// use pacegate::PathOptions;
+///
+/// let paths = PathOptions { ignore_case: true, ..PathOptions::default() };
+/// assert_eq!(paths.normalise("/a//B/../C")?, "/a/c");
+/// # Ok::<(), pacegate::path::InvalidEndpoint>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathOptions {
     /// What happens to paths with `%2F` or `%5C`; decoded for matching unless it is set. The proxy

@@ -10,6 +10,13 @@ use crate::endpoint::InvalidEndpoint;
 use crate::identity::Invalid;
 
 /// No decision could be made. A denial is not among these.
+///
+/// ```
+/// use pacegate::{Check, CheckError, Limiter};
+///
+/// let error = Limiter::default().check_now(Check::key("user-1").plan("gold")).unwrap_err();
+/// assert!(matches!(error, CheckError::UnknownPlan { .. }));
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -96,6 +103,14 @@ pub enum CheckError {
 }
 
 /// Rules and plans that contradict each other.
+///
+/// ```
+/// use pacegate::{InvalidRules, Limit, Limiter, Rule};
+///
+/// let rule = Rule::builder("per-user", "user", Limit::per_minute(10));
+/// let error = Limiter::builder().rule(rule.clone()).rule(rule).build().unwrap_err();
+/// assert!(matches!(error, InvalidRules::DuplicateRule { .. }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidRules {

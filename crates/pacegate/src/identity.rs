@@ -51,6 +51,12 @@ const METHOD_REASON: &str = "must be a method like GET or POST";
 const NAME_REASON: &str = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
 
 /// A value that a field cannot have.
+///
+/// ```
+/// let invalid = pacegate::identity::check_tier("").unwrap_err();
+/// assert_eq!(invalid.field(), "tier");
+/// assert_eq!(invalid.to_string(), format!("tier: {}", invalid.reason()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {reason}")]
 pub struct Invalid {

@@ -58,6 +58,17 @@ pub struct Limiter {
 }
 
 /// Puts a [`Limiter`] together.
+///
+/// ```
+/// use pacegate::{Limit, Limiter, Rule};
+///
+/// let limiter = Limiter::builder()
+///     .rule(Rule::builder("logins", "ip", Limit::per_minute(5).sliding_log()).endpoint("/login"))
+///     .plan("gold", [Limit::per_second(10).burst(20), Limit::per_day(10_000)])
+///     .default_limit(Limit::per_second(100))
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LimiterBuilder {
     rules: Vec<RuleBuilder>,

@@ -8,6 +8,14 @@ use thiserror::Error;
 use crate::endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, PathOptions, Reading, canonical};
 
 /// Which endpoints a rule covers: `/api/v1/orders/{id}`, `/api/v1/{*rest}` (also `/api/v1` itself), or `*` for all.
+///
+/// ```
+/// use pacegate::Pattern;
+///
+/// assert_eq!(Pattern::parse("/orders/{id}")?.as_str(), "/orders/{id}");
+/// assert!(Pattern::parse("/{*rest}/more").is_err());
+/// # Ok::<(), pacegate::path::InvalidPattern>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     text: Box<str>,

@@ -37,6 +37,15 @@ impl Profile {
 }
 
 /// The numbers of a limit without its algorithm, which is the rule's.
+///
+/// ```
+/// use pacegate::{Limit, LimitOverride};
+///
+/// let limit = Limit::per_minute(10).sliding_log().build()?;
+/// let raised = LimitOverride { quota: 100, window: None, burst: None }.apply_to(&limit)?;
+/// assert_eq!((raised.quota(), raised.window()), (100, limit.window()));
+/// # Ok::<(), pacegate::InvalidLimit>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
     /// How much is allowed per window.

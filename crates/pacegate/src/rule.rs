@@ -15,6 +15,18 @@ use crate::pattern::Pattern;
 use crate::profile::LimitOverride;
 
 /// What a rule does when its limit is exceeded.
+///
+/// ```
+/// use pacegate::{Check, Limit, Limiter, Mode, Rule};
+///
+/// let rule = Rule::builder("trial", "user", Limit::per_hour(1)).shadow().build()?;
+/// assert_eq!(rule.mode, Mode::Shadow);
+/// let limiter = Limiter::builder().rule(rule).build()?;
+/// let check = Check::new("user", "u1").endpoint("/");
+/// assert!(limiter.check_now(&check)?.allowed());
+/// assert!(limiter.check_now(&check)?.allowed(), "it only watches");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Denies.
@@ -27,6 +39,14 @@ pub enum Mode {
 named!(Mode { Enforce => "enforce", Shadow => "shadow" });
 
 /// What a rule has a counter for.
+///
+/// ```
+/// use pacegate::{Limit, Rule, Scope};
+///
+/// let rule = Rule::builder("per-page", "ip", Limit::per_minute(5)).build()?;
+/// assert_eq!(rule.scope, Scope::Pattern, "one counter for all endpoints, unless it says otherwise");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// One for all endpoints its pattern covers.
@@ -39,6 +59,17 @@ pub enum Scope {
 named!(Scope { Pattern => "pattern", Endpoint => "endpoint" });
 
 /// A named limit with whom and where it applies. Rules of one name are variants of one limit: the most specific one applies.
+///
+/// ```
+/// use pacegate::{Check, Limit, Limiter, Rule};
+///
+/// let all = Rule::builder("per-user", "user", Limit::per_minute(100)).endpoint("/api/{*rest}");
+/// let pro = Rule::builder("per-user", "user", Limit::per_minute(1_000)).endpoint("/api/{*rest}").tier("pro");
+/// let limiter = Limiter::builder().rule(all).rule(pro).build()?;
+/// let check = Check::new("user", "u1").endpoint("/api/orders").tier("pro");
+/// assert_eq!(limiter.check_now(check)?.remaining(), Some(999));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The name; counters belong to it, not to the numbers.
@@ -180,6 +211,15 @@ impl Rule {
 }
 
 /// Why a limit applies to a request, the most specific reason first.
+///
+/// ```
+/// use pacegate::{Limit, Limiter, LimitSource};
+///
+/// let limiter = Limiter::new(Limit::per_second(10))?;
+/// let decision = limiter.check_now("user-1")?;
+/// assert_eq!(decision.binding_limit().map(|limit| limit.why), Some(LimitSource::Default));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LimitSource {
     /// A temporary override for the user.
@@ -243,6 +283,16 @@ impl Policy {
 }
 
 /// A limit that applied to a request: what it is called and what it counts.
+///
+/// ```
+/// use pacegate::{Check, Limit, Limiter};
+///
+/// let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build()?;
+/// let decision = limiter.check_now(Check::key("user-1").plan("gold"))?;
+/// let limit = &decision.limits()[0];
+/// assert_eq!((&*limit.name, limit.limit.quota(), limit.dimension()), ("gold", 10, "key"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NamedLimit {
     /// The rule's or plan's name; `default` and `ad-hoc` for the limits that have none.
