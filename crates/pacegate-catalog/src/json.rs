@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit, Rule};
+use pacegate::{Algorithm, Cost, Limit, LimitOverride, PlanLimit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::CatalogError;
-use crate::record::{Override, StoredKey, StoredPlan, StoredRule, User};
+use crate::record::{Override, StoredKey, StoredPlan, User};
 use crate::statement::micros;
 
 #[derive(Serialize, Deserialize)]
@@ -94,23 +94,6 @@ pub(crate) fn read_custom_limits(text: &str) -> Result<Vec<(String, LimitOverrid
         .collect())
 }
 
-pub(crate) fn rule(stored: &StoredRule) -> Value {
-    let StoredRule { rule_id, rule, policy, version, .. } = stored;
-    let Rule { name, dimension, identifier, tier, endpoint, methods, limit, .. } = rule;
-    json!({
-        "rule_id": rule_id, "version": version, "name": name, "dimension": dimension, "identifier": identifier,
-        "tier": tier, "endpoint_pattern": endpoint.as_str(), "method": methods.as_text(),
-        "algorithm": limit.algorithm().name(), "limit": limit.quota(),
-        "window_seconds": seconds(limit.window()), "burst_capacity": limit.capacity(),
-        "mode": rule.mode.name(), "counter": rule.scope.name(), "store": rule.store,
-        "on_store_error": rule.on_store_error.map(|mode| mode.name()), "unlimited": rule.unlimited,
-        "unit": rule.unit, "cost": rule.cost.map(|cost| cost.get()), "overdraw": rule.overdraw,
-        "policy": policy.map(|policy| json!({
-            "refillRate": policy.refill_rate, "windowSeconds": policy.window_seconds,
-        })),
-    })
-}
-
 pub(crate) fn plan(plan: &StoredPlan) -> Value {
     let limit = |PlanLimit { limit, unit, cost }: &PlanLimit| {
         json!({
@@ -161,7 +144,7 @@ pub(crate) fn whole_micros(window: Duration) -> u64 {
 }
 
 /// Whole seconds without a fraction, because that is how people write them.
-fn seconds(window: Duration) -> Value {
+pub(crate) fn seconds(window: Duration) -> Value {
     if window.subsec_nanos() == 0 { window.as_secs().into() } else { window.as_secs_f64().into() }
 }
 

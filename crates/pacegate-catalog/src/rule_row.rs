@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pacegate::{Methods, Pattern, Rule, Timestamp};
 use pacegate_core::Named;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sqlx::any::AnyRow;
 
 use crate::error::CatalogError;
@@ -66,9 +67,30 @@ struct Policy {
 
 /// The rule for the column `definition_json`.
 pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String, CatalogError> {
+    json::written(&definition(rule, policy))
+}
+
+/// The rule for the audit trail: its definition, with the names that the management API has for its numbers.
+pub(crate) fn shown(stored: &StoredRule) -> Value {
+    let Ok(Value::Object(mut shown)) = serde_json::to_value(definition(&stored.rule, stored.policy)) else {
+        return Value::Null;
+    };
+    for (own, name) in [("endpoint", "endpoint_pattern"), ("quota", "limit"), ("burst", "burst_capacity")] {
+        if let Some(value) = shown.remove(own) {
+            shown.insert(name.to_owned(), value);
+        }
+    }
+    shown.remove("window_micros");
+    shown.insert("window_seconds".to_owned(), json::seconds(stored.rule.limit.window()));
+    shown.insert("rule_id".to_owned(), stored.rule_id.clone().into());
+    shown.insert("version".to_owned(), stored.version.into());
+    Value::Object(shown)
+}
+
+fn definition(rule: &Rule, policy: Option<PolicyDetail>) -> Definition<'_> {
     let mut methods: Vec<String> = rule.methods.iter().map(str::to_owned).collect();
     let method = if methods.len() == 1 { methods.pop() } else { None };
-    json::written(&Definition {
+    Definition {
         name: rule.name.clone(),
         dimension: rule.dimension.clone(),
         identifier: rule.identifier.clone(),
@@ -90,7 +112,7 @@ pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String,
         overdraw: rule.overdraw,
         policy: policy
             .map(|PolicyDetail { refill_rate, window_seconds }| Policy { refill_rate, window_seconds }),
-    })
+    }
 }
 
 /// An error names the rule: somebody edited the table.

@@ -15,7 +15,7 @@ use crate::precondition::{Expected, RuleRef};
 use crate::record::{Actor, PolicyDetail, RuleList, StoredRule};
 use crate::seal::Sealed;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
-use crate::{json, plans, rule_row};
+use crate::{plans, rule_row};
 
 /// How many are read at a time when all are.
 const LOAD_PAGE: i64 = 5_000;
@@ -359,6 +359,6 @@ async fn record(
     let user =
         |rule: &StoredRule| (rule.rule.dimension == "user").then(|| rule.rule.identifier.clone()).flatten();
     let user_id = after.or(before).and_then(user);
-    let (before, after) = (before.map(json::rule), after.map(json::rule));
+    let (before, after) = (before.map(rule_row::shown), after.map(rule_row::shown));
     change.record(Entry { action, subject, user_id: user_id.as_deref(), before, after }).await
 }
