@@ -221,8 +221,12 @@ mod tests {
 
     use super::*;
 
+    /// One at a time: what a subscriber wants is kept for the whole process, not for its thread.
+    static TURN: Mutex<()> = Mutex::new(());
+
     #[test]
-    fn spans_are_made_only_where_somebody_collects_them() {
+    fn spans_are_made_only_where_they_are_collected() {
+        let _turn = TURN.lock().unwrap();
         let lines = || {
             let filter = EnvFilter::new(format!("trace,{TRACES}=off"));
             tracing_subscriber::fmt::layer().with_writer(io::sink).with_filter(filter)
@@ -235,6 +239,7 @@ mod tests {
 
     #[test]
     fn lines_of_libraries_are_bounded_and_those_of_the_service_are_not() {
+        let _turn = TURN.lock().unwrap();
         #[derive(Clone, Default)]
         struct Written(Arc<Mutex<Vec<u8>>>);
         impl Write for Written {

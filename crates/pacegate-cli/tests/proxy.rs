@@ -643,7 +643,7 @@ fn bad_arguments_are_explained() {
             [&good[..], &["--user-header", "a b"]].concat(),
             "--user-header: `a b` cannot be the name of a header",
         ),
-        ([&good[..], &["--config", &bad]].concat(), "server.trusted_proxies[0]: `balancer`"),
+        ([&good[..], &["--config", &bad]].concat(), "server.trusted_proxies[0]: expected a network"),
     ] {
         let (code, _, error) = run(&[&["proxy"], &arguments[..]].concat());
         assert_eq!(code, 2, "{arguments:?}: {error}");
