@@ -6,6 +6,7 @@
 pub(crate) mod batch;
 pub(crate) mod batches;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
@@ -81,7 +82,8 @@ impl Shared {
             let identity = check.identity();
             check = check.idempotency(identity, key).sender(sender.as_deref());
         }
-        let (decided, deciding) = self.observer.time(caller.headers, self.limiter.check(&check)).await;
+        let deciding = pin!(self.limiter.check(&check));
+        let (decided, deciding) = self.observer.time(caller.headers, deciding).await;
         self.observer.skew.observe(question.timestamp());
         match decided {
             Ok(decision) => {

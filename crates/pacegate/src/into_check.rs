@@ -1,6 +1,6 @@
 //! What a limiter takes as a check: a key, or a [`Check`] by value or by reference.
 
-use std::borrow::Cow;
+use std::borrow::Borrow;
 
 use crate::check::Check;
 
@@ -19,8 +19,12 @@ use crate::check::Check;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait IntoCheck<'s, 'a: 's>: Sealed {
+    /// What is kept while the check is decided: a reference stays one, so that no check is moved.
     #[doc(hidden)]
-    fn into_check(self) -> Cow<'s, Check<'a>>;
+    type Held: Borrow<Check<'a>> + Send + 's;
+
+    #[doc(hidden)]
+    fn into_check(self) -> Self::Held;
 
     /// The key, if that is all there is to the check.
     #[doc(hidden)]
@@ -39,9 +43,11 @@ impl Sealed for Check<'_> {}
 impl Sealed for &Check<'_> {}
 
 impl<'s, 'a: 's> IntoCheck<'s, 'a> for &'a str {
+    type Held = Check<'a>;
+
     #[inline]
-    fn into_check(self) -> Cow<'s, Check<'a>> {
-        Cow::Owned(Check::key(self))
+    fn into_check(self) -> Check<'a> {
+        Check::key(self)
     }
 
     #[inline(always)]
@@ -51,9 +57,11 @@ impl<'s, 'a: 's> IntoCheck<'s, 'a> for &'a str {
 }
 
 impl<'s, 'a: 's> IntoCheck<'s, 'a> for &'a String {
+    type Held = Check<'a>;
+
     #[inline]
-    fn into_check(self) -> Cow<'s, Check<'a>> {
-        Cow::Owned(Check::key(self))
+    fn into_check(self) -> Check<'a> {
+        Check::key(self)
     }
 
     #[inline(always)]
@@ -63,15 +71,19 @@ impl<'s, 'a: 's> IntoCheck<'s, 'a> for &'a String {
 }
 
 impl<'s, 'a: 's> IntoCheck<'s, 'a> for Check<'a> {
+    type Held = Self;
+
     #[inline(always)]
-    fn into_check(self) -> Cow<'s, Check<'a>> {
-        Cow::Owned(self)
+    fn into_check(self) -> Self {
+        self
     }
 }
 
 impl<'s, 'a> IntoCheck<'s, 'a> for &'s Check<'a> {
+    type Held = Self;
+
     #[inline(always)]
-    fn into_check(self) -> Cow<'s, Check<'a>> {
-        Cow::Borrowed(self)
+    fn into_check(self) -> Self {
+        self
     }
 }

@@ -1,6 +1,6 @@
 //! The limiter: finds the limits that apply and has the store decide on them in one step.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -339,12 +339,13 @@ impl Limiter {
     ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
         let check = check.into_check();
         async move {
+            let check: &Check<'_> = check.borrow();
             let started = self.observing.start();
             let decided = match &self.remote {
-                None => self.run(&check, Act::Take).await,
-                Some(remote) => Box::pin(self.check_remotely(remote, &check)).await,
+                None => self.run(check, Act::Take).await,
+                Some(remote) => Box::pin(self.check_remotely(remote, check)).await,
             };
-            self.observing.note(&check, started, &decided);
+            self.observing.note(check, started, &decided);
             decided
         }
     }
@@ -360,7 +361,7 @@ impl Limiter {
         {
             return Ok(decision);
         }
-        self.check_any_now(&check.into_check())
+        self.check_any_now(check.into_check().borrow())
     }
 
     fn check_any_now(&self, check: &Check<'_>) -> Result<Decision, CheckError> {
@@ -422,9 +423,10 @@ impl Limiter {
     ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
         let check = check.into_check();
         async move {
+            let check: &Check<'_> = check.borrow();
             match &self.remote {
-                None => self.run(&check, Act::Peek).await,
-                Some(remote) => Box::pin(self.peek_remotely(remote, &check)).await,
+                None => self.run(check, Act::Peek).await,
+                Some(remote) => Box::pin(self.peek_remotely(remote, check)).await,
             }
         }
     }
@@ -449,7 +451,7 @@ impl Limiter {
         check: impl IntoCheck<'s, 'a>,
     ) -> impl Future<Output = Result<Timestamp, CheckError>> + Send {
         let check = check.into_check();
-        async move { self.reset_check(&check).await }
+        async move { self.reset_check(check.borrow()).await }
     }
 
     async fn reset_check(&self, check: &Check<'_>) -> Result<Timestamp, CheckError> {

@@ -3,6 +3,7 @@
 use pacegate_core::Reason;
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, OwnedCharge, detachable};
 use smallvec::SmallVec;
+use std::borrow::Borrow;
 
 use crate::check::Check;
 use crate::decision::Decision;
@@ -29,7 +30,7 @@ impl Limiter {
         decision: &'s Decision,
     ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
         let check = check.into_check();
-        async move { self.refund_check(&check, decision).await }
+        async move { self.refund_check(check.borrow(), decision).await }
     }
 
     async fn refund_check(&self, check: &Check<'_>, decision: &Decision) -> Result<Decision, CheckError> {

@@ -1,5 +1,6 @@
 //! Waiting for one's turn, for whoever would rather be late than be denied: mostly clients that limit themselves.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +100,7 @@ impl Limiter {
         at_most: Duration,
     ) -> impl Future<Output = Result<Decision, CheckError>> + Send {
         let check = check.into_check();
-        async move { self.wait_for(&check, at_most).await }
+        async move { self.wait_for(check.borrow(), at_most).await }
     }
 
     async fn wait_for(&self, check: &Check<'_>, at_most: Duration) -> Result<Decision, CheckError> {

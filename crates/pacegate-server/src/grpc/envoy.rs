@@ -1,6 +1,7 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`: all descriptors of a request decided together, for Envoy and whatever else speaks its protocol.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ impl Envoy {
         if ignored > 0 {
             self.shared.observer.ignored_limits.note(ignored, request_id(&headers));
         }
-        let deciding = self.shared.envoy.check_descriptors(&message.domain, &descriptors);
+        let deciding = pin!(self.shared.envoy.check_descriptors(&message.domain, &descriptors));
         let (decided, deciding) = self.shared.observer.time(&headers, deciding).await;
         let decision = match decided {
             Ok(decision) => decision,

@@ -1,5 +1,7 @@
 //! Many checks in one request, decided each on its own or all together, whichever way they came.
 
+use std::pin::pin;
+
 use futures_util::future::join_all;
 use pacegate::{Check, CheckError, Decision};
 use tokio::task::yield_now;
@@ -101,7 +103,7 @@ impl Shared {
                 (None, None) => check,
             });
         }
-        let deciding = self.limiter.check_each(&valid);
+        let deciding = pin!(self.limiter.check_each(&valid));
         let (outcomes, deciding) = self.observer.time_batch(caller.headers, valid.len(), deciding).await;
         let mut outcomes = valid.iter().zip(outcomes);
         let mut decided = Vec::with_capacity(questions.len());
@@ -141,7 +143,7 @@ impl Shared {
         let checks =
             checks.into_iter().zip(&profiles).map(|(check, profile)| check.profile(profile.as_deref()));
         let checks: Vec<Check<'_>> = checks.collect();
-        let deciding = self.limiter.check_all(&checks);
+        let deciding = pin!(self.limiter.check_all(&checks));
         let (decided, deciding) = self.observer.time_batch(caller.headers, checks.len(), deciding).await;
         // Each was looked at by itself already; what is left concerns all of them.
         let decision = decided.inspect_err(|error| self.observer.note_error(error, deciding.took))?;
