@@ -51,6 +51,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "tokio",
                 "tokio-rustls",
                 "tracing",
+                "percent-encoding",
             ],
         ),
         (
@@ -102,6 +103,7 @@ fn inner_crates_do_not_know_outer_ones() {
         (
             "pacegate-http",
             &[
+                "pacegate-core",
                 "pacegate",
                 "arc-swap",
                 "bytes",
@@ -130,6 +132,7 @@ fn inner_crates_do_not_know_outer_ones() {
         (
             "pacegate-catalog",
             &[
+                "pacegate-core",
                 "pacegate",
                 "pacegate-config",
                 "arc-swap",
@@ -144,6 +147,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "tokio",
                 "tracing",
                 "uuid",
+                "percent-encoding",
             ],
         ),
         (
@@ -172,6 +176,8 @@ fn inner_crates_do_not_know_outer_ones() {
         (
             "pacegate-simulate",
             &[
+                "pacegate-core",
+                "jiff",
                 "pacegate",
                 "pacegate-config",
                 "compact_str",
@@ -190,6 +196,7 @@ fn inner_crates_do_not_know_outer_ones() {
         (
             "pacegate-tower",
             &[
+                "pacegate-core",
                 "pacegate",
                 "pacegate-http",
                 "axum",
@@ -210,6 +217,7 @@ fn inner_crates_do_not_know_outer_ones() {
                 "tower-layer",
                 "tower-service",
                 "tracing",
+                "percent-encoding",
             ],
         ),
     ];
