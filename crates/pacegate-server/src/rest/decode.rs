@@ -21,10 +21,12 @@ const REASON_LENGTH_MAX: usize = 1_024;
 
 /// Reads a JSON object.
 pub(crate) fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    match serde_json::from_slice(body) {
-        Ok(Object(value)) => Ok(value),
-        Err(error) => Err(diagnose::<T>(body, &error)),
-    }
+    // A derived type would also take a list of its fields. What begins as an object needs no such care.
+    let read = match body.trim_ascii_start().first() {
+        Some(b'{') => serde_json::from_slice(body),
+        _ => serde_json::from_slice(body).map(|Object(value)| value),
+    };
+    read.map_err(|error| diagnose::<T>(body, &error))
 }
 
 /// Reads an invalid body again to find the field: tracking the path would slow down valid ones.
