@@ -173,7 +173,8 @@ impl Connection {
         let service = service_fn(move |request: Request<Incoming>| {
             let long = requests.is_long(request.uri().path());
             let (begun, request) = begin.begin(request, long);
-            let answer = requests.clone().respond(request);
+            // In a box: the future of a request can be large, and the HTTP library moves it several times.
+            let answer = Box::pin(requests.clone().respond(request));
             async move { Ok::<Response<Tracked<R::Body>>, Infallible>(answer.await.map(|body| begun.track(body))) }
         });
         let builder = self.builder();
