@@ -1,32 +1,33 @@
 //! The limiter: finds the limits that apply and has the store decide on them in one step.
 
+mod builder;
+
 use std::borrow::{Borrow, Cow};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pacegate_core::{ChainDecision, Cost, InvalidLimit, Limit, LimitBuilder, Taken, Timestamp};
-use pacegate_memory::MemoryStore;
-use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome, Store, StoreError};
+use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, StoreError};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::check::{Check, check_idempotency_key, fingerprint};
 use crate::decision::Decision;
-use crate::descriptor::DescriptorRule;
 use crate::endpoint::{Endpoint, PathOptions};
 use crate::error::{CheckError, InvalidRules};
-use crate::identity::{self, IPV6_PREFIX, POLICY_DIMENSIONS};
+use crate::identity::{self, IPV6_PREFIX};
 use crate::into_check::IntoCheck;
-use crate::observe::{Observer, Observing};
+use crate::observe::Observing;
 use crate::plan::Plan;
 use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
-use crate::rule::{NamedLimit, PlanLimit, Rule};
-use crate::rule_builder::{PlanLimitBuilder, RuleBuilder};
-use crate::ruleset::{CanonicalRules, RuleSet};
+use crate::rule::NamedLimit;
+use crate::ruleset::RuleSet;
 use crate::stores::{Keeper, Stores, between, in_memory};
 use crate::wait::Waiters;
+
+pub use builder::LimiterBuilder;
 
 /// Decides on requests: rules and plans on one side, a store on the other.
 ///
@@ -55,206 +56,6 @@ pub struct Limiter {
     /// A service that decides instead.
     pub(crate) remote: Option<RemoteService>,
     pub(crate) observing: Observing,
-}
-
-/// Puts a [`Limiter`] together.
-///
-/// ```
-/// use pacegate::{Limit, Limiter, Rule};
-///
-/// let limiter = Limiter::builder()
-///     .rule(Rule::builder("logins", "ip", Limit::per_minute(5).sliding_log()).endpoint("/login"))
-///     .plan("gold", [Limit::per_second(10).burst(20), Limit::per_day(10_000)])
-///     .default_limit(Limit::per_second(100))
-///     .build()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct LimiterBuilder {
-    rules: Vec<RuleBuilder>,
-    descriptors: Vec<DescriptorRule>,
-    plans: Vec<(String, Vec<PlanLimitBuilder>)>,
-    default_limit: Option<LimitBuilder>,
-    stores: Stores,
-    on_store_error: FailureMode,
-    policy_dimensions: Option<Vec<Box<str>>>,
-    ipv6_prefix: u8,
-    paths: PathOptions,
-    observing: Observing,
-}
-
-impl Default for LimiterBuilder {
-    fn default() -> Self {
-        Self {
-            rules: Vec::new(),
-            descriptors: Vec::new(),
-            plans: Vec::new(),
-            default_limit: None,
-            stores: Stores::default(),
-            on_store_error: FailureMode::default(),
-            policy_dimensions: None,
-            ipv6_prefix: IPV6_PREFIX,
-            paths: PathOptions::default(),
-            observing: Observing::default(),
-        }
-    }
-}
-
-impl LimiterBuilder {
-    /// Adds a plan: a named list of limits that are charged together.
-    #[must_use]
-    pub fn plan(mut self, name: &str, limits: impl IntoIterator<Item = impl Into<PlanLimitBuilder>>) -> Self {
-        self.plans.push((name.into(), limits.into_iter().map(Into::into).collect()));
-        self
-    }
-
-    /// Adds a rule.
-    #[must_use]
-    pub fn rule(mut self, rule: impl Into<RuleBuilder>) -> Self {
-        self.rules.push(rule.into());
-        self
-    }
-
-    /// Reports every decision of a check to `observer`. Those of a [`Plan`] that was looked up, and of
-    /// descriptors, are not reported.
-    #[must_use]
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.observing = Observing::by(observer);
-        self
-    }
-
-    /// Adds a limit on descriptors.
-    #[must_use]
-    pub fn descriptor(mut self, rule: DescriptorRule) -> Self {
-        self.descriptors.push(rule);
-        self
-    }
-
-    /// Applies where no rule, plan or limit of the check does; without it such checks pass.
-    #[must_use]
-    pub fn default_limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
-        self.default_limit = Some(limit.into());
-        self
-    }
-
-    /// The dimensions whose identifiers are keys of policies, beside `key`; `user`, `ip` and `apikey` unless it is set. A policy is a rule named `policy`
-    /// for one identifier of the dimension `key`, and has one counter for that key, whichever of these dimensions it comes in.
-    ///
-    /// ```
-    /// use pacegate::{Check, Limit, Limiter, Rule};
-    ///
-    /// let policy = Rule::builder("policy", "key", Limit::per_minute(100)).identifier("user-123");
-    /// let limiter = Limiter::builder().rule(policy).build()?;
-    /// limiter.check_now(&Check::new("user", "user-123").endpoint("/"))?;
-    /// let decision = limiter.check_now(&Check::key("user-123").endpoint("/"))?;
-    /// assert_eq!(decision.remaining(), Some(98));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn policy_dimensions<'a>(mut self, dimensions: impl IntoIterator<Item = &'a str>) -> Self {
-        self.policy_dimensions = Some(dimensions.into_iter().map(Into::into).collect());
-        self
-    }
-
-    /// Keeps the counters in `store` instead of in a [`MemoryStore`] with its default bounds.
-    #[must_use]
-    pub fn memory(self, store: Arc<MemoryStore>) -> Self {
-        self.stores(Stores::memory(store))
-    }
-
-    /// Keeps the counters outside the process, with the usual deadline; [`check_now`](Limiter::check_now) is not available then.
-    #[must_use]
-    pub fn store(self, store: Arc<dyn Store>) -> Self {
-        self.stores(Stores::remote(store, Stores::TIMEOUT))
-    }
-
-    /// Keeps the counters in several stores, or in those of an earlier limiter.
-    #[must_use]
-    pub fn stores(mut self, stores: Stores) -> Self {
-        self.stores = stores;
-        self
-    }
-
-    /// What happens while a store fails, for limits that do not say; [`FailureMode::Open`] unless it is set.
-    #[must_use]
-    pub fn on_store_error(mut self, mode: FailureMode) -> Self {
-        self.on_store_error = mode;
-        self
-    }
-
-    /// By how many bits IPv6 addresses are counted in the dimension `ip`: 64 unless it is set, 1 to 128. It stays with the limiter, as the stores do.
-    #[must_use]
-    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = bits;
-        self
-    }
-
-    /// How the spellings of a path are compared. It stays with the limiter, as the stores do.
-    ///
-    /// ```
-    /// use pacegate::{Check, Limit, Limiter, PathOptions, Rule};
-    ///
-    /// let rule = Rule::builder("reports", "user", Limit::per_hour(2)).endpoint("/report.csv");
-    /// let paths = PathOptions { ignore_case: true, ..PathOptions::default() };
-    /// let limiter = Limiter::builder().rule(rule).paths(paths).build()?;
-    /// let decision = limiter.check_now(&Check::new("user", "u1").endpoint("/x/..%2FReport.CSV"))?;
-    /// assert_eq!(decision.remaining(), Some(1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn paths(mut self, paths: PathOptions) -> Self {
-        self.paths = paths;
-        self
-    }
-
-    /// Compiles the rules and plans.
-    ///
-    /// # Errors
-    /// [`InvalidRules`] when they contradict each other or one of them is not valid.
-    pub fn build(self) -> Result<Limiter, InvalidRules> {
-        let (stores, ipv6_prefix, paths) = (self.stores.clone(), self.ipv6_prefix, self.paths);
-        let observing = self.observing.clone();
-        if !(1..=128).contains(&ipv6_prefix) {
-            return Err(InvalidRules::InvalidIpv6Prefix { bits: ipv6_prefix });
-        }
-        let rules = Arc::new(ArcSwap::from_pointee(self.compile(&stores, ipv6_prefix, paths)?));
-        Ok(Limiter { rules, stores, ipv6_prefix, paths, waiters: Arc::default(), remote: None, observing })
-    }
-
-    fn compile(self, stores: &Stores, ipv6_prefix: u8, paths: PathOptions) -> Result<RuleSet, InvalidRules> {
-        let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
-        let usual = || POLICY_DIMENSIONS.map(Into::into).to_vec();
-        let policies = policy_dimensions.unwrap_or_else(usual);
-        let rules = build_rules(rules)?;
-        let rules = CanonicalRules::new(&rules, ipv6_prefix, paths)?;
-        let plans = build_plans(plans)?;
-        let default_limit = default_limit.map(LimitBuilder::build).transpose();
-        let default_limit = default_limit.map_err(InvalidRules::InvalidDefaultLimit)?;
-        RuleSet::compile(&rules, &descriptors, plans, default_limit, on_store_error, policies, stores)
-    }
-}
-
-fn build_rules(rules: Vec<RuleBuilder>) -> Result<Vec<Rule>, InvalidRules> {
-    let build = |(place, rule): (usize, RuleBuilder)| {
-        rule.build_named().map_err(|(name, invalid)| InvalidRules::InvalidRule { place, name, invalid })
-    };
-    rules.into_iter().enumerate().map(build).collect()
-}
-
-type Plans = Vec<(String, Vec<PlanLimit>)>;
-
-fn build_plans(plans: Vec<(String, Vec<PlanLimitBuilder>)>) -> Result<Plans, InvalidRules> {
-    let build = |(plan, limits): (String, Vec<PlanLimitBuilder>)| {
-        let mut built = Vec::with_capacity(limits.len());
-        for (index, limit) in limits.into_iter().enumerate() {
-            match limit.build() {
-                Ok(limit) => built.push(limit),
-                Err(invalid) => return Err(InvalidRules::InvalidPlanLimit { plan, index, invalid }),
-            }
-        }
-        Ok((plan, built))
-    };
-    plans.into_iter().map(build).collect()
 }
 
 impl Default for Limiter {
