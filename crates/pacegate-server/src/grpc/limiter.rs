@@ -20,7 +20,7 @@ use crate::app::Shared;
 use crate::auth::actor;
 use crate::peer::{Peer, batch_place};
 use crate::pipeline::batch::{Batch, between, check_size};
-use crate::pipeline::{Caller, Question};
+use crate::pipeline::{Caller, Question, idempotency_key};
 use crate::respond::ApiError;
 use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
 use pacegate_http::server::Activity;
@@ -77,7 +77,9 @@ impl Limiter {
                 decision: Some(response_together(&decision)),
             });
         }
-        let body = substance(&batch);
+        // Only a key needs it.
+        let has_key = idempotency_key(filled(&batch.idempotency_key), &sender.headers)?.is_some();
+        let body = if has_key { substance(&batch) } else { Vec::new() };
         let asked = Batch { questions: &batch.checks, key: filled(&batch.idempotency_key), body: &body };
         let decided = self.shared.decide_each(asked, sender.caller()).await?;
         let mut results = Vec::with_capacity(decided.len());
