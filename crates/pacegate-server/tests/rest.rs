@@ -425,7 +425,7 @@ async fn limits_of_requests_are_bounded_by_name() {
         (
             json!({"limit": 10_001, "strategy": "sliding_log"}),
             "limit",
-            "must be between 1 and 10000, not 10001",
+            "must be between 1 and 10000, got 10001",
         ),
     ];
     for (fields, field, reason) in rows {
