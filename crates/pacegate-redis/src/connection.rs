@@ -53,7 +53,7 @@ impl Node {
     /// may be connected to again.
     pub(crate) fn leave(&self, error: &StoreError) {
         for link in &self.links {
-            link.leave(error.again());
+            link.leave(error.without_source());
         }
         tracing::debug!(address = %self.address, %error, "left the server");
     }
@@ -238,7 +238,9 @@ impl Link {
                 let mut state = lock(&self.state);
                 match &state.stage {
                     Stage::Live(live) if !live.is_gone() => return Ok(live.clone()),
-                    Stage::Resting { until, error } if Instant::now() < *until => return Err(error.again()),
+                    Stage::Resting { until, error } if Instant::now() < *until => {
+                        return Err(error.without_source());
+                    }
                     Stage::Connecting(made) => made.clone(),
                     _ => self.start(&mut state),
                 }
@@ -246,7 +248,7 @@ impl Link {
             // An error means that the attempt is over, whichever way.
             let _ = made.wait_for(|made| *made).await;
             if let Stage::Resting { error, .. } = &lock(&self.state).stage {
-                return Err(error.again());
+                return Err(error.without_source());
             }
         }
     }

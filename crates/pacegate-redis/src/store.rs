@@ -174,7 +174,7 @@ impl RedisStore {
             }
             places.iter().zip(answered)
         }));
-        let mut results: Vec<_> = requests.iter().map(|_| Err(StoreError::unanswered())).collect();
+        let mut results: Vec<_> = requests.iter().map(|_| Err(StoreError::missing_outcome())).collect();
         for (place, result) in answered.await.into_iter().flatten() {
             results[*place] = result;
         }
@@ -229,7 +229,7 @@ impl RedisStore {
             Err(error) => {
                 for place in places {
                     // Each on its own, so that what may be sent again is.
-                    results.push(self.send(&requests[*place], Some(error.again())).await);
+                    results.push(self.send(&requests[*place], Some(error.without_source())).await);
                 }
             }
         }
@@ -359,7 +359,7 @@ impl RedisStore {
         match reply.map(answered) {
             Ok(Ok(bytes)) => Attempt::Answered(bytes),
             Ok(Err(error)) => Attempt::Replied(error),
-            Err(error) => SendError::lost(&live, &error).again(),
+            Err(error) => SendError::lost(&live, &error).without_source(),
         }
     }
 
@@ -416,7 +416,7 @@ impl RedisStore {
 
 impl Spread for RedisStore {
     /// Slots of a Cluster; elsewhere one script reaches all keys.
-    fn places(&self, command: &Command<'_>) -> usize {
+    fn locations(&self, command: &Command<'_>) -> usize {
         if !self.is_cluster() || command.keys() < 2 {
             return 1;
         }
@@ -635,9 +635,9 @@ impl SendError {
         Self::Lost { timed_out: error.is_timeout() }
     }
 
-    fn again(&self) -> Attempt {
+    fn without_source(&self) -> Attempt {
         match self {
-            Self::NotSent(error) => Attempt::NotSent(error.again()),
+            Self::NotSent(error) => Attempt::NotSent(error.without_source()),
             Self::Lost { timed_out: true } => Attempt::Lost(StoreError::timed_out("Redis does not answer")),
             Self::Lost { timed_out: false } => {
                 Attempt::Lost(StoreError::uncertain("the connection to Redis was lost before the answer"))

@@ -340,7 +340,7 @@ async fn new_keys_beyond_the_budget_are_refused_and_known_ones_decided() {
         match new.apply(&redis, Action::take(), None).await {
             Ok(_) => made += 1,
             Err(error) => {
-                assert!(error.takes_no_new_key() && !error.is_full() && error.is_new_key(0), "{error}");
+                assert!(error.rejects_new_keys() && !error.is_full() && error.is_new_key(0), "{error}");
                 // It can be looked at, and what exceeds its limit anyway is denied.
                 assert_eq!(new.remaining(&redis).await, [3]);
             }

@@ -110,7 +110,7 @@ async fn every_key_lives_until_its_state_is_fresh() {
             decision.answers.iter().find(|answer| key.ends_with(&format!("}}:{}:", answer.algorithm)));
         let fresh_at = match answer {
             Some(answer) => answer.reset_at.unwrap(),
-            None => decision.at.saturating_add(Idempotency::KEPT_FOR),
+            None => decision.at.saturating_add(Idempotency::TTL),
         };
         // Both are the server's time: the first whole millisecond in which the state is fresh.
         let expires_at: u64 = server.command(&["PEXPIRETIME", key]).parse().unwrap();
