@@ -184,7 +184,7 @@ fn primaries(owners: &[Option<Arc<Node>>]) -> HashSet<Address> {
 }
 
 /// Parses `[first, last, [host, port, …], …]`; an unknown host means the queried node itself.
-fn range_of(range: &Value, asked: &Address) -> Option<(u16, u16, Address)> {
+fn range_of(range: &Value, queried: &Address) -> Option<(u16, u16, Address)> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else {
         return None;
@@ -194,7 +194,7 @@ fn range_of(range: &Value, asked: &Address) -> Option<(u16, u16, Address)> {
         Value::BulkString(host) if !host.is_empty() && host != b"?" => {
             String::from_utf8_lossy(host).into_owned()
         }
-        _ => asked.host.clone(),
+        _ => queried.host.clone(),
     };
     let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
     (first <= last && last < SLOTS).then_some((
@@ -222,10 +222,10 @@ mod tests {
         cluster.adopt(owners([2, 3]));
         let [left, stays] = [3, 2].map(|port| Arc::downgrade(&cluster.node(address(port))));
         // A redirect may name a node that never has a slot.
-        let asked = Arc::downgrade(&cluster.node(address(5)));
+        let redirected = Arc::downgrade(&cluster.node(address(5)));
         let seed = Arc::downgrade(&cluster.node(address(1)));
         cluster.adopt(owners([2, 4]));
-        assert!(left.upgrade().is_none() && asked.upgrade().is_none(), "their connections are closed");
+        assert!(left.upgrade().is_none() && redirected.upgrade().is_none(), "their connections are closed");
         assert!(
             stays.upgrade().is_some() && seed.upgrade().is_some(),
             "connections survive changes of the map"

@@ -49,18 +49,18 @@ impl Sentinel {
     /// sentinel that is partitioned from the others, perhaps together with the old primary, keeps
     /// reporting the old one.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
-        let mut asked: JoinSet<(usize, Result<Named, StoreError>)> = JoinSet::new();
+        let mut queries: JoinSet<(usize, Result<Named, StoreError>)> = JoinSet::new();
         for (index, sentinel) in self.sentinels.iter().enumerate() {
             let (sentinel, connector) = (sentinel.clone(), self.connector.clone());
             let service = self.service.clone();
-            asked.spawn(async move {
+            queries.spawn(async move {
                 let answer = timeout(RESPONSE_TIMEOUT, query_primary(&connector, &sentinel, &service)).await;
                 let silent = |_| Err(StoreError::unavailable(format!("{sentinel} does not respond")));
                 (index, answer.unwrap_or_else(silent))
             });
         }
         let mut answers = Vec::with_capacity(self.sentinels.len());
-        while let Some(answer) = asked.join_next().await {
+        while let Some(answer) = queries.join_next().await {
             answers.extend(answer.ok());
         }
         answers.sort_by_key(|(index, _)| *index);

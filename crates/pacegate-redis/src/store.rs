@@ -265,11 +265,11 @@ impl RedisStore {
     /// Sends one request until it succeeds, may have run, or was rejected too often. `first` is the
     /// result of an earlier attempt.
     async fn send(&self, request: &Request<'_>, first: Option<Attempt>) -> Result<Outcome, StoreError> {
-        let mut asked: Option<Arc<Node>> = None;
+        let mut redirected: Option<Arc<Node>> = None;
         let mut attempt = first;
         let mut resends = 0;
         loop {
-            let (node, asking) = match asked.take() {
+            let (node, asking) = match redirected.take() {
                 Some(node) => (node, true),
                 None => (self.router.node(request.slot)?, false),
             };
@@ -292,7 +292,7 @@ impl RedisStore {
                     Failure::Redirect { address, ask } => {
                         if let Router::Cluster(cluster) = &*self.router {
                             if ask {
-                                asked = Some(cluster.node(address));
+                                redirected = Some(cluster.node(address));
                             } else {
                                 cluster.moved(request.slot, address);
                             }

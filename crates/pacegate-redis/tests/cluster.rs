@@ -165,7 +165,7 @@ async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
     // Any combination of limits at first and afterwards, including none.
     for before in 0..8_usize {
         let some = |mask: usize| -> Vec<Charge<'_>> {
-            (0..3).filter(|place| mask & (1 << place) != 0).map(|place| charges[place]).collect()
+            (0..3).filter(|index| mask & (1 << index) != 0).map(|index| charges[index]).collect()
         };
         let key = before.to_string();
         chain.apply(&*store, Action::Reset, identifiers).await;
@@ -176,7 +176,7 @@ async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
             assert_eq!(again.answers.len(), some(after).len());
         }
         let left = remaining(&chain.decide(&*store, Action::peek(), identifiers).await);
-        let expected: Vec<u32> = (0..3).map(|place| if before & (1 << place) != 0 { 4 } else { 5 }).collect();
+        let expected: Vec<u32> = (0..3).map(|index| if before & (1 << index) != 0 { 4 } else { 5 }).collect();
         assert_eq!(left, expected, "{before}: a repetition is not charged");
     }
 }

@@ -329,7 +329,7 @@ async fn foreign_values_under_our_keys() {
         take(&*store, "list", FailureMode::Closed).await;
     }
     assert_eq!(store.health(), StoreHealth::Up, "one foreign key is not an outage");
-    assert!(!take(&*store, "somebody-else", FailureMode::Closed).await.degraded());
+    assert!(!take(&*store, "another-user", FailureMode::Closed).await.degraded());
     println!("PASS redis-foreign seed={SEED} kinds={}", foreign.len());
 }
 
@@ -398,7 +398,7 @@ async fn replaced_primary_that_still_responds_is_abandoned() {
     let left = async {
         // The old primary responds all the time.
         while figure(&store, "primary_changes") == 0 {
-            take(&store, "meanwhile", FailureMode::Closed).await;
+            take(&store, "during", FailureMode::Closed).await;
             sleep(Duration::from_millis(10)).await;
         }
     };

@@ -165,10 +165,10 @@ async fn nothing_is_charged_when_one_of_several_keys_is_new() {
     );
     let error = chain.apply(&redis, Action::take(), None).await.unwrap_err();
     assert!(error.is_full(), "{error}");
-    assert_eq!([0, 1, 2].map(|place| error.is_new_key(place)), [false, false, true]);
+    assert_eq!([0, 1, 2].map(|index| error.is_new_key(index)), [false, false, true]);
     let error = known.apply(&redis, once("new"), None).await.unwrap_err();
     assert!(error.is_full(), "a record is a new key as well: {error}");
-    assert_eq!([0, 1].map(|place| error.is_new_key(place)), [false, false]);
+    assert_eq!([0, 1].map(|index| error.is_new_key(index)), [false, false]);
     assert_eq!(known.remaining(&redis).await, [4, 4]);
     let anchor = Chain(Vec::new()).apply(&redis, once("anchor"), None).await.unwrap_err();
     assert!(anchor.is_full(), "{anchor}");

@@ -78,13 +78,13 @@ impl SlidingCounter {
     /// of the one after.
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
         let WindowCounts { number, current, previous } = self.counts;
-        let room_now = limit.quota().checked_sub(current).and_then(|free| free.checked_sub(cost.get()));
-        if let Some(room) = room_now
-            && let Some(offset) = offset_with_room(limit, previous, room)
+        let free_now = limit.quota().checked_sub(current).and_then(|free| free.checked_sub(cost.get()));
+        if let Some(free) = free_now
+            && let Some(offset) = offset_at_weight(limit, previous, free)
         {
             return at_offset(limit, number, offset);
         }
-        match offset_with_room(limit, current, limit.quota() - cost.get()) {
+        match offset_at_weight(limit, current, limit.quota() - cost.get()) {
             Some(offset) => at_offset(limit, number + 1, offset),
             None => (number + 2).saturating_mul(limit.window_micros()),
         }
@@ -110,10 +110,10 @@ impl Counting for SlidingCounter {
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         match limit.quota().checked_sub(self.counts.current).and_then(|free| free.checked_sub(cost.get())) {
-            Some(room) => {
+            Some(free) => {
                 let ticks = limit.scale().window_ticks;
                 let weighted = u128::from(self.counts.previous) * u128::from(ticks - self.offset);
-                weighted <= u128::from(room) * u128::from(ticks)
+                weighted <= u128::from(free) * u128::from(ticks)
             }
             None => false,
         }
@@ -136,15 +136,15 @@ impl Counting for SlidingCounter {
     }
 }
 
-/// The first offset, in ticks, at which a previous count of `count` weighs at most `room`; `None`
+/// The first offset, in ticks, at which a previous count of `count` weighs at most `free`; `None`
 /// when the window ends before.
-fn offset_with_room(limit: &Limit, count: u32, room: u32) -> Option<u64> {
-    if count <= room {
+fn offset_at_weight(limit: &Limit, count: u32, free: u32) -> Option<u64> {
+    if count <= free {
         return Some(0);
     }
     let ticks = limit.scale().window_ticks;
-    // `room` < `count` ≤ 10^9, and room × ticks is below 2^53 because room is at most the quota.
-    let offset = ticks - u64::from(room) * ticks / u64::from(count);
+    // `free` < `count` ≤ 10^9, and free × ticks is below 2^53 because free is at most the quota.
+    let offset = ticks - u64::from(free) * ticks / u64::from(count);
     (offset < ticks).then_some(offset)
 }
 
