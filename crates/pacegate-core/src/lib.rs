@@ -72,6 +72,12 @@
 //! [`Answer::uncharged`]. Debt needs no state of its own: more than the capacity is in use, and it
 //! drains or expires like any other usage. [`Cost::ZERO`] checks whether 1 would fit.
 //!
+//! # Refunds
+//!
+//! A refund names the time of its charge ([`Answer::refund_at`]). If it always refunded the newest
+//! charge, a request that was admitted in between would in effect move to an earlier time and
+//! expire too soon.
+//!
 //! # Hashes
 //!
 //! Long identifiers and rule names are replaced by their SHA-256. With a weak hash, a caller could

@@ -54,8 +54,8 @@
 //!
 //! All limits of one identity share a hash tag, so they are charged in one step. A chain over
 //! several identities is charged part by part and refunded exactly if a later part denies. The
-//! crate routes commands itself, because the cluster connection of the client library retries
-//! by itself.
+//! crate routes commands itself, because the cluster connection of the client library has its own
+//! retries.
 //!
 //! # Where to go next
 //!

@@ -467,7 +467,7 @@ impl Store for RedisStore {
         if matches!(command.action, Action::ResetVariants) {
             return Box::pin(self.reset_variants(command, now));
         }
-        if self.charge_indices(command) > 1 {
+        if self.locations(command) > 1 {
             return Box::pin(apply_in_parts(self.parts(command), command, now));
         }
         Box::pin(self.apply_in_one_step(command, now))
