@@ -295,7 +295,7 @@ async fn a_client_that_vanished_is_noticed() {
     };
     assert!(tokio::time::timeout(Duration::from_millis(1_500), quiet).await.is_err());
     // Whatever the service says from now on, nobody hears it.
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     assert!(is_served(&Target::both(&service)[1]).await, "the only place is free again");
 }
 

@@ -103,8 +103,8 @@ async fn client_and_service_agree_on_a_protocol() {
 #[tokio::test]
 async fn clients_refuse_a_service_that_is_not_the_right_one() {
     for (names, validity, expected) in [
-        (&NAMES[..], Validity::Over, "Expired"),
-        (&NAMES, Validity::ToCome, "NotValidYet"),
+        (&NAMES[..], Validity::Expired, "Expired"),
+        (&NAMES, Validity::NotYetValid, "NotValidYet"),
         (&["example.org", "127.0.0.2"], Validity::Now, "NotValidForName"),
     ] {
         let files = Files::with(Authority::new(), names, validity);
@@ -135,8 +135,8 @@ async fn a_service_refuses_clients_that_are_not_the_right_ones() {
     for (case, caller) in [
         ("no certificate", files.caller()),
         ("of another authority", files.caller().showing(signed(&Authority::new(), Validity::Now))),
-        ("expired", files.caller().showing(signed(&files.authority, Validity::Over))),
-        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::ToCome))),
+        ("expired", files.caller().showing(signed(&files.authority, Validity::Expired))),
+        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::NotYetValid))),
         ("of a server", files.caller().showing(server)),
     ] {
         for wire in WIRES {
