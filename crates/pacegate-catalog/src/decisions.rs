@@ -138,14 +138,14 @@ impl Catalog {
     /// # Errors
     /// [`CatalogError`] when the database does not respond; some decisions may then be missing.
     pub async fn append_decisions(&self, decisions: &[DecisionRecord]) -> Result<u64, CatalogError> {
-        let mut refused = 0;
+        let mut rejected = 0;
         let mut batches: Vec<&[DecisionRecord]> = decisions.chunks(DECISIONS_MAX).rev().collect();
         while let Some(batch) = batches.pop() {
             match self.insert_decisions(batch).await {
                 Ok(()) => {}
                 Err(error) if error.is_value() && batch.len() == 1 => {
                     tracing::warn!(%error, "decision not logged");
-                    refused += 1;
+                    rejected += 1;
                 }
                 Err(error) if error.is_value() => {
                     let (first, second) = batch.split_at(batch.len() / 2);
@@ -154,7 +154,7 @@ impl Catalog {
                 Err(error) => return Err(error),
             }
         }
-        Ok(refused)
+        Ok(rejected)
     }
 
     async fn insert_decisions(&self, decisions: &[DecisionRecord]) -> Result<(), CatalogError> {

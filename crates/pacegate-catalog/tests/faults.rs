@@ -52,7 +52,7 @@ async fn wrong_password_is_a_permanent_error(server: impl DatabaseServer) {
     let error = Catalog::open(&server.url().replace("secret", "secretx")).await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
     assert_hides_password(&error);
-    let error = Catalog::open(&server.url().replace("/pacegate", "/elsewhere")).await.unwrap_err();
+    let error = Catalog::open(&server.url().replace("/pacegate", "/missing")).await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
 }
 

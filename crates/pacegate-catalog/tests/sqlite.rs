@@ -255,12 +255,12 @@ async fn lists_do_not_delay_other_statements() {
                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) \
                 SELECT 60, 60000000 * (i % 10), 'key-' || i, 'user', 'user-' || i, 1, 0 FROM n";
     database.tamper(fill).await;
-    let (asked, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (started, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut lists = JoinSet::new();
     for _ in 0..8 {
-        let (catalog, asked, done) = (catalog.clone(), asked.clone(), done.clone());
+        let (catalog, started, done) = (catalog.clone(), started.clone(), done.clone());
         lists.spawn(async move {
-            asked.fetch_add(1, Ordering::SeqCst);
+            started.fetch_add(1, Ordering::SeqCst);
             let any = UsageFilter::default();
             // A list that waited too long reports a timeout.
             let list = catalog.usage(Period::Minute, any, Timestamp::default(), 10).await;
@@ -268,7 +268,7 @@ async fn lists_do_not_delay_other_statements() {
             done.fetch_add(1, Ordering::SeqCst);
         });
     }
-    while asked.load(Ordering::SeqCst) < 8 {
+    while started.load(Ordering::SeqCst) < 8 {
         tokio::task::yield_now().await;
     }
     catalog.ping().await.unwrap();

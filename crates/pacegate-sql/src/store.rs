@@ -281,11 +281,11 @@ impl Store for SqlStore {
         Box::pin(async move {
             let mut requests = Vec::with_capacity(commands.len());
             for command in commands {
-                let request = match command.action {
+                let reset = match command.action {
                     Action::ResetVariants => self.reset_variants(command).await,
                     _ => Ok(()),
                 };
-                requests.push(forgotten.map(|()| Request::new(command)));
+                requests.push(reset.map(|()| Request::new(command)));
             }
             let rows: usize = requests.iter().flatten().map(|request| request.keys().count()).sum();
             let first = requests.iter().flatten().next();

@@ -141,9 +141,9 @@ async fn chains_over_hot_keys<S: Server>() {
                     let chain = places
                         .iter()
                         .map(|&place| Charge::new(Key::new(&hot[place].0, "hot", ""), &hot[place].1));
-                    let asked = Instant::now();
+                    let started = Instant::now();
                     let decision = apply(&node, &[chain.collect()], Action::take()).await.remove(0);
-                    slowest = slowest.max(asked.elapsed());
+                    slowest = slowest.max(started.elapsed());
                     for place in places.into_iter().filter(|_| decision.allowed) {
                         charged[place] += 1;
                     }

@@ -250,15 +250,15 @@ async fn locked_by_another_client<S: Server>() {
     reports.iter().chain([&report]).for_each(|report| report.assert_punctual(DEADLINE));
 
     // One request of each caller may have been in flight when the row was locked.
-    let meanwhile = |report: &Report, fates: &[Fate]| {
+    let count_while_locked = |report: &Report, fates: &[Fate]| {
         let sent = |at| at > locked_at && at + DEADLINE < released_at;
         report.records.iter().filter(|record| sent(record.sent) && fates.contains(&record.fate)).count()
     };
     let (by_store, by_failure_mode) = ([Fate::Admitted, Fate::Denied], [Fate::Degraded]);
-    assert_eq!(meanwhile(&report, &by_store), 0, "no request passes the lock");
-    assert!(meanwhile(&report, &by_failure_mode) > 0, "the failure mode decides");
-    let served: Vec<usize> = reports.iter().map(|report| meanwhile(report, &by_store)).collect();
-    let degraded: usize = reports.iter().map(|report| meanwhile(report, &by_failure_mode)).sum();
+    assert_eq!(count_while_locked(&report, &by_store), 0, "no request passes the lock");
+    assert!(count_while_locked(&report, &by_failure_mode) > 0, "the failure mode decides");
+    let served: Vec<usize> = reports.iter().map(|report| count_while_locked(report, &by_store)).collect();
+    let degraded: usize = reports.iter().map(|report| count_while_locked(report, &by_failure_mode)).sum();
     let fewest = served.iter().min().copied().unwrap_or_default();
     let served: usize = served.iter().sum();
     assert!(fewest > 0, "every other key is served, also in the lane of the locked one");

@@ -162,8 +162,8 @@ macro_rules! on_both {
             })*
 
             #[tokio::test]
-            async fn a_server_without_tls_is_rejected() {
-                super::a_server_without_tls_is_rejected(super::MariaDb::start()).await;
+            async fn server_without_tls_is_rejected() {
+                super::server_without_tls_is_rejected(super::MariaDb::start()).await;
             }
         }
 
@@ -174,8 +174,8 @@ macro_rules! on_both {
             })*
 
             #[tokio::test]
-            async fn a_server_without_tls_is_rejected() {
-                super::a_server_without_tls_is_rejected(super::Postgres::start()).await;
+            async fn server_without_tls_is_rejected() {
+                super::server_without_tls_is_rejected(super::Postgres::start()).await;
             }
         }
     };

@@ -91,12 +91,12 @@ pub(crate) async fn restored_catalog_is_reloaded(database: &TestDatabase) {
     let (before, changed) = registry.refresh().await.unwrap();
     assert!(changed && registry.refresh().await.unwrap() == (before, false));
 
-    super::audit::cut_off(database, 1).await;
+    super::audit::truncate(database, 1).await;
     database.tamper("UPDATE pacegate_catalog_state SET revision = 1, rules_revision = 1").await;
     let (lower, changed) = registry.refresh().await.unwrap();
     assert!(changed && lower.rules == 1 && lower.epoch != before.epoch, "{before:?} {lower:?}");
 
-    super::audit::cut_off(database, 0).await;
+    super::audit::truncate(database, 0).await;
     database.tamper("UPDATE pacegate_catalog_state SET revision = 0, rules_revision = 0").await;
     other.put_plan(&actor(), "gold", &[Limit::per_hour(5).build().unwrap().into()], None).await.unwrap();
     let (same, changed) = registry.refresh().await.unwrap();

@@ -230,12 +230,12 @@ pub(crate) async fn profiles_of_many_users_are_read_together(database: &TestData
         let own = NewOverride { user_id: user_id.into(), ..new(database, "a", 9, 10) };
         catalog.add_override(&actor(), own).await.unwrap();
     }
-    let asked: Vec<String> = (0..150).rev().map(|number| format!("user {number}")).collect();
-    let mut asked: Vec<&str> = asked.iter().map(String::as_str).collect();
-    asked.extend(["only overrides", "USER 3"]);
-    let found = catalog.profiles(&asked, database.now()).await.unwrap();
-    assert_eq!(found.len(), asked.len());
-    for (user_id, found) in asked.iter().zip(found) {
+    let user_ids: Vec<String> = (0..150).rev().map(|number| format!("user {number}")).collect();
+    let mut user_ids: Vec<&str> = user_ids.iter().map(String::as_str).collect();
+    user_ids.extend(["only overrides", "USER 3"]);
+    let found = catalog.profiles(&user_ids, database.now()).await.unwrap();
+    assert_eq!(found.len(), user_ids.len());
+    for (user_id, found) in user_ids.iter().zip(found) {
         let alone = catalog.profile(user_id, database.now()).await.unwrap();
         assert_eq!(found.unwrap(), alone, "{user_id}");
         let number: Option<u32> = user_id.strip_prefix("user ").map(|number| number.parse().unwrap());

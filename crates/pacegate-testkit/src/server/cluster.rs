@@ -28,7 +28,7 @@ impl RedisCluster {
 
         let node_ids = servers.iter().map(|server| server.command(&["CLUSTER", "MYID"])).collect();
         let cluster = Self { servers, node_ids };
-        let in_order = |server| cluster.is_in_order(server, primaries);
+        let in_order = |server| cluster.is_healthy(server, primaries);
         let ready = wait_until(READY_WITHIN, || cluster.servers.iter().all(in_order));
         assert!(
             ready,
@@ -59,7 +59,7 @@ impl RedisCluster {
     pub fn owner_of(&self, slot: u16) -> usize {
         let mut owner = None;
         wait_until(READY_WITHIN, || {
-            let owners = self.selves().filter(|(_, node)| node.owns(slot));
+            let owners = self.node_entries().filter(|(_, node)| node.owns(slot));
             // A primary that returns late still claims its slots for a moment, in an older epoch.
             owner = owners.max_by_key(|(_, node)| node.epoch).map(|(index, _)| index);
             owner.is_some()
@@ -95,7 +95,7 @@ impl RedisCluster {
         }
         set_slot(target, "NODE", to);
         set_slot(source, "NODE", to);
-        for (index, _) in self.selves().filter(|(_, node)| node.primary) {
+        for (index, _) in self.node_entries().filter(|(_, node)| node.primary) {
             if index != from && index != to {
                 set_slot(&self.servers[index], "NODE", to);
             }
@@ -103,12 +103,12 @@ impl RedisCluster {
     }
 
     /// The node entry of each responsive server, with its index.
-    fn selves(&self) -> impl Iterator<Item = (usize, Node)> {
+    fn node_entries(&self) -> impl Iterator<Item = (usize, Node)> {
         let responsive = self.servers.iter().enumerate().filter(|(_, server)| server.is_responsive());
         responsive.map(|(index, server)| (index, Node::of(server)))
     }
 
-    fn is_in_order(&self, server: &RedisServer, primaries: usize) -> bool {
+    fn is_healthy(&self, server: &RedisServer, primaries: usize) -> bool {
         let info = server.command(&["CLUSTER", "INFO"]);
         let nodes = server.command(&["CLUSTER", "NODES"]);
         let nodes: Vec<Node> = nodes.lines().map(Node::parse).collect();
@@ -116,7 +116,7 @@ impl RedisCluster {
             && nodes.len() == self.servers.len()
             && nodes.iter().all(|node| node.connected)
             && nodes.iter().filter(|node| node.primary).count() == primaries
-            && (Node::of(server).primary || server.is_synchronised())
+            && (Node::of(server).primary || server.is_synchronized())
     }
 }
 
