@@ -205,14 +205,14 @@ pub fn seconds_ceil(wait: std::time::Duration) -> u64 {
 }
 
 /// Returns the number of limits before the one at `index` with the same name, as in a plan.
-fn earlier_of_that_name(decision: &Decision, index: usize) -> usize {
+fn earlier_with_same_name(decision: &Decision, index: usize) -> usize {
     let limits = decision.limits();
     limits[..index].iter().filter(|other| other.name == limits[index].name).count()
 }
 
 /// Returns the name of the limit at `index` as in `RateLimit-Policy`.
 pub fn policy_name(decision: &Decision, index: usize) -> String {
-    match (earlier_of_that_name(decision, index), &decision.limits()[index].name) {
+    match (earlier_with_same_name(decision, index), &decision.limits()[index].name) {
         (0, name) => name.to_string(),
         (earlier, name) => format!("{name}#{}", earlier + 1),
     }

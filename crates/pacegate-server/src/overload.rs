@@ -72,12 +72,12 @@ struct Throughput {
 /// Accepted checks that are not answered yet.
 #[derive(Debug)]
 #[must_use = "they count as unanswered until this is dropped"]
-pub(crate) struct TakenOn<'a> {
+pub(crate) struct Accepted<'a> {
     queue: &'a Queue,
     size: usize,
 }
 
-impl Drop for TakenOn<'_> {
+impl Drop for Accepted<'_> {
     fn drop(&mut self) {
         self.queue.unanswered.fetch_sub(self.size, Ordering::Relaxed);
         self.queue.answered.fetch_add(self.size as u64, Ordering::Relaxed);
@@ -96,9 +96,9 @@ impl Queue {
     }
 
     /// Accepts `size` more; `None` if they could not be answered in time.
-    fn take_on(&self, size: usize) -> Option<TakenOn<'_>> {
+    fn accept(&self, size: usize) -> Option<Accepted<'_>> {
         let waiting = self.unanswered.fetch_add(size, Ordering::Relaxed) + size;
-        let taken_on = TakenOn { queue: self, size };
+        let taken_on = Accepted { queue: self, size };
         (waiting <= self.least || self.is_answered_in_time(waiting)).then_some(taken_on)
     }
 
@@ -137,17 +137,17 @@ impl Overload {
     }
 
     /// Accepts a check, or returns an error if the rate or the queue is exceeded.
-    pub(crate) fn take_on(&self) -> Result<TakenOn<'_>, ApiError> {
-        self.take_on_in(&self.checks, 1)
+    pub(crate) fn accept(&self) -> Result<Accepted<'_>, ApiError> {
+        self.accept_in(&self.checks, 1)
     }
 
     /// Accepts a batch whose checks have this number of identities in total.
-    pub(crate) fn take_on_batch(&self, identities: usize) -> Result<TakenOn<'_>, ApiError> {
-        self.take_on_in(&self.batches, identities.max(1))
+    pub(crate) fn accept_batch(&self, identities: usize) -> Result<Accepted<'_>, ApiError> {
+        self.accept_in(&self.batches, identities.max(1))
     }
 
-    fn take_on_in<'a>(&self, queue: &'a Queue, size: usize) -> Result<TakenOn<'a>, ApiError> {
-        let Some(taken_on) = queue.take_on(size) else {
+    fn accept_in<'a>(&self, queue: &'a Queue, size: usize) -> Result<Accepted<'a>, ApiError> {
+        let Some(taken_on) = queue.accept(size) else {
             self.queue_full.fetch_add(1, Ordering::Relaxed);
             return Err(rejection("overloaded: too many unanswered requests"));
         };
@@ -201,10 +201,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn checks_above_the_rate_are_shed_and_batches_count_their_identities() {
         let overload = overload("server: {max_checks_per_second: 10}");
-        drop(overload.take_on_batch(8).unwrap());
-        drop(overload.take_on().unwrap());
-        drop(overload.take_on().unwrap());
-        let error = overload.take_on().unwrap_err();
+        drop(overload.accept_batch(8).unwrap());
+        drop(overload.accept().unwrap());
+        drop(overload.accept().unwrap());
+        let error = overload.accept().unwrap_err();
         assert_eq!((error.code, error.retry_after), (Code::Overloaded, Some(1)));
         assert_eq!(overload.shed(), [("rate", 1), ("queue", 0)]);
         assert_eq!(
@@ -217,15 +217,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn batch_above_the_rate_is_admitted_on_an_idle_node() {
         let overload = overload("server: {max_checks_per_second: 10}");
-        drop(overload.take_on_batch(1_000).unwrap());
-        assert!(overload.take_on().is_err());
+        drop(overload.accept_batch(1_000).unwrap());
+        assert!(overload.accept().is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn largest_batch_counts_in_full_at_the_usual_rate() {
         let overload = overload("server: {max_checks_per_second: 100000}");
-        drop(overload.take_on_batch(BATCH_IDENTITIES_MAX).unwrap());
-        assert!(overload.take_on_batch(BATCH_IDENTITIES_MAX).is_err());
+        drop(overload.accept_batch(BATCH_IDENTITIES_MAX).unwrap());
+        assert!(overload.accept_batch(BATCH_IDENTITIES_MAX).is_err());
         tokio::time::advance(Duration::from_millis(160)).await;
         assert_eq!(overload.shed(), [("rate", 1), ("queue", 0)]);
     }
@@ -236,42 +236,42 @@ mod tests {
         let mut waiting = Vec::new();
         // Without a recent answer, no more than the minimum is accepted.
         for _ in 0..QUEUE_MIN {
-            waiting.push(overload.take_on().unwrap());
+            waiting.push(overload.accept().unwrap());
         }
-        assert!(overload.take_on().is_ok(), "the throughput is not known yet");
+        assert!(overload.accept().is_ok(), "the throughput is not known yet");
         tokio::time::advance(STALE_AFTER).await;
-        assert!(overload.take_on().is_ok(), "a stale throughput is not used");
+        assert!(overload.accept().is_ok(), "a stale throughput is not used");
         tokio::time::advance(MEASURED_FOR).await;
-        assert!(overload.take_on().is_err());
+        assert!(overload.accept().is_err());
         assert_eq!(overload.shed(), [("rate", 0), ("queue", 1)]);
         // 2,000 answers in 100 ms allow a queue of twice the deadline.
         for _ in 0..20 {
             waiting.truncate(900);
             while waiting.len() < QUEUE_MIN {
-                waiting.push(overload.take_on().unwrap());
+                waiting.push(overload.accept().unwrap());
             }
         }
         tokio::time::advance(MEASURED_FOR).await;
-        assert!(overload.take_on().is_ok());
+        assert!(overload.accept().is_ok());
         drop(waiting);
-        assert!(overload.take_on().is_ok());
+        assert!(overload.accept().is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn queued_batches_shed_other_batches_but_no_single_check() {
         let overload = overload("failure: {timeout: 50ms}");
-        let first = overload.take_on_batch(BATCH_IDENTITIES_MAX).unwrap();
-        let second = overload.take_on_batch(BATCH_IDENTITIES_MAX).unwrap();
+        let first = overload.accept_batch(BATCH_IDENTITIES_MAX).unwrap();
+        let second = overload.accept_batch(BATCH_IDENTITIES_MAX).unwrap();
         // The throughput is measured from here on, and is 0.
-        drop(overload.take_on_batch(1));
+        drop(overload.accept_batch(1));
         tokio::time::advance(STALE_AFTER).await;
-        drop(overload.take_on_batch(1));
+        drop(overload.accept_batch(1));
         tokio::time::advance(MEASURED_FOR).await;
-        assert_eq!(overload.take_on_batch(1).unwrap_err().code, Code::Overloaded);
-        let single: Vec<_> = (0..QUEUE_MIN).map(|_| overload.take_on()).collect();
+        assert_eq!(overload.accept_batch(1).unwrap_err().code, Code::Overloaded);
+        let single: Vec<_> = (0..QUEUE_MIN).map(|_| overload.accept()).collect();
         assert!(single.iter().all(Result::is_ok));
         drop(first);
-        assert!(overload.take_on_batch(1).is_ok(), "batches are accepted again");
+        assert!(overload.accept_batch(1).is_ok(), "batches are accepted again");
         drop(second);
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use pacegate::{Answer, Decision, NamedLimit};
 
-use super::{earlier_of_that_name, seconds_ceil};
+use super::{earlier_with_same_name, seconds_ceil};
 
 /// The largest Integer of a Structured Field (RFC 8941).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
@@ -97,7 +97,7 @@ impl Values {
         }
         self.push("\"");
         self.push(&decision.limits()[index].name);
-        let earlier = earlier_of_that_name(decision, index);
+        let earlier = earlier_with_same_name(decision, index);
         if earlier > 0 {
             // Policy names must be unique, so several limits of one name (as in a plan) get a
             // number.

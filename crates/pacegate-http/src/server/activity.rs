@@ -78,8 +78,8 @@ impl Activity {
         self.presence.enter();
         self.short.fetch_add(usize::from(!long), Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
-        let begun = InFlight { activity: self.clone(), long, finished: false, broken: broken.clone() };
-        (begun, request.map(|body| Received { body, broken }))
+        let in_flight = InFlight { activity: self.clone(), long, finished: false, broken: broken.clone() };
+        (in_flight, request.map(|body| Received { body, broken }))
     }
 
     /// Returns whether there has been a request.
@@ -137,7 +137,7 @@ impl InFlight {
     /// Extends the request until the whole response is taken.
     pub(super) fn track<B: Body>(mut self, body: B) -> Tracked<B> {
         self.finished = body.is_end_stream();
-        Tracked { body, begun: self }
+        Tracked { body, in_flight: self }
     }
 }
 
@@ -200,7 +200,7 @@ pin_project! {
     pub struct Tracked<B> {
         #[pin]
         body: B,
-        begun: InFlight,
+        in_flight: InFlight,
     }
 }
 
@@ -215,13 +215,13 @@ impl<B: Body> Body for Tracked<B> {
         let mut this = self.project();
         let polled = this.body.as_mut().poll_frame(context);
         if let Poll::Ready(frame) = &polled {
-            this.begun.activity.progress.fetch_add(1, Ordering::Relaxed);
+            this.in_flight.activity.progress.fetch_add(1, Ordering::Relaxed);
             let last = match frame {
                 None => true,
                 Some(Ok(frame)) => frame.is_trailers() || this.body.is_end_stream(),
                 Some(Err(_)) => false,
             };
-            this.begun.finished |= last;
+            this.in_flight.finished |= last;
         }
         polled
     }

@@ -71,7 +71,7 @@ impl Envoy {
         let headers = metadata.into_headers();
         // Neither is an error: Envoy lets a request pass on errors.
         let unread = extensions.get::<Unread>().is_some();
-        let Some(_unanswered) = self.shared.overload.take_on().ok().filter(|_| !unread) else {
+        let Some(_unanswered) = self.shared.overload.accept().ok().filter(|_| !unread) else {
             return Ok(undecided(&message, self.shared.failure_mode));
         };
         let gives_back = message.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);

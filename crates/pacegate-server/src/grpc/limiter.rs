@@ -37,12 +37,12 @@ impl Limiter {
     }
 
     async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
-        let (sender, message) = taken_apart(request);
+        let (sender, message) = split_request(request);
         decide_one(&self.shared, &sender, message).await
     }
 
     async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
-        let (sender, message) = taken_apart(request);
+        let (sender, message) = split_request(request);
         let mut message = of_quota(message);
         normalise(&mut message);
         let decision = self.shared.peek(&message, sender.caller()).await?;
@@ -62,7 +62,7 @@ impl Limiter {
     }
 
     async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
-        let (sender, mut batch) = taken_apart(request);
+        let (sender, mut batch) = split_request(request);
         check_size(batch.checks.len())?;
         let _permit = batch_permit(sender.peer.as_ref()).await;
         batch.checks.iter_mut().for_each(normalise);
@@ -82,7 +82,7 @@ impl Limiter {
         }
         // The encoded batch is only needed for an idempotency key.
         let has_key = idempotency_key(filled(&batch.idempotency_key), &sender.headers)?.is_some();
-        let body = if has_key { substance(&batch) } else { Vec::new() };
+        let body = if has_key { idempotent_content(&batch) } else { Vec::new() };
         let asked = Batch { questions: &batch.checks, key: filled(&batch.idempotency_key), body: &body };
         let decided = self.shared.decide_each(asked, sender.caller()).await?;
         let mut results = Vec::with_capacity(decided.len());
@@ -98,7 +98,7 @@ impl Limiter {
     }
 
     async fn refund_check(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
-        let (Sender { headers, .. }, message) = taken_apart(request);
+        let (Sender { headers, .. }, message) = split_request(request);
         let mut message_check =
             message.check.ok_or_else(|| ApiError::input("check", "required field is missing"))?;
         let message_taken =
@@ -119,7 +119,7 @@ impl Limiter {
 
 /// Returns the content of a batch that an idempotency key covers: without the key itself and
 /// without timestamps.
-fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
+fn idempotent_content(batch: &BatchCheckRequest) -> Vec<u8> {
     let mut batch = BatchCheckRequest { idempotency_key: String::new(), ..batch.clone() };
     batch.checks.iter_mut().for_each(|check| check.timestamp = 0);
     batch.encode_to_vec()
@@ -139,7 +139,7 @@ impl Sender {
 }
 
 /// Splits a request into its sender and its message.
-fn taken_apart<T>(request: Request<T>) -> (Sender, T) {
+fn split_request<T>(request: Request<T>) -> (Sender, T) {
     let (metadata, mut extensions, message) = request.into_parts();
     (Sender { headers: metadata.into_headers(), peer: extensions.remove::<Peer>() }, message)
 }
@@ -150,7 +150,7 @@ pub(super) async fn decide_one(
     sender: &Sender,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
-    let _unanswered = shared.overload.take_on()?;
+    let _unanswered = shared.overload.accept()?;
     normalise(&mut message);
     let decision = shared.decide(&message, sender.caller()).await?;
     Ok(response(&decision, &message))
@@ -212,7 +212,7 @@ impl rate_limiter_server::RateLimiter for Limiter {
     ) -> Result<Response<Self::CheckStreamStream>, Status> {
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
         respond(request, |request| async move {
-            let (sender, messages) = taken_apart(request);
+            let (sender, messages) = split_request(request);
             Ok(stream::answer(self.shared.clone(), sender, messages, connection))
         })
         .await

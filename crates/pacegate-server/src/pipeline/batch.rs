@@ -63,7 +63,7 @@ impl Shared {
             self.observer.skew.observe(question.timestamp());
             checks.push(question.check(self));
         }
-        let _unanswered = self.overload.take_on_batch(identities(&checks))?;
+        let _unanswered = self.overload.accept_batch(identities(&checks))?;
         let checks = self.permit_each(checks, caller).await;
         // The scope of the batch's key for each check: the index distinguishes equal checks, and
         // keys of single checks.
@@ -137,7 +137,7 @@ impl Shared {
         caller: Caller<'_>,
     ) -> Result<Decision, ApiError> {
         let checks: Vec<_> = questions.iter().map(|question| question.check(self)).collect();
-        let _unanswered = self.overload.take_on_batch(identities(&checks))?;
+        let _unanswered = self.overload.accept_batch(identities(&checks))?;
         let checks = self.permit_each(checks, caller).await;
         let checks: Vec<Check<'_>> = checks.into_iter().collect::<Result<_, _>>()?;
         let profiles = join_all(checks.iter().map(|check| self.profile(check.user()))).await;

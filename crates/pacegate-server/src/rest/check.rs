@@ -64,7 +64,7 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
     let (headers, body) = read_json(shared, request, peer).await?;
     // After the body is read: a slow body must not count as an unanswered check.
-    let _unanswered = shared.overload.take_on()?;
+    let _unanswered = shared.overload.accept()?;
     let request = CheckRequest::parse(&body)?;
     let decision = shared.decide(&request, Caller { headers: &headers, peer }).await?;
     let mut body = CheckResponse::new(&decision).uses_sliding_window(request.uses_sliding_window());
