@@ -98,8 +98,8 @@ impl Queue {
     /// Accepts `size` more; `None` if they could not be answered in time.
     fn accept(&self, size: usize) -> Option<Accepted<'_>> {
         let waiting = self.unanswered.fetch_add(size, Ordering::Relaxed) + size;
-        let taken_on = Accepted { queue: self, size };
-        (waiting <= self.least || self.is_answered_in_time(waiting)).then_some(taken_on)
+        let accepted = Accepted { queue: self, size };
+        (waiting <= self.least || self.is_answered_in_time(waiting)).then_some(accepted)
     }
 
     /// Returns whether `waiting` are answered in time at the recent throughput.
@@ -147,7 +147,7 @@ impl Overload {
     }
 
     fn accept_in<'a>(&self, queue: &'a Queue, size: usize) -> Result<Accepted<'a>, ApiError> {
-        let Some(taken_on) = queue.accept(size) else {
+        let Some(accepted) = queue.accept(size) else {
             self.queue_full.fetch_add(1, Ordering::Relaxed);
             return Err(rejection("overloaded: too many unanswered requests"));
         };
@@ -159,7 +159,7 @@ impl Overload {
                 "overloaded: this node receives more checks than server.max_checks_per_second",
             ));
         }
-        Ok(taken_on)
+        Ok(accepted)
     }
 
     /// Returns the number of shed requests by reason.
