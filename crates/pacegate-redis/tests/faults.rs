@@ -96,7 +96,7 @@ async fn killed_and_restarted() {
     assert!(used >= admitted, "admissions are never lost: {admitted} admitted, {used} counted");
     // Requests in flight when the server died may have been counted without a response.
     let uncertain = used - admitted;
-    let at_most = report.in_vain(DEADLINE).max(load.callers as u64 * rounds);
+    let at_most = report.timed_out(DEADLINE).max(load.callers as u64 * rounds);
     assert!(uncertain <= at_most, "at most {at_most} are counted without a response, got {uncertain}");
     let back = report.healthy_after(back_at).unwrap();
     assert!(back.max(slowest_return) <= Duration::from_secs(2), "{back:?} {slowest_return:?}");
@@ -160,7 +160,7 @@ async fn connections_refused_and_cut_off() {
     report.assert_punctual(DEADLINE);
     let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
     assert!(report.count(Fate::Degraded) > 0);
-    let at_most = report.in_vain(DEADLINE).max(load.callers as u64);
+    let at_most = report.timed_out(DEADLINE).max(load.callers as u64);
     assert!((admitted..=admitted + at_most).contains(&used), "{admitted} {used}");
     let back = report.healthy_after(back_at).unwrap();
     assert!(back <= Duration::from_secs(2), "{back:?}");
@@ -183,7 +183,7 @@ async fn replies_swallowed_after_execution() {
         sleep(Duration::from_millis(effort(1_500, 30_000))).await;
         // Fewer would show nothing, and a slow machine takes longer to lose them.
         let enough = async {
-            while proxy.swallowed() <= 10 {
+            while proxy.dropped() <= 10 {
                 sleep(Duration::from_millis(50)).await;
             }
         };
@@ -191,7 +191,7 @@ async fn replies_swallowed_after_execution() {
         proxy.set(Fault::None);
         let report = running.stop_when_healthy(Instant::now(), Duration::from_secs(5)).await;
         report.assert_punctual(deadline);
-        let swallowed = proxy.swallowed();
+        let swallowed = proxy.dropped();
         let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
         let total = report.records.len() as u64;
         assert!(used >= admitted, "every admission is counted: {admitted} admitted, {used} counted");
@@ -217,7 +217,7 @@ async fn replies_swallowed_without_an_end() {
     let load = Load::new(plenty());
     let running = load.clone().start(store.clone());
     sleep(Duration::from_millis(200)).await;
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     sleep(Duration::from_millis(effort(800, 10_000))).await;
     proxy.set(Fault::None);
     let back_at = Instant::now();
@@ -466,7 +466,7 @@ async fn slot_migrates_under_load() {
     load.limits.push(second);
     let running = load.clone().start(store.clone());
     sleep(Duration::from_millis(300)).await;
-    let slot = crc16::State::<crc16::XMODEM>::calculate(b"user:someone") % 16_384;
+    let slot = crc16::State::<crc16::XMODEM>::calculate(b"user:user-1") % 16_384;
     let moves = effort(2, 20);
     let cluster = tokio::task::spawn_blocking(move || {
         for _ in 0..moves {
