@@ -54,6 +54,7 @@ mod schema;
 mod seal;
 mod statement;
 mod usage;
+mod user_import;
 mod users;
 mod verify;
 
@@ -73,4 +74,5 @@ pub use record::{
 pub use registry::{Registry, RegistryError, Rounds, Sources};
 pub use retention::{Removed, Retention};
 pub use usage::{Period, UsageFilter, UsageRecord};
+pub use user_import::{IMPORT_USERS_MAX, UserOutcome};
 pub use users::ProfileUntil;

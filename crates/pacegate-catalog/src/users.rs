@@ -26,7 +26,8 @@ const PROFILE_SIZES: [usize; 2] = [1, 64];
 /// What is known about a user, and when the first override in it expires.
 pub type ProfileUntil = (Profile, Option<Timestamp>);
 
-const SELECT: &str = "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
+pub(crate) const SELECT: &str =
+    "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
 
 impl Catalog {
     /// The user, if anything is known about them.
@@ -195,17 +196,7 @@ async fn put(
     let before = find(change, user_id).await?;
     Expected::check(expected, before.as_ref().map(|user| user.version), "user")?;
     // Merged here: the row cannot change until this change ends.
-    let (tier, custom_limits, version) = match &before {
-        Some(user) => (user.tier.clone(), user.custom_limits.clone(), user.version),
-        None => (None, Vec::new(), 0),
-    };
-    let user = User {
-        user_id: user_id.to_owned(),
-        tier: wanted.tier.clone().unwrap_or(tier),
-        custom_limits: wanted.custom_limits.clone().unwrap_or(custom_limits),
-        version: version + 1,
-        updated_at: change.now,
-    };
+    let user = wanted.apply_to(before.as_ref(), user_id, change.now);
     let sql = if before.is_some() {
         "UPDATE pacegate_users SET user_id = ?, tier = ?, custom_limits_json = ?, version = ?, updated_at = ? WHERE user_key = ?"
     } else {
@@ -271,7 +262,7 @@ async fn find(change: &mut Change<'_>, user_id: &str) -> Result<Option<User>, Ca
     statement.row(change.connection).await?.as_ref().map(read).transpose()
 }
 
-fn read(row: &AnyRow) -> Result<User, CatalogError> {
+pub(crate) fn read(row: &AnyRow) -> Result<User, CatalogError> {
     let custom_limits = json::read_custom_limits(column(row, 2)?)?;
     Ok(User {
         user_id: column(row, 0)?,

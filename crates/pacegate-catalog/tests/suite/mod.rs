@@ -166,6 +166,7 @@ macro_rules! catalog_suite {
             users_that_differ_a_little_stay_apart,
             users_that_cannot_be_kept,
             thousands_are_imported_at_once,
+            users_are_put_together_or_not_at_all,
             profiles_of_many_users_are_read_together,
             changes_name_their_users_and_keys,
         ]);
