@@ -44,7 +44,7 @@ impl Catalog {
     /// `users`. With `dry_run`, nothing is changed.
     ///
     /// # Errors
-    /// [`CatalogError`]: more than [`IMPORT_USERS_MAX`] users, a duplicate user, or an invalid value.
+    /// [`CatalogError`]: more than [`IMPORT_USERS_MAX`] users, a duplicate user, an invalid value.
     pub async fn put_users(
         &self,
         actor: &Actor,
