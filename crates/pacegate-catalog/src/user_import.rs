@@ -99,12 +99,12 @@ async fn write(change: &mut Change<'_>, changed: &[(Option<User>, User)]) -> Res
     let keys: Vec<String> = changed.iter().map(|(_, user)| key_of(&user.user_id)).collect();
     let places = vec!["?"; keys.len()].join(", ");
     let delete = change.statement(&format!("DELETE FROM pacegate_users WHERE user_key IN ({places})"));
-    keys.iter().cloned().fold(delete, Statement::bind).patient().run(change.connection).await?;
+    keys.iter().cloned().fold(delete, Statement::bind).bulk().run(change.connection).await?;
     let mut sql = String::from(
         "INSERT INTO pacegate_users (user_key, user_id, tier, custom_limits_json, version, updated_at) VALUES ",
     );
     sql.push_str(&vec!["(?, ?, ?, ?, ?, ?)"; changed.len()].join(", "));
-    let mut insert = change.statement(&sql).patient();
+    let mut insert = change.statement(&sql).bulk();
     for (key, (_, user)) in keys.iter().zip(changed) {
         insert = insert.bind(key.clone()).bind(user.user_id.clone()).bind(user.tier.clone());
         insert = insert.bind(json::write_custom_limits(&user.custom_limits)?).bind(user.version);
@@ -129,7 +129,7 @@ async fn find(
     let places = vec!["?"; batch.len()].join(", ");
     let statement = change.statement(&format!("{} WHERE user_key IN ({places})", users::SELECT));
     let statement = batch.iter().map(|(user_id, _)| key_of(user_id)).fold(statement, Statement::bind);
-    let rows = statement.patient().rows(change.connection).await?;
+    let rows = statement.bulk().rows(change.connection).await?;
     let users = rows.iter().map(|row| users::read(row).map(|user| (user.user_id.clone(), user)));
     users.collect()
 }
