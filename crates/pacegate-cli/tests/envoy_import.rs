@@ -138,7 +138,7 @@ async fn assert_case(Case { name, descriptors, steps }: &Case) {
         assert_eq!(
             response.overall_code(),
             if over { Code::OverLimit } else { Code::Ok },
-            "{name}, step {place}"
+            "{name}, step {index}"
         );
     }
 }
