@@ -19,7 +19,7 @@ async fn a_denied_call_is_429_and_says_when_to_come_back() {
     }
     let answer = program.send("GET", "/greetings/alice", "").await;
     assert_eq!(answer.status, 429);
-    assert!(answer.body.starts_with("rate limited by `gold`: try again in "), "{answer:?}");
+    assert!(answer.body.starts_with("rate limit `gold` exceeded; retry in "), "{answer:?}");
     assert!((1..=60).contains(&answer.number("retry-after")), "{answer:?}");
     assert_eq!(program.send("GET", "/greetings/bob", "").await.status, 200, "bob is counted apart");
 }
@@ -35,7 +35,7 @@ async fn an_export_costs_its_rows() {
     assert_eq!(program.send("GET", "/exports/alice?rows=2000", "").await.status, 200);
     let answer = program.send("GET", "/exports/bob?rows=5001", "").await;
     assert_eq!((answer.status, answer.header("retry-after")), (429, ""), "never");
-    assert_eq!(answer.body, "rate limited by `exports`\n");
+    assert_eq!(answer.body, "the cost exceeds the capacity of rate limit `exports`\n");
 }
 
 #[tokio::test]

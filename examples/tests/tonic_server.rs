@@ -27,7 +27,7 @@ async fn the_fourth_call_is_resource_exhausted_and_says_when_to_come_back() {
     }
     let denied = client.check(HealthCheckRequest::default()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert!(denied.message().starts_with("limit `calls` has no room; try again in "), "{denied}");
+    assert!(denied.message().starts_with("rate limit `calls` exceeded; retry in "), "{denied}");
     let wait: u32 = denied.metadata().get("retry-after").unwrap().to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{denied}");
     // Another connection of the same address has the same limit.

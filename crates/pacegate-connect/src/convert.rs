@@ -74,7 +74,7 @@ pub(crate) fn decision(response: CheckResponse) -> Result<Decision, CheckError> 
     let mut answers = Vec::with_capacity(response.limits.len());
     for own in response.limits {
         // A newer service may know more than this program does.
-        let unreadable = || StoreError::foreign("the service's answer cannot be read");
+        let unreadable = || StoreError::foreign("the service's response cannot be parsed");
         answers.push(own_answer(own).ok_or_else(unreadable)?);
     }
     let at = Timestamp::from_micros(response.decided_at_us);

@@ -62,7 +62,7 @@ impl Watch {
     }
 
     /// Takes the files as they are for known.
-    pub fn take_note(&mut self) {
+    pub fn acknowledge(&mut self) {
         self.known = self.files.iter().map(Mark::of).collect();
         self.seen.clone_from(&self.known);
     }
@@ -89,14 +89,14 @@ fn reload(path: &Path, limiter: &Limiter) {
     let file = path.display();
     match Config::load(Some(path)) {
         Ok(config) => match limiter.replace(config.builder()) {
-            Ok(()) => tracing::info!(%file, "reloaded"),
-            Err(error) => tracing::error!(%file, %error, "not reloaded: the rules before stay in force"),
+            Ok(()) => tracing::info!(%file, "rule set reloaded"),
+            Err(error) => tracing::error!(%file, %error, "reload failed; the previous rules stay in force"),
         },
         Err(errors) => {
             for error in &errors.0 {
                 tracing::error!(%file, "{error}");
             }
-            tracing::error!(%file, errors = errors.0.len(), "not reloaded: the rules before stay in force");
+            tracing::error!(%file, errors = errors.0.len(), "reload failed; the previous rules stay in force");
         }
     }
 }

@@ -38,14 +38,14 @@ use thiserror::Error;
 pub use follow::{Watch, follow};
 #[cfg(feature = "service")]
 pub use service::Service;
-pub use stores::{connect, mistakes};
+pub use stores::{connect, url_errors};
 
 /// Why a limiter could not be made from a configuration.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The file, or the environment, is not valid.
-    #[error("the configuration is not valid:\n{0}")]
+    #[error("invalid configuration:\n{0}")]
     Config(#[from] ConfigErrors),
     /// The rules contradict each other.
     #[error(transparent)]
@@ -117,7 +117,7 @@ fn ask_service(_config: &Config, _service: &ServiceConfig) -> Result<Limiter, Co
 /// Says that the configuration names something that was not compiled in.
 #[cfg(not(all(feature = "redis", feature = "service", feature = "sql")))]
 fn needs_feature(name: &str) -> String {
-    format!("needs the cargo feature `{name}` of pacegate-connect")
+    format!("requires the cargo feature `{name}` of pacegate-connect")
 }
 
 /// A limiter to be made from a file; `.await` makes it. See [`from_config`].

@@ -52,7 +52,7 @@ impl tonic::service::Interceptor for ShowKey {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(key) = &self.0 {
             let key = tonic::metadata::AsciiMetadataValue::try_from(key.as_bytes());
-            let key = key.map_err(|_| Status::internal("service.key is not visible ASCII"))?;
+            let key = key.map_err(|_| Status::internal("service.key: must be visible ASCII"))?;
             request.metadata_mut().insert("x-api-key", key);
         }
         // Whoever traces this program finds the service's spans under its own.
@@ -155,7 +155,7 @@ fn sorted<T>(status: Status) -> Result<Result<T, CheckError>, StoreError> {
     match status.code() {
         // The last one is the bound on management calls, resets among them: the service is well.
         Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
-            Ok(Err(CheckError::Refused(message.into())))
+            Ok(Err(CheckError::Rejected(message.into())))
         }
         Code::FailedPrecondition => Ok(Err(CheckError::IdempotencyMismatch)),
         Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
@@ -212,7 +212,7 @@ fn failed_item(error: v1::Error) -> CheckError {
     match code.as_str() {
         "IDEMPOTENCY_MISMATCH" => CheckError::IdempotencyMismatch,
         "INTERNAL_ERROR" | "SERVICE_UNAVAILABLE" => StoreError::uncertain(message).into(),
-        _ => CheckError::Refused(message.into()),
+        _ => CheckError::Rejected(message.into()),
     }
 }
 

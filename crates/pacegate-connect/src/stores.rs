@@ -15,17 +15,17 @@ use crate::ConnectError;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that is wrong with the stores' URLs, each with its place; none of it shows a password.
-pub fn mistakes(config: &Config) -> Vec<String> {
-    let mut mistakes = Vec::new();
+pub fn url_errors(config: &Config) -> Vec<String> {
+    let mut errors = Vec::new();
     for store in config.stores.iter().filter(|store| !store.is_memory()) {
         for url in store.urls() {
             if let Some(error) = Place::of(config, store, url).err() {
                 let place = if store.place.is_empty() { "--store" } else { &store.place };
-                mistakes.push(format!("{place}: stores.{}.url: {error}", store.name));
+                errors.push(format!("{place}: stores.{}.url: {error}", store.name));
             }
         }
     }
-    mistakes
+    errors
 }
 
 /// Connects to all stores of `config`. With `wait`, a store that cannot be reached is tried until it can, and every attempt says so.
@@ -85,7 +85,11 @@ impl Place {
         options.connections = store.connections.unwrap_or(options.connections);
         options.new_keys_per_second = store.new_keys_per_second;
         if options.connections > RedisOptions::CONNECTIONS_MAX {
-            return Err(format!("connections must be at most {} for Redis", RedisOptions::CONNECTIONS_MAX));
+            return Err(format!(
+                "`connections` must be at most {} for Redis, got {}",
+                RedisOptions::CONNECTIONS_MAX,
+                options.connections
+            ));
         }
         let tls = &store.tls;
         options.tls = TlsFiles { authority: tls.ca.clone(), client: tls.cert.clone().zip(tls.key.clone()) };
@@ -136,7 +140,7 @@ async fn connect_one(name: &str, place: &Place, wait: bool) -> Result<Arc<dyn St
                 return Ok(store);
             }
             Err(error) if wait && !error.is_permanent() => {
-                tracing::warn!(store = name, %error, "the store cannot be reached; trying again in a second");
+                tracing::warn!(store = name, %error, "store unavailable; retrying in 1 s");
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => return Err(error),
@@ -159,10 +163,10 @@ mod tests {
         for (url, feature, is_on) in stores {
             let config = Config::parse(&format!("stores: {{default: {{url: \"{url}\"}}}}")).unwrap();
             let expected =
-                format!("stores.default.url: needs the cargo feature `{feature}` of pacegate-connect");
-            let found = mistakes(&config);
+                format!("stores.default.url: requires the cargo feature `{feature}` of pacegate-connect");
+            let found = url_errors(&config);
             assert_eq!(found.is_empty(), is_on, "{found:?}");
-            assert!(found.iter().all(|mistake| mistake.ends_with(&expected)), "{found:?}");
+            assert!(found.iter().all(|error| error.ends_with(&expected)), "{found:?}");
         }
     }
 }

@@ -135,7 +135,7 @@ async fn a_program_cannot_tell_who_decides() {
     let other = Check::key("i").plan("daily").idempotency("me", "order-7");
     assert!(matches!(far.check(&other).await, Err(CheckError::IdempotencyMismatch)));
     let error = far.check(&Check::key("k").plan("nonsense")).await.unwrap_err();
-    assert_eq!(error.to_string(), "the service refused the check: plans: there is no plan `nonsense`");
+    assert_eq!(error.to_string(), "the service rejected the check: plans: unknown plan `nonsense`");
     service.stop().await;
 }
 
@@ -270,7 +270,7 @@ async fn batches_are_split_at_the_bounds_of_a_request() {
     // One that no request can carry is refused, and the checks around it are decided.
     let around = [long[0].clone(), Check::key(&too_long).plan("gold"), long[0].clone()];
     let answers = limiter.check_each(&around).await;
-    assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
+    assert!(matches!(&answers[1], Err(CheckError::Rejected(_))), "{:?}", answers[1]);
     for (place, left) in [(0, 3), (2, 2)] {
         assert_eq!(answers[place].as_ref().unwrap().remaining(), Some(left));
     }
@@ -288,7 +288,7 @@ async fn check_of_a_batch_fails_as_it_does_alone() {
     let unknown = Check::key("i").plan("nonsense");
     let answers = limiter.check_each(&[other, unknown, Check::key("i").plan("gold")]).await;
     assert!(matches!(&answers[0], Err(CheckError::IdempotencyMismatch)), "{:?}", answers[0]);
-    assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
+    assert!(matches!(&answers[1], Err(CheckError::Rejected(_))), "{:?}", answers[1]);
     assert_eq!(answers[2].as_ref().unwrap().remaining(), Some(3));
     service.stop().await;
 }

@@ -8,25 +8,25 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum InvalidLayer {
     /// Nobody said whom requests are counted for.
-    #[error("a layer needs a resolver: say `.by(address())` or another one")]
+    #[error("the layer has no resolver; add one, such as `.by(address())`")]
     NoResolver,
     /// The layer's own limit has numbers that are not valid.
-    #[error("limit of the layer: {0}")]
+    #[error("ad-hoc limit: {0}")]
     InvalidLimit(InvalidLimit),
     /// The limiter has no plan of that name.
-    #[error("there is no plan `{name}`")]
+    #[error("unknown plan `{name}`")]
     UnknownPlan {
         /// The name.
         name: Box<str>,
     },
     /// A plan is named twice, which would charge it twice.
-    #[error("plan `{name}` is named twice")]
+    #[error("duplicate plan `{name}`")]
     DuplicatePlan {
         /// The name.
         name: Box<str>,
     },
     /// The dimension is not a word in lower case.
-    #[error("dimension `{dimension}` {}", reason.reason())]
+    #[error("dimension `{dimension}`: {}", reason.reason())]
     InvalidDimension {
         /// The dimension.
         dimension: Box<str>,
@@ -34,20 +34,20 @@ pub enum InvalidLayer {
         reason: Invalid,
     },
     /// Two resolvers count in the same dimension.
-    #[error("two resolvers count in dimension `{dimension}`; name another one with `in_dimension`")]
+    #[error("duplicate dimension `{dimension}`: two resolvers use it; change one with `in_dimension`")]
     DuplicateDimension {
         /// The dimension.
         dimension: Box<str>,
     },
     /// No header can have this name.
-    #[error("`{name}` cannot be the name of a header")]
+    #[error("`{name}` is not a valid header name")]
     InvalidHeader {
         /// The name.
         name: Box<str>,
     },
     /// What requests without a key are counted as cannot be counted by.
     #[error(
-        "`{identifier}` for requests without a key cannot be counted in dimension `{dimension}`: it {}",
+        "identifier `{identifier}` for requests without a key is not valid in dimension `{dimension}`: {}",
         reason.reason()
     )]
     InvalidIdentifier {
@@ -73,7 +73,7 @@ pub enum Unresolved {
         credential: bool,
     },
     /// The server did not say, which no client can help.
-    #[error("{what} is not known: {remedy}")]
+    #[error("{what} is unknown: {remedy}")]
     NotProvided {
         /// What is not known.
         what: &'static str,

@@ -159,7 +159,7 @@ impl Gate {
         tracing::debug!(
             identities = ?question.identities,
             rule = decision.binding_limit().map(|limit| &*limit.name),
-            "a request was denied"
+            "request denied"
         );
         self.responder.respond(&Denial::decided(decision, caller), caller)
     }
@@ -172,9 +172,9 @@ impl Gate {
         caller: &Caller,
     ) -> Response<B> {
         if let Unresolved::NotProvided { .. } = unresolved
-            && let Some(unsaid) = self.noise.may_speak()
+            && let Some(suppressed) = self.noise.may_speak()
         {
-            tracing::error!(error = %unresolved, unsaid, "a request is refused because the server does not know whom to count");
+            tracing::error!(error = %unresolved, suppressed, "request rejected: the identity is unknown");
         }
         self.responder.respond(&Denial::unresolved(unresolved, caller), caller)
     }
@@ -191,8 +191,8 @@ impl Gate {
             return Some(self.responder.respond(&denial, caller));
         }
         let passes = self.on_error == OnError::Pass;
-        if let Some(unsaid) = self.noise.may_speak() {
-            tracing::error!(%error, passes, unsaid, "a request could not be checked");
+        if let Some(suppressed) = self.noise.may_speak() {
+            tracing::error!(%error, passes, suppressed, "request could not be checked");
         }
         (!passes).then(|| self.responder.respond(&denial, caller))
     }

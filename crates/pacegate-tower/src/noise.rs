@@ -13,12 +13,12 @@ pub(crate) struct Noise {
     start: Instant,
     /// When the next line may be written, in milliseconds since the start.
     next: AtomicU64,
-    unsaid: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl Default for Noise {
     fn default() -> Self {
-        Self { start: Instant::now(), next: AtomicU64::new(0), unsaid: AtomicU64::new(0) }
+        Self { start: Instant::now(), next: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 }
 
@@ -34,9 +34,9 @@ impl Noise {
                 .compare_exchange(next, now.saturating_add(pause), Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if mine {
-            return Some(self.unsaid.swap(0, Ordering::Relaxed));
+            return Some(self.suppressed.swap(0, Ordering::Relaxed));
         }
-        self.unsaid.fetch_add(1, Ordering::Relaxed);
+        self.suppressed.fetch_add(1, Ordering::Relaxed);
         None
     }
 }

@@ -131,24 +131,22 @@ impl<'a> Denial<'a> {
     /// One sentence for the client, without anything that is not its business.
     pub fn message(&self) -> String {
         let again = match self.retry_after {
-            Some(wait) => format!("; try again in {} s", seconds_ceil(wait)),
+            Some(wait) => format!("; retry in {} s", seconds_ceil(wait)),
             None => String::new(),
         };
         let name = self.decision().and_then(Decision::binding_limit).map_or("", |limit| &limit.name);
         match self.cause {
             Cause::Limited(decision) if is_never_allowed(decision) => {
-                format!("the request costs more than limit `{name}` ever allows")
+                format!("the cost exceeds the capacity of rate limit `{name}`")
             }
-            Cause::Limited(_) => format!("limit `{name}` has no room{again}"),
-            Cause::QueueFull(_) => format!("the queue of limit `{name}` is full{again}"),
-            Cause::FailedClosed(_) => {
-                "the store of a limit fails, and that limit denies then; try again".to_owned()
-            }
+            Cause::Limited(_) => format!("rate limit `{name}` exceeded{again}"),
+            Cause::QueueFull(_) => format!("the queue of rate limit `{name}` is full{again}"),
+            Cause::FailedClosed(_) => "store unavailable; this limit fails closed".to_owned(),
             // How to repair the server is for its log.
-            Cause::Unresolved(Unresolved::NotProvided { what, .. }) => format!("{what} is not known"),
+            Cause::Unresolved(Unresolved::NotProvided { what, .. }) => format!("{what} is unknown"),
             Cause::Unresolved(unresolved) => unresolved.to_string(),
             Cause::Failed(error) if is_callers_fault(error) => error.to_string(),
-            Cause::Failed(_) => "the request could not be decided on".to_owned(),
+            Cause::Failed(_) => "the request could not be checked".to_owned(),
         }
     }
 

@@ -91,9 +91,9 @@ impl Drop for Place {
         let in_process = gate.in_process;
         let give_back = async move {
             if let Err(error) = gate.give_back(&question, &decision).await
-                && let Some(unsaid) = gate.noise.may_speak()
+                && let Some(suppressed) = gate.noise.may_speak()
             {
-                tracing::warn!(%error, unsaid, "what a cancelled request took could not be given back");
+                tracing::warn!(%error, suppressed, "refund of a cancelled request failed");
             }
         };
         if in_process {

@@ -51,7 +51,7 @@ async fn a_denial_is_resource_exhausted_with_the_usual_headers() {
         let app = app(layer.build().unwrap());
         assert_eq!(send(&app, call(content_type)).await.remaining(), "0");
         let answer = send(&app, call(content_type)).await;
-        assert_refused(&answer, content_type, "8", "limit `100 %25` has no room; try again in 3600 s");
+        assert_refused(&answer, content_type, "8", "rate limit `100 %25` exceeded; retry in 3600 s");
         assert_eq!((answer.header("retry-after"), answer.remaining()), ("3600", "0"));
         assert_eq!(answer.header("ratelimit"), r#""100 %";r=0;t=3600"#);
     }
@@ -81,7 +81,7 @@ async fn a_limit_that_fails_closed_is_unavailable() {
     let limiter = once(Limiter::builder()).store(Arc::new(Gone)).on_store_error(FailureMode::Closed);
     let layer = PacegateLayer::builder(limiter.build().unwrap()).by(address()).plan("100 %");
     let answer = send(&app(layer.build().unwrap()), call("application/grpc")).await;
-    let message = "the store of a limit fails, and that limit denies then; try again";
+    let message = "store unavailable; this limit fails closed";
     assert_refused(&answer, "application/grpc", "14", message);
     assert_eq!(answer.header("retry-after"), "1");
 }
@@ -128,6 +128,6 @@ async fn a_tonic_server_is_limited_by_the_address_of_its_peers() {
     let answer = ask().await;
     assert_eq!((answer.header("grpc-status"), answer.remaining()), ("0", "0"));
     let answer = ask().await;
-    assert_refused(&answer, "application/grpc", "8", "limit `100 %25` has no room; try again in 3600 s");
+    assert_refused(&answer, "application/grpc", "8", "rate limit `100 %25` exceeded; retry in 3600 s");
     assert_eq!(answer.header("retry-after"), "3600");
 }

@@ -82,7 +82,7 @@ async fn a_request_that_is_denied_gets_429_with_all_headers_and_a_body() {
         answer.json(),
         json!({
             "error": {
-                "code": "RATE_LIMITED", "message": "limit `gold` has no room; try again in 1 s",
+                "code": "RATE_LIMITED", "message": "rate limit `gold` exceeded; retry in 1 s",
                 "details": {"limit": 10, "remaining": 0, "reset_at": 1_790_000_011}, "request_id": "abc",
             },
             "allowed": false, "limit": 10, "remaining": 0, "reset_at": 1_790_000_011, "strategy": "token_bucket",
@@ -114,7 +114,7 @@ async fn a_denial_can_be_a_problem_that_names_the_violated_policies() {
         json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
-            "status": 429, "detail": "limit `gold` has no room; try again in 1 s", "violated-policies": ["gold#2"],
+            "status": 429, "detail": "rate limit `gold` exceeded; retry in 1 s", "violated-policies": ["gold#2"],
             "limit": 1, "remaining": 0, "reset_at": 1_790_000_002, "retry_after": 1,
         })
     );
@@ -272,7 +272,7 @@ async fn a_cost_that_never_fits_is_denied_without_a_time_to_come_back() {
     let answer = send(&app(layer.build().unwrap()), get("/x")).await;
     assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, ""));
     assert_eq!(answer.json()["reason"], "COST_EXCEEDS_LIMIT");
-    assert_eq!(answer.json()["error"]["message"], "the request costs more than limit `gold` ever allows");
+    assert_eq!(answer.json()["error"]["message"], "the cost exceeds the capacity of rate limit `gold`");
 }
 
 #[tokio::test]

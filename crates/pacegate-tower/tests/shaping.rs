@@ -104,7 +104,7 @@ async fn who_would_wait_too_long_is_denied_and_gets_back_what_it_took() {
             "as the next one will find it"
         );
         let body = answer.json();
-        assert_eq!(body["error"]["message"], "the queue of limit `queue` is full; try again in 1 s");
+        assert_eq!(body["error"]["message"], "the queue of rate limit `queue` is full; retry in 1 s");
         assert_eq!((&body["reason"], &body["retry_after_ms"]), (&json!("QUEUE_FULL"), &json!(500)));
     }
     advance(Duration::from_millis(500)).await;

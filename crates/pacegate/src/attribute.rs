@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pacegate_core::Cost;
+use pacegate_core::{Cost, Reason};
 use thiserror::Error;
 
 use crate::check::Check;
@@ -31,7 +31,7 @@ pub enum RateLimited {
     #[error("{}", explain(.0))]
     Denied(Box<Decision>),
     /// Nothing could be decided.
-    #[error("the rate limit could not be checked: {0}")]
+    #[error("rate limit check failed: {0}")]
     Failed(#[from] CheckError),
 }
 
@@ -54,10 +54,16 @@ impl RateLimited {
 }
 
 fn explain(decision: &Decision) -> String {
-    let name = decision.binding_limit().map(|limit| format!(" by `{}`", limit.name)).unwrap_or_default();
-    match decision.retry_after() {
-        Some(wait) => format!("rate limited{name}: try again in {:.3} s", wait.as_secs_f64()),
-        None => format!("rate limited{name}"),
+    let name = decision.binding_limit().map(|limit| format!(" `{}`", limit.name)).unwrap_or_default();
+    if decision.failed_closed() {
+        return format!("store unavailable; rate limit{name} fails closed");
+    }
+    match (decision.retry_after(), decision.binding().and_then(|answer| answer.reason)) {
+        (Some(wait), _) => format!("rate limit{name} exceeded; retry in {:.3} s", wait.as_secs_f64()),
+        (None, Some(Reason::CostExceedsLimit)) => {
+            format!("the cost exceeds the capacity of rate limit{name}")
+        }
+        (None, _) => format!("rate limit{name} exceeded"),
     }
 }
 
@@ -106,4 +112,21 @@ pub async fn admit(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64
 #[doc(hidden)]
 pub fn admit_now(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64) -> Result<(), RateLimited> {
     judged(limiter(given)?.check_now(&check(key, plans, cost)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_names_the_reason_of_a_denial() {
+        let limiter = Limiter::builder().plan("gold", [pacegate_core::Limit::per_minute(3)]).build().unwrap();
+        let message =
+            |cost: u32| explain(&limiter.check_now(Check::key("k").plan("gold").cost(cost)).unwrap());
+        assert_eq!(message(4), "the cost exceeds the capacity of rate limit `gold`");
+        assert!(limiter.check_now(Check::key("k").plan("gold").cost(3)).unwrap().allowed());
+        assert!(message(1).starts_with("rate limit `gold` exceeded; retry in "), "{}", message(1));
+        let failed = Decision::without_service(false, Reason::FailClosed);
+        assert_eq!(explain(&failed), "store unavailable; rate limit fails closed");
+    }
 }

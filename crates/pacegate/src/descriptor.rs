@@ -219,17 +219,17 @@ impl DescriptorRule {
         }
         self.name.as_deref().map(check_name).transpose()?;
         if self.name.as_ref().is_some_and(|name| self.replaces.contains(name)) {
-            return invalid("replaces", "has the rule's own name");
+            return invalid("replaces", "must not contain the rule's own name");
         }
         if self.overdraw && !matches!(self.allowance, Allowance::Limit(_)) {
-            return invalid("overdraw", "has no effect without a limit");
+            return invalid("overdraw", "requires a limit");
         }
         if self.refundable && !matches!(self.allowance, Allowance::Limit(_)) {
-            return invalid("refundable", "has no effect without a limit");
+            return invalid("refundable", "requires a limit");
         }
         match &self.selects {
             Selector::Path(entries) if !(1..=Self::ENTRIES_MAX).contains(&entries.len()) => {
-                invalid("entries", "must be 1 to 64 entries")
+                invalid("entries", "must have 1 to 64 entries")
             }
             Selector::Path(entries) => {
                 let clean = |entry: &PathEntry| {
@@ -238,8 +238,11 @@ impl DescriptorRule {
                 if entries.iter().all(clean) { Ok(()) } else { invalid("entries", IDENTIFIER_REASON) }
             }
             Selector::Conditions { when, by, .. } => {
-                if when.len() > Self::ENTRIES_MAX || by.len() > Self::ENTRIES_MAX {
-                    return invalid("when", "and by can have 64 entries each");
+                if when.len() > Self::ENTRIES_MAX {
+                    return invalid("when", "must have at most 64 conditions");
+                }
+                if by.len() > Self::ENTRIES_MAX {
+                    return invalid("by", "must have at most 64 keys");
                 }
                 let clean = |condition: &Condition| {
                     let text = condition.test.text();
@@ -252,7 +255,10 @@ impl DescriptorRule {
                     return invalid("by", IDENTIFIER_REASON);
                 }
                 if self.allowance == Allowance::Unlimited {
-                    return invalid("unlimited", "has no effect here: limits with when or by add up");
+                    return invalid(
+                        "unlimited",
+                        "has no effect with `when` or `by`: every such rule that matches is charged",
+                    );
                 }
                 Ok(())
             }

@@ -301,7 +301,7 @@ pub enum InvalidEndpoint {
     #[error("must not contain control characters")]
     ControlCharacter,
     /// It has an encoded slash or backslash, which [`PathOptions::encoded_slashes`] refuses.
-    #[error("must not contain %2F or %5C; paths.encoded_slashes: decode reads them as slashes")]
+    #[error("must not contain %2F or %5C; set `paths.encoded_slashes: decode` to read them as slashes")]
     EncodedSlash,
 }
 

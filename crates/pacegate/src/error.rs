@@ -24,7 +24,7 @@ pub enum CheckError {
     #[error("a check needs at least one dimension and identifier")]
     NoIdentity,
     /// One dimension is given twice.
-    #[error("dimension `{dimension}` is given twice")]
+    #[error("duplicate dimension `{dimension}`")]
     DuplicateDimension {
         /// The dimension.
         dimension: Box<str>,
@@ -60,42 +60,42 @@ pub enum CheckError {
     #[error("endpoint: {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),
     /// The check's own limit has numbers that are not valid.
-    #[error("limit of the check: {0}")]
+    #[error("ad-hoc limit: {0}")]
     InvalidLimit(InvalidLimit),
     /// The idempotency key is empty or too long.
     #[error("{0}")]
     InvalidIdempotencyKey(Invalid),
     /// There is no plan of that name.
-    #[error("there is no plan `{name}`")]
+    #[error("unknown plan `{name}`")]
     UnknownPlan {
         /// The name.
         name: Box<str>,
     },
     /// A plan is named twice, which would charge it twice.
-    #[error("plan `{name}` is named twice")]
+    #[error("duplicate plan `{name}`")]
     DuplicatePlan {
         /// The name.
         name: Box<str>,
     },
     /// The idempotency key was used for another request within the last five minutes.
-    #[error("the idempotency key was used for another request")]
+    #[error("the idempotency key was already used for a different request")]
     IdempotencyMismatch,
     /// One of several checks that are decided together has an idempotency key.
-    #[error("an idempotency key goes with one check, not with several that are decided together")]
+    #[error("an idempotency key applies to a single check, not to several checks decided together")]
     IdempotencyOfMany,
     /// The cost cannot be charged.
     #[error(transparent)]
     InvalidCost(pacegate_core::InvalidCost),
     /// The service that decides does not take the check.
-    #[error("the service refused the check: {0}")]
-    Refused(Box<str>),
+    #[error("the service rejected the check: {0}")]
+    Rejected(Box<str>),
     /// `#[rate_limit]` was used without a limiter.
     #[error(
-        "no limiter is installed: call `Limiter::install` at the start, or name one in the attribute with `limiter = …`"
+        "no limiter is installed: call `Limiter::install` at startup, or set `limiter = …` in the attribute"
     )]
     NotInstalled,
     /// `check_now` was called on a limiter whose store is not in this process.
-    #[error("this limiter's store is not in the process; use the asynchronous calls")]
+    #[error("this limiter's store is not in this process; use the asynchronous methods")]
     NotInProcess,
     /// The store could not decide.
     #[error(transparent)]
@@ -115,7 +115,9 @@ pub enum CheckError {
 #[non_exhaustive]
 pub enum InvalidRules {
     /// Two rules are the same variant of the same name.
-    #[error("rule `{name}` is there twice for the same dimension, identifier, tier, endpoint and method")]
+    #[error(
+        "duplicate rule `{name}`: another rule has the same dimension, identifier, tier, endpoint and method"
+    )]
     DuplicateRule {
         /// The place of the second one in the list.
         place: usize,
@@ -146,19 +148,19 @@ pub enum InvalidRules {
     #[error("default limit: {0}")]
     InvalidDefaultLimit(InvalidLimit),
     /// IPv6 addresses cannot be counted by so many bits.
-    #[error("ipv6_prefix must be between 1 and 128, not {bits}")]
+    #[error("ipv6_prefix: must be between 1 and 128, got {bits}")]
     InvalidIpv6Prefix {
         /// What was given.
         bits: u8,
     },
     /// Two plans share a name.
-    #[error("plan `{name}` is there twice")]
+    #[error("duplicate plan `{name}`")]
     DuplicatePlan {
         /// The name.
         name: String,
     },
     /// Two limits of a plan would share a counter.
-    #[error("plan `{plan}` has two {algorithm} limits over {window:?}; the lower one is enough")]
+    #[error("plan `{plan}`: duplicate {algorithm} limit over {window:?}; keep only the lower one")]
     DuplicateInPlan {
         /// The plan.
         plan: String,
@@ -168,7 +170,7 @@ pub enum InvalidRules {
         window: Duration,
     },
     /// A rule names a store that there is not.
-    #[error("rule `{rule}` is to be counted in store `{store}`, which there is not")]
+    #[error("rule `{rule}`: unknown store `{store}`")]
     UnknownStore {
         /// The rule.
         rule: String,
@@ -192,7 +194,7 @@ pub enum InvalidRules {
         store: String,
     },
     /// There are more rules than can be compiled.
-    #[error("{rules} rules are more than the {max} that are allowed")]
+    #[error("too many rules: got {rules}, the maximum is {max}")]
     TooMany {
         /// How many there are.
         rules: usize,

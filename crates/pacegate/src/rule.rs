@@ -548,7 +548,10 @@ impl PlanLimit {
     pub fn check_all(limits: &[Self]) -> Result<(), Invalid> {
         let invalid = |reason| Err(Invalid::new("limits", reason));
         if !(1..=PLAN_LIMITS_MAX).contains(&limits.len()) {
-            return invalid(format!("must be 1 to {PLAN_LIMITS_MAX} limits, not {}", limits.len()));
+            return invalid(format!(
+                "must have between 1 and {PLAN_LIMITS_MAX} limits, got {}",
+                limits.len()
+            ));
         }
         let unit = limits.iter().filter_map(|limit| limit.unit.as_deref()).try_for_each(identity::check_unit);
         if let Err(wrong) = unit {
@@ -556,7 +559,9 @@ impl PlanLimit {
         }
         match Self::duplicate(limits) {
             None => Ok(()),
-            Some(limit) => invalid(format!("has two {} limits over {:?}", limit.algorithm(), limit.window())),
+            Some(limit) => {
+                invalid(format!("duplicate {} limit over {:?}", limit.algorithm(), limit.window()))
+            }
         }
     }
 

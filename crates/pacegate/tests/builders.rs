@@ -90,7 +90,7 @@ fn check_with_invalid_limit_is_an_error() {
     let check = Check::key("k").limit(Limit::per_second(0));
     let error = limiter.check_now(&check).unwrap_err();
     assert!(matches!(error, CheckError::InvalidLimit(InvalidLimit::QuotaOutOfRange { quota: 0, .. })));
-    assert_eq!(error.to_string(), "limit of the check: limit: must be between 1 and 1000000000, not 0");
+    assert_eq!(error.to_string(), "ad-hoc limit: limit: must be between 1 and 1000000000, not 0");
 }
 
 /// A service that admits everything, whatever it is sent.

@@ -105,7 +105,7 @@ fn the_short_way_knows_new_rules_and_missing_plans() {
     limiter.replace(Limiter::builder().plan("gold", [larger])).unwrap();
     assert_eq!(limiter.check_now(&check).unwrap().remaining(), Some(17));
     limiter.replace(Limiter::builder()).unwrap();
-    assert_eq!(limiter.check_now(&check).unwrap_err().to_string(), "there is no plan `gold`");
+    assert_eq!(limiter.check_now(&check).unwrap_err().to_string(), "unknown plan `gold`");
     assert_eq!(limiter.check_now("b").unwrap().limits().len(), 0);
     limiter.replace(Limiter::builder().default_limit(Limit::per_hour(2))).unwrap();
     let left = [(); 3].map(|()| limiter.check_now("b").unwrap().remaining());

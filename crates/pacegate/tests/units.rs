@@ -177,5 +177,5 @@ fn mistakes_of_the_file_are_named() {
         assert!(errors.contains(expected), "{fields}: {errors}");
     }
     let twice = "plans: {p: [{algorithm: gcra, limit: 1, window: 1s, unit: a}, {algorithm: gcra, limit: 2, window: 1s, unit: a}]}";
-    assert!(Config::parse(twice).unwrap_err().to_string().contains("has two gcra limits"));
+    assert!(Config::parse(twice).unwrap_err().to_string().contains("duplicate gcra limit"));
 }

@@ -104,7 +104,7 @@ impl Resolve for Address {
 
     fn resolve<'a>(&'a self, request: &RequestHead<'a>) -> Result<Identity<'a>, Unresolved> {
         let peer = peer(request.extensions).ok_or(Unresolved::NotProvided {
-            what: "the address of the peer",
+            what: "the peer address",
             remedy: "serve with `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` into the request's extensions",
         })?;
         let client = CountedAddress::new(self.client(peer, request.headers), request.ipv6_prefix);

@@ -64,7 +64,7 @@ impl Resolve for Header {
         let mut values = request.headers.get_all(name).iter();
         let value = values.next().ok_or_else(missing)?;
         if values.next().is_some() {
-            return Err(invalid("must be there once".to_owned()));
+            return Err(invalid("duplicate header".to_owned()));
         }
         let text = str::from_utf8(value.as_bytes()).map_err(|_| invalid("must be UTF-8".to_owned()))?;
         let text = text.trim_matches([' ', '\t']);

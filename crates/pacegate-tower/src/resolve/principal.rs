@@ -45,8 +45,8 @@ where
 
     fn resolve<'a>(&'a self, request: &RequestHead<'a>) -> Result<Identity<'a>, Unresolved> {
         let principal = request.extensions.get::<T>();
-        let principal =
-            principal.ok_or_else(|| Unresolved::Missing { what: "a known user".into(), credential: true })?;
+        let principal = principal
+            .ok_or_else(|| Unresolved::Missing { what: "an authenticated user".into(), credential: true })?;
         Ok(Identity::new(DIMENSION, (self.identify)(principal)))
     }
 }

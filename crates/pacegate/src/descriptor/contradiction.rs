@@ -47,14 +47,14 @@ impl DescriptorRule {
             // The first of several is the one that each of the others is compared with.
             let earlier = *seen.entry(selects).or_insert(place);
             if earlier < place {
-                let message = "selects the same as another rule".to_owned();
+                let message = "selects the same descriptors as another rule".to_owned();
                 found.push(Contradiction { place, field, earlier: Some(earlier), message });
             }
             for name in &rule.replaces {
                 let message = if !names.contains(name.as_str()) {
-                    format!("no rule is called `{name}`")
+                    format!("unknown rule `{name}`")
                 } else if rule.name.as_ref().is_some_and(|own| replaces(&rules, name, own)) {
-                    format!("`{name}` replaces this one in turn, so that neither would apply")
+                    format!("`{name}` replaces this rule in turn, so neither would apply")
                 } else {
                     continue;
                 };
