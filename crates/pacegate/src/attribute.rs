@@ -1,4 +1,5 @@
-//! What the attribute `#[rate_limit]` calls, and what it makes of a denial.
+//! Support for the attribute `#[rate_limit]`: the functions it calls, and the error of a denied
+//! call.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use crate::limiter::Limiter;
 
 static INSTALLED: OnceLock<Limiter> = OnceLock::new();
 
-/// A call that a limit did not let through. Functions with `#[rate_limit]` return it, as whatever error they return.
+/// The error of a denied call of a function with `#[rate_limit]`, converted to the error type of
+/// the function.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, RateLimited};
@@ -27,16 +29,16 @@ static INSTALLED: OnceLock<Limiter> = OnceLock::new();
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RateLimited {
-    /// It was denied.
+    /// A limit denied the call.
     #[error("{}", explain(.0))]
     Denied(Box<Decision>),
-    /// Nothing could be decided.
+    /// No decision could be made.
     #[error("rate limit check failed: {0}")]
     Failed(#[from] CheckError),
 }
 
 impl RateLimited {
-    /// How long to wait until the same call is let through, if waiting helps.
+    /// Returns the time after which the same call is allowed, if waiting helps.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Denied(decision) => decision.retry_after(),
@@ -44,7 +46,7 @@ impl RateLimited {
         }
     }
 
-    /// The decision, if there is one.
+    /// Returns the decision, if there is one.
     pub fn decision(&self) -> Option<&Decision> {
         match self {
             Self::Denied(decision) => Some(decision),
@@ -68,7 +70,7 @@ fn explain(decision: &Decision) -> String {
 }
 
 impl Limiter {
-    /// Has `#[rate_limit]` without a `limiter` use this one, for as long as the process lives.
+    /// Makes this the default limiter of `#[rate_limit]`, for the lifetime of the process.
     ///
     /// ```
     /// use pacegate::{Limit, Limiter};
@@ -79,7 +81,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// This limiter, when there is one already.
+    /// Returns this limiter if one is already installed.
     pub fn install(self) -> Result<(), Self> {
         INSTALLED.set(self)
     }
@@ -98,7 +100,7 @@ fn judged(decision: Decision) -> Result<(), RateLimited> {
     if decision.allowed() { Ok(()) } else { Err(RateLimited::Denied(Box::new(decision))) }
 }
 
-/// The number of a cost of any integer type; one that no cost can be is refused by the check.
+/// Converts a cost of any integer type. The check rejects numbers that are not valid costs.
 #[doc(hidden)]
 pub fn cost(cost: impl TryInto<u64>) -> u64 {
     cost.try_into().unwrap_or(u64::MAX)

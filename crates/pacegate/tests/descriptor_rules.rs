@@ -1,4 +1,5 @@
-//! Descriptor rules that cannot be: every mistake in a file has its line, and a builder refuses the same.
+//! Invalid descriptor rules: every error in a file has its line, and a builder rejects the same
+//! rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,7 +10,7 @@ use pacegate::{
 use pacegate_config::Config;
 
 #[test]
-fn mistakes_are_reported_with_their_lines() {
+fn errors_are_reported_with_their_lines() {
     let cases = [
         (
             "{domain: d, algorithm: fixed_window, limit: 1, window: 1s}",
@@ -87,7 +88,7 @@ fn mistakes_are_reported_with_their_lines() {
 }
 
 #[test]
-fn rules_that_contradict_each_other_are_refused() {
+fn conflicting_rules_are_rejected() {
     let cases = [
         (
             "{entries: [{key: a}, {key: b, value: c}], X}",
@@ -129,15 +130,15 @@ fn rules_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_builder_refuses_what_a_file_cannot_say() {
+fn builder_rejects_what_a_file_cannot_express() {
     let rule = |key: &str| DescriptorRule::path([PathEntry::any(key)], Limit::per_second(1).build().unwrap());
     let build = |rule: DescriptorRule| Limiter::builder().descriptor(rule).build().unwrap_err();
     let error = build(rule("a\nb"));
-    assert!(matches!(error, InvalidRules::InvalidDescriptor { place: 0, field: "entries", .. }), "{error}");
+    assert!(matches!(error, InvalidRules::InvalidDescriptor { index: 0, field: "entries", .. }), "{error}");
     let error = build(DescriptorRule { replaces: vec!["x".into()], ..rule("a") });
     assert_eq!(error.to_string(), "descriptors[0].replaces: unknown rule `x`");
     let error = build(DescriptorRule { store: Some("x".into()), ..rule("a") });
     assert!(matches!(error, InvalidRules::UnknownStore { .. }), "{error}");
-    let twice = Limiter::builder().descriptor(rule("a")).descriptor(rule("a")).build().unwrap_err();
-    assert!(matches!(twice, InvalidRules::InvalidDescriptor { place: 1, .. }), "{twice}");
+    let duplicate = Limiter::builder().descriptor(rule("a")).descriptor(rule("a")).build().unwrap_err();
+    assert!(matches!(duplicate, InvalidRules::InvalidDescriptor { index: 1, .. }), "{duplicate}");
 }

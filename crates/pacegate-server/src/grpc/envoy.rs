@@ -133,7 +133,7 @@ impl Envoy {
             if outcome.refunded {
                 refunds.allowed(request_id, &outcome.decision);
             }
-            if outcome.refund_refused {
+            if outcome.refund_rejected {
                 refunds.refused(request_id, &outcome.decision);
             }
             // A look or a give-back asks for nothing.
@@ -235,12 +235,12 @@ fn descriptors<'a>(
 /// What a descriptor does; `general` is for those that do not say themselves, and 0 there means that nobody said anything.
 fn hits(descriptor: &RateLimitDescriptor, general: u32) -> Hits {
     let hits = match descriptor.hits_addend {
-        Some(0) => return Hits::Look,
+        Some(0) => return Hits::Peek,
         Some(hits) => hits,
         None => u64::from(general.max(1)),
     };
     let cost = Cost::try_new(hits).unwrap_or(Cost::MAX);
-    if descriptor.is_negative_hits { Hits::GiveBack(cost) } else { Hits::Take(cost) }
+    if descriptor.is_negative_hits { Hits::Refund(cost) } else { Hits::Take(cost) }
 }
 
 /// A limit that a descriptor brings along, counted as Envoy's service counts: in windows aligned to the epoch.
