@@ -34,8 +34,8 @@ start_service() {
         --catalog sqlite::memory: "$@" >out 2>log) &
     service=$!
     for _ in $(seq 300); do
-        http=$(sed -n 's/.* listens on \(http:[^ ]*\).*/\1/p' "$work/out")
-        grpc=$(sed -n 's/.* for gRPC, on \([^ ]*\)$/\1/p' "$work/out")
+        http=$(sed -n 's/.* \(http:[^ ]*\) (REST).*/\1/p' "$work/out")
+        grpc=$(sed -n 's/.* \([^ ]*\) (gRPC).*/\1/p' "$work/out")
         if [ -n "$http" ] && [ -n "$grpc" ]; then return; fi
         kill -0 "$service" 2>/dev/null || break
         sleep 0.1

@@ -56,7 +56,7 @@ def start_node(binary, directory, configuration, started):
     with output.open("w") as out:
         node = subprocess.Popen([binary, "serve", "--config", "pacegate.yaml", *options], cwd=directory, stdout=out, stderr=subprocess.STDOUT)
     started.append(node)
-    found = wait_for("the start of a node", lambda: re.search(r" for gRPC, on 127\.0\.0\.1:(\d+)$", output.read_text(), re.M))
+    found = wait_for("the start of a node", lambda: re.search(r" 127\.0\.0\.1:(\d+) \(gRPC\)", output.read_text()))
     return node, int(found[1])
 
 

@@ -141,11 +141,11 @@ impl Proxy {
         let service = layer.layer(Forward::new(upstream, config.server.trusted_proxies.clone()));
         let scheme = if tls.is_some() { "https" } else { "http" };
         let shown = match admin_address {
-            Some(admin) => format!(", and answers operators on {scheme}://{admin}"),
+            Some(admin) => format!("; health and metrics on {scheme}://{admin}"),
             None => String::new(),
         };
         say(&format!(
-            "pacegate proxy listens on {scheme}://{address}, in front of {}{shown}",
+            "pacegate proxy listening on {scheme}://{address}, forwarding to {}{shown}",
             self.upstream.trim_end_matches('/')
         ));
         tracing::info!(%address, admin = admin_address.map(tracing::field::display), rules = config.rules.len(), "ready");

@@ -138,15 +138,15 @@ async fn serve(
     let http = listen(config.server.http).await?;
     let address = http.local_addr()?;
     let mut listeners = Listeners::from(http);
-    let mut said = format!("http{}://{address}", if tls.is_some() { "s" } else { "" });
+    let mut addresses = vec![format!("http{}://{address} (REST)", if tls.is_some() { "s" } else { "" })];
     if let Some(grpc) = config.server.grpc {
         let grpc = listen(grpc).await?;
-        said = format!("{said} and, for gRPC, on {}", grpc.local_addr()?);
+        addresses.push(format!("{} (gRPC)", grpc.local_addr()?));
         listeners = listeners.grpc(grpc);
     }
     if let Some(admin) = config.server.admin {
         let admin = listen(admin).await?;
-        said = format!("{said}; operators are answered on {}", admin.local_addr()?);
+        addresses.push(format!("{} (admin)", admin.local_addr()?));
         listeners = listeners.admin(admin);
     }
     let mut terminate = signal(SignalKind::terminate())?;
@@ -161,7 +161,7 @@ async fn serve(
     let app = App::managed(&config, live.clone(), chosen.as_deref().map(AdminKey::new));
 
     // On the terminal and not in the log, which is kept.
-    say(&format!("pacegate {} listens on {said}", env!("CARGO_PKG_VERSION")));
+    say(&format!("pacegate {} listening on {}", env!("CARGO_PKG_VERSION"), enumerated(&addresses)));
     if let Some(key) = made {
         say(&format!("admin key, shown this once (set {ADMIN_KEY} to choose your own): {key}"));
     }
@@ -189,6 +189,14 @@ async fn serve(
     live.finish_logs().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Joins items as in "a, b and c".
+fn enumerated(items: &[String]) -> String {
+    match items {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => items.concat(),
+    }
 }
 
 pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

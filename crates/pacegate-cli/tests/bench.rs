@@ -7,7 +7,7 @@ mod process;
 use std::process::{Child, Stdio};
 
 use pacegate_testkit::server::{Authority, Validity};
-use process::{Service, file, pacegate, run, signal, started};
+use process::{Service, address, file, pacegate, run, signal, started};
 use serde_json::Value;
 
 const HUNDRED: &str =
@@ -292,9 +292,9 @@ fn encrypted_services_are_asked_if_their_certificate_is_trusted() {
     let (process, _output, line) = started(
         pacegate().args(["serve", "--http", "127.0.0.1:0", "--config", &config]).stderr(Stdio::null()),
     );
-    let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
     let port = |address: &str| format!("https://localhost:{}", address.rsplit(':').next().unwrap());
-    let service = Encrypted { process, http: port(start), grpc: port(grpc) };
+    let service =
+        Encrypted { process, http: port(&address(&line, "REST")), grpc: port(&address(&line, "gRPC")) };
     let ca = path.join("ca.pem");
     let ca = ca.to_str().unwrap();
     let common = ["--requests", "20", "--concurrency", "4"];

@@ -178,6 +178,29 @@ fn check_shows_its_key_where_one_is_wanted() {
 }
 
 #[test]
+fn start_line_names_every_address() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (arguments, expected) in [
+        (&[][..], format!("pacegate {version} listening on http://* (REST) and * (gRPC)\n")),
+        (
+            &["--admin", "127.0.0.1:0"],
+            format!("pacegate {version} listening on http://* (REST), * (gRPC) and * (admin)\n"),
+        ),
+    ] {
+        let mut command = pacegate();
+        command.args(["serve", "--http", "127.0.0.1:0"]).args(arguments).stderr(Stdio::null());
+        let (mut process, _output, mut line) = started(&mut command);
+        process.kill().unwrap();
+        process.wait().unwrap();
+        while let Some(at) = line.find("127.0.0.1:") {
+            let end = at + line[at..].find(' ').unwrap();
+            line.replace_range(at..end, "*");
+        }
+        assert_eq!(line, expected);
+    }
+}
+
+#[test]
 fn the_environment_overrides_the_file() {
     let service =
         Service::start(&[], &[("PACEGATE_DEFAULT_LIMIT", "{algorithm: fixed_window, limit: 1, window: 1d}")]);

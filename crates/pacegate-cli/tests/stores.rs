@@ -161,10 +161,7 @@ fn catalog_on_a_full_disk_is_noticed() {
         };
     }
     command.env("PACEGATE_ADMIN_KEY", "secret").stderr(Stdio::null());
-    let (process, output, line) = started(&mut command);
-    let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
-    let url = start.rsplit(' ').next().unwrap().to_owned();
-    let service = Service { process, output, url, grpc: grpc.to_owned() };
+    let service = Service::from_command(&mut command);
     let becomes = |wanted: u16| {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -224,10 +221,7 @@ fn serve_in_mode_service_says_what_it_ignores_and_the_ready_line_counts_all_rule
         let mut command = pacegate();
         command.args(["serve", "--http", "127.0.0.1:0", "--config", &config, "--catalog", &catalog]);
         command.env("PACEGATE_ADMIN_KEY", "secret").stderr(std::fs::File::create(&log).unwrap());
-        let (process, output, line) = started(&mut command);
-        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
-        let url = start.rsplit(' ').next().unwrap().to_owned();
-        let service = Service { process, output, url, grpc: grpc.to_owned() };
+        let service = Service::from_command(&mut command);
         let rule = r#"{"name": "other", "dimension": "user", "algorithm": "fixed_window", "limit": 5, "window_seconds": 60}"#;
         if rules == 1 {
             assert_eq!(service.ask("POST", "/api/v1/rules", rule).unwrap().0, 201);
@@ -274,7 +268,7 @@ fn serve_waits_for_a_store_when_told_to() {
     server.restart();
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("listens on"), "{line}");
+    assert!(line.contains("listening on"), "{line}");
     process.kill().unwrap();
     process.wait().unwrap();
 }
@@ -444,10 +438,7 @@ fn dead_store_is_noticed_without_traffic() {
     let mut command = pacegate();
     command.args(["serve", "--http", "127.0.0.1:0", "--store", &url]);
     command.stderr(std::fs::File::create(&log).unwrap());
-    let (process, output, line) = started(&mut command);
-    let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
-    let url = start.rsplit(' ').next().unwrap().to_owned();
-    let service = Service { process, output, url, grpc: grpc.to_owned() };
+    let service = Service::from_command(&mut command);
     assert_eq!(service.ask("GET", "/readyz", "").unwrap().0, 200);
     redis.kill();
     // 3 s are promised; the paused-time tests of the guard hold that. A busy machine gets more here.

@@ -16,7 +16,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pacegate_testkit::server::{Authority, Validity};
-use process::{file, pacegate, run, signal, started};
+use process::{address, file, pacegate, run, signal, started};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -53,10 +53,11 @@ impl Service {
         let (process, _output, line) = started(
             pacegate().args(command).args(["--http", "127.0.0.1:0", "--config", &config]).stderr(log),
         );
-        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap_or((line.trim(), ""));
-        let (_, http) = start.split_once(" listens on https://").unwrap();
-        let http = http.split(',').next().unwrap();
-        Self { process, http: http.to_owned(), grpc: grpc.to_owned(), authority, directory }
+        // A proxy serves no gRPC.
+        let grpc = if line.contains("(gRPC)") { address(&line, "gRPC") } else { String::new() };
+        let (_, http) = line.split_once(" listening on https://").unwrap();
+        let http = http.split([',', ' ']).next().unwrap().to_owned();
+        Self { process, http, grpc, authority, directory }
     }
 
     /// Replaces the certificate and its key.

@@ -139,6 +139,6 @@ async fn check_without_a_method_is_limited_by_rules_with_one() {
     let rules = explained.body["rules"].as_array().unwrap();
     let logins = rules.iter().find(|rule| rule["rule"] == "logins").unwrap();
     assert_eq!(logins["verdict"], "applies");
-    let words = "applies: anyone; the check does not say its method, which may be POST";
+    let words = "applies: anyone; the check has no method, so POST is assumed";
     assert_eq!(logins["explanation"], words);
 }

@@ -84,7 +84,7 @@ async fn explanation_says_which_unit_is_missing() {
     let rules = answer.body["rules"].as_array().unwrap();
     let verdicts: Vec<_> = rules.iter().map(|rule| (&rule["rule"], &rule["verdict"])).collect();
     assert_eq!(verdicts, [(&json!("requests"), &json!("applies")), (&json!("tokens"), &json!("other_unit"))]);
-    assert_eq!(rules[1]["explanation"], "counts tokens, which the check has no cost in");
+    assert_eq!(rules[1]["explanation"], "counts tokens; the check has no cost in tokens");
     assert_eq!(rules[1]["unit"], "tokens");
 }
 

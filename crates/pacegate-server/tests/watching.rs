@@ -213,10 +213,10 @@ async fn a_check_is_explained_and_charges_nothing() {
         assert_eq!(remaining, 2, "all of it, each time");
         let expected = [
             ("few", 2, "applies", "applies: anyone"),
-            ("posts", 1, "other_method", "is for the method POST only"),
-            ("few", 20, "other_tier", "is for the tier gold only"),
-            ("few", 200, "other_identifier", "is for vip only"),
-            ("per-tenant", 1, "other_dimension", "counts by tenant, which the check does not have"),
+            ("posts", 1, "other_method", "applies to method POST only"),
+            ("few", 20, "other_tier", "applies to tier gold only"),
+            ("few", 200, "other_identifier", "applies to vip only"),
+            ("per-tenant", 1, "other_dimension", "counts by tenant; the check has no tenant"),
         ];
         let expected = expected.map(|(a, b, c, d)| (a.to_owned(), b, c.to_owned(), d.to_owned()));
         assert_eq!(rules, expected);

@@ -11,7 +11,7 @@ use pacegate_testkit::effort;
 use tempfile::TempDir;
 
 use crate::callers::{alone, timed};
-use crate::process::{Service, file, pacegate, started};
+use crate::process::{Service, file, pacegate};
 
 /// An admin key that a list of common words has.
 const SHORT: &str = "changeme1";
@@ -21,15 +21,12 @@ const GUESSERS: usize = 4;
 fn start(directory: &TempDir, admin_key: &str) -> Service {
     let config = file(directory.path(), "server: {require_key: true}\n");
     let log = File::create(directory.path().join("log")).unwrap();
-    let (process, output, line) = started(
+    Service::from_command(
         pacegate()
             .args(["serve", "--http", "127.0.0.1:0", "--config", &config])
             .env("PACEGATE_ADMIN_KEY", admin_key)
             .stderr(log),
-    );
-    let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
-    let url = start.rsplit(' ').next().unwrap().to_owned();
-    Service { process, output, url, grpc: grpc.to_owned() }
+    )
 }
 
 /// A connection that is used again and again.

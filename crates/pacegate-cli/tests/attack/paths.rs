@@ -95,7 +95,7 @@ fn proxy(directory: &Path, upstream: &str, config: &str) -> (Ended, String) {
         ["proxy", "--http", "127.0.0.1:0", "--upstream", &format!("http://{upstream}"), "--config"];
     let config = file(directory, config);
     let (process, _, line) = started(pacegate().args(arguments).arg(config).stderr(Stdio::null()));
-    let address = line.trim().strip_prefix("pacegate proxy listens on http://").unwrap();
+    let address = line.trim().strip_prefix("pacegate proxy listening on http://").unwrap();
     (Ended(process), address.split(',').next().unwrap().to_owned())
 }
 

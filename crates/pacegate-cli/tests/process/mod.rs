@@ -37,6 +37,12 @@ pub fn started(command: &mut Command) -> (Child, BufReader<ChildStdout>, String)
     (process, output, line)
 }
 
+/// The address of one API in the line that `pacegate serve` prints first.
+pub fn address(line: &str, api: &str) -> String {
+    let (start, _) = line.split_once(&format!(" ({api})")).unwrap();
+    start.rsplit(' ').next().unwrap().to_owned()
+}
+
 /// A running service, stopped when the test ends.
 pub struct Service {
     pub process: Child,
@@ -56,11 +62,15 @@ impl Service {
     pub fn start_at(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = pacegate();
         command.arg("serve").args(arguments).envs(environment.iter().copied()).stderr(Stdio::null());
-        let (process, output, line) = started(&mut command);
-        let (start, grpc) = line.trim().split_once(" and, for gRPC, on ").unwrap();
-        let url = start.rsplit(' ').next().unwrap().to_owned();
+        Self::from_command(&mut command)
+    }
+
+    /// Runs `command`, which is `pacegate serve` with its arguments.
+    pub fn from_command(command: &mut Command) -> Self {
+        let (process, output, line) = started(command);
+        let [url, grpc] = [address(&line, "REST"), address(&line, "gRPC")];
         assert!(url.starts_with("http://127.0.0.1:"), "{line}");
-        Self { process, output, url, grpc: grpc.to_owned() }
+        Self { process, output, url, grpc }
     }
 
     pub fn terminate(&self) {

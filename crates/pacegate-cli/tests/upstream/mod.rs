@@ -54,9 +54,9 @@ impl Proxy {
                 .args(arguments)
                 .stderr(Stdio::from(File::create(directory.path().join("log")).unwrap())),
         );
-        let said = line.trim().strip_prefix("pacegate proxy listens on ").unwrap();
-        let (url, rest) = said.split_once(&format!(", in front of {upstream}")).unwrap();
-        let admin = rest.strip_prefix(", and answers operators on ").map(str::to_owned);
+        let shown = line.trim().strip_prefix("pacegate proxy listening on ").unwrap();
+        let (url, rest) = shown.split_once(&format!(", forwarding to {upstream}")).unwrap();
+        let admin = rest.strip_prefix("; health and metrics on ").map(str::to_owned);
         Self { process, url: url.to_owned(), admin, directory }
     }
 

@@ -1,4 +1,5 @@
-//! `POST /api/v1/explain`: what a check would be answered, and which rules said so. Nothing is charged.
+//! `POST /api/v1/explain`: the decision a check would get, and the rules behind it. Nothing is
+//! charged.
 
 use std::sync::Arc;
 
@@ -18,21 +19,21 @@ use crate::openapi::vocabulary as value;
 use crate::pipeline::Question;
 use crate::respond::ApiError;
 
-/// How many rules are listed; there may be a hundred thousand.
+/// Maximum number of rules listed; a rule set may have a hundred thousand.
 const RULES_MAX: usize = 200;
 
-/// What would be answered, and why.
+/// The decision a check would get, and why.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Explanation)]
 struct ExplainResponse<'a> {
-    /// What a check would be answered now.
+    /// The decision that a check would get now.
     decision: CheckResponse<'a>,
     /// The tier of the check's user.
     #[schema(required = true)]
     tier: Option<&'a str>,
-    /// First those that apply, then those that came closest; at most 200.
+    /// The rules that apply first, then the closest others; at most 200.
     rules: Vec<RuleExplanation<'a>>,
-    /// How many rules there are in all.
+    /// Total number of rules.
     rules_total: usize,
 }
 
@@ -42,7 +43,7 @@ struct RuleExplanation<'a> {
     rule: &'a str,
     #[schema(value_type = value::VerdictName)]
     verdict: &'static str,
-    /// The same in words.
+    /// The verdict in words.
     explanation: String,
     dimension: &'a str,
     endpoint_pattern: &'a str,
@@ -80,37 +81,38 @@ fn in_words(rule: &Explained) -> String {
     let of = |text: &Option<Box<str>>| text.as_deref().unwrap_or_default().to_owned();
     let methods = || rule.methods.as_text().unwrap_or_default().replace(',', " or ");
     match rule.verdict {
-        Verdict::Applies if rule.unlimited => format!("applies: {}; not limited", rule.limit.why.name()),
+        Verdict::Applies if rule.unlimited => format!("applies: {}; unlimited", rule.limit.why.name()),
         Verdict::Applies if rule.assumes_method => {
             let why = rule.limit.why.name();
-            format!("applies: {why}; the check does not say its method, which may be {}", methods())
+            format!("applies: {why}; the check has no method, so {} is assumed", methods())
         }
         Verdict::Applies => format!("applies: {}", rule.limit.why.name()),
-        Verdict::Shadowed => "another rule of this name is more specific here".to_owned(),
+        Verdict::Shadowed => "a more specific rule with the same name applies".to_owned(),
         Verdict::OtherUnit => {
             let unit = rule.limit.unit.as_deref().unwrap_or_default();
-            format!("counts {unit}, which the check has no cost in")
+            format!("counts {unit}; the check has no cost in {unit}")
         }
-        Verdict::OtherMethod => format!("is for the method {} only", methods()),
-        Verdict::OtherTier => format!("is for the tier {} only", of(&rule.tier)),
-        Verdict::OtherIdentifier => format!("is for {} only", of(&rule.identifier)),
-        Verdict::OtherEndpoint => format!("is for {} only", rule.endpoint.as_str()),
+        Verdict::OtherMethod => format!("applies to method {} only", methods()),
+        Verdict::OtherTier => format!("applies to tier {} only", of(&rule.tier)),
+        Verdict::OtherIdentifier => format!("applies to {} only", of(&rule.identifier)),
+        Verdict::OtherEndpoint => format!("applies to {} only", rule.endpoint.as_str()),
         Verdict::OtherDimension => {
-            format!("counts by {}, which the check does not have", rule.limit.dimension())
+            let dimension = rule.limit.dimension();
+            format!("counts by {dimension}; the check has no {dimension}")
         }
     }
 }
 
-/// What would a check be answered, and why?
+/// Explain which rules apply to a check, and why
 ///
-/// Takes the body of a check and charges nothing.
+/// Takes the body of a check. Charges nothing.
 #[utoipa::path(
     post,
     path = "/api/v1/explain",
     operation_id = "explain",
     tag = "Checks",
     request_body = CheckRequest,
-    responses((status = 200, description = "What would be answered, and every rule with why it applies or does not.", body = ExplainResponse)),
+    responses((status = 200, description = "The decision, and for every rule why it applies or does not.", body = ExplainResponse)),
 )]
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,

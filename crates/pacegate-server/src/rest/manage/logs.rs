@@ -1,4 +1,4 @@
-//! `GET /api/v1/logs` and `GET /api/v1/usage`: what was decided, and for whom how often.
+//! `GET /api/v1/logs` and `GET /api/v1/usage`: the decision log, and usage per identifier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl<'a> DecisionResponse<'a> {
     }
 }
 
-/// What was decided, the newest first.
+/// Decisions, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DecisionList)]
 struct DecisionListResponse<'a> {
@@ -77,31 +77,31 @@ struct DecisionListResponse<'a> {
     next_cursor: Option<String>,
 }
 
-/// Which decisions are wanted.
+/// Filters for the decision log.
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DecisionQuery {
-    /// How many entries at most; 100 unless given.
+    /// Maximum number of entries. Default: 100.
     #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
     limit: PageLimit,
-    /// Where to go on: what the page before said.
+    /// The `next_cursor` of the previous page.
     #[param(value_type = Option<String>)]
     cursor: Filter,
-    /// Decisions about this user only.
+    /// Only decisions for this user.
     #[param(value_type = Option<String>)]
     user_id: Filter,
-    /// Decisions at this endpoint only.
+    /// Only decisions for this endpoint.
     #[param(value_type = Option<String>)]
     endpoint: Filter,
-    /// A time as RFC 3339 has it, or seconds since the epoch.
+    /// Only decisions since this time: RFC 3339, or seconds since the epoch.
     #[param(value_type = Option<String>)]
     since: Since,
-    /// Only those allowed, or only those denied.
+    /// `true`: only allowed requests. `false`: only denied requests.
     allowed: Option<bool>,
 }
 
-/// What was decided
+/// List decisions, newest first
 #[utoipa::path(
     get,
     path = "/api/v1/logs",
@@ -125,7 +125,7 @@ pub(crate) async fn list(managed: Managed, Query(query): Query<DecisionQuery>) -
     Ok(json(StatusCode::OK, &DecisionListResponse { decisions, next_cursor }))
 }
 
-/// How often an identifier was allowed and denied.
+/// The allowed and denied requests of one identifier.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UsageRecord)]
 struct UsageResponse<'a> {
@@ -149,7 +149,7 @@ impl<'a> UsageResponse<'a> {
     }
 }
 
-/// Who asked most.
+/// The identifiers with the most requests.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UsageList)]
 struct UsageListResponse<'a> {
@@ -158,35 +158,33 @@ struct UsageListResponse<'a> {
     usage: Vec<UsageResponse<'a>>,
 }
 
-/// Which usage is wanted. This list has one page, which `limit` makes longer.
+/// Filters for usage. There is one page; `limit` sets its length.
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UsageQuery {
-    /// How many entries at most; 100 unless given.
+    /// Maximum number of entries. Default: 100.
     #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
     limit: PageLimit,
-    /// Identifiers of this dimension only.
+    /// Only identifiers of this dimension.
     #[param(value_type = Option<String>)]
     dimension: Filter,
-    /// This identifier only.
+    /// Only this identifier.
     #[param(value_type = Option<String>)]
     identifier: Filter,
-    /// A time as RFC 3339 has it, or seconds since the epoch.
+    /// Start of the period: RFC 3339, or seconds since the epoch. Default: one hour ago.
     #[param(value_type = Option<String>)]
     since: Since,
 }
 
-/// The heaviest identifiers since a time
-///
-/// Of the last hour unless `since` is given.
+/// List the identifiers with the most requests
 #[utoipa::path(
     get,
     path = "/api/v1/usage",
     operation_id = "list_usage",
     tag = "Logs",
     params(UsageQuery),
-    responses((status = 200, description = "The heaviest first.", body = UsageListResponse)),
+    responses((status = 200, description = "Identifiers, most requests first.", body = UsageListResponse)),
 )]
 pub(crate) async fn usage(
     State(shared): State<Arc<Shared>>,
@@ -196,14 +194,14 @@ pub(crate) async fn usage(
     let hour = Period::Hour.length();
     let an_hour_ago = Timestamp::from_micros(now().as_micros().saturating_sub(hour.as_micros() as u64));
     let since = query.since.0.unwrap_or(an_hour_ago);
-    // Minutes for what is recent; what is longer ago is added up from hours.
+    // Recent usage is summed from minutes, older usage from hours.
     let recent = now().saturating_since(since) <= Duration::from_secs(6 * 3_600);
     let period = if recent { Period::Minute } else { Period::Hour };
     let invalid = |field| move |invalid: Invalid| ApiError::input(field, invalid.reason());
     let (dimension, identifier) = (query.dimension.0, query.identifier.0);
     let dimension =
         dimension.as_deref().map(identity::dimension).transpose().map_err(invalid("dimension"))?;
-    // An address is looked up as it is counted.
+    // An address is looked up in the form in which it is counted.
     let identifier = match (dimension, identifier) {
         (Some(identity::IP), Some(text)) => {
             let counted = identity::identifier(identity::IP, &text, shared.limiter.ipv6_prefix());

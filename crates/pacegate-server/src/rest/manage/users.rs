@@ -1,4 +1,4 @@
-//! `/api/v1/users/…`: tiers, limits of a user's own, and what is in force for them.
+//! `/api/v1/users/…`: tiers, custom limits, and the limits in force for a user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::rest::decode::{Count, Integer, Object, Seconds, Whole, inside};
 use crate::rest::extract::{Json, NoParameters, Page, PageLimit, Query, UserId};
 use crate::rest::json;
 
-/// The numbers that a user has instead of a rule's, in requests and answers.
+/// The numbers that override a rule's for one user, in requests and responses.
 #[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = LimitOverride)]
 pub(super) struct OverrideBody {
     #[schema(value_type = value::Quota, required = true)]
     pub(super) limit: Option<Count>,
-    /// The rule's own unless given.
+    /// Default: the rule's window.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Window>)]
     pub(super) window_seconds: Option<Seconds>,
-    /// In the rule's own ratio to the limit unless given.
+    /// Default: scaled with the limit, in the rule's own ratio of burst to limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Burst>)]
     pub(super) burst_capacity: Option<Count>,
@@ -47,9 +47,9 @@ impl OverrideBody {
         }
     }
 
-    /// The numbers, if every rule named `rule` can have them; `None` when there is no such rule.
+    /// Returns the numbers if every rule named `rule` accepts them, `None` if the rule is unknown.
     pub(super) fn numbers(&self, current: &Sources, rule: &str) -> Result<Option<LimitOverride>, ApiError> {
-        let missing = || ApiError::field(Code::InvalidLimit, "limit", "is missing");
+        let missing = || ApiError::field(Code::InvalidLimit, "limit", "required field is missing");
         let Whole(quota) = self.limit.ok_or_else(missing)?;
         let window = self.window_seconds.map(|Seconds(window)| window);
         let burst = self.burst_capacity.map(|Whole(burst)| burst);
@@ -65,49 +65,50 @@ impl OverrideBody {
     }
 }
 
-/// Refuses numbers for a rule that does not exist, which `field` names.
+/// The error for numbers that name an unknown rule in `field`.
 pub(super) fn unknown_rule(field: &str, rule: &str) -> ApiError {
     let rule: String = rule.chars().take(128).collect();
     ApiError::input(field, format!("unknown rule `{rule}` in dimension user"))
 }
 
-/// The tier and the limits of a user's own.
+/// The tier and custom limits of a user.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(min_properties = 1)]
 pub(crate) struct TierRequest {
-    /// Missing: stays as it is. `null`: none.
+    /// Omitted: unchanged. `null`: removed.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<value::TierName>)]
     tier: Option<Option<String>>,
-    /// By the names of rules, at most 100. Missing: stay as they are. `null`: none.
+    /// Keyed by rule name, at most 100. Omitted: unchanged. `null`: all removed.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<BTreeMap<String, OverrideBody>>)]
     custom_limits: Option<Option<BTreeMap<String, Object<OverrideBody>>>>,
-    /// This and what follows are taken so that an answer can be edited and sent back. Must be the one in the path.
+    /// Must equal the one in the path. Accepted, like the fields below, so that a response can be
+    /// edited and sent back.
     user_id: Option<String>,
-    /// As `If-Match`.
+    /// Same effect as `If-Match`.
     #[schema(value_type = Option<i64>)]
     version: Option<Integer>,
-    /// Must be the one shown.
+    /// Must equal the current value.
     updated_at: Option<String>,
 }
 
-/// Tells `null` from what is not there.
+/// Distinguishes `null` from an absent field.
 fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(from).map(Some)
 }
 
-/// What a user has.
+/// A user's tier and custom limits.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = User)]
 struct UserResponse<'a> {
     user_id: &'a str,
     #[schema(required = true)]
     tier: Option<&'a str>,
-    /// By the names of rules.
+    /// Keyed by rule name.
     #[schema(value_type = BTreeMap<String, OverrideBody>)]
     custom_limits: BTreeMap<&'a str, OverrideBody>,
     version: i64,
@@ -130,7 +131,7 @@ impl<'a> UserResponse<'a> {
     }
 }
 
-/// Users that have a tier or limits of their own.
+/// Users with a tier or custom limits.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UserList)]
 struct UserListResponse<'a> {
@@ -140,14 +141,14 @@ struct UserListResponse<'a> {
     next_cursor: Option<String>,
 }
 
-/// All users that have a tier or limits of their own
+/// List users with a tier or custom limits
 #[utoipa::path(
     get,
     path = "/api/v1/users",
     operation_id = "list_users",
     tag = "Users",
     params(Page),
-    responses((status = 200, description = "One page of them.", body = UserListResponse)),
+    responses((status = 200, description = "One page of users.", body = UserListResponse)),
 )]
 pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<Response, ApiError> {
     let PageLimit(limit) = page.limit;
@@ -156,16 +157,16 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     Ok(json(StatusCode::OK, &UserListResponse { users, next_cursor }))
 }
 
-/// One user
+/// Get a user's tier and custom limits
 #[utoipa::path(
     get,
     path = "/api/v1/users/{user_id}",
     operation_id = "get_user",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    params(("user_id" = value::UserId, Path, description = "The user's identifier.")),
     responses(
-        (status = 200, description = "What the user has.", body = UserResponse, headers(("ETag" = String, description = "its version"))),
-        (status = 404, description = "The user has neither a tier nor limits of their own."),
+        (status = 200, description = "The user.", body = UserResponse, headers(("ETag" = String, description = "The user's version."))),
+        (status = 404, description = "The user has neither a tier nor custom limits."),
     )
 )]
 pub(crate) async fn get(
@@ -174,23 +175,23 @@ pub(crate) async fn get(
     _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
     let user = managed.live.catalog.user(&user_id).await?;
-    let message = "this user has neither a tier nor limits of their own";
+    let message = "this user has neither a tier nor custom limits";
     let user = user.ok_or_else(|| ApiError::new(Code::NotFound, message))?;
     Ok(shown(StatusCode::OK, &UserResponse::new(&user), user.version))
 }
 
-/// Sets a user's tier and limits of their own
+/// Set a user's tier and custom limits
 ///
-/// What is left out stays, `null` removes it.
+/// Omitted fields are unchanged; `null` removes a value.
 #[utoipa::path(
     put,
     path = "/api/v1/users/{user_id}/tier",
     operation_id = "put_tier",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about"), IfMatch),
+    params(("user_id" = value::UserId, Path, description = "The user's identifier."), IfMatch),
     request_body = TierRequest,
     responses(
-        (status = 200, description = "What the user has now.", body = UserResponse, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "The user after the change.", body = UserResponse, headers(("ETag" = String, description = "The user's version."))),
     )
 )]
 pub(crate) async fn put_tier(
@@ -199,7 +200,7 @@ pub(crate) async fn put_tier(
     Json(body): Json<TierRequest>,
 ) -> Result<Response, ApiError> {
     if body.tier.is_none() && body.custom_limits.is_none() {
-        return Err(ApiError::input("tier", "is missing; give tier, custom_limits or both"));
+        return Err(ApiError::input("tier", "required field is missing; send tier, custom_limits or both"));
     }
     unchanged("user_id", body.user_id.as_deref(), &user_id)?;
     let before = managed.live.catalog.user(&user_id).await?;
@@ -224,18 +225,19 @@ fn read_limits(
     current: &Sources,
 ) -> Result<Vec<(String, LimitOverride)>, ApiError> {
     if limits.len() > CUSTOM_LIMITS_MAX {
-        return Err(ApiError::input("custom_limits", format!("must be at most {CUSTOM_LIMITS_MAX}")));
+        let reason = format!("must have at most {CUSTOM_LIMITS_MAX} entries, got {}", limits.len());
+        return Err(ApiError::input("custom_limits", reason));
     }
     let numbers = limits.into_iter().map(|(name, Object(body))| {
-        // What is sent back as it was stays, even if its rule was changed or removed since.
+        // An unchanged entry is kept even if its rule was changed or removed since.
         if let Some((_, own)) = kept.iter().find(|(own, _)| *own == name)
             && body == OverrideBody::new(own)
         {
             return Ok((name, *own));
         }
-        let place = format!("custom_limits.{}", name.chars().take(128).collect::<String>());
-        let numbers = body.numbers(current, &name).map_err(|error| inside(error, &place))?;
-        let numbers = numbers.ok_or_else(|| unknown_rule(&place, &name))?;
+        let path = format!("custom_limits.{}", name.chars().take(128).collect::<String>());
+        let numbers = body.numbers(current, &name).map_err(|error| inside(error, &path))?;
+        let numbers = numbers.ok_or_else(|| unknown_rule(&path, &name))?;
         Ok((name, numbers))
     });
     numbers.collect()
@@ -251,7 +253,7 @@ struct LimitsResponse<'a> {
     limits: Vec<EffectiveResponse<'a>>,
 }
 
-/// A limit in force, why, and how much of it is used.
+/// A limit in force, why it applies, and its usage.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UserLimit)]
 struct EffectiveResponse<'a> {
@@ -265,7 +267,7 @@ struct EffectiveResponse<'a> {
     numbers: LimitNumbers<'a>,
     #[schema(value_type = value::ModeName)]
     mode: &'static str,
-    /// Null, as what follows, where every endpoint has its own counter.
+    /// Null, like the fields below, if every endpoint has its own counter.
     #[schema(required = true)]
     remaining: Option<u32>,
     #[schema(required = true)]
@@ -301,14 +303,14 @@ impl<'a> EffectiveResponse<'a> {
     }
 }
 
-/// The limits in force for a user, why, and how much is used
+/// List the limits in force for a user, why they apply, and their usage
 #[utoipa::path(
     get,
     path = "/api/v1/users/{user_id}/limits",
     operation_id = "user_limits",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about")),
-    responses((status = 200, description = "All of them.", body = LimitsResponse)),
+    params(("user_id" = value::UserId, Path, description = "The user's identifier.")),
+    responses((status = 200, description = "All limits in force.", body = LimitsResponse)),
 )]
 pub(crate) async fn limits(
     State(shared): State<Arc<Shared>>,
@@ -316,7 +318,7 @@ pub(crate) async fn limits(
     UserId(user_id): UserId,
     _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
-    // As the catalog has it, not as this node remembers it.
+    // Read from the catalog, not from this node's cache.
     let (profile, _) = managed.live.catalog.profile(&user_id, now()).await?;
     let found = shared.limiter.limits_of("user", &user_id, Some(&profile)).await?;
     let body = LimitsResponse {
