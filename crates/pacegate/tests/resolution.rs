@@ -359,18 +359,19 @@ fn covers(pattern: &[Piece], path: &[usize]) -> bool {
 /// Compares the specificity of two variants that both match: by identity, then endpoint, then
 /// method.
 fn compare(one: &Variant, other: &Variant) -> Ordering {
-    let for_whom = |variant: &Variant| match (variant.identifier, variant.tier) {
+    let rank_of_identity = |variant: &Variant| match (variant.identifier, variant.tier) {
         (None, None) => 0,
         (None, Some(_)) => 1,
         (Some(_), None) => 2,
         (Some(_), Some(_)) => 3,
     };
-    for_whom(one).cmp(&for_whom(other)).then_with(|| compare_patterns(&one.pieces, &other.pieces)).then_with(
-        || {
+    rank_of_identity(one)
+        .cmp(&rank_of_identity(other))
+        .then_with(|| compare_patterns(&one.pieces, &other.pieces))
+        .then_with(|| {
             let rank = |variant: &Variant| variant.method.map(|method| method == "HEAD");
             rank(one).cmp(&rank(other))
-        },
-    )
+        })
 }
 
 fn compare_patterns(one: &[Piece], other: &[Piece]) -> Ordering {
