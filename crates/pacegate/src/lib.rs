@@ -36,7 +36,7 @@
 //! 1. [`identity`] rewrites dimensions and identifiers in their canonical form, and [`PathOptions`]
 //!    normalises the endpoint, so that two spellings of one identity or path share one counter.
 //! 2. The compiled rule set finds the limits that apply: rules, plans, an ad-hoc limit, or else the
-//!    default limit. The [`Profile`] of a user replaces numbers, but not counters.
+//!    default limit. The [`Profile`] of a user selects a tier and replaces numbers.
 //! 3. The limits become one command, which [`Stores`] applies. Limits that are kept in different
 //!    stores are charged in a fixed order and refunded if a later one denies.
 //! 4. The [`Decision`] contains the answer of every limit. An [`observe::Observer`] receives it.
@@ -51,10 +51,10 @@
 //!
 //! # Invariants
 //!
-//! - A denied check must never charge a limit, and an allowed check must charge every limit that is
-//!   in force.
+//! - A denied check must never charge a limit. An allowed check must charge every enforced limit.
 //! - Two spellings of one identity or path must never have two counters.
-//! - A counter must never be reset by a change of rules that keeps its window and algorithm.
+//! - A counter must never be reset by a change of rules that keeps its name, pattern, algorithm and
+//!   window.
 //! - An ad-hoc limit must never replace a rule: it could otherwise lift the operator's limits. It
 //!   replaces only the default limit.
 //! - A refund must never be applied twice, and must never refund more than was charged.

@@ -539,7 +539,7 @@ async fn expect(limiter: &Limiter, steps: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn hits_above_the_capacity_are_charged_up_to_what_remains() {
+async fn hits_above_the_capacity_are_denied_and_charged() {
     for algorithm in ALGORITHMS {
         let yaml = |mode| {
             format!(

@@ -23,7 +23,7 @@ use crate::ruleset::RuleSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
     /// Charges this cost. A cost above the capacity of a limit can only be the report of past
-    /// usage: it is denied, and charged up to what remains.
+    /// usage: it is denied and still charged, into a debt of up to one capacity.
     Take(Cost),
     /// Charges nothing; decides whether a cost of 1 would be allowed.
     Peek,
