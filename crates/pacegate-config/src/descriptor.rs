@@ -187,7 +187,7 @@ impl DescriptorEntry {
                     cursor.refuse(conflict.field, format!("selects the same as {earlier}"));
                 }
                 // A rule that could not be read may be the one that is missing.
-                None if cursor.is_valid() => cursor.refuse(conflict.field, contradiction.message),
+                None if cursor.is_valid() => cursor.refuse(conflict.field, conflict.message),
                 None => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Functions with `#[rate_limit]`: asynchronous or not, free or methods, with keys and costs made
-//! of their arguments.
+//! Functions and methods with `#[rate_limit]`, `async` or not, with keys and costs from their
+//! arguments.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
