@@ -111,7 +111,7 @@ async fn whoever_finds_no_place_to_watch_gets_one_when_there_is_one() {
     browser
         .see_in(
             "#connection",
-            "This key watches 8 times already; close one of those first. Try again in 1 second. Retrying.",
+            "This key has 8 open streams; close one first. Try again in 1 second. Retrying.",
         )
         .await;
     drop(others);

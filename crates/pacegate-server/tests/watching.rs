@@ -1,4 +1,4 @@
-//! What is happening now, as events over a connection that stays open; and why a check is answered as it is.
+//! The live event stream, and explanations of checks.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -37,11 +37,11 @@ impl Events {
     async fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = soon(self.0.read_line(&mut line)).await.unwrap_or_default();
-        // The last chunk has no bytes.
+        // The last chunk is empty.
         (read > 0 && line.trim_end() != "0").then(|| line.trim_end().to_owned())
     }
 
-    /// The next event's name and data; `None` at the end.
+    /// Returns the name and data of the next event; `None` at the end.
     async fn next(&mut self) -> Option<(String, String)> {
         let mut name = String::new();
         loop {
@@ -72,7 +72,7 @@ async fn check(service: &Service, user: &str) {
 
 #[tokio::test]
 async fn figures_come_every_second_and_end_with_the_service() {
-    // Events are movement: a stream is not idle, however long it lasts.
+    // Events count as activity: a stream is never idle.
     let mut service =
         Service::start(&format!("{RULES}\nserver: {{idle_timeout: 300ms, drain_delay: 0s}}")).await;
     let mut events = Events::open(&service, "secret").await;
@@ -99,7 +99,7 @@ async fn figures_come_every_second_and_end_with_the_service() {
     );
     assert_eq!((&second["ready"], &second["version"]), (&json!(true), &json!(env!("CARGO_PKG_VERSION"))));
     let third = events.figures().await;
-    assert_eq!(third["allowed_per_second"], 0.0, "a rate is of the last second");
+    assert_eq!(third["allowed_per_second"], 0.0, "rates cover the last second");
     service.stop();
     while events.next().await.is_some() {}
     service.ended().await;
@@ -123,17 +123,17 @@ async fn figures_are_computed_once_for_all_watchers() {
     }
     let shared = seen[0].iter().filter(|at| seen.iter().all(|other| other.contains(at))).count();
     assert!(shared > 0, "{seen:?}");
-    // The first watcher after a while without one gets figures of its own time.
+    // The first watcher after a pause gets figures of its own period.
     drop(watching);
     let old = seen.concat();
     let (_, secret) = service.catalog.create_key(&Actor::default(), "reader", "r", None).await.unwrap();
-    // The key of the others may still have their places.
+    // The streams of the other key may not be closed yet.
     let mut events = Events::open(&service, &secret).await;
     soon(async { while events.figures().await["at"] == old[old.len() - 1] {} }).await;
 }
 
 #[tokio::test]
-async fn a_key_that_is_revoked_ends_its_stream() {
+async fn revoked_key_ends_its_stream() {
     let service = Service::start(RULES).await;
     let (key, secret) = service.catalog.create_key(&Actor::default(), "reader", "r", None).await.unwrap();
     let mut events = Events::open(&service, &secret).await;
@@ -159,7 +159,7 @@ async fn a_key_that_is_revoked_ends_its_stream() {
 }
 
 #[tokio::test]
-async fn so_many_may_watch_and_no_more() {
+async fn number_of_streams_is_bounded() {
     let service = Service::start(RULES).await;
     let mut watching = Vec::new();
     let mut readers = vec!["secret".to_owned()];
@@ -173,16 +173,16 @@ async fn so_many_may_watch_and_no_more() {
             events.figures().await;
             watching.push(events);
         }
-        // One reader cannot take the places of all.
+        // One reader cannot use up all streams.
         if watching.len() < 64 {
-            let mut refused = Events::open(&service, reader).await;
-            assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 429 Too Many Requests");
+            let mut rejected = Events::open(&service, reader).await;
+            assert_eq!(rejected.line().await.unwrap(), "HTTP/1.1 429 Too Many Requests");
         }
     }
-    let mut refused = Events::open(&service, &readers[0]).await;
-    assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
+    let mut rejected = Events::open(&service, &readers[0]).await;
+    assert_eq!(rejected.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
     drop(watching);
-    // Their places are free as soon as their ends are noticed.
+    // Slots are freed as soon as the closed streams are detected.
     soon(async {
         loop {
             let mut next = Events::open(&service, "secret").await;
@@ -195,7 +195,7 @@ async fn so_many_may_watch_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_check_is_explained_and_charges_nothing() {
+async fn explain_charges_nothing() {
     let client = Client::managed(RULES).await;
     let explain = async |body: Value| {
         let answer = client.admin(Method::POST, "/api/v1/explain", body).await;
@@ -210,7 +210,7 @@ async fn a_check_is_explained_and_charges_nothing() {
     for _ in 0..3 {
         let (remaining, rules) =
             explain(json!({"user_id": "u1", "endpoint": "/orders/1", "method": "GET"})).await;
-        assert_eq!(remaining, 2, "all of it, each time");
+        assert_eq!(remaining, 2, "nothing is charged");
         let expected = [
             ("few", 2, "applies", "applies: anyone"),
             ("posts", 1, "other_method", "applies to method POST only"),
@@ -234,7 +234,7 @@ async fn a_check_is_explained_and_charges_nothing() {
         (1, "other_dimension"),
     ];
     assert_eq!(verdicts, expected);
-    // Numbers of one's own are not those of a rule for somebody else.
+    // A user's own numbers do not apply to a rule for another identifier.
     let own = json!({"rule": "few", "limit": 7, "expires_in_seconds": 600});
     assert_eq!(client.admin(Method::POST, "/api/v1/users/u1/override", own).await.status, 201);
     let (_, rules) = explain(json!({"user_id": "u1", "endpoint": "/"})).await;
