@@ -19,30 +19,31 @@ use crate::record::{Actor, NewOverride, Override};
 use crate::seal::Sealed;
 use crate::statement::{Statement, column, time, unsigned};
 
-/// How many overrides a user may have at a time.
+/// Maximum number of overrides that a user may have at a time.
 pub const OVERRIDES_MAX: usize = 100;
 
 const SELECT: &str = "SELECT override_id, user_id, rule, quota, window_micros, burst, reason, expires_at, created_at FROM pacegate_overrides";
 
-/// Those that hold at `now`, oldest first.
+/// The overrides of a user that apply at `now`, oldest first.
 pub(crate) fn select_live<'q>(kind: Kind, user_id: &str, now: Timestamp) -> Statement<'q> {
     let sql = format!("{SELECT} WHERE user_key = ? AND expires_at > ? ORDER BY number");
     Statement::new(kind, &sql).bind(key_of(user_id)).time(now)
 }
 
-/// Those of several users that hold at `now`, oldest first.
+/// The overrides of several users that apply at `now`, oldest first.
 pub(crate) fn select_live_of<'q>(kind: Kind, user_keys: &[String], now: Timestamp) -> Statement<'q> {
-    let places = vec!["?"; user_keys.len()].join(", ");
-    let sql = format!("{SELECT} WHERE user_key IN ({places}) AND expires_at > ? ORDER BY number");
+    let placeholders = vec!["?"; user_keys.len()].join(", ");
+    let sql = format!("{SELECT} WHERE user_key IN ({placeholders}) AND expires_at > ? ORDER BY number");
     let statement = Statement::new(kind, &sql);
     user_keys.iter().cloned().fold(statement, Statement::bind).time(now)
 }
 
 impl Catalog {
-    /// Makes an override. A later one for the same rule comes before an earlier one.
+    /// Creates an override. For the same rule, a later override wins over an earlier one.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept, the expiry is not in the future, or the user has 100 overrides already.
+    /// [`CatalogError`] when a value is invalid, the expiry is not in the future, or the user has
+    /// 100 overrides.
     pub async fn add_override(&self, actor: &Actor, new: NewOverride) -> Result<Override, CatalogError> {
         check_user_id(&new.user_id)?;
         check_name("rule", &new.rule)?;
@@ -51,16 +52,16 @@ impl Catalog {
         self.change(actor, Part::Users, new, |change, new| Box::pin(add(change, new))).await
     }
 
-    /// The overrides of a user that hold at `now`, oldest first.
+    /// The overrides of a user that apply at `now`, oldest first.
     ///
     /// # Errors
-    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when a row cannot be read, or the database does not respond.
     pub async fn overrides(&self, user_id: &str, now: Timestamp) -> Result<Vec<Override>, CatalogError> {
         let rows = self.rows(select_live(self.kind, user_id, now)).await?;
         rows.iter().map(read).collect()
     }
 
-    /// Removes an override of a user, if it is as expected.
+    /// Deletes an override of a user if `expected` holds.
     ///
     /// # Errors
     /// [`CatalogError`]: not found, or another version is expected.
@@ -83,7 +84,7 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
     if new.expires_at <= change.now {
         return Err(CatalogError::invalid("expires_at", "must be in the future"));
     }
-    // What has expired is of no use any more; the audit trail remembers it.
+    // Expired overrides have no effect; the audit trail still has them.
     let expired =
         change.statement("SELECT override_id FROM pacegate_overrides WHERE user_key = ? AND expires_at <= ?");
     let expired = expired.bind(key_of(&new.user_id)).time(change.now).rows(change.connection).await?;
@@ -94,10 +95,7 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
     let count = count.bind(key_of(&new.user_id)).row(change.connection).await?;
     let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
     if usize::try_from(count).unwrap_or(usize::MAX) >= OVERRIDES_MAX {
-        return Err(CatalogError::invalid(
-            "overrides",
-            "the user has 100 overrides already, the most there may be",
-        ));
+        return Err(CatalogError::invalid("overrides", "the user has 100 overrides, which is the maximum"));
     }
     let made = Override {
         override_id: Uuid::now_v7().to_string(),
@@ -114,7 +112,7 @@ async fn add(change: &mut Change<'_>, new: &NewOverride) -> Result<Override, Cat
                created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     change
         .statement(sql)
-        // No other override is made by this revision.
+        // Each revision creates at most one override.
         .bind(change.revision)
         .bind(made.override_id.clone())
         .bind(key_of(&made.user_id))
@@ -143,11 +141,11 @@ async fn delete(
     expected: Option<Expected>,
 ) -> Result<(), CatalogError> {
     if !is_id(override_id) {
-        return Err(CatalogError::not_found("the user has no such override"));
+        return Err(CatalogError::not_found("unknown override"));
     }
     let statement = change.statement(&format!("{SELECT} WHERE override_id = ? AND user_key = ?"));
     let row = statement.bind(override_id.to_owned()).bind(key_of(user_id)).row(change.connection).await?;
-    let row = row.ok_or_else(|| CatalogError::not_found("the user has no such override"))?;
+    let row = row.ok_or_else(|| CatalogError::not_found("unknown override"))?;
     let before = Some(json::of_override(&read(&row)?));
     Expected::check(expected, Some(Override::VERSION), "override")?;
     let delete = change.statement("DELETE FROM pacegate_overrides WHERE override_id = ?");

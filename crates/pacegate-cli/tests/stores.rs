@@ -83,12 +83,12 @@ fn serve_says_in_one_line_what_is_wrong_with_its_database() {
     refused(&["--store", &format!("mysql://u:p@{closed}/d")], "Connection refused");
     refused(&["--store", &format!("postgres://u:p@{closed}/d")], "Connection refused");
     refused(&["--store", "postgres://u:p@localhost:99999/d"], "expected a URL such as");
-    refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "refuses the user");
+    refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "access denied");
     refused(&["--store", &database.url().replacen("/pacegate", "/nowhere", 1)], "nowhere");
     database.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO postgres; ALTER DATABASE pacegate OWNER TO postgres");
     refused(&["--store", &database.url()], "permission denied");
     database.query("CREATE TABLE pacegate_schema (version integer); INSERT INTO pacegate_schema VALUES (99); GRANT ALL ON pacegate_schema TO pacegate; GRANT ALL ON SCHEMA public TO pacegate");
-    refused(&["--store", &database.url()], "newer than");
+    refused(&["--store", &database.url()], "this program supports versions up to");
 }
 
 #[test]

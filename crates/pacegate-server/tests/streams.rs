@@ -297,7 +297,7 @@ async fn vanished_client_is_detected() {
     };
     assert!(tokio::time::timeout(Duration::from_millis(1_500), quiet).await.is_err());
     // From now on, the client receives nothing.
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     assert!(is_served(&Target::both(&service)[1]).await, "the only slot is free again");
 }
 

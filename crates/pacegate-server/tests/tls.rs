@@ -103,8 +103,8 @@ async fn client_and_service_agree_on_a_protocol() {
 #[tokio::test]
 async fn clients_reject_a_service_with_an_invalid_certificate() {
     for (names, validity, expected) in [
-        (&NAMES[..], Validity::Over, "Expired"),
-        (&NAMES, Validity::ToCome, "NotValidYet"),
+        (&NAMES[..], Validity::Expired, "Expired"),
+        (&NAMES, Validity::NotYetValid, "NotValidYet"),
         (&["example.org", "127.0.0.2"], Validity::Now, "NotValidForName"),
     ] {
         let files = Files::with(Authority::new(), names, validity);
@@ -135,8 +135,8 @@ async fn service_rejects_clients_with_an_invalid_certificate() {
     for (case, caller) in [
         ("no certificate", files.caller()),
         ("from another authority", files.caller().showing(signed(&Authority::new(), Validity::Now))),
-        ("expired", files.caller().showing(signed(&files.authority, Validity::Over))),
-        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::ToCome))),
+        ("expired", files.caller().showing(signed(&files.authority, Validity::Expired))),
+        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::NotYetValid))),
         ("of a server", files.caller().showing(server)),
     ] {
         for wire in WIRES {
