@@ -77,12 +77,14 @@ impl UserChange {
     }
 }
 
-/// A temporary limit for one user.
+/// A temporary limit for one user or another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The override's id.
     pub override_id: String,
-    /// Whom it is for.
+    /// The dimension of the identity, usually `user`.
+    pub dimension: String,
+    /// The user, or the identifier in another dimension.
     pub user_id: String,
     /// Which rules it replaces the numbers of.
     pub rule: String,
@@ -190,6 +192,8 @@ pub struct RuleList {
     pub rules: Vec<StoredRule>,
     /// The plans by their name.
     pub plans: Vec<StoredPlan>,
+    /// The overrides for identities other than users, oldest first.
+    pub overrides: Vec<Override>,
     /// What is wrong with the rows that are left out, because somebody else edited the tables.
     pub unreadable: Vec<String>,
 }
@@ -197,7 +201,7 @@ pub struct RuleList {
 /// An override that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOverride {
-    /// Whom it is for.
+    /// The user, or the identifier in another dimension.
     pub user_id: String,
     /// Which rules it replaces the numbers of.
     pub rule: String,

@@ -8,8 +8,12 @@ use crate::error::CatalogError;
 use crate::statement::{PATIENT_TIMEOUT, STATEMENT_TIMEOUT, Statement, bounded, column};
 
 /// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
-const STEPS: [&str; 3] =
-    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
+const STEPS: [&str; 4] = [
+    include_str!("migrations/1.sql"),
+    include_str!("migrations/2.sql"),
+    include_str!("migrations/3.sql"),
+    include_str!("migrations/4.sql"),
+];
 
 const VERSIONS: &str =
     "CREATE TABLE IF NOT EXISTS pacegate_catalog_schema (version BIGINT NOT NULL PRIMARY KEY)";

@@ -160,6 +160,7 @@ macro_rules! catalog_suite {
         $crate::catalog_suite!($place, users: [
             a_user_is_kept_replaced_and_removed,
             overrides_hold_until_they_expire,
+            override_of_an_address_applies_until_it_expires,
             the_newest_override_of_a_rule_wins,
             a_user_has_at_most_a_hundred_overrides,
             pages_have_every_user_once,
