@@ -78,6 +78,7 @@ pub(crate) struct Shared {
     /// Places for those who watch.
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) feed: rest::Feed,
+    pub(crate) history: rest::History,
     draining: AtomicBool,
     /// Whether the service ends: whatever goes on for ever ends then.
     pub(crate) stopping: watch::Sender<bool>,
@@ -145,6 +146,7 @@ impl App {
             idle_timeout: config.server.idle_timeout,
             watchers: Arc::default(),
             feed: rest::Feed::default(),
+            history: rest::History::default(),
             draining: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
         });

@@ -52,11 +52,12 @@ struct Document {
     components: Components,
 }
 
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("Checks", "May a request pass, and how does a user stand?"),
     ("Rules", "Who is limited where."),
     ("Plans", "Named lists of limits that checks can name."),
     ("Users", "Tiers, limits of a user's own, and temporary overrides."),
+    ("Identities", "Limits and temporary overrides of addresses, API keys and other identities."),
     ("Keys", "API keys and their roles."),
     ("Logs", "Who changed what, what was decided, and who asks most."),
     ("ThrottleX", "Policies and operations in ThrottleX's form."),

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::grpc::is_long;
 use crate::peer::Peer;
+use crate::rest::record_history;
 
 /// How much a client may send before it is read. The HTTP/2 library also derives from the last one
 /// how many small pieces may wait before it ends the connection: a window of the smallest messages,
@@ -135,6 +136,7 @@ pub async fn run(
         let app = app.clone();
         listener.serve(settings, move |client| Grpc::new(&app, client))
     }));
+    let history = tokio::spawn(record_history(app.shared.clone()));
     let stop = async {
         shutdown.await;
         app.start_draining();
@@ -143,6 +145,7 @@ pub async fn run(
         app.shared.stopping.send_replace(true);
     };
     join4(stop, http, grpc, admin).await;
+    history.abort();
 }
 
 /// The REST API on one connection.

@@ -1,4 +1,5 @@
-//! Rules that change under load: every answer belongs to one revision, and management is not held up by checks.
+//! Rules that change under load: every decision uses one revision, and checks do not block
+//! management.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -15,7 +16,7 @@ use pacegate_config::Config;
 use pacegate_server::{AdminKey, App, Live};
 use serde_json::{Value, json};
 
-/// Two rules that stack, whose numbers say which revision they are of.
+/// Two rules that apply together, with the revision in their limits.
 fn yaml(revision: u64) -> String {
     format!(
         "rules:\n  - {{name: a, dimension: user, algorithm: gcra, limit: {}, window: 1s}}\n  - {{name: b, dimension: user, algorithm: gcra, limit: {}, window: 1s}}\n",
@@ -47,7 +48,7 @@ async fn ask(app: &App, method: &str, path: &str, body: &Value) -> (u16, Value) 
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-/// Checks without a pause until it is told to stop; what it sees is judged by `look`.
+/// Sends checks without a pause until `stop` is set, and passes the responses to `look`.
 async fn checks(app: App, stop: Arc<AtomicBool>, count: Arc<AtomicU64>, look: impl Fn(&Value)) {
     let body = json!({"user_id": "u1", "endpoint": "/"});
     while !stop.load(Ordering::Relaxed) {
@@ -60,7 +61,7 @@ async fn checks(app: App, stop: Arc<AtomicBool>, count: Arc<AtomicU64>, look: im
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_thousand_reloads_good_and_bad_under_load() {
+async fn reloads_under_load_never_mix_revisions() {
     let (live, app) = start().await;
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reached = Arc::new(AtomicU64::new(0));
@@ -71,8 +72,8 @@ async fn a_thousand_reloads_good_and_bad_under_load() {
             tokio::spawn(checks(app.clone(), stop.clone(), count.clone(), move |answer| {
                 let quota = |place: usize| answer["limits"][place]["quota"].as_u64().unwrap();
                 let revision = quota(0) - 1_000_000;
-                assert_eq!(quota(1), 2_000_000 + revision, "both rules are of one revision: {answer}");
-                assert!(seen.swap(revision, Ordering::Relaxed) <= revision, "it never goes back");
+                assert_eq!(quota(1), 2_000_000 + revision, "both rules are of the same revision: {answer}");
+                assert!(seen.swap(revision, Ordering::Relaxed) <= revision, "the revision never goes back");
                 assert!(revision <= reached.load(Ordering::SeqCst));
             }))
         })
@@ -80,9 +81,9 @@ async fn a_thousand_reloads_good_and_bad_under_load() {
     let (mut good, mut bad) = (0, 0);
     for revision in 1..=1_000 {
         if revision % 3 == 0 {
-            // As the file watcher finds it: mistakes, or rules for stores that are not there.
+            // A file with errors, and one with an unknown store.
             match Config::parse(&yaml(revision).replace("gcra", "nonsense")) {
-                Ok(_) => panic!("a bad file was taken"),
+                Ok(_) => panic!("the invalid file was accepted"),
                 Err(errors) => assert_eq!(errors.0.len(), 2),
             }
             let foreign = "stores: {other: {url: \"memory:\"}}\n".to_owned()
@@ -102,7 +103,7 @@ async fn a_thousand_reloads_good_and_bad_under_load() {
     }
     let checks = count.load(Ordering::Relaxed);
     println!("PASS reloads good={good} bad={bad} checks={checks} mixed=0");
-    assert!(checks > 1_000, "{checks} checks are no load");
+    assert!(checks > 1_000, "only {checks} checks ran");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -5,6 +5,7 @@
 
 pub(super) mod audit;
 pub(super) mod config;
+pub(super) mod identities;
 pub(super) mod keys;
 pub(super) mod logs;
 pub(super) mod overrides;
