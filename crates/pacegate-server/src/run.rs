@@ -136,7 +136,6 @@ pub async fn run(
         let app = app.clone();
         listener.serve(settings, move |client| Grpc::new(&app, client))
     }));
-    let history = tokio::spawn(record_history(app.shared.clone()));
     let stop = async {
         shutdown.await;
         app.start_draining();
@@ -144,8 +143,10 @@ pub async fn run(
         stop(&phase, config.drain_delay).await;
         app.shared.stopping.send_replace(true);
     };
-    join4(stop, http, grpc, admin).await;
-    history.abort();
+    tokio::select! {
+        _ = join4(stop, http, grpc, admin) => {}
+        () = record_history(app.shared.clone()) => {}
+    }
 }
 
 /// The REST API on one connection.

@@ -202,7 +202,7 @@ pub(crate) async fn history(State(shared): State<Arc<Shared>>, _: Reader) -> Res
     json(StatusCode::OK, &HistoryResponse { seconds })
 }
 
-/// Records the history every second, until the task is aborted.
+/// Records the history every second, until the future is dropped.
 pub(crate) async fn record_history(shared: Arc<Shared>) {
     let mut ticks = interval_at(Instant::now(), EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

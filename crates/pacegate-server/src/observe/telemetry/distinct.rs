@@ -22,7 +22,7 @@ impl Distinct {
     pub(super) fn insert(&self, hash: u64) {
         let register = (hash >> (u64::BITS - REGISTER_BITS)) as usize;
         // The position of the first one among the other bits; all of them are zero once in 2^53.
-        let rank = (hash << REGISTER_BITS | 1 << (REGISTER_BITS - 1)).leading_zeros() as u8 + 1;
+        let rank = ((hash << REGISTER_BITS) | (1 << (REGISTER_BITS - 1))).leading_zeros() as u8 + 1;
         self.0[register].fetch_max(rank, Ordering::Relaxed);
     }
 
