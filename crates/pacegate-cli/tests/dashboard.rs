@@ -21,7 +21,7 @@ async fn live_page_follows_the_service_after_sign_in() {
     browser.sign_in("secret").await;
     browser.see_in("h1", "Live").await;
     browser.see_in("#connection", "Live").await;
-    browser.see_in("#heaviest", "No checks yet.").await;
+    browser.see_in("#heaviest", "No checks in this period.").await;
     assert_eq!(
         browser.run("return [localStorage.length, sessionStorage.length, document.cookie]").await,
         json!([0, 0, ""])

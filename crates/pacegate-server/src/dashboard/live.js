@@ -59,7 +59,7 @@ function keys(caption, rows, name) {
   const size = (row) => (name === 'blocked' ? row.blocked : row.allowed + row.blocked);
   const most = Math.max(1, ...rows.map(size));
   const parts = (row) => (name === 'blocked' ? [] : [[row.allowed / most, 'allowed']]).concat([[row.blocked / most, 'blocked']]);
-  const empty = name === 'blocked' ? 'No request was blocked.' : 'No checks yet.';
+  const empty = name === 'blocked' ? 'No blocked requests in this period.' : 'No checks in this period.';
   return table({
     caption, rows: rows.slice(0, narrow() ? 5 : 8), empty,
     columns: [
