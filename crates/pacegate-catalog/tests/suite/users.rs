@@ -119,8 +119,8 @@ pub(crate) async fn override_of_an_address_applies_until_it_expires(place: &Plac
 
     let again = NewOverride { expires_at: place.after(10), ..of_address };
     let made = catalog.add_override_for(&actor(), "ip", again).await.unwrap();
-    let delete =
-        |dimension| catalog.delete_override_of(&actor(), dimension, address, &made.override_id, None);
+    let by = actor();
+    let delete = |dimension| catalog.delete_override_of(&by, dimension, address, &made.override_id, None);
     assert!(delete("user").await.unwrap_err().is_not_found());
     delete("ip").await.unwrap();
     registry.refresh().await.unwrap();
