@@ -1,7 +1,7 @@
 //! The limiters that are compared, each with the same limit on the same string keys.
 //!
-//! The limit is one token every 50 s and a burst so large that it never refuses: every key stays in use while it is measured,
-//! and no contender wins by dropping keys early.
+//! The limit is one token every 50 s and a burst so large that it never denies: every key stays in
+//! use while it is measured, and no contender wins by dropping keys early.
 
 mod governor;
 mod limitador;
@@ -18,19 +18,22 @@ use crate::workload::Walk;
 pub const TOKENS: u32 = 72;
 /// See [`TOKENS`].
 pub const PERIOD: Duration = Duration::from_secs(3_600);
-/// How many checks a key is good for: as many as the peers can count in 64-bit nanoseconds at this rate, roughly.
+/// How many checks a key is good for: as many as the peers can count in 64-bit nanoseconds at this
+/// rate, roughly.
 pub const BURST: u32 = 100_000_000;
 
 /// A limiter that is measured.
 pub trait Contender: Send + Sync {
-    /// Whether one request of `key` may pass. A failure counts as a refusal: here neither may happen.
+    /// Whether one request of `key` is admitted. A failure counts as a denial; neither may
+    /// happen here.
     #[expect(
         clippy::ptr_arg,
         reason = "governor looks up a `&String`, and would have to make one of a `&str`"
     )]
     fn check(&self, key: &String) -> bool;
 
-    /// Walks along; how many checks were refused. `alone` says that no other thread does so at the same time.
+    /// Checks the keys in order and returns the number of denials. `alone` means that no other
+    /// thread runs at the same time.
     fn walk(&self, walk: Walk<'_>, _alone: bool) -> usize {
         // A default method is compiled for each contender, so that the loop holds no indirect call.
         walk.refused(|key| self.check(key))

@@ -1,7 +1,9 @@
-//! Measures Pacegate next to its peers: time, memory and instructions per check in one process, and the cost of the service, of Redis and of databases.
+//! Measures Pacegate next to its peers: time, memory and instructions per check in one process, and
+//! the cost of the service, of Redis and of databases.
 //!
-//! The programs are `in_process`, `rules`, `layer`, `http`, `grpc`, `proxy`, `redis` and `sql`; the README says how to run them and what their figures mean. Nothing here is used
-//! by the other crates.
+//! The programs are `in_process`, `rules`, `layer`, `http`, `grpc`, `proxy`, `redis` and `sql`; the
+//! README says how to run them and what their figures mean. Nothing here is used by the other
+//! crates.
 
 pub mod contender;
 pub mod grpc;

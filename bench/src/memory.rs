@@ -16,10 +16,11 @@ pub const KEYS: usize = 1_000_000;
 
 /// Inserts the keys into a new contender; by how many bytes this process has grown then.
 ///
-/// The keys are made on the way and dropped, so that only what the contender itself keeps is counted.
+/// The keys are created and dropped one by one, so that only the contender's own memory is
+/// counted.
 ///
 /// # Errors
-/// When the contender refuses a key or `/proc` cannot be read.
+/// When the contender denies a key or `/proc` cannot be read.
 pub fn grow(kind: Kind) -> Result<u64> {
     // Touches the code and the allocator's first pages, which are not the keys' doing.
     ensure!(kind.build(1)?.check(&key(0)), "{} refused its first key", kind.name());

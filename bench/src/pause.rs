@@ -105,7 +105,8 @@ impl Observation {
     }
 }
 
-/// Measures the three situations, several times over: a pause of our own making shows in every run, one by the scheduler does not.
+/// Measures the three situations, several times over: a pause of our own shows in every run,
+/// one by the scheduler does not.
 ///
 /// # Errors
 /// When a check fails or `/proc` cannot be read.

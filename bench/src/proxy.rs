@@ -1,4 +1,5 @@
-//! The least that a reverse proxy does: the same server and pooled client as `pacegate proxy`, no limits, headers passed on as they are.
+//! The least that a reverse proxy does: the same server and pooled client as `pacegate proxy`, no
+//! limits, headers passed on as they are.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;

@@ -1,4 +1,5 @@
-//! What a check costs Redis, next to minimal scripts, and how fast a store on it is, next to a pipeline without a store.
+//! What a check costs Redis, next to minimal scripts, and how fast a store on it is, next to a
+//! pipeline without a store.
 
 pub mod calls;
 mod ceiling;

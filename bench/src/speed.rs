@@ -1,4 +1,5 @@
-//! How long a check takes: all contenders on one workload, taking turns, so that a noisy moment hits them all.
+//! How long a check takes: all contenders on one workload, taking turns, so that a noisy moment
+//! hits them all.
 
 use std::sync::Barrier;
 use std::thread;
@@ -21,7 +22,8 @@ const PILOT_CHECKS: usize = 20_000;
 /// The most checks in one measurement of one thread.
 const CHECKS_MAX: usize = 5_000_000;
 
-// One contender serves both numbers of threads, and its hottest key must never run dry. The last term is the run before each measurement.
+// One contender serves both numbers of threads, and its hottest key must never run dry. The last
+// term is the run before each measurement.
 const _: () = assert!(CHECKS_MAX * ROUNDS * 3 * 11 / 10 < BURST as usize);
 
 /// The times of one contender at one number of threads, in nanoseconds per check.
@@ -75,10 +77,11 @@ pub fn compare(workload: &Workload) -> Result<Table> {
     Ok(table)
 }
 
-/// Runs one contender alone, as a profiler wants it: every key once, then `checks` checks in one thread.
+/// Runs one contender alone, as a profiler wants it: every key once, then `checks` checks in one
+/// thread.
 ///
 /// # Errors
-/// When the contender refuses a check.
+/// When the contender denies a check.
 pub fn spin(kind: Kind, workload: &Workload, checks: usize) -> Result<()> {
     let contender = kind.build(workload.keys.len())?;
     let refused = workload.every_key().filter(|key| !contender.check(key)).count();

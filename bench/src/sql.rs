@@ -1,4 +1,5 @@
-//! How many checks a store on a database answers, next to one transaction for each check on the same server.
+//! How many checks a store on a database answers, next to one transaction for each check on the
+//! same server.
 
 mod caller;
 pub mod comparison;

@@ -1,4 +1,5 @@
-//! Which keys are checked, and in which order. Everything is built in advance, so that walking along it costs little.
+//! Which keys are checked, and in which order. Everything is built in advance, so that
+//! iterating costs little.
 
 use anyhow::{Result, bail};
 
@@ -42,7 +43,8 @@ impl Workload {
         })
     }
 
-    /// A part of the order: `checks` keys, for the `part`th of `parts` threads. The order starts again at its end.
+    /// A part of the order: `checks` keys, for the `part`th of `parts` threads. The order starts
+    /// again at its end.
     pub fn walk(&self, part: usize, parts: usize, checks: usize) -> Walk<'_> {
         Walk { keys: &self.keys, order: &self.order, start: self.order.len() / parts * part, checks }
     }
@@ -101,7 +103,8 @@ fn zipf(keys: u32, length: usize) -> Vec<u32> {
             sum
         })
         .collect();
-    // Popular keys are strewn among the others, or they would share cache lines as they do nowhere else.
+    // Popular keys are scattered among the others; next to each other they would share cache
+    // lines, which is unrealistic.
     let mut by_rank: Vec<u32> = (0..keys).collect();
     for rank in (1..keys).rev() {
         by_rank.swap(rank as usize, random.below(rank + 1) as usize);

@@ -1,4 +1,5 @@
-//! The cost of the gRPC services: checks and Envoy's requests next to a bare tonic server in the same run. Prints Markdown.
+//! The cost of the gRPC services: checks and Envoy's requests next to a bare tonic server in the
+//! same run. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::env;

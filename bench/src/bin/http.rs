@@ -1,4 +1,5 @@
-//! The cost of the service: `POST /v1/rate-limit/check` next to a bare axum handler in the same run. Prints Markdown.
+//! The cost of the service: `POST /v1/rate-limit/check` next to a bare axum handler in the same
+//! run. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::env;
@@ -35,7 +36,8 @@ struct Arguments {
     /// How many connections the load has, one request in flight each.
     #[arg(long, default_value_t = CONNECTIONS)]
     connections: usize,
-    /// Have pacegate keep its counters in a private database, which shares the cores with everybody.
+    /// Keep pacegate's counters in a private database, which shares the cores with the
+    /// other processes.
     #[arg(long)]
     database: Option<Kind>,
     /// Only be the bare server on this port, for ten minutes at most.
@@ -127,7 +129,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in a directory for temporary files harms nobody.
+        // Best effort: the operating system cleans up temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -10,7 +10,7 @@ use pacegate_bench::contender::Kind;
 use pacegate_bench::workload::Workload;
 use pacegate_bench::{machine, memory, pause, speed};
 
-/// Measures a check: its time and memory next to other libraries, and whether expiry makes anyone wait.
+/// Measures the time and memory of a check next to other libraries, and pauses by expiry.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Only insert 1 M keys into one contender, and print by how many bytes the process grew.

@@ -1,4 +1,5 @@
-//! What a rate limit in front of a service adds to a request, in process: Pacegate's layer next to `tower_governor`. Prints Markdown.
+//! What a rate limit in front of a service adds to a request, in process: Pacegate's layer next to
+//! `tower_governor`. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::convert::Infallible;
@@ -136,7 +137,7 @@ fn hello()
     })
 }
 
-/// The same service with the headers that Pacegate writes, which nobody had to find out: what they cost alone.
+/// The same service with the headers that Pacegate writes, as constants: their cost alone.
 fn with_headers() -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + 'static {
     const HEADERS: [(HeaderName, HeaderValue); 6] = [
         (HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from_static("1000000000")),

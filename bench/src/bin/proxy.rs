@@ -1,4 +1,5 @@
-//! The cost of `pacegate proxy` next to a bare proxy of the same parts, both in front of the same tiny upstream, in the same run. Prints Markdown.
+//! The cost of `pacegate proxy` next to a bare proxy of the same parts, both in front of the same
+//! tiny upstream, in the same run. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::env;

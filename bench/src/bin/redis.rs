@@ -1,4 +1,5 @@
-//! What a check costs Redis, and how fast a store on it is: next to minimal scripts and a bare pipeline in the same run. Prints Markdown.
+//! What a check costs Redis, and how fast a store on it is: next to minimal scripts and a bare
+//! pipeline in the same run. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::time::Duration;

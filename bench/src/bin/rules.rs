@@ -1,4 +1,5 @@
-//! What a check costs with ten rules and with a hundred thousand, and how long they take to compile. Prints Markdown.
+//! What a check costs with ten rules and with a hundred thousand, and how long they take to
+//! compile. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::time::Duration;
@@ -27,7 +28,8 @@ const ROUNDS: usize = 9;
 /// The checks between two looks at the clock; a power of two, as the order is long.
 const STRIDE: usize = 1 << 10;
 const ORDER_LENGTH: usize = 1 << 17;
-/// How many requests there are, each with a counter of its own: as many with ten rules, so that only the rules differ.
+/// How many requests there are, each with a counter of its own: as many with ten rules, so that
+/// only the rules differ.
 const REQUESTS: usize = 100_000;
 const _: () = assert!(REQUESTS == SIZES[SIZES.len() - 1]);
 /// How often compiling is measured.
@@ -61,7 +63,7 @@ const SHAPES: [Shape; 4] = [
     Shape { letter: 'd', title: "{id} and {*rest}", rule: pattern_rule, request: pattern_request },
 ];
 
-/// It never refuses: a bucket that nobody can empty meanwhile.
+/// It never denies: the bucket is too large to be emptied during a run.
 fn rule(name: &str, endpoint: &str) -> Result<Rule> {
     let limit = Limit::per_hour(1_000_000_000).build()?;
     Ok(Rule { endpoint: Pattern::parse(endpoint)?, ..Rule::new(name, "user", limit) })

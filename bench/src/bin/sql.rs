@@ -1,4 +1,5 @@
-//! How fast a store on MariaDB or PostgreSQL is, next to one transaction for each check in the same run. Prints Markdown.
+//! How fast a store on MariaDB or PostgreSQL is, next to one transaction for each check in the same
+//! run. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::time::Duration;

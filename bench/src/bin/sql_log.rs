@@ -1,4 +1,5 @@
-//! Two forms of a sliding log in MariaDB and PostgreSQL: one row for each key, or one for each admitted request. Prints Markdown.
+//! Two forms of a sliding log in MariaDB and PostgreSQL: one row for each key, or one for each
+//! admitted request. Prints Markdown.
 #![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! What measuring costs: one REST check in process, from the request's head and body to the response's, with metrics and without. Prints Markdown;
-//! `bench/telemetry_instructions` counts instructions with it.
+//! What measuring costs: one REST check in process, from the request's head and body to the
+//! response's, with metrics and without. Prints Markdown; `bench/telemetry_instructions` counts
+//! instructions with it.
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 use std::net::SocketAddr;

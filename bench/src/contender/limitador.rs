@@ -1,7 +1,7 @@
 //! `limitador`: one limit with one variable and no condition, counted in memory.
 //!
-//! It has fixed windows only, so the limit is the whole burst per period. A check needs a context with the values of its
-//! variables, which is made anew for every request, as its own server does.
+//! It has fixed windows only, so the limit is the whole burst per period. A check needs a context
+//! with the values of its variables, which is created for every request, as its own server does.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,7 @@
 //! `throttlecrab`: its limiter over the periodic store, which is its default.
 //!
-//! It wants `&mut`, so threads share it behind a mutex, as its documentation says. One thread alone takes the mutex once.
+//! It needs `&mut`, so threads share it behind a mutex, as its documentation says. One thread alone
+//! takes the mutex once.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;

@@ -1,4 +1,5 @@
-//! The least that a service in tonic does: reads the same messages, answers with a fixed one, decides nothing.
+//! The least that a service in tonic does: reads the same messages, answers with a fixed one,
+//! decides nothing.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The load: four connections with 32 requests in flight each, asked again as soon as they are answered.
+//! The load: four connections with 32 requests in flight each, replaced as soon as they are
+//! answered.
 
 use std::time::{Duration, Instant};
 

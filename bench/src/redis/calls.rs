@@ -29,7 +29,8 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// The baselines and every kind of check. What a store would send is recorded, so that a store is not part of the cost.
+    /// The baselines and every kind of check. What a store would send is recorded, so that a store
+    /// is not part of the cost.
     ///
     /// # Errors
     /// When Redis or a store fails.
@@ -74,7 +75,7 @@ impl Calls {
         (0..BATCHES).map(batch).collect()
     }
 
-    /// Whether this is the answer that is to be measured.
+    /// Whether this is the reply to measure.
     pub(super) fn is_expected(&self, reply: &Reply) -> bool {
         match (self.admitted, reply) {
             (None, _) => true,

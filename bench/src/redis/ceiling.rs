@@ -1,7 +1,7 @@
 //! How many calls of the script Redis answers when nothing else is in the way.
 //!
-//! It does what `redis-benchmark -c 50 -P 16` does, which cannot be used itself: it ends an argument at the first zero byte, and a
-//! packed limit has many.
+//! It does what `redis-benchmark -c 50 -P 16` does, which cannot be used itself: it ends an
+//! argument at the first zero byte, and a packed limit has many.
 
 use std::time::Duration;
 

@@ -11,7 +11,8 @@ use super::{DEPTH, turns};
 use crate::stopwatch::{median, now};
 use crate::table::Table;
 
-/// How long a kind is sent before it is the next one's turn: so short that what disturbs the machine disturbs all of them.
+/// How long a kind is sent before the next one's turn: short enough that a disturbance of the
+/// machine affects all of them.
 const TURN: Duration = Duration::from_millis(50);
 
 /// What the checks cost.
@@ -73,8 +74,8 @@ fn run(connection: &mut Connection, calls: &Calls, batches: &[Vec<u8>]) -> Resul
     let mut send = |connection: &mut Connection| connection.send(batches.next().context("no batches")?);
     let deadline = now() + TURN;
     let mut answered = 0;
-    // Redis finds the next batch when it has answered one. Otherwise it would fall asleep and wake up for each, at a cost
-    // that has nothing to do with the calls.
+    // Redis finds the next batch when it has answered one. Otherwise it would sleep and wake up
+    // for each, which has nothing to do with the cost of the calls.
     send(connection)?;
     while now() < deadline {
         send(connection)?;

@@ -1,5 +1,6 @@
--- A token bucket and nothing else, its state a packed string: the least that a script of this kind can do.
--- KEYS[1] the state; ARGV capacity, tokens per microsecond, cost. Returns allowed, remaining, milliseconds until it is full.
+-- A token bucket and nothing else, its state a packed string: the least that a script of this kind
+-- can do. KEYS[1] the state; ARGV capacity, tokens per microsecond, cost. Returns allowed,
+-- remaining, milliseconds until it is full.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local capacity, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -13,7 +13,7 @@ use super::USERS;
 use super::scenario::{Scenario, user};
 use super::wire::unpacked;
 
-/// A store, and somebody between it and Redis.
+/// A store, and a relay between it and Redis.
 #[derive(Debug)]
 pub(super) struct Recorder {
     store: RedisStore,

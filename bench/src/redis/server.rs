@@ -8,7 +8,8 @@ use anyhow::Result;
 use super::wire::Connection;
 use crate::service::process::{Server, free_port};
 
-/// A `redis-server` that keeps everything in memory, and a connection to ask it about itself. It ends with this value.
+/// A `redis-server` that keeps everything in memory, and a connection for its statistics. It
+/// stops when this value is dropped.
 #[derive(Debug)]
 pub struct Redis {
     server: Server,

@@ -25,9 +25,11 @@ const CALLERS: [Callers; 4] =
 /// How fast the store is.
 #[derive(Debug)]
 pub struct Throughput {
-    /// A row for the pipeline without a store, and one for each kind of caller and number of connections.
+    /// A row for the pipeline without a store, and one for each kind of caller and number of
+    /// connections.
     pub table: Table,
-    /// Of 256 in flight, over the pipeline right before: the median turn, on one connection and on two.
+    /// Of 256 in flight, over the pipeline right before: the median turn, on one connection and on
+    /// two.
     pub of_pipelined: [f64; 2],
     /// The median turn's P95 of 64 in flight in microseconds, on one connection and on two.
     pub p95: [f64; 2],
@@ -139,7 +141,8 @@ fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<u64>) -> Result<Turn
     })
 }
 
-/// The processor time of this process so far. A turn is too short for the ticks that `/proc` counts in.
+/// The processor time of this process so far. A turn is too short for the ticks that `/proc` counts
+/// in.
 fn processor_microseconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3

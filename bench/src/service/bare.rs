@@ -1,4 +1,5 @@
-//! The least that a service in axum does: reads the request's JSON, writes an answer of the same size, decides nothing.
+//! The least that a service in axum does: reads the request's JSON, writes an answer of the same
+//! size, decides nothing.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -84,7 +84,8 @@ impl Load {
     /// Asks as often as the server answers for `duration`.
     ///
     /// # Errors
-    /// When the server answers with another status than 200 or 429, closes a connection or gets stuck.
+    /// When the server answers with another status than 200 or 429, closes a connection or
+    /// gets stuck.
     pub async fn run(&self, duration: Duration) -> Result<Outcome> {
         let mut connections = Vec::new();
         for _ in 0..self.connections {

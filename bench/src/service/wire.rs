@@ -1,4 +1,5 @@
-//! Just enough HTTP/1.1 to ask one question at a time: the load generator must cost less than the server it loads.
+//! Just enough HTTP/1.1 to send one request at a time: the load generator must cost less than the
+//! server it loads.
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

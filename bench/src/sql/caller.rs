@@ -20,8 +20,9 @@ const KEY_STEP: usize = 389;
 /// So much that it is never used up.
 const CAPACITY: u64 = 1_000_000_000;
 const REFILL_PER_SECOND: u64 = 1_000;
-/// What the first check takes: it comes back within an hour, so that no row becomes idle. Those that follow add a millisecond each: as for most limits,
-/// the minute in which a row expires seldom changes, and with it the index on it.
+/// What the first check takes: it comes back within an hour, so that no row becomes idle. Those
+/// that follow add a millisecond each: as for most limits, the minute in which a row expires seldom
+/// changes, and with it the index on it.
 const FIRST_COST: u64 = 3_600_000;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -1,4 +1,5 @@
-//! Two ways to keep a sliding log in a database, side by side: one row for each key, as the store does, or one for each admitted request.
+//! Two ways to keep a sliding log in a database, side by side: one row for each key, as the store
+//! does, or one for each admitted request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,7 +127,7 @@ fn measure(
             tokio::select! {
                 () = tokio::time::sleep(length) => Ok(()),
                 ended = work.tasks.join_next() => {
-                    ended.context("nobody asks")?.context("a caller died")??;
+                    ended.context("no caller runs")?.context("a caller died")??;
                     bail!("a caller ended")
                 }
             }

@@ -1,4 +1,5 @@
-//! A sliding log as most projects keep it: a row for each admitted request, found through an index on key and time.
+//! A sliding log as most projects keep it: a row for each admitted request, found through an index
+//! on key and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
