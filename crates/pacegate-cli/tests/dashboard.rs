@@ -5,7 +5,7 @@
 mod browser;
 mod process;
 
-use browser::{ask, check, shadow_rule, start};
+use browser::{ask, check, eventually, shadow_rule, start};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -267,13 +267,7 @@ async fn chart_has_the_history_right_after_sign_in() {
         let seconds = history["seconds"].as_array().unwrap().clone();
         seconds.iter().map(|second| second["checks"].as_u64().unwrap()).sum::<u64>()
     };
-    tokio::time::timeout(browser::SOON, async {
-        while recorded() < 7 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    eventually("the history", || recorded() == 7).await;
     browser.sign_in("secret").await;
     // The rate of blocked requests was above zero only before the page was opened.
     browser
@@ -368,13 +362,7 @@ async fn decision_log_is_filtered_and_paged() {
         );
         page["decisions"].as_array().unwrap().len()
     };
-    tokio::time::timeout(browser::SOON, async {
-        while (logged("heidi"), logged("ivan")) != (55, 2) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
+    eventually("the log", || (logged("heidi"), logged("ivan")) == (55, 2)).await;
     browser.sign_in("secret").await;
     browser.click("Log").await;
     browser.see_in("#log-table", "rate limit exceeded").await;

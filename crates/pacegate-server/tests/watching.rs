@@ -167,8 +167,10 @@ async fn history_has_the_decisions_of_the_last_minutes() {
     let sum = |seconds: &[Value], name: &str| -> u64 {
         seconds.iter().map(|second| second[name].as_u64().unwrap()).sum()
     };
+    let mut polls = tokio::time::interval(std::time::Duration::from_millis(50));
     soon(async {
         loop {
+            polls.tick().await;
             let mut stream = TcpStream::connect(service.http).await.unwrap();
             let head = "GET /api/v1/live/history HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
             stream.write_all(format!("{head}x-api-key: secret\r\n\r\n").as_bytes()).await.unwrap();

@@ -243,6 +243,15 @@ fn quoted(text: &str) -> String {
     format!("\"{text}\"")
 }
 
+/// Polls until `condition` holds.
+pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < SOON, "timed out waiting for {what}");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
 /// A service with one rule in its configuration, and a browser on its sign-in page.
 pub async fn start() -> (Service, Browser) {
     let directory = tempfile::tempdir().unwrap();
