@@ -22,6 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 pub const KEY: (&str, &str) = ("PACEGATE_ADMIN_KEY", "secret");
 pub const CONFIG: &str = r#"
 default_limit: none
+decision_log: {rows_per_second: 1000}
 rules:
   - {name: per-user-minute, dimension: user, endpoint: "/api/v1/{*rest}", algorithm: fixed_window, limit: 5, window: 1d}
 "#;
