@@ -15,7 +15,7 @@ pub(crate) async fn many_nodes_start_at_once(place: &Place) {
         });
     }
     starts.join_all().await;
-    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 3);
+    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 4);
     assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_catalog_state").await, 1);
     let catalog = place.open().await;
     assert_eq!(catalog.rules().await.unwrap().rules.len(), 8);
@@ -29,7 +29,7 @@ pub(crate) async fn a_newer_schema_is_refused(place: &Place) {
     assert!(error.is_permanent(), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the catalog's schema has version 7, newer than the 3 that this program knows"
+        "the catalog's schema has version 7, newer than the 4 that this program knows"
     );
 }
 
@@ -58,5 +58,5 @@ pub(crate) async fn a_second_start_changes_nothing(place: &Place) {
     let other = place.open().await;
     assert_eq!(other.rules().await.unwrap(), list);
     assert_eq!(other.revision().await.unwrap(), list.revision);
-    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 3);
+    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_catalog_schema").await, 4);
 }
