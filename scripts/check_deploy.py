@@ -1,7 +1,7 @@
-"""Compares what is in deploy/ with schemas, with the program, with the documents and with each other.
+"""Compares the files in deploy/ with schemas, with the program, with the documents and each other.
 
-Usage: check_deploy.py BINARY, from the root of the repository; scripts/check-deploy makes the environment for it. Every check yields what is wrong, as
-"file: reason".
+Usage: check_deploy.py BINARY, from the root of the repository; scripts/check-deploy prepares the
+environment. Every check yields its problems as "file: reason".
 """
 
 import json
@@ -27,14 +27,14 @@ from envoy.extensions.filters.http.router.v3 import router_pb2  # noqa: F401
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2  # noqa: F401
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2  # noqa: F401
 
-# The oldest version that the manifests are meant for, and the newest that there is a schema of.
+# The oldest supported Kubernetes version, and the newest with a schema.
 KUBERNETES_VERSIONS = ("1.31", "1.37")
-# How long requests in flight may take once the service is told to stop (DRAIN_TIMEOUT).
+# Maximum time for requests in flight during a graceful shutdown (DRAIN_TIMEOUT), in seconds.
 DRAIN_TIMEOUT = 30
 
 
 def everything_parses():
-    """all files: YAML and JSON can be parsed"""
+    """all files: YAML and JSON parse"""
     for path in sorted(DEPLOY.rglob("*")):
         try:
             if path.suffix in (".yaml", ".yml"):
@@ -46,7 +46,7 @@ def everything_parses():
 
 
 def kubernetes_schemas():
-    """kubernetes: every object follows its strict schema, in the oldest and the newest version"""
+    """kubernetes: every object matches its strict schema, in the oldest and the newest version"""
     for path, document in manifests():
         for version in KUBERNETES_VERSIONS:
             try:
@@ -57,80 +57,80 @@ def kubernetes_schemas():
 
 
 def kustomization():
-    """kubernetes: the kustomization has every manifest that is to be applied"""
+    """kubernetes: the kustomization lists every manifest that must be applied"""
     path = KUBERNETES / "kustomization.yaml"
     listed = set(documents(path)[0]["resources"])
     wanted = {file.name for file in KUBERNETES.glob("*.yaml")} - NOT_APPLIED
     for name in sorted(listed ^ wanted):
-        yield f"{path}: {name} is {'not there' if name in listed else 'not among the resources'}"
+        yield f"{path}: {name} is {'missing' if name in listed else 'not listed in the resources'}"
 
 
 def hardened_pods():
-    """kubernetes: pods run as nobody, without rights, on a read-only file system, and have time to stop"""
+    """kubernetes: pods run unprivileged, on a read-only file system, with time for a graceful shutdown"""
     for path, pod in pods():
         security = pod["securityContext"]
         if not security.get("runAsNonRoot") or security.get("seccompProfile") != {"type": "RuntimeDefault"}:
-            yield f"{path}: securityContext: needs runAsNonRoot and the seccomp profile RuntimeDefault"
+            yield f"{path}: securityContext: runAsNonRoot and the seccomp profile RuntimeDefault are required"
         if pod.get("enableServiceLinks") is not False:
-            yield f"{path}: enableServiceLinks: must be false, or the variables of the service `pacegate` keep it from starting"
+            yield f"{path}: enableServiceLinks: must be false, or the variables of the service `pacegate` prevent startup"
         for container in containers(pod):
             own = container["securityContext"]
             if not own.get("readOnlyRootFilesystem") or own.get("allowPrivilegeEscalation") is not False or own.get("capabilities") != {"drop": ["ALL"]}:
-                yield f"{path}: {container['name']}: needs readOnlyRootFilesystem, no allowPrivilegeEscalation, and to drop ALL capabilities"
+                yield f"{path}: {container['name']}: must set readOnlyRootFilesystem, forbid allowPrivilegeEscalation and drop ALL capabilities"
             if "memory" not in container["resources"]["limits"]:
                 yield f"{path}: {container['name']}: resources.limits.memory is missing"
         configured = dict(configurations())
         drain = re.search(r"drain_delay: (\d+)s", configured.get(path, configured[KUBERNETES / "configmap.yaml"]))
         least = int(drain[1] if drain else 1) + DRAIN_TIMEOUT
         if pod["terminationGracePeriodSeconds"] <= least:
-            yield f"{path}: terminationGracePeriodSeconds: must be above {least}, drain_delay and {DRAIN_TIMEOUT} s for requests in flight"
+            yield f"{path}: terminationGracePeriodSeconds: must be above {least} (drain_delay plus {DRAIN_TIMEOUT} s for requests in flight)"
 
 
 def scaling():
-    """kubernetes: one autoscaler is applied, and its target does not say how many replicas it has"""
+    """kubernetes: one autoscaler is applied, and its target does not set replicas"""
     applied = documents(KUBERNETES / "kustomization.yaml")[0]["resources"]
     if len([path for path, _ in autoscalers() if path.name in applied]) != 1:
-        yield f"{KUBERNETES}/kustomization.yaml: must have one autoscaler, or they work against each other"
+        yield f"{KUBERNETES}/kustomization.yaml: must list exactly one autoscaler"
     deployments = {document["metadata"]["name"]: (path, document) for path, document in manifests() if document["kind"] == "Deployment"}
     for autoscaler_path, autoscaler in autoscalers():
         name = autoscaler["scaleTargetRef"]["name"]
         path, deployment = deployments.get(name, (None, None))
         if not deployment:
-            yield f"{autoscaler_path}: there is no Deployment {name}"
+            yield f"{autoscaler_path}: unknown Deployment {name}"
         elif "replicas" in deployment["spec"]:
-            yield f"{path}: replicas: every `kubectl apply` would undo what {autoscaler_path.name} did"
+            yield f"{path}: replicas: every `kubectl apply` would override {autoscaler_path.name}"
 
 
 def redis_user():
-    """redis: the user of redis.conf is the one of docs/operating.md"""
+    """redis: redis.conf and docs/operating.md define the same user"""
     users = [re.findall(r"^(?:# )?(user pacegate .*)$", Path(path).read_text(), re.M) for path in (DEPLOY / "redis.conf", "docs/operating.md")]
     if users[0] != users[1] or len(users[0]) != 1:
         yield f"{DEPLOY}/redis.conf: {users[0]}, but docs/operating.md has {users[1]}"
 
 
 def probes():
-    """kubernetes: what is probed is in the OpenAPI document, and every port that is named exists"""
+    """kubernetes: probed paths are in the OpenAPI document, and every named port exists"""
     paths = json.loads(pacegate("openapi").stdout)["paths"]
     for path, pod in pods():
         for container in containers(pod):
             ports = {item["name"] for item in container.get("ports", [])}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                asked = container.get(probe, {}).get("httpGet") or container.get(probe, {}).get("tcpSocket")
-                if asked and "path" in asked and asked["path"] not in paths:
-                    yield f"{path}: {probe}: the service has no {asked['path']}"
-                if asked and asked["port"] not in ports:
-                    yield f"{path}: {probe}: the container {container['name']} has no port {asked['port']}"
+                probed = container.get(probe, {}).get("httpGet") or container.get(probe, {}).get("tcpSocket")
+                if probed and "path" in probed and probed["path"] not in paths:
+                    yield f"{path}: {probe}: the service has no path {probed['path']}"
+                if probed and probed["port"] not in ports:
+                    yield f"{path}: {probe}: the container {container['name']} has no port {probed['port']}"
     monitor = documents(KUBERNETES / "servicemonitor.yaml")[0]["spec"]
     service = manifests("service.yaml")[0][1]
     for endpoint in monitor["endpoints"]:
         if endpoint["port"] not in {item["name"] for item in service["spec"]["ports"]} or endpoint["path"] not in paths:
-            yield f"{KUBERNETES}/servicemonitor.yaml: no port {endpoint['port']} in the service, or no {endpoint['path']} in the program"
+            yield f"{KUBERNETES}/servicemonitor.yaml: the service has no port {endpoint['port']}, or the program has no path {endpoint['path']}"
     if monitor["selector"]["matchLabels"] != service["metadata"]["labels"]:
         yield f"{KUBERNETES}/servicemonitor.yaml: does not select the service `pacegate`"
 
 
 def ports():
-    """all files: ports agree with the configuration that goes with them"""
+    """all files: ports match the configuration"""
     server = yaml.safe_load(manifests("configmap.yaml")[0][1]["data"]["pacegate.yaml"])["server"]
     wanted = {"http": port(server["http"]), "grpc": port(server["grpc"])}
     deployment = manifests("deployment.yaml")[0][1]["spec"]["template"]["spec"]["containers"][0]
@@ -140,15 +140,15 @@ def ports():
     for path, service in manifests("service.yaml"):
         for item in service["spec"]["ports"]:
             if item["port"] != wanted.get(item["targetPort"]):
-                yield f"{path}: {service['metadata']['name']}: port {item['port']} is not that of {item['targetPort']}"
+                yield f"{path}: {service['metadata']['name']}: port {item['port']} does not match {item['targetPort']}"
     policy = manifests("network.yaml")[0][1]["spec"]["ingress"]
     for item in (item for rule in policy for item in rule["ports"]):
         if item["port"] not in wanted:
-            yield f"{KUBERNETES}/network.yaml: ingress to {item['port']}, which the container does not have"
+            yield f"{KUBERNETES}/network.yaml: ingress to {item['port']}, which the container does not expose"
     for cluster in documents(KUBERNETES / "envoy.yaml")[0]["static_resources"]["clusters"]:
         address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]
         if cluster["name"] == "pacegate" and address["port_value"] != wanted["grpc"]:
-            yield f"{KUBERNETES}/envoy.yaml: asks port {address['port_value']}, gRPC is on {wanted['grpc']}"
+            yield f"{KUBERNETES}/envoy.yaml: uses port {address['port_value']}, but gRPC is on {wanted['grpc']}"
     server = yaml.safe_load((DEPLOY / "docker/pacegate.yaml").read_text())["server"]
     inside = sorted((port(server["http"]), port(server["grpc"])))
     published = sorted(port(item) for item in documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]["ports"])
@@ -158,14 +158,14 @@ def ports():
         if found != inside:
             yield f"{DEPLOY}/{path}: ports {found}, but docker/pacegate.yaml listens on {inside}"
     if scraped != port(server["http"]):
-        yield f"{DEPLOY}/prometheus/prometheus.yml: asks port {scraped}, metrics are on {port(server['http'])}"
+        yield f"{DEPLOY}/prometheus/prometheus.yml: scrapes port {scraped}, but metrics are on {port(server['http'])}"
     for path, _, container in pacegate_containers():
         if "--http" in container["args"] and port(container["args"][container["args"].index("--http") + 1]) != container["ports"][0]["containerPort"]:
-            yield f"{path}: {container['name']}: --http is not its containerPort"
+            yield f"{path}: {container['name']}: --http does not match its containerPort"
 
 
 def configurations_are_valid():
-    """all files: `pacegate config check` takes every configuration, with the variables that go with it"""
+    """all files: `pacegate config check` accepts every configuration with its environment variables"""
     compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]["environment"]
     compose = {name: re.sub(r"\$\{[^}]*\}", "secret", value) for name, value in compose.items()}
     secret = manifests("secret.example.yaml")[0][1]["stringData"]
@@ -180,7 +180,7 @@ def configurations_are_valid():
 
 
 def options():
-    """all files: every option that Pacegate is started with exists"""
+    """all files: every command-line option of Pacegate exists"""
     lines = [(path, container["args"]) for path, _, container in pacegate_containers()]
     compose = documents(DEPLOY / "docker/compose.yaml")[0]["services"]["pacegate"]
     lines += [(DEPLOY / "docker/compose.yaml", compose["command"]), (DEPLOY / "docker/compose.yaml", compose["healthcheck"]["test"][2:])]
@@ -194,7 +194,7 @@ def options():
 
 
 def images():
-    """all files: images have versions, and ours is this one"""
+    """all files: images have versions, and Pacegate's is the current one"""
     version = workspace()["package"]["version"]
     used = [(path, container["image"]) for path, pod in pods() for container in containers(pod)]
     used += [(DEPLOY / "docker/compose.yaml", item["image"]) for item in documents(DEPLOY / "docker/compose.yaml")[0]["services"].values()]
@@ -209,37 +209,37 @@ def images():
 
 
 def dockerfile():
-    """docker: what is copied exists and reaches the builder, all crates do, and the last user is not root"""
+    """docker: copied files exist and reach the builder, all crates do, and the last user is not root"""
     path = DEPLOY / "docker/Dockerfile"
     text = path.read_text()
     ignored = (DEPLOY / "docker/Dockerfile.dockerignore").read_text().splitlines()
     copied = [source for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.M) for source in line.split()[:-1]]
     for source in copied:
         if not Path(source).exists() or f"!{source}" not in ignored:
-            yield f"{path}: COPY {source}: is not there, or Dockerfile.dockerignore leaves it out"
+            yield f"{path}: COPY {source}: missing, or excluded by Dockerfile.dockerignore"
     for member in workspace()["members"]:
         if member.split("/")[0] not in copied:
-            yield f"{path}: the workspace's {member} is not copied"
+            yield f"{path}: workspace member {member} is not copied"
     stages = re.findall(r"^FROM .* AS (\w+)$", text, re.M)
     for stage in re.findall(r"--from=(\w+)", text):
         if stage not in stages:
-            yield f"{path}: there is no stage {stage}"
+            yield f"{path}: unknown stage {stage}"
     user = re.findall(r"^USER (\S+)$", text.rsplit("\nFROM ", 1)[1], re.M)
     if not user or user[-1].split(":")[0] in ("0", "root"):
         yield f"{path}: the last USER is root"
     if workspace()["package"]["rust-version"] not in re.search(r"^FROM rust:(\S+)", text, re.M)[1]:
-        yield f"{path}: the compiler is not the one of Cargo.toml"
+        yield f"{path}: the compiler version differs from Cargo.toml"
     if re.search(r"--profile (\w+)", text)[1] not in tomllib.loads(Path("Cargo.toml").read_text())["profile"]:
-        yield f"{path}: there is no such profile in Cargo.toml"
+        yield f"{path}: the profile is not in Cargo.toml"
 
 
 def compose():
-    """docker: compose.yaml mounts what exists, and no secret has a default"""
+    """docker: the mounts of compose.yaml exist, and no secret has a default"""
     path = DEPLOY / "docker/compose.yaml"
     for service in documents(path)[0]["services"].values():
         for mount in (item.split(":")[0] for item in service.get("volumes", [])):
             if mount.startswith(".") and not (path.parent / mount).exists():
-                yield f"{path}: {mount} is not there"
+                yield f"{path}: {mount} is missing"
     example = dict(re.findall(r"^(\w+)=(.*)$", (path.parent / "env.example").read_text(), re.M))
     for name, rest in re.findall(r"\$\{(\w+)([^}]*)\}", path.read_text()):
         if not rest.startswith(":?") or example.get(name) != "":
@@ -247,7 +247,7 @@ def compose():
 
 
 def envoy():
-    """kubernetes: envoy.yaml is a bootstrap that Envoy's own messages can hold"""
+    """kubernetes: envoy.yaml matches Envoy's bootstrap message"""
     path = KUBERNETES / "envoy.yaml"
     try:
         json_format.ParseDict(documents(path)[0], bootstrap_pb2.Bootstrap())
@@ -256,7 +256,7 @@ def envoy():
 
 
 def metrics():
-    """metrics: everything that is asked for is in the table of docs/operating.md"""
+    """metrics: every queried metric is in the table of docs/operating.md"""
     table = re.findall(r"^\| `((?:pacegate|process)_\w+)`", Path("docs/operating.md").read_text(), re.M)
     known = set(table) | {name + suffix for name in table for suffix in ("_bucket", "_count", "_sum")}
     for path, expression in expressions():
@@ -267,51 +267,52 @@ def metrics():
     for path, autoscaler in autoscalers():
         for metric in autoscaler["metrics"]:
             if metric["type"] == "Pods" and metric["pods"]["metric"]["name"] not in adapter:
-                yield f"{path}: prometheus-adapter.yaml does not make {metric['pods']['metric']['name']}"
+                yield f"{path}: prometheus-adapter.yaml does not define {metric['pods']['metric']['name']}"
 
 
 def promql():
-    """metrics: every expression is PromQL, and can be answered while rules fall back to `local`"""
+    """metrics: every expression is valid PromQL, also while rules fall back to `local`"""
     stand_ins = {"$__rate_interval": "1m", "<<.LabelMatchers>>": 'namespace="n"', "<<.GroupBy>>": "pod", "$job": ".*", "$instance": ".*", "$rule": ".*"}
-    # Then both counters have series with the same labels, which an expression that covers several names may stumble over.
+    # Both counters then have series with the same labels, which breaks expressions over several
+    # names.
     labels = '{job="pacegate",instance="a",namespace="n",pod="p",rule="r",algorithm="gcra",reason="LOCAL_FALLBACK"}'
     history = [{"series": f"pacegate_{decided}_total{labels}", "values": "0+1x20"} for decided in ("allowed", "blocked")]
     with tempfile.TemporaryDirectory() as directory:
         rules, tests = Path(directory, "rules.yml"), Path(directory, "tests.yml")
-        # promtool evaluates rules up to the last moment that something is expected at.
+        # promtool evaluates rules up to the last time with an expectation.
         until = [{"expr": "time()", "eval_time": "3m", "exp_samples": [{"labels": "{}", "value": 180}]}]
         tests.write_text(json.dumps({"rule_files": [rules.name], "tests": [{"interval": "15s", "input_series": history, "promql_expr_test": until}]}))
         for path, expression in expressions():
             for name, value in stand_ins.items():
                 expression = expression.replace(name, value)
             rules.write_text(json.dumps({"groups": [{"name": "one", "rules": [{"record": "one", "expr": expression}]}]}))
-            asked = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True)
-            if asked.returncode != 0:
-                yield f"{path}: {expression}: {' '.join(asked.stderr.split()) or ' '.join(asked.stdout.split())}"
+            result = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True)
+            if result.returncode != 0:
+                yield f"{path}: {expression}: {' '.join(result.stderr.split()) or ' '.join(result.stdout.split())}"
 
 
 def grafana():
-    """grafana: panels have ids and places of their own, and ask the data source that was chosen"""
+    """grafana: panels have unique ids, do not overlap, and use the selected data source"""
     path = DEPLOY / "grafana/pacegate.json"
     panels, taken = dashboard()["panels"], {}
     if len({panel["id"] for panel in panels}) != len(panels):
         yield f"{path}: two panels have the same id"
     for panel in panels:
-        place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
-        if place["x"] + place["w"] > 24 or cells & taken.keys():
-            yield f"{path}: {panel['title']} does not fit, or covers {taken.get(min(cells & taken.keys(), default=None))}"
+        grid = panel["gridPos"]
+        cells = {(x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])}
+        if grid["x"] + grid["w"] > 24 or cells & taken.keys():
+            yield f"{path}: {panel['title']} exceeds the grid, or overlaps {taken.get(min(cells & taken.keys(), default=None))}"
         taken |= dict.fromkeys(cells, panel["title"])
     variables = {variable["name"] for variable in dashboard()["templating"]["list"]} | {"__rate_interval", "__all"}
     for name in set(re.findall(r"\$\{?(\w+)", path.read_text())) - variables:
-        yield f"{path}: there is no variable ${name}"
+        yield f"{path}: unknown variable ${name}"
     sources = {item["uid"] for item in (source for panel in panels for source in [panel.get("datasource"), *(t["datasource"] for t in panel.get("targets", []))]) if item}
     if sources != {"${datasource}"}:
-        yield f"{path}: panels ask {sources}, not the data source that was chosen"
+        yield f"{path}: panels use {sources} instead of the selected data source"
 
 
 def runbook():
-    """prometheus: every alert says what to do, has its section in docs/runbook.md, and two tests"""
+    """prometheus: every alert has a runbook line, a section in docs/runbook.md and two tests"""
     sections = set(re.findall(r"^## (\w+)$", Path("docs/runbook.md").read_text(), re.M))
     tested = {test["name"] for test in documents(DEPLOY / "prometheus/alerts_test.yml")[0]["tests"]}
     path = DEPLOY / "prometheus/alerts.yml"
@@ -322,9 +323,9 @@ def runbook():
         if not notes.get("runbook_url", "").endswith(f"/docs/runbook.md#{name.lower()}") or name not in sections:
             yield f"{path}: {name}: runbook_url does not lead to a section of docs/runbook.md"
         for test in {f"{name} fires", f"{name} is quiet"} - tested:
-            yield f"{DEPLOY}/prometheus/alerts_test.yml: there is no test `{test}`"
+            yield f"{DEPLOY}/prometheus/alerts_test.yml: missing test `{test}`"
     for name in sections - {rule["alert"] for rule in alerts()}:
-        yield f"docs/runbook.md: there is no alert {name}"
+        yield f"docs/runbook.md: unknown alert {name}"
 
 
 CHECKS = [
@@ -339,7 +340,7 @@ def main():
         try:
             problems = list(check())
         except (LookupError, TypeError, AttributeError, OSError) as error:
-            problems = [f"deploy: something that should be there is missing: {error!r}"]
+            problems = [f"deploy: a required field or file is missing: {error!r}"]
         failed |= bool(problems)
         print(f"{'FAILED' if problems else 'ok':<8}{check.__doc__}", *problems, sep="\n          ")
         if problems and check is everything_parses:

@@ -1,4 +1,4 @@
-"""Reads what is in deploy/, for check_deploy.py."""
+"""Reads the files in deploy/ for check_deploy.py."""
 
 import json
 import os
@@ -12,7 +12,8 @@ import yaml
 BINARY = sys.argv[1]
 DEPLOY = Path("deploy")
 KUBERNETES = DEPLOY / "kubernetes"
-# Values, examples, alternatives, and what needs somebody else's definitions: not part of the kustomization, and not all of them Kubernetes' own.
+# Values, examples, alternatives, and objects that need custom resource definitions: they are not
+# part of the kustomization, and some are not Kubernetes objects.
 NOT_APPLIED = {
     "autoscaler-checks.yaml", "envoy.yaml", "kustomization.yaml", "prometheus-adapter.yaml", "redis-exporter.yaml", "secret.example.yaml", "servicemonitor.yaml", "sidecar.yaml",
 }  # fmt: skip
@@ -60,8 +61,8 @@ def configurations():
 
 
 def pacegate(*arguments, environment=None):
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PACEGATE_")}
-    return subprocess.run([BINARY, *arguments], capture_output=True, text=True, env=ours | (environment or {}))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PACEGATE_")}
+    return subprocess.run([BINARY, *arguments], capture_output=True, text=True, env=inherited | (environment or {}))
 
 
 def port(address):

@@ -1,4 +1,4 @@
-"""Asks a Pacegate over gRPC and compares every answer with what is documented.
+"""Calls Pacegate over gRPC and compares every response with the documentation.
 
 Usage: grpc_client.py ADDRESS ADMIN_KEY, against the configuration in scripts/test-grpc.
 """
@@ -16,28 +16,29 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 TIMEOUT = 10
 OK = rls_pb2.RateLimitResponse.OK
 OVER_LIMIT = rls_pb2.RateLimitResponse.OVER_LIMIT
-# `is_negative_hits`, field 4, which these stubs do not know yet: an unknown field is sent as it is.
+# `is_negative_hits`, field 4, which these stubs do not know yet: an unknown field is sent
+# unchanged.
 NEGATIVE_HITS = b"\x20\x01"
 
 
-def say(sent, got):
+def show(sent, got):
     print(f"  {sent:<72} -> {got}")
 
 
 def equal(found, expected, what):
     if found != expected:
-        sys.exit(f"{what}: {found!r} instead of {expected!r}")
+        sys.exit(f"{what}: expected {expected!r}, got {found!r}")
 
 
-def refused(call, code, field, what):
+def rejected(call, code, field, what):
     try:
         answer = call()
     except grpc.RpcError as error:
-        say(what, f"{error.code().name}: {error.details()}")
+        show(what, f"{error.code().name}: {error.details()}")
         equal(error.code(), code, what)
         equal(error.details().startswith(field), True, f"{what}: {error.details()}")
         return
-    sys.exit(f"{what}: {answer!r} instead of {code.name}")
+    sys.exit(f"{what}: expected {code.name}, got {answer!r}")
 
 
 class Envoy:
@@ -59,31 +60,31 @@ class Envoy:
             descriptor.limit.requests_per_unit, descriptor.limit.unit = limit
         return descriptor
 
-    def ask(self, *descriptors, domain="edge", hits=0, metadata=()):
+    def send(self, *descriptors, domain="edge", hits=0, metadata=()):
         request = rls_pb2.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
         return self.stub.ShouldRateLimit(request, timeout=TIMEOUT, metadata=metadata)
 
     def expect(self, what, descriptors, code, statuses, **options):
         """`statuses` are (code, name, requests per unit, remaining), or (code, remaining) where no limit applies."""
-        answer = self.ask(*descriptors, **options)
+        answer = self.send(*descriptors, **options)
         found = []
         for status in answer.statuses:
             if status.HasField("current_limit"):
                 limit = status.current_limit
                 found.append((status.code, limit.name, limit.requests_per_unit, status.limit_remaining))
-                # What is always denied has no end.
+                # A limit that always denies never resets.
                 equal(status.HasField("duration_until_reset"), limit.requests_per_unit > 0, what)
             else:
                 found.append((status.code, status.limit_remaining))
         name = rls_pb2.RateLimitResponse.Code.Name
         shown = ", ".join(" ".join([name(each[0]), *map(str, each[1:])]) for each in found)
-        say(what, f"{name(answer.overall_code)} [{shown}]")
+        show(what, f"{name(answer.overall_code)} [{shown}]")
         equal(answer.overall_code, code, what)
         equal(found, statuses, what)
         return {header.key: header.value for header in answer.response_headers_to_add}
 
     def test(self):
-        print("envoy.service.ratelimit.v3.RateLimitService, by xds-protos")
+        print("envoy.service.ratelimit.v3.RateLimitService, with xds-protos")
         address = self.descriptor(("remote_address", "198.51.100.7"))
         for left in (2, 1, 0):
             headers = self.expect("remote_address=198.51.100.7", [address], OK, [(OK, "per-address", 3, left)])
@@ -95,16 +96,16 @@ class Envoy:
         )
         equal(1 <= int(headers["retry-after"]) <= 28_800, True, "retry-after")
         equal(headers["x-ratelimit-state"], "throttled", "x-ratelimit-state")
-        say("the headers to add", ", ".join(f"{name}: {value}" for name, value in sorted(headers.items())))
+        show("headers to add", ", ".join(f"{name}: {value}" for name, value in sorted(headers.items())))
         self.expect(
-            "a value that is not limited, and a key that no rule is for",
+            "an unlimited value, and a key without a rule",
             [self.descriptor(("remote_address", "192.0.2.10")), self.descriptor(("unknown", "x"))],
             OK,
             [(OK, 2**32 - 1), (OK, 0)],
         )
         team = self.descriptor(("team", "red"))
         self.expect(
-            "team=red and the address that is denied: nothing is taken",
+            "team=red and the denied address: nothing is charged",
             [team, address],
             OVER_LIMIT,
             [(OK, "per-team", 10, 10), (OVER_LIMIT, "per-address", 3, 0)],
@@ -119,35 +120,35 @@ class Envoy:
         )
         for _ in range(2):
             self.expect(
-                "team=red, hits 0: looks only",
+                "team=red, hits 0: charges nothing",
                 [self.descriptor(("team", "red"), hits=0)],
                 OK,
                 [(OK, "per-team", 10, 4)],
                 hits=9,
             )
         self.expect(
-            "team=red, hits 5: more than there is",
+            "team=red, hits 5: more than remains",
             [self.descriptor(("team", "red"), hits=5)],
             OVER_LIMIT,
             [(OVER_LIMIT, "per-team", 10, 4)],
         )
         back = [self.descriptor(("team", "red"), hits=3, negative=True)]
-        self.expect("team=red, hits -3 without a key: looks only", back, OK, [(OK, "per-team", 10, 4)])
+        self.expect("team=red, hits -3 without a key: refunds nothing", back, OK, [(OK, "per-team", 10, 4)])
         key = (("x-api-key", self.key),)
-        self.expect("team=red, hits -3: given back", back, OK, [(OK, "per-team", 10, 7)], metadata=key)
+        self.expect("team=red, hits -3: refunded", back, OK, [(OK, "per-team", 10, 7)], metadata=key)
         year = ratelimit_unit_pb2.YEAR
         own = self.descriptor(("team", "own"), limit=(2, year))
         for code, left in ((OK, 1), (OK, 0), (OVER_LIMIT, 0)):
-            self.expect("team=own, with a limit of its own: 2 a year", [own], code, [(code, "ad-hoc", 2, left)])
+            self.expect("team=own, with an ad-hoc limit: 2 a year", [own], code, [(code, "ad-hoc", 2, left)])
         nothing = self.descriptor(("team", "own"), limit=(0, year))
         self.expect("team=own, 0 a year", [nothing], OVER_LIMIT, [(OVER_LIMIT, "ad-hoc", 0, 0)])
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        refused(lambda: self.ask(address, domain=""), invalid, "domain: ", "no domain")
-        refused(self.ask, invalid, "descriptors: ", "no descriptors")
+        rejected(lambda: self.send(address, domain=""), invalid, "domain: ", "no domain")
+        rejected(self.send, invalid, "descriptors: ", "no descriptors")
 
 
 class Pacegate:
-    """Pacegate's own protocol, known by reflection alone."""
+    """Pacegate's own protocol, known only by reflection."""
 
     def __init__(self, channel, key):
         database = ProtoReflectionDescriptorDatabase(channel)
@@ -181,11 +182,11 @@ class Pacegate:
             )
             shown.append(f"{name} {found}")
             equal(found, value, f"{what}: {name}")
-        say(what, ", ".join(shown))
+        show(what, ", ".join(shown))
 
     def test(self):
-        print("pacegate.v1.RateLimiter, by reflection")
-        say("services", ", ".join(self.services))
+        print("pacegate.v1.RateLimiter, with reflection")
+        show("services", ", ".join(self.services))
         for name in ("envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "pacegate.v1.RateLimiter"):
             equal(name in self.services, True, name)
         methods = [method.name for method in self.service.methods]
@@ -215,9 +216,9 @@ class Pacegate:
 
         reset = self.message("ResetRequest", **user)
         unauthenticated = grpc.StatusCode.UNAUTHENTICATED
-        refused(lambda: self.call("ResetLimit", reset), unauthenticated, "", "ResetLimit u1 without a key")
+        rejected(lambda: self.call("ResetLimit", reset), unauthenticated, "", "ResetLimit u1 without a key")
         answer = self.call("ResetLimit", reset, (("x-api-key", self.key),))
-        say("ResetLimit u1 with the admin key", f"reset_at {answer.reset_at}")
+        show("ResetLimit u1 with the admin key", f"reset_at {answer.reset_at}")
         self.expect("GetRemainingQuota u1", self.call("GetRemainingQuota", quota), remaining=5)
 
         batch = self.message("BatchCheckRequest", checks=[self.check(**user, cost=2), self.check(endpoint="/"), self.check(**user)])
@@ -226,24 +227,24 @@ class Pacegate:
         self.expect("BatchCheck 1: u1, cost 2", results[0].response, allowed=True, remaining=3)
         self.expect("BatchCheck 2: without an identifier", results[1].error, code="INVALID_INPUT", field="identifier")
         self.expect("BatchCheck 3: u1", results[2].response, allowed=True, remaining=2)
-        refused(
+        rejected(
             lambda: self.call("BatchCheck", self.message("BatchCheckRequest")),
             grpc.StatusCode.INVALID_ARGUMENT,
             "checks: ",
-            "BatchCheck of nothing",
+            "BatchCheck without checks",
         )
 
         count = 2_000
         checks = (self.check(identifier=f"s{number}", endpoint="/", cost=number % 5 + 1) for number in range(count))
         answers = [answer.response.remaining for answer in self.call("CheckStream", checks)]
         equal(answers, [4 - number % 5 for number in range(count)], "CheckStream")
-        say(f"CheckStream of {count} checks", f"{len(answers)} answers, in order")
+        show(f"CheckStream of {count} checks", f"{len(answers)} responses, in order")
         checks = iter([self.check(**user), self.check(identifier="u1"), self.check(**user), self.check(**user)])
         found = []
         for answer in self.call("CheckStream", checks):
             response = answer.response
             found.append(answer.error.field if answer.HasField("error") else (response.allowed, response.remaining))
-        say("CheckStream of 4 checks, the second without an endpoint", found)
+        show("CheckStream of 4 checks, the second without an endpoint", found)
         equal(found, [(True, 1), "endpoint", (True, 0), (False, 0)], "CheckStream")
 
 
@@ -253,13 +254,13 @@ def test_health(channel):
     serving = health_pb2.HealthCheckResponse.SERVING
     for name in ("", "pacegate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"):
         status = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT).status
-        say(f"Check {name!r}", health_pb2.HealthCheckResponse.ServingStatus.Name(status))
+        show(f"Check {name!r}", health_pb2.HealthCheckResponse.ServingStatus.Name(status))
         equal(status, serving, name)
     unknown = health_pb2.HealthCheckRequest(service="nothing")
-    refused(lambda: stub.Check(unknown, timeout=TIMEOUT), grpc.StatusCode.NOT_FOUND, "", "Check 'nothing'")
+    rejected(lambda: stub.Check(unknown, timeout=TIMEOUT), grpc.StatusCode.NOT_FOUND, "", "Check 'nothing'")
     watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
     equal(next(watch).status, serving, "Watch")
-    say("Watch ''", "SERVING")
+    show("Watch ''", "SERVING")
     watch.cancel()
 
 
@@ -269,7 +270,7 @@ def main():
         Envoy(channel, key).test()
         Pacegate(channel, key).test()
         test_health(channel)
-    print("everything was answered as documented")
+    print("every response is as documented")
 
 
 if __name__ == "__main__":

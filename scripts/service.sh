@@ -1,5 +1,6 @@
-# Sourced by the scripts that ask a running service with programs that are not ours. Sets `target` (where cargo builds) and `work` (a directory that is
-# removed at the end, together with the service).
+# Sourced by the scripts that test a running service with third-party clients. Sets `target` (the
+# target directory of cargo) and `work` (a directory that is removed at exit, when the service is
+# stopped).
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$(mktemp -d)
 service=
@@ -11,7 +12,8 @@ stop_service() {
 }
 trap stop_service EXIT
 
-# python_tools NAME CHECK PACKAGE...: makes a virtual environment at `$target/NAME` with the packages, unless running it with CHECK works already.
+# python_tools NAME CHECK PACKAGE...: creates a virtual environment with the packages at
+# `$target/NAME`, unless running CHECK in it succeeds.
 python_tools() {
     local tools=$target/$1 check=$2
     shift 2
@@ -26,7 +28,8 @@ python_tools() {
     "$tools/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 
-# start_service OPTION...: builds and starts a service in `work` on free ports, with the key `secret`; sets `http` (a URL) and `grpc` (an address).
+# start_service OPTION...: builds and starts a service in `work` on free ports, with the key
+# `secret`; sets `http` (a URL) and `grpc` (an address).
 start_service() {
     cargo build --quiet -p pacegate-cli
     : >"$work/out"
@@ -45,9 +48,9 @@ start_service() {
     exit 1
 }
 
-# fail_with_log: ends with what the service said last.
+# fail_with_log: prints the last log lines of the service and exits.
 fail_with_log() {
-    echo "the service says:"
+    echo "last log lines of the service:"
     tail -n 20 "$work/log"
     exit 1
 }

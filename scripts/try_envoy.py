@@ -1,7 +1,8 @@
 """Runs deploy/kubernetes/envoy.yaml with a real Envoy and two nodes, and kills one of them.
 
-Usage: try_envoy.py BINARY ENVOY, from the root of the repository; scripts/check-deploy makes the environment for it. Only addresses are changed, and the time
-that an answer may take, because the machine may be busy. Fails when a header comes twice, or when requests go on to fail after the node died.
+Usage: try_envoy.py BINARY ENVOY, from the root of the repository; scripts/check-deploy prepares the
+environment. Only addresses are changed, and the timeout of a response, because the machine may be
+busy. Fails when a header is duplicated, or when requests still fail after the node died.
 """
 
 import http.client
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import yaml
 
-# How many requests may pass unchecked: those on their way when the node dies, and those that tell Envoy so.
+# Maximum number of unchecked requests: those in flight when the node dies, and those that reveal it
+# to Envoy.
 UNCHECKED_MAX = 20
 KUBERNETES = Path("deploy/kubernetes")
 
@@ -46,7 +48,7 @@ def wait_for(what, condition):
         if result := condition():
             return result
         time.sleep(0.1)
-    raise SystemExit(f"{what} takes too long")
+    raise SystemExit(f"timed out waiting for {what}")
 
 
 def start_node(binary, directory, configuration, started):
@@ -56,7 +58,7 @@ def start_node(binary, directory, configuration, started):
     with output.open("w") as out:
         node = subprocess.Popen([binary, "serve", "--config", "pacegate.yaml", *options], cwd=directory, stdout=out, stderr=subprocess.STDOUT)
     started.append(node)
-    found = wait_for("the start of a node", lambda: re.search(r" 127\.0\.0\.1:(\d+) \(gRPC\)", output.read_text()))
+    found = wait_for("a node to start", lambda: re.search(r" 127\.0\.0\.1:(\d+) \(gRPC\)", output.read_text()))
     return node, int(found[1])
 
 
@@ -89,7 +91,7 @@ def get(port, path):
 
 
 def used_nodes(admin):
-    """How many nodes answered something."""
+    """The number of nodes with successful responses."""
     _, clusters = get(admin, "/clusters")
     return sum(int(count) > 0 for count in re.findall(r"^pacegate::[^:]*:\d+::rq_success::(\d+)$", clusters, re.M))
 
@@ -105,7 +107,7 @@ def checked(headers):
 
 def try_out(binary, envoy, directory, started):
     configuration = yaml.safe_load(yaml.safe_load((KUBERNETES / "configmap.yaml").read_text())["data"]["pacegate.yaml"])
-    # Enough for everything that is sent here.
+    # Enough for every request of this test.
     configuration = {"descriptors": [dict(rule, limit=1_000_000) for rule in configuration["descriptors"]], "server": {"drain_delay": "0s"}}
     nodes = [start_node(binary, directory, configuration, started) for _ in range(2)]
     application = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Application)
@@ -115,10 +117,10 @@ def try_out(binary, envoy, directory, started):
     with (directory / "envoy.log").open("w") as log:
         command = [envoy, "-c", directory / "envoy.yaml", "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
         started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-    headers = wait_for("the start of Envoy", lambda: checked(found := get(edge, "/")[0]) and found)
+    headers = wait_for("Envoy to start", lambda: checked(found := get(edge, "/")[0]) and found)
     if twice := repeated(headers):
-        raise SystemExit(f"{KUBERNETES}/envoy.yaml: answers have these headers twice: {', '.join(twice)}")
-    wait_for("the use of both nodes", lambda: get(edge, "/") and used_nodes(admin) == 2)
+        raise SystemExit(f"{KUBERNETES}/envoy.yaml: responses have duplicate headers: {', '.join(twice)}")
+    wait_for("both nodes to be used", lambda: get(edge, "/") and used_nodes(admin) == 2)
 
     nodes[0][0].kill()
     connection, sent, unchecked = http.client.HTTPConnection("127.0.0.1", edge, timeout=10), 0, 0
@@ -131,7 +133,7 @@ def try_out(binary, envoy, directory, started):
         unchecked += not checked(response.getheaders())
     print(f"{unchecked} of {sent} requests passed unchecked in the 4 s after one of two nodes was killed")
     if unchecked > UNCHECKED_MAX or sent < 5 * UNCHECKED_MAX:
-        raise SystemExit(f"{KUBERNETES}/envoy.yaml: at most {UNCHECKED_MAX} of at least {5 * UNCHECKED_MAX} may")
+        raise SystemExit(f"{KUBERNETES}/envoy.yaml: expected at most {UNCHECKED_MAX} unchecked of at least {5 * UNCHECKED_MAX} requests")
 
 
 def main():

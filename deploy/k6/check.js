@@ -1,15 +1,17 @@
-// Load for a running Pacegate, with k6: k6 run -e URL=http://127.0.0.1:8080 -e RATE=5000 deploy/k6/check.js
+// Load test for a running Pacegate, with k6:
+//   k6 run -e URL=http://127.0.0.1:8080 -e RATE=5000 deploy/k6/check.js
 //
-// Requests arrive at a constant rate, whatever the answers take, so that a slow service cannot hide behind slow clients. Options, by -e:
-//   URL       the service                                (http://127.0.0.1:8080)
-//   RATE      requests a second                          (1000)
-//   DURATION  for how long                               (1m)
-//   USERS     how many users there are                   (10000)
-//   SKEW      0: all alike; 1 and more: a few do most    (1)
-//   ENDPOINT  where they go                              (/api/v1/orders)
-//   BATCH     checks in a request, 1 to 1000             (1)
-//   KEY       an API key, where server.require_key is on (none)
-//   P99       the most milliseconds of the slowest 1 %   (20)
+// Requests arrive at a constant rate, however long responses take, so that slow clients cannot hide
+// a slow service. Options, by -e:
+//   URL       the service                                  (http://127.0.0.1:8080)
+//   RATE      requests per second                          (1000)
+//   DURATION  duration of the test                         (1m)
+//   USERS     number of users                              (10000)
+//   SKEW      0: uniform; 1 or more: a few users dominate  (1)
+//   ENDPOINT  the endpoint of the checks                   (/api/v1/orders)
+//   BATCH     checks per request, 1 to 1000                (1)
+//   KEY       an API key, if server.require_key is set     (none)
+//   P99       maximum 99th percentile in milliseconds      (20)
 import http from 'k6/http';
 import { check } from 'k6';
 import { Counter, Rate } from 'k6/metrics';
@@ -33,13 +35,13 @@ export const options = {
       rate,
       timeUnit: '1s',
       duration: __ENV.DURATION || '1m',
-      // Enough for answers that take 100 ms; k6 reports dropped_iterations when it is not.
+      // Enough for responses that take 100 ms; k6 reports dropped_iterations otherwise.
       preAllocatedVUs: Math.ceil(rate / 10) + 10,
       maxVUs: rate + 100,
     },
   },
   thresholds: {
-    // A denial (429) is an answer; anything else is not.
+    // A denial (429) is a valid response; any other error is not.
     checks: ['rate>0.999'],
     http_req_duration: [`p(99)<${p99}`],
     dropped_iterations: ['count==0'],
@@ -54,20 +56,21 @@ const parameters = { headers, responseCallback: http.expectedStatuses(200, 429) 
 
 export default function () {
   if (batch === 1) {
-    const response = http.post(`${url}/v1/rate-limit/check`, JSON.stringify(question()), parameters);
+    const response = http.post(`${url}/v1/rate-limit/check`, JSON.stringify(checkRequest()), parameters);
     if (check(response, { 'is a decision': (r) => r.status === 200 || r.status === 429 })) count(response.json());
     return;
   }
-  const checks = Array.from({ length: batch }, question);
+  const checks = Array.from({ length: batch }, checkRequest);
   const response = http.post(`${url}/v1/rate-limit/batch-check`, JSON.stringify({ checks }), parameters);
   if (check(response, { 'is a list of decisions': (r) => r.status === 200 })) response.json('results').forEach(count);
 }
 
-function question() {
+function checkRequest() {
   return { user_id: `user-${user()}`, endpoint };
 }
 
-// A power law: with a skew of s, the share x of the users makes the share x^(1/(1+s)) of the requests.
+// A power law: with a skew of s, the share x of the users sends the share x^(1/(1+s)) of the
+// requests.
 function user() {
   return Math.floor(users * Math.pow(Math.random(), 1 + skew));
 }
@@ -77,8 +80,8 @@ function count(decision) {
   degraded.add(decision.degraded === true);
 }
 
-function number(name, otherwise, least, most) {
-  const value = __ENV[name] === undefined ? otherwise : Number(__ENV[name]);
-  if (!(value >= least && value <= most)) throw new Error(`${name}: must be between ${least} and ${most}`);
+function number(name, fallback, min, max) {
+  const value = __ENV[name] === undefined ? fallback : Number(__ENV[name]);
+  if (!(value >= min && value <= max)) throw new Error(`${name}: must be between ${min} and ${max}`);
   return value;
 }

@@ -39,7 +39,7 @@ async fn an_export_costs_its_rows() {
 }
 
 #[tokio::test]
-async fn a_user_that_nobody_can_be_counted_by_is_a_mistake() {
+async fn invalid_user_id_is_an_error() {
     let answer = start().send("GET", "/greetings/a%0Ab", "").await;
     assert_eq!(answer.status, 400);
     assert!(answer.body.contains("could not be checked"), "{answer:?}");

@@ -1,4 +1,5 @@
-//! The API in axum, over HTTP. A place comes back after 36 seconds at the earliest, so no test is too slow for its numbers.
+//! The API in axum, over HTTP. A token comes back after 36 seconds at the earliest, so that slow
+//! tests see the same numbers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -58,7 +59,7 @@ async fn an_order_costs_its_items_and_a_refused_one_takes_nothing() {
 }
 
 #[tokio::test]
-async fn an_order_that_nobody_can_read_or_fill_is_refused() {
+async fn unreadable_or_oversized_order_is_rejected() {
     let api = start();
     for path in ["/orders", "/orders?items=0", "/orders?items=-1", "/orders?items=many"] {
         assert_eq!(api.send("POST", path, ALICE).await.status, 400, "{path}");

@@ -38,8 +38,9 @@ async fn no_window_sees_more_calls_than_the_limit_and_all_are_made() {
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(printed.lines().filter(|line| line.ends_with(": 200 OK")).count(), CALLS, "{printed}");
 
-    // The first one is the start. A call is allowed after the one before it came and before it comes itself, so the window that the limit saw is
-    // within the one from the arrival before its first call to the arrival of its last.
+    // The first one is the start. A call is allowed after the one before it came and before it
+    // comes itself, so the window that the limit saw is within the one from the arrival before its
+    // first call to the arrival of its last.
     let arrivals = arrivals.lock().unwrap();
     assert_eq!(arrivals.len(), 1 + CALLS);
     for first in 1..=CALLS {

@@ -1,4 +1,5 @@
-//! The audit trail: who changed what, before and after, each record chained to the one before under the audit key.
+//! The audit trail: who changed what, with the state before and after. Each record is chained to
+//! the previous one under the audit key.
 
 use pacegate::Timestamp;
 use pacegate_core::named;
@@ -16,24 +17,24 @@ use crate::record::{Actor, AuditFilter, AuditHead, AuditRecord, Revision};
 use crate::seal::Counts;
 use crate::statement::{Statement, column, micros, time};
 
-/// How many changes are looked at one by one; after more of them, anything may have changed.
+/// Maximum number of changes that are examined one by one; with more, anything may have changed.
 const CHANGES_MAX: i64 = 1_000;
 
-/// Both ends of the trail, and how many rows of each table the changes so far left.
+/// The state of the trail: both ends, and the number of rows that changes left in each table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trail {
     /// The newest record.
     pub(crate) head: AuditHead,
-    /// The last record that was removed because of its age; the rest is verified from there.
+    /// The last record that retention removed; verification starts after it.
     pub(crate) removed: AuditHead,
     pub(crate) rows: Counts,
-    /// The key that it is written under; empty before the first change.
+    /// The id of the key that the trail is written under; empty before the first change.
     pub(crate) key_id: String,
-    /// Over everything above.
+    /// The MAC of all fields above.
     pub(crate) mac: String,
 }
 
-/// What a change can do. The part before the dot is the kind of rows that it changes.
+/// The action of a change. The part before the dot is the kind of rows that it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     RuleCreate,
@@ -73,7 +74,7 @@ named!(Action {
     AuditBroken => "audit.broken",
 });
 
-/// What a change did.
+/// The content of an audit record.
 pub(crate) struct Entry<'e> {
     pub(crate) action: Action,
     pub(crate) subject: &'e str,
@@ -90,7 +91,7 @@ impl Trail {
         let sql = "SELECT audit_sequence, audit_hash, audit_removed_sequence, audit_removed_hash, rule_rows, plan_rows, user_rows, key_rows, key_id, mac \
                    FROM pacegate_catalog_state, pacegate_audit_state";
         let row = Statement::new(kind, sql).row(connection).await?;
-        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state row is missing"))?;
         Ok(Self {
             head: AuditHead { sequence: column(&row, 0)?, hash: column(&row, 1)? },
             removed: AuditHead { sequence: column(&row, 2)?, hash: column(&row, 3)? },
@@ -100,7 +101,8 @@ impl Trail {
         })
     }
 
-    /// Writes it, keyed. No other change is made meanwhile, because every one begins by locking the catalog's state.
+    /// Writes the state with its MAC. The caller holds the lock of the catalog's state, so no other
+    /// change runs.
     pub(crate) async fn store(
         &mut self,
         connection: &mut AnyConnection,
@@ -120,7 +122,7 @@ impl Trail {
         statement.run(connection).await.map(drop)
     }
 
-    /// Adds a record after the newest one.
+    /// Appends a record.
     pub(crate) async fn append(
         &mut self,
         connection: &mut AnyConnection,
@@ -179,7 +181,7 @@ impl Trail {
     }
 }
 
-/// A record with the columns that it is looked up by.
+/// A record with its lookup columns.
 pub(crate) struct AuditRow {
     pub(crate) record: AuditRecord,
     actor_key: String,
@@ -187,7 +189,7 @@ pub(crate) struct AuditRow {
 }
 
 impl AuditRow {
-    /// Over the hash of the record before and every column of this one.
+    /// The hash of the previous record's hash and every column of this one.
     pub(crate) fn expected_hash(&self, key: &AuditKey, previous: &str) -> String {
         let record = &self.record;
         key.fields("record")
@@ -218,20 +220,21 @@ impl AuditRow {
     }
 }
 
-/// What was changed between two revisions, of what nodes keep copies of.
+/// What changed between two revisions, of the data that nodes cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The users whose tier, limits or overrides were changed.
+    /// The users with a changed tier, limits or overrides.
     pub users: Vec<String>,
-    /// Whether API keys were changed.
+    /// Whether API keys changed.
     pub keys: bool,
 }
 
 impl Catalog {
-    /// What was changed from one revision to a later one; `None` when that cannot be said, and anything may have changed.
+    /// What changed from one revision to a later one; `None` when that is unknown and anything may
+    /// have changed.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn changes(&self, from: Revision, to: Revision) -> Result<Option<Changes>, CatalogError> {
         let count = to.audit.saturating_sub(from.audit);
         if from == to {
@@ -252,7 +255,7 @@ impl Catalog {
             match (action.split('.').next(), user_id) {
                 (Some("key"), _) => changes.keys = true,
                 (Some("user" | "override"), Some(user_id)) => changes.users.push(user_id),
-                // An import names none of its users.
+                // An import does not name its users.
                 (Some("user"), None) => return Ok(None),
                 _ => {}
             }
@@ -260,10 +263,11 @@ impl Catalog {
         Ok(Some(changes))
     }
 
-    /// The newest records that the filter lets through, newest first: those before the record `after`, if it is given.
+    /// The newest records that match the filter, newest first; only those before the record
+    /// `after`, if it is set.
     ///
     /// # Errors
-    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not answer.
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not respond.
     pub async fn audit_page(
         &self,
         filter: AuditFilter,

@@ -1,4 +1,4 @@
-//! The secret that the audit trail is keyed with, and where it is kept.
+//! The key of the audit trail, and where it is stored.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use pacegate_config::AUDIT_KEY_LENGTH_MIN;
 use crate::digest::{Fields, random_hexadecimal};
 use crate::error::CatalogError;
 
-/// The key. Its id is public; the secret is never shown.
+/// The audit key. Its id is public; the secret is never printed.
 #[derive(Clone)]
 pub(crate) struct AuditKey {
     secret: Arc<[u8]>,
@@ -22,7 +22,7 @@ pub(crate) struct AuditKey {
 impl AuditKey {
     pub(crate) fn new(secret: &str) -> Result<Self, CatalogError> {
         if secret.len() < AUDIT_KEY_LENGTH_MIN {
-            let message = format!("the audit key must have at least {AUDIT_KEY_LENGTH_MIN} bytes");
+            let message = format!("the audit key must be at least {AUDIT_KEY_LENGTH_MIN} bytes long");
             return Err(CatalogError::permanent(message));
         }
         let mut id = Fields::keyed(secret.as_bytes()).text("audit key id").hexadecimal();
@@ -30,7 +30,7 @@ impl AuditKey {
         Ok(Self { secret: secret.as_bytes().into(), id: id.into() })
     }
 
-    /// A keyed hash for one purpose, which no hash for another purpose equals.
+    /// A keyed hash for one purpose. Hashes for different purposes never collide.
     pub(crate) fn fields(&self, purpose: &str) -> Fields<crate::digest::Keyed> {
         Fields::keyed(&self.secret).text(purpose)
     }
@@ -42,11 +42,11 @@ impl fmt::Debug for AuditKey {
     }
 }
 
-/// Where the key comes from.
+/// The source of the key.
 #[derive(Debug)]
 pub(crate) enum AuditKeySource {
     Known(AuditKey),
-    /// A file beside the database, created with the first change.
+    /// A file next to the database, created by the first change.
     File {
         path: PathBuf,
         loaded: OnceLock<AuditKey>,
@@ -61,12 +61,12 @@ impl AuditKeySource {
         Self::File { path: path.into(), loaded: OnceLock::new() }
     }
 
-    /// Whether the key is created with the first change, so that it cannot be older than the trail.
+    /// Whether the key is created by the first change, so that it cannot be older than the trail.
     pub(crate) fn is_created_by_changes(&self) -> bool {
         matches!(self, Self::File { .. })
     }
 
-    /// The key, if there is one yet.
+    /// The key, if it exists.
     pub(crate) fn get(&self) -> Result<Option<AuditKey>, CatalogError> {
         let (path, loaded) = match self {
             Self::Known(key) => return Ok(Some(key.clone())),
@@ -86,7 +86,7 @@ impl AuditKeySource {
         }
     }
 
-    /// The key, created if it is missing.
+    /// The key, created if it does not exist.
     pub(crate) fn get_or_create(&self) -> Result<AuditKey, CatalogError> {
         if let Some(key) = self.get()? {
             return Ok(key);
@@ -94,11 +94,12 @@ impl AuditKeySource {
         if let Self::File { path, .. } = self {
             create(path)?;
         }
-        self.get()?.ok_or_else(|| CatalogError::unavailable("the audit key was removed while it was created"))
+        self.get()?
+            .ok_or_else(|| CatalogError::unavailable("the audit key file was removed while it was created"))
     }
 }
 
-/// Creates the file whole: another process sees either no file or a complete one.
+/// Creates the file atomically: another process sees either no file or a complete one.
 fn create(path: &Path) -> Result<(), CatalogError> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", random_hexadecimal::<8>()?));
@@ -116,5 +117,5 @@ fn create(path: &Path) -> Result<(), CatalogError> {
 }
 
 fn unusable(path: &Path, error: &std::io::Error) -> CatalogError {
-    CatalogError::unavailable(format!("the audit key file {} cannot be used: {error}", path.display()))
+    CatalogError::unavailable(format!("audit key file {} cannot be used: {error}", path.display()))
 }

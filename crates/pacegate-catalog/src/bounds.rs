@@ -1,4 +1,4 @@
-//! What values the catalog takes.
+//! Validation of the values that the catalog stores.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,11 +9,11 @@ use pacegate::{Algorithm, Limit, LimitOverride, Rule};
 
 use crate::error::CatalogError;
 
-/// The longest reason for an override, in bytes.
+/// Maximum length of the reason for an override, in bytes.
 pub const REASON_LENGTH_MAX: usize = 1_024;
-/// The most records of a page.
+/// Maximum number of records on a page.
 pub const PAGE_MAX: usize = 1_000;
-/// How many limits of their own a user may have.
+/// Maximum number of custom limits of a user.
 pub const CUSTOM_LIMITS_MAX: usize = 100;
 
 pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), CatalogError> {
@@ -26,12 +26,13 @@ pub(crate) fn check_user_id(user_id: &str) -> Result<(), CatalogError> {
 
 pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), CatalogError> {
     let kept = reason.is_none_or(|reason| reason.len() <= REASON_LENGTH_MAX && !reason.contains('\0'));
-    // PostgreSQL has no place for a NUL in a text.
-    let expected = "must be at most 1024 bytes long and have no NUL";
+    // PostgreSQL cannot store NUL in text.
+    let expected = "must be at most 1024 bytes long and must not contain NUL";
     if kept { Ok(()) } else { Err(CatalogError::invalid("reason", expected)) }
 }
 
-/// The rule in the one spelling that is kept. Addresses keep all their bits: the limiter knows by how many they are counted.
+/// Returns the rule in its canonical form. Addresses keep all their bits: the limiter applies the
+/// prefix length.
 pub(crate) fn check_rule(rule: &Rule) -> Result<Cow<'_, Rule>, CatalogError> {
     let rule = rule.canonical(128)?;
     if rule.endpoint.as_str().len() > pacegate::path::ENDPOINT_LENGTH_MAX {
@@ -43,7 +44,7 @@ pub(crate) fn check_rule(rule: &Rule) -> Result<Cow<'_, Rule>, CatalogError> {
     Ok(rule)
 }
 
-/// Whatever the algorithm is that the numbers will be used with.
+/// Checks the values for any algorithm that they may be used with.
 pub(crate) fn check_numbers(numbers: &LimitOverride) -> Result<(), CatalogError> {
     let window = numbers.window.unwrap_or(Duration::from_secs(1));
     let limit = Limit::try_new(Algorithm::TokenBucket, numbers.quota, window);
@@ -66,13 +67,14 @@ pub(crate) fn check_custom_limits(limits: &[(String, LimitOverride)]) -> Result<
     Ok(())
 }
 
-/// Whether the catalog could have given that id. Others are not asked for: PostgreSQL refuses a NUL, and MySQL ignores spaces at the end.
+/// Whether the text can be an id of the catalog. Other texts are not queried, because PostgreSQL
+/// rejects NUL and MySQL ignores trailing spaces.
 pub(crate) fn is_id(text: &str) -> bool {
     let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte) || byte == b'-';
     (1..=64).contains(&text.len()) && text.bytes().all(digit)
 }
 
-/// How many records a page has.
+/// Checks the number of records on a page.
 pub(crate) fn check_page(limit: usize) -> Result<i64, CatalogError> {
     match i64::try_from(limit) {
         Ok(number) if (1..=PAGE_MAX).contains(&limit) => Ok(number),

@@ -1,4 +1,4 @@
-//! The catalog: a pool of connections, the clock, and whose turn it is to change something.
+//! The catalog: its connection pools, its clock, and the lock that serializes this node's changes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,17 +21,17 @@ use crate::record::{AuditHead, Revision};
 use crate::schema;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 
-/// How often a file is opened again that others are just making into a database.
+/// Maximum number of attempts to open a file that another process is turning into a database.
 const OPEN_ATTEMPTS_MAX: u32 = 20;
 const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
-/// How a catalog is opened.
+/// Options for [`Catalog::open_with`].
 #[derive(Clone)]
 pub struct CatalogOptions {
-    /// Says when changes are made.
+    /// The clock that timestamps changes.
     pub clock: Arc<dyn Clock>,
-    /// The secret that the audit trail is keyed with, at least 32 bytes. Without one, a random secret is kept in a file beside a SQLite
-    /// database (`…audit-key`), or in the catalog itself.
+    /// The secret that keys the audit trail, at least 32 bytes. Without one, a random secret is
+    /// stored in a file next to a SQLite database (`….audit-key`), or in the catalog itself.
     pub audit_key: Option<String>,
 }
 
@@ -51,50 +51,55 @@ impl fmt::Debug for CatalogOptions {
     }
 }
 
-/// Configuration, users, keys and the audit trail in a database. See the crate documentation. Cloning it is cheap.
+/// Configuration, users, keys and the audit trail in a database.
+///
+/// See the crate documentation. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     pub(crate) kind: Kind,
-    /// Everything would be gone with the only connection.
+    /// Whether all data is lost with the only connection.
     is_memory: bool,
     pub(crate) pool: AnyPool,
-    /// Connections for lists, which can take seconds: they keep nothing else waiting.
+    /// Connections for lists, which can take seconds, so that they do not block other statements.
     pub(crate) readers: AnyPool,
     pub(crate) clock: Arc<dyn Clock>,
-    /// What the hashes of secrets are keyed with.
+    /// The key of the hashes of secrets.
     pub(crate) pepper: Arc<str>,
-    /// What the audit trail is keyed with.
+    /// The key of the audit trail.
     pub(crate) audit_key: Arc<AuditKeySource>,
-    /// How many rules come from elsewhere and leave less room here.
-    pub(crate) rules_elsewhere: Arc<AtomicUsize>,
-    /// The history that this node has seen. Its lock orders the looks at it.
+    /// Number of rules in the configuration file; they count against the same maximum.
+    pub(crate) file_rules: Arc<AtomicUsize>,
+    /// The history that this node has seen. The lock serializes reads of it.
     lineage: Arc<Mutex<Lineage>>,
-    /// Changes of this node wait here, and not each with a connection for the row that all of them lock first.
+    /// Serializes this node's changes, so that waiting ones do not each hold a connection.
     pub(crate) turn: Arc<Mutex<()>>,
 }
 
 impl Catalog {
-    /// The file that a `sqlite://` URL names; none for databases elsewhere, and for one in memory.
+    /// The file that a `sqlite://` URL names; `None` for other databases and for one in memory.
     ///
     /// # Errors
-    /// [`CatalogError`] when the URL is not one of a catalog.
+    /// [`CatalogError`] when the URL is not that of a catalog.
     pub fn file(url: &str) -> Result<Option<PathBuf>, CatalogError> {
         Ok(Location::parse(url)?.file)
     }
 
-    /// Opens the database at `sqlite://path`, `sqlite::memory:`, `postgres://…` or `mysql://…`, and brings its schema up to date.
+    /// Opens the database at `sqlite://path`, `sqlite::memory:`, `postgres://…` or `mysql://…` and
+    /// migrates its schema.
     ///
     /// # Errors
-    /// [`CatalogError`], never with the password in it: [`is_unavailable`](CatalogError::is_unavailable) when the database cannot be reached,
-    /// [`is_permanent`](CatalogError::is_permanent) when it refuses us or has a schema newer than ours.
+    /// [`CatalogError`], which never contains the password:
+    /// [`is_unavailable`](CatalogError::is_unavailable) when the database cannot be reached,
+    /// [`is_permanent`](CatalogError::is_permanent) when it denies access or has a newer schema.
     pub async fn open(url: &str) -> Result<Self, CatalogError> {
         Self::open_with(url, CatalogOptions::default()).await
     }
 
-    /// As [`open`](Self::open), with options.
+    /// Like [`open`](Self::open), with options.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`is_permanent`](CatalogError::is_permanent) when the audit key is too short.
+    /// As for [`open`](Self::open), and [`is_permanent`](CatalogError::is_permanent) when the audit
+    /// key is too short.
     pub async fn open_with(url: &str, options: CatalogOptions) -> Result<Self, CatalogError> {
         let CatalogOptions { clock, audit_key } = options;
         let given = audit_key.as_deref().map(AuditKey::new).transpose()?;
@@ -103,8 +108,8 @@ impl Catalog {
         let (kind, is_memory) = (location.kind, location.is_memory);
         if !is_memory {
             let mut attempt = 1;
-            // While a file becomes a database SQLite does not wait for locks.
-            while let Err(error) = bring_up_to_date(&location).await {
+            // SQLite does not wait for locks while the file is being turned into a database.
+            while let Err(error) = migrate_schema(&location).await {
                 if !error.is_rolled_back() || attempt == OPEN_ATTEMPTS_MAX {
                     return Err(error);
                 }
@@ -113,7 +118,7 @@ impl Catalog {
             }
         }
         let pool = location.pool();
-        // There is one connection to a database in memory.
+        // A database in memory has only one connection.
         let readers = if is_memory { pool.clone() } else { location.readers() };
         let unknown = AuditKey::new(&random_hexadecimal::<32>()?)?;
         let mut catalog = Self {
@@ -124,7 +129,7 @@ impl Catalog {
             clock,
             pepper: Arc::default(),
             audit_key: Arc::new(AuditKeySource::Known(given.clone().unwrap_or(unknown))),
-            rules_elsewhere: Arc::default(),
+            file_rules: Arc::default(),
             lineage: Arc::default(),
             turn: Arc::default(),
         };
@@ -139,8 +144,8 @@ impl Catalog {
                 catalog.audit_key = Arc::new(AuditKeySource::beside(file));
             } else if !is_memory {
                 tracing::warn!(
-                    "the audit key is kept in the catalog itself: any account that can write to the database can forge the audit trail; \
-                     set catalog.audit_key to keep it elsewhere"
+                    "the audit key is stored in the catalog itself: any account that can write to the database can forge the audit trail; \
+                     set catalog.audit_key to store it outside the database"
                 );
                 let secret = catalog.load_secret("pacegate_audit_state", "secret").await?;
                 catalog.audit_key = Arc::new(AuditKeySource::Known(AuditKey::new(&secret)?));
@@ -149,7 +154,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// A random secret of the catalog's own, created by whichever node comes first.
+    /// Loads a random secret from the catalog; the first node creates it.
     async fn load_secret(&self, table: &str, name: &str) -> Result<String, CatalogError> {
         let mut lease = self.begin().await?;
         let sql = format!("SELECT {name} FROM {table} WHERE {name} <> ''");
@@ -160,20 +165,20 @@ impl Catalog {
             row = self.statement(&sql).row(lease.connection()).await?;
         }
         lease.commit().await?;
-        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+        let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state row is missing"))?;
         column(&row, 0)
     }
 
-    /// How far the catalog has been changed: a cheap question, to be asked often.
+    /// The current revision of the catalog. The query is cheap enough to poll.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn revision(&self) -> Result<Revision, CatalogError> {
         let mut lineage = self.lineage.lock().await;
         let mut lease = self.begin().await?;
         let (revision, head, removed) = state(lease.connection(), self.kind).await?;
         if !self.continues(lease.connection(), &lineage.seen, &head, removed).await? {
-            tracing::warn!("the catalog was restored from another state; everything is read again");
+            tracing::warn!("catalog restored from another state; reloading everything");
             lineage.epoch += 1;
         }
         lease.commit().await?;
@@ -181,7 +186,7 @@ impl Catalog {
         Ok(Revision { epoch: lineage.epoch, ..revision })
     }
 
-    /// Whether the history that ends with `head` has the record `seen`, which was the newest one before.
+    /// Whether the history that ends with `head` contains the record `seen`, the newest one before.
     async fn continues(
         &self,
         connection: &mut AnyConnection,
@@ -195,7 +200,7 @@ impl Catalog {
         if head.sequence <= seen.sequence {
             return Ok(false);
         }
-        // Retention removed it; nothing can be said.
+        // Retention removed the record, so it cannot be compared.
         if seen.sequence <= removed {
             return Ok(true);
         }
@@ -204,7 +209,7 @@ impl Catalog {
         Ok(row.map(|row| column::<String>(&row, 0)).transpose()?.as_ref() == Some(&seen.hash))
     }
 
-    /// The revision within a snapshot, in the history that was seen last.
+    /// The revision within a snapshot, in the epoch that was seen last.
     pub(crate) async fn revision_in(
         &self,
         snapshot: &mut AnyConnection,
@@ -218,7 +223,7 @@ impl Catalog {
         self.lineage.lock().await.epoch
     }
 
-    /// Whether the database answers.
+    /// Checks that the database responds.
     ///
     /// # Errors
     /// [`CatalogError`] when it does not.
@@ -239,11 +244,11 @@ impl Catalog {
         Ok(rows)
     }
 
-    /// The rows of a list that a reader asked for, on a connection and within a deadline of their own.
+    /// The rows of a list, on a connection and with a timeout reserved for lists.
     pub(crate) async fn read(&self, statement: Statement<'_>) -> Result<Vec<AnyRow>, CatalogError> {
         let busy = |error: sqlx::Error| match error {
             sqlx::Error::PoolTimedOut => CatalogError::unavailable(
-                "too many lists are read from the catalog at once; try again, or ask for less with since",
+                "too many concurrent list queries on the catalog; retry, or narrow the query with `since`",
             ),
             error => CatalogError::before_commit(&error),
         };
@@ -265,7 +270,7 @@ impl Catalog {
         Ok(row)
     }
 
-    /// Says how many rows it changed.
+    /// Returns the number of changed rows.
     pub(crate) async fn run(&self, statement: Statement<'_>) -> Result<u64, CatalogError> {
         let mut lease = self.begin().await?;
         let changed = statement.run(lease.connection()).await?;
@@ -273,8 +278,8 @@ impl Catalog {
         Ok(changed)
     }
 
-    /// A connection for statements of their own, ended by [`Lease::commit`]. Behind a pooler they are in a transaction, which keeps them on one
-    /// server process.
+    /// A connection for several statements, ended by [`Lease::commit`]. Behind a pooler they run in
+    /// a transaction, which keeps them on one server process.
     pub(crate) async fn begin(&self) -> Result<Lease, CatalogError> {
         let mut lease = self.lease().await?;
         if let Some(begin) = self.kind.begin_statement() {
@@ -290,11 +295,11 @@ impl Catalog {
     }
 }
 
-async fn bring_up_to_date(location: &Location) -> Result<(), CatalogError> {
+async fn migrate_schema(location: &Location) -> Result<(), CatalogError> {
     let mut connection = location.connect().await?;
-    location.refuse_unknown_pooler(&mut connection).await?;
+    location.reject_unknown_pooler(&mut connection).await?;
     schema::migrate(&mut connection, location.kind).await?;
-    // MySQL writes to its log about clients that just go away.
+    // MySQL logs a warning about clients that disconnect without closing.
     bounded(STATEMENT_TIMEOUT, connection.close()).await
 }
 
@@ -305,26 +310,27 @@ struct Lineage {
     epoch: u64,
 }
 
-/// The revision, the newest audit record, and the last one that was removed.
+/// The revision, the newest audit record, and the sequence of the last removed one.
 async fn state(
     connection: &mut AnyConnection,
     kind: Kind,
 ) -> Result<(Revision, AuditHead, i64), CatalogError> {
     let sql = "SELECT revision, rules_revision, users_revision, audit_sequence, audit_hash, audit_removed_sequence FROM pacegate_catalog_state";
     let row = Statement::new(kind, sql).row(connection).await?;
-    let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+    let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state row is missing"))?;
     let head = AuditHead { sequence: column(&row, 3)?, hash: column(&row, 4)? };
     let (all, rules, users) = (column(&row, 0)?, column(&row, 1)?, column(&row, 2)?);
     let revision = Revision { epoch: 0, all, rules, users, audit: head.sequence };
     Ok((revision, head, column(&row, 5)?))
 }
 
-/// A connection that is closed, and not used by others, when somebody goes away or gives up in the middle of something. SQLite ends a transaction by
-/// itself when the disk is full, which the driver does not notice.
+/// A connection that is closed instead of returned to the pool if it is dropped before it is
+/// settled. SQLite ends a transaction by itself when the disk is full, which the driver does not
+/// notice.
 pub(crate) struct Lease {
     connection: PoolConnection<Any>,
     is_settled: bool,
-    /// Whether there is a transaction to be ended.
+    /// Whether a transaction has to be ended.
     has_begun: bool,
 }
 
@@ -333,7 +339,7 @@ impl Lease {
         &mut self.connection
     }
 
-    /// Ends what [`Catalog::begin`] began.
+    /// Ends what [`Catalog::begin`] started.
     pub(crate) async fn commit(mut self) -> Result<(), CatalogError> {
         if self.has_begun {
             bounded(STATEMENT_TIMEOUT, raw_sql("COMMIT").execute(self.connection())).await?;
@@ -342,7 +348,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Everything that was begun is ended.
+    /// Returns the connection to the pool: no transaction is open.
     pub(crate) fn settle(mut self) {
         self.is_settled = true;
     }
@@ -369,8 +375,8 @@ mod tests {
         (directory, catalog)
     }
 
-    /// Does this on every connection that there will be.
-    async fn everywhere(catalog: &Catalog, sql: &str) -> Vec<String> {
+    /// Runs a statement on every connection of the pool.
+    async fn on_every_connection(catalog: &Catalog, sql: &str) -> Vec<String> {
         let mut leases = Vec::new();
         let mut answers = Vec::new();
         for _ in 0..4 {
@@ -395,24 +401,28 @@ mod tests {
         let settings =
             [("synchronous", "2"), ("journal_mode", "wal"), ("foreign_keys", "1"), ("busy_timeout", "5000")];
         for (setting, value) in settings {
-            assert_eq!(everywhere(&catalog, &format!("PRAGMA {setting}")).await, [value; 4], "{setting}");
+            assert_eq!(
+                on_every_connection(&catalog, &format!("PRAGMA {setting}")).await,
+                [value; 4],
+                "{setting}"
+            );
         }
         assert_eq!(catalog.pool.size(), 4);
     }
 
     #[tokio::test]
-    async fn a_full_disk_stops_changes_and_says_so() {
+    async fn full_disk_fails_changes_with_a_clear_error() {
         let (_directory, catalog) = file().await;
         let actor = Actor::default();
         catalog.create_rule(&actor, &rule("kept"), None).await.unwrap();
         let before = catalog.rules().await.unwrap();
         for (obstacle, message) in [
-            ("PRAGMA max_page_count = 1", "the disk of the catalog's database is full"),
-            ("PRAGMA query_only = 1", "the catalog's database is read-only"),
+            ("PRAGMA max_page_count = 1", "the disk of the catalog database is full"),
+            ("PRAGMA query_only = 1", "the catalog database is read-only"),
         ] {
-            everywhere(&catalog, obstacle).await;
+            on_every_connection(&catalog, obstacle).await;
             let error = loop {
-                // Until the last page is full.
+                // Repeated until the last page is full.
                 let name = uuid::Uuid::now_v7().to_string();
                 match catalog.put_user(&actor, &name.repeat(20), UserChange::all(None, &[]), None).await {
                     Ok(_) => {}
@@ -429,9 +439,9 @@ mod tests {
             );
         }
         for relief in ["PRAGMA query_only = 0", "PRAGMA max_page_count = 1000000"] {
-            everywhere(&catalog, relief).await;
+            on_every_connection(&catalog, relief).await;
         }
-        // Whichever connection it is.
+        // More often than the pool has connections.
         for number in 0..8 {
             catalog.create_rule(&actor, &rule(&format!("later {number}")), None).await.unwrap();
         }

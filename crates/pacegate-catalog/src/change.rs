@@ -1,4 +1,5 @@
-//! One change: a transaction that first of all takes the catalog's turn, and ends with its audit record.
+//! A change: a transaction that starts by locking the catalog's state and ends with its audit
+//! record.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -19,30 +20,30 @@ use crate::record::{Actor, AuditHead};
 use crate::seal::{self, Sealed};
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 
-/// How often a change that was rolled back is tried again.
+/// Maximum number of retries of a change that was rolled back.
 const RETRIES_MAX: u32 = 3;
-/// How long a change waits for those of the same node before it.
+/// Maximum time that a change waits for earlier ones of the same node.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a change is about, so that others know what to read again.
+/// What a change affects, so that other nodes know what to reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Rules,
     Users,
     Keys,
-    /// Nothing but the audit trail.
+    /// Only the audit trail.
     Counters,
 }
 
-/// An open transaction that no other change is made beside.
+/// An open transaction that holds the lock of the catalog's state.
 pub(crate) struct Change<'c> {
     pub(crate) connection: &'c mut AnyConnection,
     pub(crate) kind: Kind,
-    /// The revision it makes: greater than that of everything before.
+    /// The revision that the change creates, greater than all earlier ones.
     pub(crate) revision: i64,
     pub(crate) now: Timestamp,
-    /// How many rules the configuration file has.
-    pub(crate) rules_elsewhere: usize,
+    /// Number of rules in the configuration file.
+    pub(crate) file_rules: usize,
     actor: &'c Actor,
     key_source: &'c AuditKeySource,
     /// Known once something was sealed or recorded.
@@ -51,7 +52,7 @@ pub(crate) struct Change<'c> {
     is_recorded: bool,
 }
 
-/// What a change does, once it has its turn.
+/// The work of a change, called once it holds the lock.
 pub(crate) type Work<I, T> = for<'c> fn(&'c mut Change<'_>, &'c I) -> Step<'c, T>;
 pub(crate) type Step<'c, T> = Pin<Box<dyn Future<Output = Result<T, CatalogError>> + Send + 'c>>;
 
@@ -60,7 +61,8 @@ impl Change<'_> {
         Statement::new(self.kind, sql)
     }
 
-    /// Seals rows that the change wrote, by their table's unique column, and forgets the seals of those it removed.
+    /// Seals the rows that the change wrote, by their table's unique column, and drops the seals of
+    /// those that it removed.
     pub(crate) async fn seal(&mut self, sealed: Sealed, keys: &[String]) -> Result<(), CatalogError> {
         let key = self.key().await?;
         sealed.seal(self.connection, self.kind, &key, &mut self.trail.rows, keys).await
@@ -74,7 +76,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Seals every row as it is and lets verification begin here.
+    /// Seals every row as it is and restarts verification from here.
     pub(crate) async fn reseal(&mut self) -> Result<AuditHead, CatalogError> {
         let key = self.key_source.get_or_create()?;
         self.key = Some(key.clone());
@@ -92,7 +94,8 @@ impl Change<'_> {
         self.trail.append(self.connection, self.kind, key, self.now, self.actor, entry).await
     }
 
-    /// The audit key. Before it is used first, the trail's state is compared with it: signing an edited state would hide the edit.
+    /// The audit key. Before its first use, the state of the trail is compared with its MAC:
+    /// signing an edited state would hide the edit.
     async fn key(&mut self) -> Result<AuditKey, CatalogError> {
         if let Some(key) = &self.key {
             return Ok(key.clone());
@@ -101,7 +104,7 @@ impl Change<'_> {
         let before = self.trail.key_id.clone();
         let is_first = before.is_empty();
         if is_first && self.trail.head.sequence > 0 {
-            // From a version of the program that had no key.
+            // Written by an earlier version of the program, which had no key.
             self.reseal().await?;
             return Ok(key);
         }
@@ -117,7 +120,7 @@ impl Change<'_> {
             tracing::error!(
                 before,
                 now = &*key.id,
-                "the audit trail was written under another audit key; records before this change cannot be verified with the new one"
+                "the audit trail was written under a different audit key; earlier records cannot be verified with the new one"
             );
             let (before, after) = (json!({ "key_id": before }), json!({ "key_id": &*key.id }));
             self.append(&key, note(Action::AuditKey, Some(before), Some(after))).await?;
@@ -130,11 +133,15 @@ impl Change<'_> {
 }
 
 impl Catalog {
-    /// Whether the database takes writes: writes the state as it is, in a transaction that is committed. While a change of this node is under way,
-    /// that one will tell. A file of SQLite also gets as much as a change may need, because a full disk still has room for one page.
+    /// Checks that the database accepts writes, by committing a transaction that rewrites the state
+    /// row.
+    ///
+    /// While a change of this node is under way, that change reports the result instead. A SQLite
+    /// file also writes as much as a change may need, because a nearly full disk can still accept
+    /// one page.
     ///
     /// # Errors
-    /// [`CatalogError`] when it does not, for want of space or of permission.
+    /// [`CatalogError`] when it does not, because of missing space or privileges.
     pub async fn probe_write(&self) -> Result<(), CatalogError> {
         let Ok(_turn) = self.turn.clone().try_lock_owned() else { return Ok(()) };
         let mut lease = self.lease().await?;
@@ -150,14 +157,15 @@ impl Catalog {
         }
         commit(transaction).await?;
         if self.kind == Kind::Sqlite {
-            // The next probe has to find the space again.
+            // Frees the space for the next probe.
             self.statement("DELETE FROM pacegate_write_probe").run(lease.connection()).await?;
         }
         lease.settle();
         Ok(())
     }
 
-    /// Does `work` in a transaction of its own, again when the database rolled it back. It runs to its end even if the caller goes away.
+    /// Runs `work` in a transaction, and retries it when the database rolled it back. It runs to
+    /// completion even if the caller is cancelled.
     pub(crate) async fn change<I, T>(
         &self,
         actor: &Actor,
@@ -170,7 +178,8 @@ impl Catalog {
         T: Send + 'static,
     {
         let turn = timeout(TURN_TIMEOUT, self.turn.clone().lock_owned()).await;
-        let turn = turn.map_err(|_| CatalogError::unavailable("too many changes wait for the catalog"))?;
+        let turn =
+            turn.map_err(|_| CatalogError::unavailable("timed out waiting for earlier catalog changes"))?;
         let (catalog, actor) = (self.clone(), actor.clone());
         let changed = tokio::spawn(async move {
             let mut retries = 0;
@@ -184,7 +193,7 @@ impl Catalog {
             changed
         });
         let lost =
-            |_| CatalogError::uncertain("whether the change was committed is not known: it was interrupted");
+            |_| CatalogError::uncertain("unknown whether the change was committed: it was interrupted");
         changed.await.map_err(lost)?
     }
 
@@ -201,7 +210,7 @@ impl Catalog {
         let done = self.work(&mut transaction, actor, part, input, work).await;
         let ended = match &done {
             Ok((_, true)) => commit(transaction).await,
-            // Nothing is sent through a connection that is broken; losing it undoes everything.
+            // A broken connection is dropped without a rollback; losing it undoes everything.
             Err(error) if error.is_unavailable() && !error.is_rolled_back() => return Err(error.clone()),
             _ => bounded(STATEMENT_TIMEOUT, transaction.rollback()).await,
         };
@@ -212,7 +221,7 @@ impl Catalog {
         ended.map(|()| result)
     }
 
-    /// Says whether there is something to commit.
+    /// Returns whether there is something to commit.
     async fn work<I, T>(
         &self,
         connection: &mut AnyConnection,
@@ -227,7 +236,7 @@ impl Catalog {
             kind: self.kind,
             revision,
             now: self.clock.now(),
-            rules_elsewhere: self.rules_elsewhere.load(Ordering::Relaxed),
+            file_rules: self.file_rules.load(Ordering::Relaxed),
             actor,
             key_source: &self.audit_key,
             key: None,
@@ -243,18 +252,19 @@ async fn commit(transaction: Transaction<'_, Any>) -> Result<(), CatalogError> {
     match timeout(STATEMENT_TIMEOUT, transaction.commit()).await {
         Ok(committed) => committed.map_err(|error| CatalogError::during_commit(&error)),
         Err(_) => Err(CatalogError::uncertain(
-            "whether the change was committed is not known: the database does not answer",
+            "unknown whether the change was committed: the database did not respond in time",
         )),
     }
 }
 
-/// Locks the one row that every change begins with: whoever has it sees all changes before, and no other is made until this one ends.
+/// Locks the row that every change starts with. The transaction then sees all earlier changes, and
+/// no other change runs until it ends.
 async fn take_turn(
     connection: &mut AnyConnection,
     kind: Kind,
     part: Part,
 ) -> Result<(i64, Trail), CatalogError> {
-    // MySQL counts from left to right, with what it has just set.
+    // MySQL evaluates assignments from left to right, with the values already assigned.
     let sql = match part {
         Part::Rules => {
             "UPDATE pacegate_catalog_state SET rules_revision = revision + 1, revision = revision + 1"
@@ -266,6 +276,6 @@ async fn take_turn(
     };
     Statement::new(kind, sql).run(connection).await?;
     let row = Statement::new(kind, "SELECT revision FROM pacegate_catalog_state").row(connection).await?;
-    let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state is missing"))?;
+    let row = row.ok_or_else(|| CatalogError::permanent("the catalog's state row is missing"))?;
     Ok((column(&row, 0)?, Trail::load(connection, kind).await?))
 }

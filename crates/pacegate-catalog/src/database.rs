@@ -1,4 +1,4 @@
-//! The three kinds of databases: where they are, how they are connected to, and what differs between their languages.
+//! The three kinds of databases: how to connect to them, and how their SQL differs.
 
 use std::borrow::Cow;
 use std::fs::OpenOptions;
@@ -13,34 +13,35 @@ use sqlx::{AnyConnection, AnyPool, Connection, Row, raw_sql};
 use crate::error::{CatalogError, POOLED};
 use crate::statement::bounded;
 
-/// How long anybody waits for a connection.
+/// Maximum time to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// After that an unused connection is closed, long before the server does it.
+/// Time after which an idle connection is closed, well before the server closes it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const SERVER_CONNECTIONS: u32 = 5;
-/// How often two connections are compared before they are taken for connections of their own.
+/// Number of times that two connections are compared before they count as unpooled.
 const PROBES: u32 = 5;
 const SQLITE_CONNECTIONS: u32 = 4;
-/// How many lists are read at once.
+/// Maximum number of concurrent list queries.
 const READERS: u32 = 2;
-/// How long a list waits for one of those connections.
+/// Maximum time that a list query waits for a connection.
 const READER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which kind of database it is.
+/// The kind of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sqlite,
     Postgres {
-        /// Whether a pooler may give each transaction another server process: then none keeps a prepared statement for the next one.
+        /// Whether a pooler may assign each transaction to another server process. Prepared
+        /// statements then do not outlive a transaction.
         is_pooled: bool,
     },
     MySql,
 }
 
-/// Where a database is. It is never shown, because there may be a password in it.
+/// The location of a database. It has no `Debug` because it may contain a password.
 pub(crate) struct Location {
     pub(crate) kind: Kind,
-    /// Inside this process, and gone with its connection.
+    /// Whether the database is in this process's memory and is lost with its connection.
     pub(crate) is_memory: bool,
     /// The file of a SQLite database.
     pub(crate) file: Option<PathBuf>,
@@ -55,7 +56,7 @@ impl Location {
             "postgres" | "postgresql" => Kind::Postgres { is_pooled: false },
             "mysql" | "mariadb" => Kind::MySql,
             _ => {
-                let message = "a catalog's URL starts with sqlite://, postgres:// or mysql://";
+                let message = "expected a URL that starts with sqlite://, postgres:// or mysql://";
                 return Err(CatalogError::permanent(message));
             }
         };
@@ -67,14 +68,14 @@ impl Location {
         let is_memory = url == "sqlite::memory:";
         let file = if kind == Kind::Sqlite && !is_memory { Some(file(&url)?) } else { None };
         let file_url = file.as_deref().map(file_url);
-        // The URL has a password in it, and the error may have the URL in it.
+        // The URL contains a password, and the error may contain the URL.
         let options = file_url.as_deref().unwrap_or(&url).parse().map_err(|_: sqlx::Error| {
-            CatalogError::permanent("is not a URL like postgres://user:password@host:5432/database")
+            CatalogError::permanent("expected a URL such as postgres://user:password@host:5432/database")
         })?;
         Ok(Self { kind, is_memory, file, options })
     }
 
-    /// One connection, ready for use. It tells more about what is wrong than a pool would.
+    /// Opens one connection, ready for use. Its errors are more specific than those of a pool.
     pub(crate) async fn connect(&self) -> Result<AnyConnection, CatalogError> {
         install_default_drivers();
         bounded(CONNECT_TIMEOUT, async {
@@ -83,7 +84,7 @@ impl Location {
             }
             let mut connection = AnyConnection::connect_with(&self.options).await?;
             if self.kind == Kind::Sqlite {
-                // The file remembers it. Readers then do not wait for a writer.
+                // This setting is persistent. It lets readers run during a write.
                 raw_sql("PRAGMA journal_mode = WAL").execute(&mut connection).await?;
             }
             prepare(&mut connection, self.kind, false).await?;
@@ -92,9 +93,10 @@ impl Location {
         .await
     }
 
-    /// Prepared statements do not work through a pooler in transaction mode, and may even run another client's statement. Such a pooler shows by
-    /// moving connections from one server process to another.
-    pub(crate) async fn refuse_unknown_pooler(&self, first: &mut AnyConnection) -> Result<(), CatalogError> {
+    /// Rejects a pooler in transaction mode that the URL does not announce. Prepared statements do
+    /// not work through one, and may even run another client's statement. A pooler shows itself by
+    /// moving connections between server processes.
+    pub(crate) async fn reject_unknown_pooler(&self, first: &mut AnyConnection) -> Result<(), CatalogError> {
         if self.kind != (Kind::Postgres { is_pooled: false }) {
             return Ok(());
         }
@@ -108,7 +110,8 @@ impl Location {
         let kind = self.kind;
         let options = AnyPoolOptions::new().acquire_timeout(CONNECT_TIMEOUT);
         let options = if self.is_memory {
-            // It cannot be dead, and whoever goes away while it is being tested would take it along.
+            // The connection is in process and cannot be dead. A caller that is cancelled during
+            // the test would drop it and the data with it.
             options.max_connections(1).idle_timeout(None).max_lifetime(None).test_before_acquire(false)
         } else if kind == Kind::Sqlite {
             options.max_connections(SQLITE_CONNECTIONS)
@@ -118,7 +121,7 @@ impl Location {
         self.start(options, false)
     }
 
-    /// A pool of their own for lists, which can take seconds.
+    /// A separate pool for lists, which can take seconds.
     pub(crate) fn readers(&self) -> AnyPool {
         let options = AnyPoolOptions::new().acquire_timeout(READER_TIMEOUT).max_connections(READERS);
         self.start(options.idle_timeout(IDLE_TIMEOUT), true)
@@ -133,19 +136,20 @@ impl Location {
     }
 }
 
-/// What holds for a connection as long as it lives.
+/// Settings for the lifetime of a connection.
 async fn prepare(connection: &mut AnyConnection, kind: Kind, for_lists: bool) -> Result<(), sqlx::Error> {
     let settings = match kind {
-        // A change that was acknowledged survives a power cut.
+        // An acknowledged change survives a power failure.
         Kind::Sqlite => "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 5000",
-        // A pooler may give the server process to another client: settings are part of each transaction.
+        // A pooler may assign the server process to another client, so settings are part of each
+        // transaction.
         Kind::Postgres { .. } => return Ok(()),
-        // MariaDB and MySQL each read one of the comments: a list that takes too long ends by itself.
+        // MariaDB and MySQL each execute one of the comments; both limit the duration of a list.
         Kind::MySql if for_lists => {
             "SET innodb_lock_wait_timeout = 5, wait_timeout = 120 \
              /*M!100101 , max_statement_time = 5 */ /*!50708 , max_execution_time = 5000 */"
         }
-        // Snapshots need this isolation, whatever the server's own is.
+        // Snapshots require this isolation level, whatever the server's default is.
         Kind::MySql => {
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET innodb_lock_wait_timeout = 5, wait_timeout = 120"
         }
@@ -154,11 +158,12 @@ async fn prepare(connection: &mut AnyConnection, kind: Kind, for_lists: bool) ->
 }
 
 impl Kind {
-    /// Begins a change. Only SQLite has to be told that it is one, or readers could not become writers.
+    /// Begins a change. SQLite must know from the start, because a reader cannot be upgraded to a
+    /// writer.
     pub(crate) const fn begin_change(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN IMMEDIATE",
-            // A node that stands still in the middle of a change does not stop the others for longer than that.
+            // Limits how long a node that stalls during a change blocks the others.
             Self::Postgres { .. } => {
                 "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; \
                  SET LOCAL statement_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '60s'"
@@ -167,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// Begins a transaction for statements that need none but for a pooler; `None` where there is no pooler.
+    /// Begins a transaction that is needed only behind a pooler; `None` without one.
     pub(crate) const fn begin_statement(self) -> Option<&'static str> {
         match self {
             Self::Postgres { is_pooled: true } => Some(self.begin_change()),
@@ -175,7 +180,7 @@ impl Kind {
         }
     }
 
-    /// Begins a list, which the database ends by itself when it takes too long; `None` where a connection has that setting.
+    /// Begins a list, with a timeout in the database; `None` where the connection has that timeout.
     pub(crate) const fn begin_list(self) -> Option<&'static str> {
         match self {
             Self::Postgres { .. } => {
@@ -189,12 +194,12 @@ impl Kind {
         matches!(self, Self::Postgres { .. })
     }
 
-    /// Whether a connection can use a prepared statement again.
+    /// Whether a connection can reuse a prepared statement.
     pub(crate) const fn keeps_statements(self) -> bool {
         !matches!(self, Self::Postgres { is_pooled: true })
     }
 
-    /// Begins several reads that see the same.
+    /// Begins a snapshot: several reads that see the same data.
     pub(crate) const fn begin_snapshot(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN",
@@ -206,7 +211,7 @@ impl Kind {
         }
     }
 
-    /// The statement as this database wants it: PostgreSQL numbers its parameters.
+    /// Replaces `?` by the placeholders of this database: PostgreSQL numbers its parameters.
     pub(crate) fn placeholders(self, sql: &str) -> String {
         if !self.is_postgres() {
             return sql.to_owned();
@@ -222,7 +227,7 @@ impl Kind {
         numbered
     }
 
-    /// What follows the rows of an INSERT so that users who are there get the new tier.
+    /// The end of an INSERT that gives existing users the new tier.
     pub(crate) const fn replace_tier(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres { .. } => {
@@ -235,7 +240,8 @@ impl Kind {
     }
 }
 
-/// Takes the parameter `pooling` out of a PostgreSQL URL: whether it is `transaction`, and the URL without it.
+/// Removes the parameter `pooling` from a PostgreSQL URL. Returns whether it is `transaction`, and
+/// the URL without it.
 fn take_pooling(url: &str) -> Result<(bool, String), CatalogError> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let (mut is_pooled, mut others) = (false, Vec::new());
@@ -251,12 +257,13 @@ fn take_pooling(url: &str) -> Result<(bool, String), CatalogError> {
     Ok((is_pooled, format!("{base}{separator}{}", others.join("&"))))
 }
 
-/// Whether a connection changes its server process, as far as a few transactions on two connections show.
+/// Whether a connection changes its server process, as far as a few transactions on two connections
+/// show.
 async fn moves(first: &mut AnyConnection, second: &mut AnyConnection) -> Result<bool, sqlx::Error> {
     for _ in 0..PROBES {
         let own = process_id(first).await?;
         raw_sql("BEGIN").execute(&mut *second).await?;
-        // A pooler gives the process that became free last.
+        // A pooler assigns the process that was released last.
         let moves = process_id(second).await? == own || process_id(first).await? != own;
         raw_sql("ROLLBACK").execute(&mut *second).await?;
         if moves {
@@ -270,8 +277,9 @@ async fn process_id(connection: &mut AnyConnection) -> Result<String, sqlx::Erro
     raw_sql("SELECT pg_backend_pid()::text").fetch_one(connection).await?.try_get(0)
 }
 
-/// Makes a file that is missing, for its owner alone: hashes of keys and the users' names are in it. SQLite gives the files beside it the same rights, and
-/// says what is wrong if it cannot be made.
+/// Creates a missing file that only its owner can access, because it contains hashes of keys and
+/// names of users. SQLite gives the same permissions to the files next to it, and reports the error
+/// if the file cannot be created.
 fn make_private(file: &Path) {
     let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
 }
@@ -280,13 +288,13 @@ fn make_private(file: &Path) {
 fn file(url: &str) -> Result<PathBuf, CatalogError> {
     let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")).unwrap_or_default();
     if path.is_empty() || path.contains(['?', '#']) {
-        return Err(CatalogError::permanent("is not a URL like sqlite://pacegate.db"));
+        return Err(CatalogError::permanent("expected a URL such as sqlite://pacegate.db"));
     }
     std::path::absolute(Path::new(path))
-        .map_err(|error| CatalogError::permanent(format!("the catalog's file cannot be used: {error}")))
+        .map_err(|error| CatalogError::permanent(format!("catalog file cannot be used: {error}")))
 }
 
-/// A URL that the driver reads as exactly this path; the file is made if it is missing.
+/// A URL that the driver reads as exactly this path; the file is created if it is missing.
 fn file_url(path: &Path) -> String {
     const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
     format!("sqlite://{}?mode=rwc", utf8_percent_encode(&path.to_string_lossy(), &ESCAPED))
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_taken_as_it_is() {
+    fn path_is_used_verbatim() {
         let url_of = |url| file_url(&file(url).unwrap());
         assert_eq!(url_of("sqlite:///tmp/a b%/ä.db"), "sqlite:///tmp/a%20b%25/%C3%A4.db?mode=rwc");
         let relative = url_of("sqlite://catalog.db");
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_url_does_not_show_its_password() {
+    fn invalid_url_error_hides_the_password() {
         for url in
             ["postgres://user:hunter2@host:port/x", "oracle://user:hunter2@host/x", "mysql://u:hunter2@[x"]
         {

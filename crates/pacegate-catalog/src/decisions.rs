@@ -1,4 +1,4 @@
-//! The decision log: what was decided, as far as it was sampled.
+//! The decision log: a sample of the decisions.
 
 use std::borrow::Cow;
 
@@ -12,54 +12,55 @@ use crate::digest::key_of;
 use crate::error::CatalogError;
 use crate::statement::{column, time, unsigned};
 
-/// How many records are written by one statement.
+/// Maximum number of records that one statement writes.
 pub const DECISIONS_MAX: usize = 500;
 
 /// One decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecisionRecord {
-    /// When it was made.
+    /// When the decision was made.
     pub at: Timestamp,
     /// The id of the request.
     pub request_id: Option<String>,
-    /// The user, if the check named one.
+    /// The user, if the check names one.
     pub user_id: Option<String>,
-    /// What was counted by the limit that binds.
+    /// The dimension of the binding limit.
     pub dimension: String,
-    /// The value in that dimension.
+    /// The identifier in that dimension.
     pub identifier: String,
-    /// Where the request went.
+    /// The requested endpoint.
     pub endpoint: String,
-    /// How.
+    /// The HTTP method.
     pub method: Option<String>,
-    /// Whether it may pass.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// The name of the limit that binds.
+    /// The name of the binding limit.
     pub rule: Option<String>,
-    /// Why it may not, or why nobody knows.
+    /// Why the request is denied, or why no decision could be made.
     pub reason: Option<String>,
-    /// How much it takes.
+    /// The cost of the request.
     pub cost: u64,
-    /// How much can be taken at once.
+    /// The capacity of the binding limit.
     pub capacity: Option<u64>,
-    /// What was left then.
+    /// The remaining quota after the decision.
     pub remaining: Option<u64>,
 }
 
-/// The most bytes of each text: those of a check that is valid, and what the table's columns hold.
+/// Maximum length of each text in bytes: that of a valid check, and what the columns hold.
 const REQUEST_ID_MAX: usize = 256;
 const METHOD_MAX: usize = 64;
 const REASON_MAX: usize = 64;
 
-/// Identifiers and endpoints are not kept longer than this: made-up ones must not fill the disk.
-const IDENTIFIER_KEPT: usize = 128;
-const ENDPOINT_KEPT: usize = 256;
-/// How many digits of its hash a shortened text ends with.
+/// Maximum stored length of identifiers and endpoints, so that a flood of new ones does not fill
+/// the disk.
+const IDENTIFIER_STORED_MAX: usize = 128;
+const ENDPOINT_STORED_MAX: usize = 256;
+/// Number of digits of the hash that a shortened text ends with.
 const HASH_DIGITS: usize = 16;
 
-/// An identifier as usage and the decision log keep it: one of more than 128 bytes by its beginning and a hash.
+/// An identifier as usage and the decision log store it: above 128 bytes, its beginning and a hash.
 pub fn shorten_identifier(identifier: &str) -> Cow<'_, str> {
-    shorten(identifier, IDENTIFIER_KEPT)
+    shorten(identifier, IDENTIFIER_STORED_MAX)
 }
 
 fn shorten(text: &str, max: usize) -> Cow<'_, str> {
@@ -78,13 +79,14 @@ fn shorten_in_place(text: &mut String, max: usize) {
 }
 
 impl DecisionRecord {
-    /// The record with texts that every database keeps: shortened to their bounds, and without NUL, which PostgreSQL has no place for.
+    /// The record with texts that every database can store: shortened to their maximum, and without
+    /// NUL, which PostgreSQL rejects.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        shorten_in_place(&mut self.identifier, IDENTIFIER_KEPT);
-        shorten_in_place(&mut self.endpoint, ENDPOINT_KEPT);
+        shorten_in_place(&mut self.identifier, IDENTIFIER_STORED_MAX);
+        shorten_in_place(&mut self.endpoint, ENDPOINT_STORED_MAX);
         if let Some(user_id) = &mut self.user_id {
-            shorten_in_place(user_id, IDENTIFIER_KEPT);
+            shorten_in_place(user_id, IDENTIFIER_STORED_MAX);
         }
         let texts = [
             (&mut self.dimension, DIMENSION_LENGTH_MAX),
@@ -106,7 +108,7 @@ impl DecisionRecord {
     }
 }
 
-/// Shortens a text at a character's end and replaces NUL.
+/// Shortens a text at a character boundary and replaces NUL.
 pub(crate) fn fit(text: &mut String, max: usize) {
     text.truncate(text.floor_char_boundary(max));
     if text.contains('\0') {
@@ -114,36 +116,36 @@ pub(crate) fn fit(text: &mut String, max: usize) {
     }
 }
 
-/// Which decisions are wanted; all of them unless something is set.
+/// Selects decisions. The default selects all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecisionFilter {
-    /// About this user.
+    /// Only decisions about this user.
     pub user_id: Option<String>,
-    /// At this endpoint.
+    /// Only decisions at this endpoint.
     pub endpoint: Option<String>,
-    /// Made then or later.
+    /// Only decisions made at this time or later.
     pub since: Option<Timestamp>,
-    /// Only those that passed, or only those that did not.
+    /// Only allowed requests, or only denied ones.
     pub allowed: Option<bool>,
 }
 
 const COLUMNS: &str = "number, at, request_id, user_id, dimension, identifier, endpoint, method, allowed, rule, reason, cost, quota, remaining_quota";
 
 impl Catalog {
-    /// Adds decisions to the log, up to [`DECISIONS_MAX`] at once. Says how many the database refused: one that it cannot keep does not
-    /// cost the others.
+    /// Adds up to [`DECISIONS_MAX`] decisions to the log. Returns how many the database rejected;
+    /// the others are stored.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer; then some of them may be missing.
+    /// [`CatalogError`] when the database does not respond; some decisions may then be missing.
     pub async fn append_decisions(&self, decisions: &[DecisionRecord]) -> Result<u64, CatalogError> {
-        let mut refused = 0;
+        let mut rejected = 0;
         let mut batches: Vec<&[DecisionRecord]> = decisions.chunks(DECISIONS_MAX).rev().collect();
         while let Some(batch) = batches.pop() {
             match self.insert_decisions(batch).await {
                 Ok(()) => {}
                 Err(error) if error.is_value() && batch.len() == 1 => {
-                    tracing::warn!(%error, "a decision could not be logged");
-                    refused += 1;
+                    tracing::warn!(%error, "decision not logged");
+                    rejected += 1;
                 }
                 Err(error) if error.is_value() => {
                     let (first, second) = batch.split_at(batch.len() / 2);
@@ -152,7 +154,7 @@ impl Catalog {
                 Err(error) => return Err(error),
             }
         }
-        Ok(refused)
+        Ok(rejected)
     }
 
     async fn insert_decisions(&self, decisions: &[DecisionRecord]) -> Result<(), CatalogError> {
@@ -183,11 +185,13 @@ impl Catalog {
         self.run(statement).await.map(drop)
     }
 
-    /// The newest decisions that the filter lets through, newest first, each with its number: those before the number `after`, if it is given. No more than
-    /// `limit` of them, and no more than a bounded number of others are looked at on the way.
+    /// The newest decisions that match the filter, newest first, each with its number; only those
+    /// before the number `after`, if it is set.
+    ///
+    /// At most `limit` are returned, and only a bounded number of other rows is scanned.
     ///
     /// # Errors
-    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not answer.
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not respond.
     pub async fn decision_page(
         &self,
         filter: DecisionFilter,
@@ -209,7 +213,7 @@ impl Catalog {
             statement = statement.bind(key_of(&shorten_identifier(user_id)));
         }
         if let Some(endpoint) = filter.endpoint {
-            statement = statement.bind(key_of(&shorten(&endpoint, ENDPOINT_KEPT)));
+            statement = statement.bind(key_of(&shorten(&endpoint, ENDPOINT_STORED_MAX)));
         }
         if let Some(since) = filter.since {
             statement = statement.time(since);
@@ -251,13 +255,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_identifiers_are_kept_by_their_beginning_and_a_hash() {
+    fn long_identifiers_are_shortened_to_their_beginning_and_a_hash() {
         assert_eq!(shorten_identifier(&"u".repeat(128)), "u".repeat(128));
         let (one, other) = ("ä".repeat(500), format!("{}b", "ä".repeat(499)));
         let short = shorten_identifier(&one);
         assert!(short.len() <= 128 && short.starts_with("ääää"), "{short}");
         assert_ne!(short, shorten_identifier(&other));
-        assert_eq!(short, shorten_identifier(&short), "once");
+        assert_eq!(short, shorten_identifier(&short), "shortening is idempotent");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! SHA-256 in hexadecimal: what texts are looked up by, and what keys the audit trail.
+//! SHA-256 in hexadecimal: lookup keys of texts, and the HMACs of secrets and of the audit trail.
 
 use hmac::{Hmac, KeyInit};
 use pacegate_core::hexadecimal;
@@ -7,15 +7,16 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::CatalogError;
 
-/// Columns are looked up by the hash of a text, because MySQL folds, pads and bounds the texts that it indexes.
+/// The lookup key of a text. Columns store its hash, because MySQL folds case, pads and truncates
+/// the texts that it indexes.
 pub(crate) fn key_of(text: &str) -> String {
     hexadecimal(&Sha256::digest(text))
 }
 
-/// A hash that only a key's owner can compute.
+/// A hash that only the owner of the key can compute.
 pub(crate) type Keyed = Hmac<Sha256>;
 
-/// The hash of a secret with a key.
+/// The HMAC of a secret.
 pub(crate) fn keyed(key: &str, secret: &str) -> String {
     let mut hasher = keyed_hasher(key.as_bytes());
     hasher.update(secret.as_bytes());
@@ -23,18 +24,20 @@ pub(crate) fn keyed(key: &str, secret: &str) -> String {
 }
 
 fn keyed_hasher(key: &[u8]) -> Keyed {
-    // A key of any length will do.
+    // HMAC accepts a key of any length.
     Keyed::new_from_slice(key).unwrap_or_else(|_| Hmac::new(&Default::default()))
 }
 
 pub(crate) fn random_hexadecimal<const BYTES: usize>() -> Result<String, CatalogError> {
     let mut bytes = [0; BYTES];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| CatalogError::unavailable(format!("the system has no randomness: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        CatalogError::unavailable(format!("the system's random number generator failed: {error}"))
+    })?;
     Ok(hexadecimal(&bytes))
 }
 
-/// A hash over several fields, each with its length, so that no two lists of fields are the same bytes.
+/// A hash over several fields. Each is prefixed with its length, so that no two lists of fields
+/// hash the same bytes.
 pub(crate) struct Fields<H>(H);
 
 impl Fields<Sha256> {
@@ -57,7 +60,7 @@ impl<H: Update + FixedOutput> Fields<H> {
         self
     }
 
-    /// Nothing is not the same as an empty text.
+    /// `None` differs from an empty text.
     pub(crate) fn optional(mut self, text: Option<&str>) -> Self {
         match text {
             Some(text) => self.text(text),
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_sha_256_of_the_text() {
+    fn key_is_the_sha_256_of_the_text() {
         assert_eq!(key_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 

@@ -1,4 +1,5 @@
-//! Limits as JSON: exact in the tables, and with the names of the REST interface in the audit trail.
+//! Limits as JSON: exact in the tables, and with the field names of the REST API in the audit
+//! trail.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::record::{Override, StoredKey, StoredPlan, User};
 use crate::statement::micros;
 
 #[derive(Serialize, Deserialize)]
-struct KeptLimit {
+struct StoredLimit {
     algorithm: String,
     quota: u64,
     window_micros: u64,
@@ -23,7 +24,7 @@ struct KeptLimit {
 }
 
 #[derive(Serialize, Deserialize)]
-struct KeptNumbers {
+struct StoredOverride {
     rule: String,
     quota: u64,
     window_micros: Option<u64>,
@@ -32,7 +33,7 @@ struct KeptNumbers {
 
 /// The limits of a plan, for its row.
 pub(crate) fn write_limits(limits: &[PlanLimit]) -> Result<String, CatalogError> {
-    let kept = limits.iter().map(|PlanLimit { limit, unit, cost }| KeptLimit {
+    let kept = limits.iter().map(|PlanLimit { limit, unit, cost }| StoredLimit {
         algorithm: limit.algorithm().name().to_owned(),
         quota: limit.quota().into(),
         window_micros: whole_micros(limit.window()),
@@ -44,8 +45,8 @@ pub(crate) fn write_limits(limits: &[PlanLimit]) -> Result<String, CatalogError>
 }
 
 pub(crate) fn read_limits(text: &str) -> Result<Vec<PlanLimit>, CatalogError> {
-    let kept: Vec<KeptLimit> = serde_json::from_str(text).map_err(unreadable)?;
-    let plan_limit = |kept: KeptLimit| {
+    let kept: Vec<StoredLimit> = serde_json::from_str(text).map_err(unreadable)?;
+    let plan_limit = |kept: StoredLimit| {
         let limit = limit(&kept.algorithm, kept.quota, kept.window_micros, kept.burst)?;
         Ok(PlanLimit { limit, unit: kept.unit, cost: cost(kept.cost)? })
     };
@@ -57,7 +58,7 @@ pub(crate) fn cost(kept: Option<u64>) -> Result<Option<Cost>, CatalogError> {
     kept.map(Cost::try_new).transpose().map_err(unreadable)
 }
 
-/// A limit from the columns or fields it is kept in.
+/// A limit from its stored fields.
 pub(crate) fn limit(
     algorithm: &str,
     quota: u64,
@@ -69,9 +70,9 @@ pub(crate) fn limit(
     limit.with_burst(burst).map_err(unreadable)
 }
 
-/// A user's own limits, for the row.
+/// A user's custom limits, for the row.
 pub(crate) fn write_custom_limits(limits: &[(String, LimitOverride)]) -> Result<String, CatalogError> {
-    let kept = limits.iter().map(|(rule, numbers)| KeptNumbers {
+    let kept = limits.iter().map(|(rule, numbers)| StoredOverride {
         rule: rule.clone(),
         quota: numbers.quota,
         window_micros: numbers.window.map(whole_micros),
@@ -81,8 +82,8 @@ pub(crate) fn write_custom_limits(limits: &[(String, LimitOverride)]) -> Result<
 }
 
 pub(crate) fn read_custom_limits(text: &str) -> Result<Vec<(String, LimitOverride)>, CatalogError> {
-    let kept: Vec<KeptNumbers> = serde_json::from_str(text).map_err(unreadable)?;
-    let numbers = |kept: &KeptNumbers| LimitOverride {
+    let kept: Vec<StoredOverride> = serde_json::from_str(text).map_err(unreadable)?;
+    let numbers = |kept: &StoredOverride| LimitOverride {
         quota: kept.quota,
         window: kept.window_micros.map(Duration::from_micros),
         burst: kept.burst,
@@ -130,7 +131,7 @@ pub(crate) fn of_override(of: &Override) -> Value {
     value
 }
 
-/// Neither the secret nor its hash.
+/// A key, without the secret and its hash.
 pub(crate) fn key(key: &StoredKey) -> Value {
     json!({
         "key_id": key.key_id, "name": key.name, "role": key.role,
@@ -143,12 +144,12 @@ fn numbers(numbers: &LimitOverride) -> Value {
     json!({ "limit": numbers.quota, "window_seconds": window, "burst_capacity": burst })
 }
 
-/// At most 366 days, which are far from the bound.
+/// A window is at most 366 days, far below the maximum.
 pub(crate) fn whole_micros(window: Duration) -> u64 {
     u64::try_from(window.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whole seconds without a fraction, because that is how people write them.
+/// A number of seconds, as an integer when it has no fraction.
 pub(crate) fn seconds(window: Duration) -> Value {
     if window.subsec_nanos() == 0 { window.as_secs().into() } else { window.as_secs_f64().into() }
 }
@@ -157,7 +158,7 @@ pub(crate) fn written(value: &impl Serialize) -> Result<String, CatalogError> {
     serde_json::to_string(value).map_err(unreadable)
 }
 
-/// A row that this program did not write.
+/// The error for a row that this program did not write.
 pub(crate) fn unreadable(error: impl std::fmt::Display) -> CatalogError {
-    CatalogError::permanent(format!("the catalog's tables are not as they were made: {error}"))
+    CatalogError::permanent(format!("unexpected content in the catalog tables: {error}"))
 }

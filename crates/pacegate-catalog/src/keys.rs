@@ -1,4 +1,4 @@
-//! API keys in the catalog: only the hashes of their secrets are kept.
+//! API keys in the catalog. Only the hashes of their secrets are stored.
 
 use std::collections::HashSet;
 
@@ -20,12 +20,12 @@ use crate::record::{Actor, StoredKey};
 use crate::seal::Sealed;
 use crate::statement::{column, optional_time, time};
 
-/// The longest secret that anybody brings along, in bytes.
+/// Maximum length of a secret that the operator chooses, in bytes.
 const SECRET_LENGTH_MAX: usize = 1_024;
 
 const SELECT: &str = "SELECT key_id, name, role, created_at, expires_at, revoked_at, last_used_at, hash FROM pacegate_api_keys";
 
-/// A key that is to be made.
+/// A new key.
 struct NewKey {
     key_id: String,
     role: String,
@@ -35,10 +35,11 @@ struct NewKey {
 }
 
 impl Catalog {
-    /// Makes a key with the role `admin`, `reader` or `checker`. Its secret is returned here and never again.
+    /// Creates a key with the role `admin`, `reader` or `checker`. Its secret is returned here and
+    /// never again.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept, or the expiry is not in the future.
+    /// [`CatalogError`] when a value is invalid, or the expiry is not in the future.
     pub async fn create_key(
         &self,
         actor: &Actor,
@@ -48,14 +49,15 @@ impl Catalog {
     ) -> Result<(StoredKey, String), CatalogError> {
         let key_id = random_hexadecimal::<8>()?;
         let secret = format!("pgk_{key_id}_{}", random_hexadecimal::<32>()?);
-        let (key, _) = self.make_key(actor, key_id, &secret, role, name, expires_at).await?;
+        let (key, _) = self.insert_key(actor, key_id, &secret, role, name, expires_at).await?;
         Ok((key, secret))
     }
 
-    /// Makes a key with a secret that the operator chose; says whether it was made. A secret that is there already changes nothing.
+    /// Creates a key with a secret that the operator chose; returns whether it was created. A
+    /// secret that exists already changes nothing.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept.
+    /// [`CatalogError`] when a value is invalid.
     pub async fn create_key_with_secret(
         &self,
         actor: &Actor,
@@ -67,10 +69,10 @@ impl Catalog {
         if let Some(key) = self.key_by_secret(secret).await? {
             return Ok((key, false));
         }
-        self.make_key(actor, random_hexadecimal::<8>()?, secret, role, name, None).await
+        self.insert_key(actor, random_hexadecimal::<8>()?, secret, role, name, None).await
     }
 
-    async fn make_key(
+    async fn insert_key(
         &self,
         actor: &Actor,
         key_id: String,
@@ -90,42 +92,43 @@ impl Catalog {
             expires_at,
             hash: self.hash_of(secret),
         };
-        self.change(actor, Part::Keys, new, |change, new| Box::pin(make(change, new))).await
+        self.change(actor, Part::Keys, new, |change, new| Box::pin(insert(change, new))).await
     }
 
-    /// What is kept of a secret: without the catalog's pepper nobody can tell from a table which of two catalogs know the same key.
+    /// The stored hash of a secret. The catalog's pepper hides whether two catalogs contain the
+    /// same key.
     fn hash_of(&self, secret: &str) -> String {
         keyed(&self.pepper, secret)
     }
 
-    /// All keys by their age, the revoked and expired ones included.
+    /// All keys by age, including revoked and expired ones.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn keys(&self) -> Result<Vec<StoredKey>, CatalogError> {
         let statement = self.statement(&format!("{SELECT} ORDER BY created_at, key_id"));
         self.rows(statement).await?.iter().map(read).collect()
     }
 
-    /// The key with that secret, also when it is revoked or expired.
+    /// The key with this secret, even if it is revoked or expired.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn key_by_secret(&self, secret: &str) -> Result<Option<StoredKey>, CatalogError> {
         let hash = self.hash_of(secret);
         let statement = self.statement(&format!("{SELECT} WHERE hash = ?")).bind(hash.clone());
         let Some(row) = self.row(statement).await? else { return Ok(None) };
         let kept: &str = column(&row, 7)?;
-        // The database's comparison may be by a folding collation.
+        // The database's collation may ignore case.
         let is_same = bool::from(kept.as_bytes().ct_eq(hash.as_bytes()));
         if is_same { read(&row).map(Some) } else { Ok(None) }
     }
 
-    /// The hashes of the `max` newest keys that are not revoked, to tell keys from guesses without a query
-    /// for each.
+    /// The hashes of the `max` newest keys that are not revoked, so that guesses can be rejected
+    /// without a query each.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn key_hashes(&self, max: u32) -> Result<HashSet<String>, CatalogError> {
         let sql = format!(
             "SELECT hash FROM pacegate_api_keys WHERE revoked_at IS NULL ORDER BY created_at DESC LIMIT {max}"
@@ -134,15 +137,15 @@ impl Catalog {
         rows.iter().map(|row| column::<&str>(row, 0).map(str::to_owned)).collect()
     }
 
-    /// Whether `hashes`, of [`key_hashes`](Self::key_hashes), has that of a secret.
+    /// Whether `hashes`, from [`key_hashes`](Self::key_hashes), contains the hash of a secret.
     pub fn has_secret(&self, hashes: &HashSet<String>, secret: &str) -> bool {
         hashes.contains(&self.hash_of(secret))
     }
 
-    /// Revokes a key, if it is as expected. One that is revoked already stays as it is.
+    /// Revokes a key if `expected` holds. Revoking a revoked key changes nothing.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found, or changed meanwhile.
+    /// [`CatalogError`]: not found, or changed by a concurrent request.
     pub async fn revoke_key(
         &self,
         actor: &Actor,
@@ -156,10 +159,11 @@ impl Catalog {
         .await
     }
 
-    /// Notes that a key was used, unless a later use is noted. That is no change: it has no audit record.
+    /// Records the use of a key, unless a later use is recorded. This is not a change: it has no
+    /// audit record.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn note_key_use(&self, key_id: &str, at: Timestamp) -> Result<(), CatalogError> {
         let sql = "UPDATE pacegate_api_keys SET last_used_at = ? WHERE key_id = ? AND (last_used_at IS NULL OR last_used_at < ?)";
         if !is_id(key_id) {
@@ -171,7 +175,7 @@ impl Catalog {
     /// Whether there is a key with the role `admin` that is neither revoked nor expired.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn has_admin_key(&self) -> Result<bool, CatalogError> {
         let sql = format!(
             "{SELECT} WHERE role = 'admin' AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) LIMIT 1"
@@ -181,10 +185,10 @@ impl Catalog {
     }
 }
 
-async fn make(change: &mut Change<'_>, new: &NewKey) -> Result<(StoredKey, bool), CatalogError> {
+async fn insert(change: &mut Change<'_>, new: &NewKey) -> Result<(StoredKey, bool), CatalogError> {
     let statement = change.statement(&format!("{SELECT} WHERE hash = ?")).bind(new.hash.clone());
     if let Some(row) = statement.row(change.connection).await? {
-        // Another node made it meanwhile.
+        // Another node has just created it.
         return Ok((read(&row)?, false));
     }
     if new.expires_at.is_some_and(|expires_at| expires_at <= change.now) {
@@ -215,11 +219,11 @@ async fn revoke(
     expected: Option<Expected>,
 ) -> Result<StoredKey, CatalogError> {
     if !is_id(key_id) {
-        return Err(CatalogError::not_found("there is no such key"));
+        return Err(CatalogError::not_found("unknown key"));
     }
     let statement = change.statement(&format!("{SELECT} WHERE key_id = ?")).bind(key_id.to_owned());
     let row = statement.row(change.connection).await?;
-    let before = read(&row.ok_or_else(|| CatalogError::not_found("there is no such key"))?)?;
+    let before = read(&row.ok_or_else(|| CatalogError::not_found("unknown key"))?)?;
     Expected::check(expected, Some(before.version()), "key")?;
     if before.revoked_at.is_some() {
         return Ok(before);

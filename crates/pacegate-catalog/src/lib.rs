@@ -1,4 +1,4 @@
-//! Pacegate's configuration, users and audit trail in SQLite, PostgreSQL, MySQL or MariaDB.
+//! Stores Pacegate's configuration, users and audit trail in SQLite, PostgreSQL, MySQL or MariaDB.
 //!
 //! ```
 //! use pacegate::{Limit, Rule};
@@ -20,15 +20,52 @@
 //! # }
 //! ```
 //!
-//! # What it promises
+//! One implementation serves all databases. The catalog holds rules, plans, users, overrides, API
+//! keys, the audit trail, the decision log and usage. It makes no decisions and keeps no counters,
+//! and it does not check that a rule or tier that an override or user names exists.
 //!
-//! A change is one transaction: what it changes, its audit record and the revision become visible together or not at all. Changes of all nodes are
-//! made one after the other, because each begins by locking the same row; so no update is lost, and the audit trail has an order without gaps. A change
-//! that was acknowledged survives a power cut. One whose commit was lost is [uncertain](CatalogError::is_uncertain) and never repeated.
+//! # Invariants
 //!
-//! # What it does not do
+//! - A change is one transaction. The changed rows, the audit record and the revision become
+//!   visible together or not at all.
+//! - A change must never be made without an audit record that names its actor.
+//! - Every change first raises the revision in one row, which serializes the writers of all nodes.
+//!   So an update must never be lost, and the sequence of the audit trail must never have a gap.
+//! - An acknowledged change must survive a power failure. A change with a lost commit is
+//!   [uncertain](CatalogError::is_uncertain) and must never be retried.
+//! - The catalog must never be on the path of a check with a cached user.
 //!
-//! It decides nothing and keeps no counters; [`Registry`] has a limiter compile what it keeps. It does not know whether a name that a rule or override mentions exists.
+//! # Rules in force
+//!
+//! [`Registry`] compiles the rules of the configuration file and of the catalog into one limiter. A
+//! node polls the revision every half second and loads all rules when it changed; the node that
+//! made a change loads them before it responds. A rule that cannot be applied (an unreadable row, a
+//! variant that the file also has) is skipped and logged.
+//!
+//! [`Catalog::changes`] derives from the audit trail which users changed between two revisions, so
+//! that a cache of users only needs to look those up again. After an import, or when the catalog
+//! was restored from a backup, every cached user is stale.
+//!
+//! # Audit trail
+//!
+//! Each record is chained to the previous one by an HMAC under the audit key, which is not stored
+//! in the audit table. The state of the trail (its first and last record, and the number of rows in
+//! each table) has an HMAC too. A change compares it before it signs the next state, because
+//! signing an edited state would hide the edit; if they differ, the change records `audit.broken`.
+//! Every row that a change writes is read back and sealed: its HMAC goes to `pacegate_seals`.
+//! Reading the row back means that one function defines what is sealed, for writing and for
+//! [`Catalog::audit_verify`], which compares everything in one snapshot.
+//!
+//! # Adding a field to a rule
+//!
+//! Add the field to [`pacegate::Rule`], to `rule_row.rs` (with a default, so that existing rows
+//! stay readable), to the management API of `pacegate-server` and to the reader of
+//! `pacegate-config`.
+//!
+//! # Where to go next
+//!
+//! Start with [`Catalog`] for single operations and [`Registry`] for a limiter that follows them.
+//! `change.rs` has the transaction that every change goes through.
 
 mod audit;
 mod audit_key;
@@ -70,7 +107,7 @@ pub use record::{
     Actor, AuditCheck, AuditFilter, AuditHead, AuditProblem, AuditRecord, NewOverride, Override,
     PolicyDetail, Revision, RowChange, RuleList, StoredKey, StoredPlan, StoredRule, User, UserChange,
 };
-pub use registry::{Registry, RegistryError, Rounds, Sources};
+pub use registry::{CatalogPoll, Registry, RegistryError, Sources};
 pub use retention::{Removed, Retention};
 pub use usage::{Period, UsageFilter, UsageRecord};
 pub use users::ProfileUntil;

@@ -19,10 +19,10 @@ use crate::record::{Actor, NewOverride, Override};
 use crate::seal::Sealed;
 use crate::statement::{Statement, column, time, unsigned};
 
-/// How many overrides a user, or another identity, may have at a time.
+/// Maximum number of overrides that a user, or another identity, may have at a time.
 pub const OVERRIDES_MAX: usize = 100;
-/// How many overrides there may be at a time for identities other than users. Every node has all of
-/// them in memory, together with the rules.
+/// Maximum number of overrides at a time for identities other than users. Every node keeps them in
+/// memory, together with the rules.
 pub const IDENTITY_OVERRIDES_MAX: usize = 1_000;
 
 const SELECT: &str = "SELECT override_id, user_id, rule, quota, window_micros, burst, reason, expires_at, created_at, dimension, user_key FROM pacegate_overrides";
@@ -36,7 +36,7 @@ fn owner_key(dimension: &str, identifier: &str) -> String {
     key_of(&format!("{dimension}\0{identifier}"))
 }
 
-/// Those of a user that hold at `now`, oldest first.
+/// The overrides of a user that apply at `now`, oldest first.
 pub(crate) fn select_live<'q>(kind: Kind, user_id: &str, now: Timestamp) -> Statement<'q> {
     select_live_by(kind, key_of(user_id), now)
 }
@@ -46,25 +46,26 @@ fn select_live_by<'q>(kind: Kind, owner_key: String, now: Timestamp) -> Statemen
     Statement::new(kind, &sql).bind(owner_key).time(now)
 }
 
-/// Those of identities other than users that hold at `now`, oldest first.
+/// The overrides of identities other than users that apply at `now`, oldest first.
 pub(crate) fn select_identities<'q>(kind: Kind, now: Timestamp) -> Statement<'q> {
     let sql = format!("{SELECT} WHERE dimension IS NOT NULL AND expires_at > ? ORDER BY number");
     Statement::new(kind, &sql).time(now)
 }
 
-/// Those of several users that hold at `now`, oldest first.
+/// The overrides of several users that apply at `now`, oldest first.
 pub(crate) fn select_live_of<'q>(kind: Kind, user_keys: &[String], now: Timestamp) -> Statement<'q> {
-    let places = vec!["?"; user_keys.len()].join(", ");
-    let sql = format!("{SELECT} WHERE user_key IN ({places}) AND expires_at > ? ORDER BY number");
+    let placeholders = vec!["?"; user_keys.len()].join(", ");
+    let sql = format!("{SELECT} WHERE user_key IN ({placeholders}) AND expires_at > ? ORDER BY number");
     let statement = Statement::new(kind, &sql);
     user_keys.iter().cloned().fold(statement, Statement::bind).time(now)
 }
 
 impl Catalog {
-    /// Makes an override. A later one for the same rule comes before an earlier one.
+    /// Creates an override. For the same rule, a later override wins over an earlier one.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept, the expiry is not in the future, or the user has 100 overrides already.
+    /// [`CatalogError`] when a value is invalid, the expiry is not in the future, or the user has
+    /// 100 overrides.
     pub async fn add_override(&self, actor: &Actor, new: NewOverride) -> Result<Override, CatalogError> {
         self.add_override_for(actor, identity::USER, new).await
     }
@@ -92,10 +93,10 @@ impl Catalog {
         .await
     }
 
-    /// The overrides of a user that hold at `now`, oldest first.
+    /// The overrides of a user that apply at `now`, oldest first.
     ///
     /// # Errors
-    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when a row cannot be read, or the database does not respond.
     pub async fn overrides(&self, user_id: &str, now: Timestamp) -> Result<Vec<Override>, CatalogError> {
         self.overrides_of(identity::USER, user_id, now).await
     }
@@ -115,7 +116,7 @@ impl Catalog {
         rows.iter().map(read).collect()
     }
 
-    /// Removes an override of a user, if it is as expected.
+    /// Deletes an override of a user if `expected` holds.
     ///
     /// # Errors
     /// [`CatalogError`]: not found, or another version is expected.
@@ -173,7 +174,7 @@ async fn add(change: &mut Change<'_>, dimension: &str, new: &NewOverride) -> Res
     if new.expires_at <= change.now {
         return Err(CatalogError::invalid("expires_at", "must be in the future"));
     }
-    // What has expired is of no use any more; the audit trail remembers it.
+    // Expired overrides have no effect; the audit trail still has them.
     let expired =
         change.statement("SELECT override_id FROM pacegate_overrides WHERE user_key = ? AND expires_at <= ?");
     let expired = expired.bind(owner_key.clone()).time(change.now).rows(change.connection).await?;
@@ -184,10 +185,7 @@ async fn add(change: &mut Change<'_>, dimension: &str, new: &NewOverride) -> Res
     let count = count.bind(owner_key.clone()).row(change.connection).await?;
     let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
     if usize::try_from(count).unwrap_or(usize::MAX) >= OVERRIDES_MAX {
-        return Err(CatalogError::invalid(
-            "overrides",
-            "the user has 100 overrides already, the most there may be",
-        ));
+        return Err(CatalogError::invalid("overrides", "the user has 100 overrides, which is the maximum"));
     }
     if !is_user {
         let sql = "SELECT COUNT(*) FROM pacegate_overrides WHERE dimension IS NOT NULL AND expires_at > ?";
@@ -218,7 +216,7 @@ async fn add(change: &mut Change<'_>, dimension: &str, new: &NewOverride) -> Res
                created_at, dimension) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     change
         .statement(sql)
-        // No other override is made by this revision.
+        // Each revision creates at most one override.
         .bind(change.revision)
         .bind(made.override_id.clone())
         .bind(owner_key)
@@ -248,12 +246,12 @@ async fn delete(
     expected: Option<Expected>,
 ) -> Result<(), CatalogError> {
     if !is_id(override_id) {
-        return Err(CatalogError::not_found("the user has no such override"));
+        return Err(CatalogError::not_found("unknown override"));
     }
     let statement = change.statement(&format!("{SELECT} WHERE override_id = ? AND user_key = ?"));
     let statement = statement.bind(override_id.to_owned()).bind(owner_key(dimension, identifier));
     let row = statement.row(change.connection).await?;
-    let row = row.ok_or_else(|| CatalogError::not_found("the user has no such override"))?;
+    let row = row.ok_or_else(|| CatalogError::not_found("unknown override"))?;
     let before = Some(json::of_override(&read(&row)?));
     Expected::check(expected, Some(Override::VERSION), "override")?;
     let delete = change.statement("DELETE FROM pacegate_overrides WHERE override_id = ?");

@@ -16,20 +16,20 @@ use crate::record::{Actor, StoredPlan};
 use crate::seal::Sealed;
 use crate::statement::{Statement, column, time};
 
-/// How many plans there may be.
+/// Maximum number of plans.
 pub const PLANS_MAX: usize = 10_000;
 
 const SELECT: &str = "SELECT name, limits_json, version, updated_at, name_key FROM pacegate_plans";
 
 pub(crate) fn select_all<'q>(kind: Kind) -> Statement<'q> {
-    Statement::new(kind, SELECT).patient()
+    Statement::new(kind, SELECT).bulk()
 }
 
 impl Catalog {
-    /// All plans by their name.
+    /// All plans, by name.
     ///
     /// # Errors
-    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when a row cannot be read, or the database does not respond.
     pub async fn plans(&self) -> Result<Vec<StoredPlan>, CatalogError> {
         let rows = self.rows(select_all(self.kind)).await?;
         let mut plans: Vec<StoredPlan> = rows.iter().map(read).collect::<Result<_, _>>()?;
@@ -37,19 +37,19 @@ impl Catalog {
         Ok(plans)
     }
 
-    /// The plan of that name.
+    /// The plan with this name.
     ///
     /// # Errors
-    /// [`CatalogError`] when its row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when its row cannot be read, or the database does not respond.
     pub async fn plan(&self, name: &str) -> Result<Option<StoredPlan>, CatalogError> {
         let statement = self.statement(&format!("{SELECT} WHERE name_key = ?")).bind(key_of(name));
         self.row(statement).await?.as_ref().map(read).transpose()
     }
 
-    /// Creates or replaces a plan, if it is as expected; says whether it was created.
+    /// Creates or replaces a plan if `expected` holds; returns whether it was created.
     ///
     /// # Errors
-    /// [`CatalogError`]: changed meanwhile, or an invalid value.
+    /// [`CatalogError`]: changed by a concurrent request, or an invalid value.
     pub async fn put_plan(
         &self,
         actor: &Actor,
@@ -66,10 +66,10 @@ impl Catalog {
         .await
     }
 
-    /// Removes a plan, if it is as expected.
+    /// Removes a plan if `expected` holds.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found, or changed meanwhile.
+    /// [`CatalogError`]: not found, or changed by a concurrent request.
     pub async fn delete_plan(
         &self,
         actor: &Actor,
@@ -80,7 +80,7 @@ impl Catalog {
         self.change(actor, Part::Rules, input, |change, (name, expected)| {
             Box::pin(async move {
                 let before = find(change, name).await?;
-                let before = before.ok_or_else(|| CatalogError::not_found("there is no such plan"))?;
+                let before = before.ok_or_else(|| CatalogError::not_found("unknown plan"))?;
                 Expected::check(*expected, Some(before.version), "plan")?;
                 let delete = change.statement("DELETE FROM pacegate_plans WHERE name_key = ?");
                 delete.bind(key_of(name)).run(change.connection).await?;
@@ -116,7 +116,7 @@ async fn put(
         let count = change.statement("SELECT COUNT(*) FROM pacegate_plans").row(change.connection).await?;
         let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
         if usize::try_from(count).unwrap_or(usize::MAX) >= PLANS_MAX {
-            let message = format!("there are {count} plans already, the most there may be");
+            let message = format!("the catalog has {count} plans, which is the maximum");
             return Err(CatalogError::invalid("plans", message));
         }
         "INSERT INTO pacegate_plans (name, limits_json, version, updated_at, name_key) VALUES (?, ?, ?, ?, ?)"
@@ -136,7 +136,7 @@ async fn find(change: &mut Change<'_>, name: &str) -> Result<Option<StoredPlan>,
     statement.row(change.connection).await?.as_ref().map(read).transpose()
 }
 
-/// An error names the plan: somebody edited the table.
+/// Reads a plan. An error, which means that the table was edited, names the plan.
 pub(crate) fn read(row: &AnyRow) -> Result<StoredPlan, CatalogError> {
     let name: String = column(row, 0)?;
     fields(row, &name)
@@ -146,9 +146,9 @@ pub(crate) fn read(row: &AnyRow) -> Result<StoredPlan, CatalogError> {
 fn fields(row: &AnyRow, name: &str) -> Result<StoredPlan, CatalogError> {
     let limits = json::read_limits(column(row, 1)?)?;
     PlanLimit::check_all(&limits)?;
-    // Two plans of one name would make the whole set invalid, not only themselves.
+    // Two plans with one name would invalidate the whole set.
     if column::<&str>(row, 4)? != key_of(name) {
-        return Err(json::unreadable("it is not the name that it was made with"));
+        return Err(json::unreadable("the name does not match its key"));
     }
     Ok(StoredPlan { name: name.to_owned(), limits, version: column(row, 2)?, updated_at: time(row, 3)? })
 }

@@ -1,10 +1,10 @@
-//! What a caller expects of a resource before it is changed: `If-Match` over HTTP.
+//! Preconditions of a change: `If-Match` over HTTP.
 
 use pacegate::Rule;
 
 use crate::error::CatalogError;
 
-/// What must hold for a change to be made. It is checked inside the change's transaction.
+/// A precondition, checked inside the transaction of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The resource exists, in any version.
@@ -14,7 +14,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Compares `expected` with the resource's version, or its absence.
+    /// Compares `expected` with the version of the resource, or its absence.
     pub(crate) fn check(
         expected: Option<Self>,
         version: Option<i64>,
@@ -29,13 +29,13 @@ impl Expected {
             return Ok(());
         }
         Err(CatalogError::changed(match version {
-            Some(version) => format!("the {resource} has version {version}, not the expected one"),
+            Some(version) => format!("the {resource} has version {version}, which is not the expected one"),
             None => format!("the {resource} does not exist"),
         }))
     }
 }
 
-/// Which stored rule is meant.
+/// Identifies a stored rule.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleRef<'a> {
     /// The rule with this id.

@@ -1,72 +1,73 @@
-//! What the catalog keeps, as the rest of the program sees it.
+//! The records of the catalog.
 
 use std::fmt;
 use std::str::FromStr;
 
 use pacegate::{LimitOverride, PlanLimit, Rule, Timestamp};
 
-/// A rule with what the catalog knows about it.
+/// A rule as stored in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRule {
-    /// Grows with every rule that is made; lists are in this order.
+    /// Increases with every new rule; lists are in this order.
     pub number: i64,
-    /// The rule's id.
+    /// The id of the rule.
     pub rule_id: String,
     /// The rule.
     pub rule: Rule,
-    /// LimitOverride of a policy that its limit has no place for.
+    /// Values of a policy that its limit has no field for.
     pub policy: Option<PolicyDetail>,
-    /// Grows by one with every change.
+    /// Increases by one with every change.
     pub version: i64,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// When it was last changed.
     pub updated_at: Timestamp,
 }
 
-/// What a policy's algorithm does not use, kept so that it is shown as it was given.
+/// Values that the policy's algorithm does not use, stored so that the policy is returned as it was
+/// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyDetail {
-    /// Tokens per second, which windows have not.
+    /// Tokens per second, which window algorithms do not use.
     pub refill_rate: u64,
-    /// The window, which buckets have not.
+    /// The window, which bucket algorithms do not use.
     pub window_seconds: u64,
 }
 
-/// A plan with what the catalog knows about it.
+/// A plan as stored in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredPlan {
-    /// The plan's name.
+    /// The name of the plan.
     pub name: String,
-    /// Its limits.
+    /// The limits of the plan.
     pub limits: Vec<PlanLimit>,
-    /// Grows by one with every change.
+    /// Increases by one with every change.
     pub version: i64,
-    /// When it was changed last.
+    /// When it was last changed.
     pub updated_at: Timestamp,
 }
 
-/// A user that has a tier or limits of their own.
+/// A user with a tier or custom limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The identifier in the dimension `user`.
     pub user_id: String,
     /// The tier.
     pub tier: Option<String>,
-    /// Limits of their own, by the name of the rule.
+    /// The custom limits, by the name of the rule.
     pub custom_limits: Vec<(String, LimitOverride)>,
-    /// Grows by one with every change.
+    /// Increases by one with every change.
     pub version: i64,
-    /// When it was changed last.
+    /// When it was last changed.
     pub updated_at: Timestamp,
 }
 
-/// A change of a user. What is `None` stays as it is.
+/// A change of a user. Fields that are `None` stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserChange {
     /// The new tier; `Some(None)` removes it.
     pub tier: Option<Option<String>>,
-    /// The new custom limits, in place of all those before.
+    /// The new custom limits, which replace all existing ones.
     pub custom_limits: Option<Vec<(String, LimitOverride)>>,
 }
 
@@ -80,35 +81,35 @@ impl UserChange {
 /// A temporary limit for one user or another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The override's id.
+    /// The id of the override.
     pub override_id: String,
     /// The dimension of the identity, usually `user`.
     pub dimension: String,
     /// The user, or the identifier in another dimension.
     pub user_id: String,
-    /// Which rules it replaces the numbers of.
+    /// The name of the rules with overridden values.
     pub rule: String,
-    /// The numbers.
+    /// The values.
     pub numbers: LimitOverride,
-    /// Why somebody made it.
+    /// Why it was created.
     pub reason: Option<String>,
-    /// From when on it does not hold any more.
+    /// When it stops applying.
     pub expires_at: Timestamp,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
 }
 
 impl Override {
-    /// The version of every override: none is ever changed, only removed.
+    /// The version of every override: overrides are never changed, only deleted.
     pub const VERSION: i64 = 1;
 }
 
-/// Who makes a change, for the audit trail.
+/// The author of a change, for the audit trail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actor {
-    /// The id of the API key, or a word for the program itself.
+    /// The id of the API key, or the name of an internal component.
     pub key_id: String,
-    /// The address the request came from.
+    /// The address that the request came from.
     pub address: Option<String>,
     /// The id of the request.
     pub request_id: Option<String>,
@@ -117,120 +118,124 @@ pub struct Actor {
 /// One change in the audit trail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRecord {
-    /// Its place in the trail, which has no gaps.
+    /// Its number in the trail, which has no gaps.
     pub sequence: i64,
-    /// When.
+    /// When the change was made.
     pub at: Timestamp,
-    /// Who.
+    /// The author of the change.
     pub actor: Actor,
-    /// What was done, like `rule.create`.
+    /// The action, such as `rule.create`.
     pub action: String,
-    /// To what: the id of the rule, the name of the plan, the user.
+    /// The subject of the action: the id of the rule, the name of the plan, the user.
     pub subject: String,
-    /// The user it concerns, if it is about one.
+    /// The affected user, if there is one.
     pub user_id: Option<String>,
-    /// As JSON, before the change.
+    /// The JSON of the subject before the change.
     pub before: Option<String>,
-    /// As JSON, after the change.
+    /// The JSON of the subject after the change.
     pub after: Option<String>,
-    /// Of the record before and of everything above.
+    /// The hash of the previous record's hash and all fields above.
     pub hash: String,
 }
 
-/// How far the catalog has been changed. Revisions are compared for equality only: a restored catalog has lower numbers again.
+/// The revision of the catalog. Compare revisions only for equality: a restored catalog has lower
+/// numbers again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Revision {
-    /// How often this node found another history than before, because the catalog was restored from a backup.
+    /// Number of times this node found a different history, because the catalog was restored from a
+    /// backup.
     pub epoch: u64,
-    /// Grows with every change of anything.
+    /// Increases with every change.
     pub all: i64,
-    /// What `all` was when rules or plans were changed last.
+    /// The value of `all` at the last change of rules or plans.
     pub rules: i64,
-    /// What `all` was when users or overrides were changed last; 0 when there has never been one.
+    /// The value of `all` at the last change of users or overrides; 0 before the first one.
     pub users: i64,
-    /// The number of the newest audit record.
+    /// The sequence of the newest audit record.
     pub audit: i64,
 }
 
 /// An API key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredKey {
-    /// The public part, by which people name it.
+    /// The public part that identifies the key.
     pub key_id: String,
-    /// What people call it.
+    /// The name that the operator gave it.
     pub name: String,
     /// `admin`, `reader` or `checker`.
     pub role: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// From when on it does not hold any more.
+    /// When it stops being valid.
     pub expires_at: Option<Timestamp>,
-    /// When somebody took it back.
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was used last, as far as anybody noted it.
+    /// When it was last used. Best effort: uses are written with a delay.
     pub last_used_at: Option<Timestamp>,
 }
 
 impl StoredKey {
-    /// Its version: 1 as created, 2 once revoked. Nothing else about a key changes.
+    /// The version of the key: 1 when created, 2 once revoked. Nothing else about a key changes.
     pub fn version(&self) -> i64 {
         1 + i64::from(self.revoked_at.is_some())
     }
 
-    /// Whether it is neither revoked nor expired at `now`.
+    /// Whether the key is neither revoked nor expired at `now`.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| expires_at > now)
     }
 }
 
-/// All rules and plans as they were at one revision.
+/// All rules and plans at one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleList {
-    /// The revision they belong to.
+    /// The revision that they belong to.
     pub revision: Revision,
-    /// The rules by their number.
+    /// The rules, by number.
     pub rules: Vec<StoredRule>,
-    /// The plans by their name.
+    /// The plans, by name.
     pub plans: Vec<StoredPlan>,
     /// The overrides for identities other than users, oldest first.
     pub overrides: Vec<Override>,
-    /// What is wrong with the rows that are left out, because somebody else edited the tables.
+    /// The errors of rows that are skipped, because the tables were edited outside Pacegate.
     pub unreadable: Vec<String>,
 }
 
-/// An override that is to be made.
+/// A new override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOverride {
     /// The user, or the identifier in another dimension.
     pub user_id: String,
-    /// Which rules it replaces the numbers of.
+    /// The name of the rules with overridden values.
     pub rule: String,
-    /// The numbers.
+    /// The values.
     pub numbers: LimitOverride,
-    /// Why somebody makes it.
+    /// Why it is created.
     pub reason: Option<String>,
-    /// From when on it does not hold any more.
+    /// When it stops applying.
     pub expires_at: Timestamp,
 }
 
-/// Which audit records are wanted; all of them unless something is set.
+/// Selects audit records. The default selects all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// About this user.
+    /// Only records about this user.
     pub user: Option<String>,
-    /// By this key.
+    /// Only records by this key.
     pub actor: Option<String>,
-    /// Made then or later.
+    /// Only records made at this time or later.
     pub since: Option<Timestamp>,
 }
 
-/// A record of the audit trail by its sequence, which counts all records ever written, and its hash. The newest one is the trail's head:
-/// kept elsewhere, it shows later whether the trail was cut off or rewritten.
+/// A record of the audit trail: its sequence, which counts all records ever written, and its hash.
+///
+/// The newest one is the head of the trail. A head that was saved outside the catalog shows later
+/// whether the trail was truncated or rewritten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditHead {
-    /// Its place in the trail; 0 before the first record.
+    /// The number in the trail; 0 before the first record.
     pub sequence: i64,
-    /// Its hash, in hexadecimal.
+    /// The hash, in hexadecimal.
     pub hash: String,
 }
 
@@ -254,28 +259,29 @@ impl FromStr for AuditHead {
     }
 }
 
-/// What a verification of the audit trail found.
+/// The result of verifying the audit trail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditCheck {
-    /// The first record that is verified: older ones were removed because of their age, or are older than the last sealing.
+    /// The first verified record. Older ones were removed by retention, or precede the last
+    /// sealing.
     pub first: i64,
-    /// How many records are as they were written, counted from the first one.
+    /// Number of intact records, counted from the first one.
     pub records: u64,
     /// The newest record.
     pub head: AuditHead,
-    /// What is not as it was written; at most 100 of them are named.
+    /// The problems that were found; at most 100 are listed.
     pub problems: Vec<AuditProblem>,
-    /// How many further problems there are.
+    /// Number of further problems.
     pub unnamed: u64,
 }
 
 impl AuditCheck {
-    /// Whether everything is as it was written.
+    /// Whether no problem was found.
     pub fn is_intact(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// The first record that is missing or not as it was written.
+    /// The first record that is missing or was edited.
     pub fn first_broken(&self) -> Option<i64> {
         self.problems.iter().find_map(|problem| match problem {
             AuditProblem::Record(sequence) => Some(*sequence),
@@ -284,81 +290,84 @@ impl AuditCheck {
     }
 }
 
-/// One thing that is not as the program's changes left it.
+/// A difference between the catalog and what changes wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditProblem {
-    /// A record.
-    #[error("record {0} is missing or not as it was written")]
+    /// A record is missing or was edited.
+    #[error("record {0} is missing or was edited")]
     Record(i64),
-    /// What is kept about the trail's ends and the numbers of rows.
+    /// The state of the trail was edited: its first or last record, or the numbers of rows.
     #[error("the head of the trail, its start or the numbers of rows were changed outside Pacegate")]
     State,
-    /// A change found the state edited and noted it.
-    #[error("record {0} notes that the state of the trail had been changed outside Pacegate")]
+    /// A change found the state edited and recorded it.
+    #[error("record {0} reports that the state of the trail was changed outside Pacegate")]
     Noted(i64),
-    /// The trail belongs to another key.
-    #[error("the trail is written under audit key {written_under}, but {}", given_key(.given.as_deref()))]
+    /// The trail was written under another key.
+    #[error("the trail was written under audit key {written_under}, but {}", given_key(.given.as_deref()))]
     OtherKey {
-        /// The id of the key that it is written under.
+        /// The id of the key that the trail was written under.
         written_under: String,
-        /// The id of the key at hand, if there is one.
+        /// The id of the configured key, if there is one.
         given: Option<String>,
     },
-    /// Rows or records without any key.
+    /// There are rows or records without a seal.
     #[error("the catalog has rows or records that were never sealed")]
     Unsealed,
-    /// The audit key is there, and the trail is gone.
+    /// The audit key exists, but the trail is empty.
     #[error("the trail is empty, but its audit key exists: the trail was removed")]
     Emptied,
     /// The expected record is not in the trail.
-    #[error("the expected record {} is not in the trail: it was cut off or rewritten", .0.sequence)]
+    #[error("the expected record {} is not in the trail: the trail was truncated or rewritten", .0.sequence)]
     Head(AuditHead),
     /// The expected record is older than the trail.
-    #[error("the expected record {} is older than the oldest one that is kept; compare with a newer one", .0.sequence)]
+    #[error("the expected record {} is older than the oldest record in the trail; expect a newer one", .0.sequence)]
     HeadTooOld(AuditHead),
-    /// A row of a table.
+    /// A row differs from the trail.
     #[error("{kind} `{subject}` {change}")]
     Row {
         /// `rule`, `plan`, `user`, `key` or `override`.
         kind: &'static str,
-        /// What the trail calls it.
+        /// The name of the row in the trail.
         subject: String,
-        /// What happened to it.
+        /// How the row was changed.
         change: RowChange,
     },
-    /// The number of rows in a table.
-    #[error("there are {found} rows of the kind {kind}, but changes left {expected}")]
+    /// The number of rows in a table differs.
+    #[error("expected {expected} rows of kind {kind}, found {found}")]
     Rows {
         /// As in [`Row`](Self::Row).
         kind: &'static str,
-        /// How many changes left.
+        /// The number that changes left.
         expected: i64,
-        /// How many there are.
+        /// The number in the table.
         found: i64,
     },
 }
 
 fn given_key(given: Option<&str>) -> String {
-    given.map_or_else(|| "no audit key is at hand".to_owned(), |given| format!("the one at hand is {given}"))
+    given.map_or_else(
+        || "no audit key is configured".to_owned(),
+        |given| format!("the configured key is {given}"),
+    )
 }
 
-/// What happened to a row outside the program.
+/// How a row was changed outside Pacegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowChange {
-    /// Its content differs.
+    /// The content differs.
     #[error("was edited outside Pacegate")]
     Edited,
-    /// No change made it.
+    /// No change created it.
     #[error("was added outside Pacegate")]
     Added,
-    /// No change removed it.
+    /// No change deleted it.
     #[error("was removed outside Pacegate")]
     Removed,
-    /// A change removed it.
-    #[error("was removed and is back")]
+    /// A change deleted it.
+    #[error("was deleted by a change and restored outside Pacegate")]
     Restored,
-    /// It is an earlier version than the trail's.
-    #[error("was set back to an earlier version")]
+    /// It has an earlier version than the one in the trail.
+    #[error("was reverted to an earlier version outside Pacegate")]
     Outdated,
 }

@@ -1,4 +1,5 @@
-//! The plans and rules of a limiter behind one registry: those of the configuration and those of the catalog, compiled together and swapped in whole.
+//! The registry: compiles the rules and plans of the configuration and of the catalog into one
+//! limiter, and swaps them in as a whole.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -15,7 +16,7 @@ use crate::catalog::Catalog;
 use crate::error::CatalogError;
 use crate::record::{Revision, RuleList};
 
-/// How often the catalog is asked whether something changed; a node is behind by at most this and the time to load.
+/// Interval of polling the catalog; a node lags by at most this and the time to load.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// A limiter whose plans and rules follow a configuration and a catalog.
@@ -29,10 +30,12 @@ const POLL_EVERY: Duration = Duration::from_millis(500);
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let catalog = Catalog::open("sqlite::memory:").await?;
-/// let registry = Arc::new(Registry::start(Config::default(), Stores::default(), catalog.clone()).await?);
+/// let (config, stores) = (Config::default(), Stores::default());
+/// let registry = Arc::new(Registry::start(config, stores, catalog.clone()).await?);
 /// let following = tokio::spawn(registry.clone().follow());
 ///
-/// catalog.put_plan(&Actor::default(), "gold", &[Limit::per_second(10).build()?.into()], None).await?;
+/// let limit = Limit::per_second(10).build()?;
+/// catalog.put_plan(&Actor::default(), "gold", &[limit.into()], None).await?;
 /// registry.refresh().await?;
 /// let decision = registry.limiter().check(&Check::key("user-123").plan("gold")).await?;
 /// assert_eq!(decision.remaining(), Some(9));
@@ -46,16 +49,16 @@ pub struct Registry {
     catalog: Catalog,
     /// Held while rules are changed, so that an older set never replaces a newer one.
     current: Mutex<Sources>,
-    /// What can be looked up without waiting for a change.
-    shown: ArcSwap<Sources>,
+    /// A copy that can be read without waiting for a change.
+    published: ArcSwap<Sources>,
 }
 
-/// What the rules in force were made of.
+/// The sources of the rules in force.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// The configuration.
     pub file: Arc<Config>,
-    /// What the catalog had.
+    /// The rules and plans of the catalog.
     pub catalog: Arc<RuleList>,
 }
 
@@ -63,34 +66,35 @@ impl Registry {
     /// Loads the catalog's rules and compiles them together with those of `config`.
     ///
     /// # Errors
-    /// [`RegistryError`] when the catalog cannot be read or the rules contradict each other.
+    /// [`RegistryError`] when the catalog cannot be read or the rules are inconsistent.
     pub async fn start(config: Config, stores: Stores, catalog: Catalog) -> Result<Self, RegistryError> {
         let current = Sources { catalog: Arc::new(catalog.rules().await?), file: Arc::new(config) };
         let limiter = current.builder(&stores).stores(stores).build()?;
-        catalog.rules_elsewhere.store(current.of_file(), Ordering::Relaxed);
-        let shown = ArcSwap::from_pointee(current.clone());
-        Ok(Self { limiter, catalog, shown, current: Mutex::new(current) })
+        catalog.file_rules.store(current.file_rule_count(), Ordering::Relaxed);
+        let published = ArcSwap::from_pointee(current.clone());
+        Ok(Self { limiter, catalog, published, current: Mutex::new(current) })
     }
 
-    /// The limiter, which always has the plans and rules that were loaded last.
+    /// The limiter, which always has the plans and rules that were last loaded.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// The catalog that it follows.
+    /// The catalog that the registry follows.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
 
-    /// What the rules in force were made of.
+    /// The sources of the rules in force.
     pub fn sources(&self) -> Arc<Sources> {
-        self.shown.load_full()
+        self.published.load_full()
     }
 
-    /// Brings plans and rules up to date with the catalog; says what its revision is, and whether something changed.
+    /// Updates plans and rules from the catalog. Returns the catalog's revision, and whether
+    /// something changed.
     ///
     /// # Errors
-    /// [`RegistryError`] when the catalog does not answer; everything stays as it was.
+    /// [`RegistryError`] when the catalog does not respond; the rules in force do not change.
     pub async fn refresh(&self) -> Result<(Revision, bool), RegistryError> {
         let mut current = self.current.lock().await;
         let revision = self.catalog.revision().await?;
@@ -112,10 +116,10 @@ impl Registry {
         Ok((revision, true))
     }
 
-    /// Has the rules, plans, default limit and failure mode of `config` take the place of those before.
+    /// Replaces the rules, plans, default limit and failure mode of the file by those of `config`.
     ///
     /// # Errors
-    /// [`RegistryError`] when they contradict each other; everything stays as it was.
+    /// [`RegistryError`] when they are inconsistent; the rules in force do not change.
     pub async fn reload(&self, config: Config) -> Result<(), RegistryError> {
         let mut current = self.current.lock().await;
         let next = Sources { file: Arc::new(config), catalog: current.catalog.clone() };
@@ -124,48 +128,48 @@ impl Registry {
 
     /// Follows the catalog until the task is aborted.
     pub async fn follow(self: Arc<Self>) {
-        let mut rounds = Rounds::default();
+        let mut poll = CatalogPoll::default();
         loop {
-            rounds.pause().await;
-            rounds.note(self.refresh().await.map(|(_, changed)| changed));
+            poll.wait().await;
+            poll.log(self.refresh().await.map(|(_, changed)| changed));
         }
     }
 
     fn put(&self, current: &mut Sources, next: Sources) -> Result<(), RegistryError> {
         self.limiter.replace(next.builder(self.limiter.stores()))?;
-        self.catalog.rules_elsewhere.store(next.of_file(), Ordering::Relaxed);
-        self.shown.store(Arc::new(next.clone()));
+        self.catalog.file_rules.store(next.file_rule_count(), Ordering::Relaxed);
+        self.published.store(Arc::new(next.clone()));
         *current = next;
         Ok(())
     }
 }
 
-/// The rounds of looking whether something changed, each of which is talked about only if it is news.
+/// Paces polling of the catalog and logs its results, each failure once.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub struct CatalogPoll {
     failing: bool,
 }
 
-impl Rounds {
-    /// Waits for the next one.
-    pub async fn pause(&self) {
+impl CatalogPoll {
+    /// Waits until the next poll.
+    pub async fn wait(&self) {
         tokio::time::sleep(POLL_EVERY).await;
     }
 
-    /// Says in the log what came of it.
-    pub fn note(&mut self, refreshed: Result<bool, RegistryError>) {
+    /// Logs the result of a poll.
+    pub fn log(&mut self, refreshed: Result<bool, RegistryError>) {
         match refreshed {
             Ok(changed) => {
                 if std::mem::take(&mut self.failing) {
-                    tracing::info!("the catalog answers again");
+                    tracing::info!("catalog available again");
                 }
                 if changed {
-                    tracing::info!("rules changed");
+                    tracing::info!("rule set reloaded");
                 }
             }
-            // Said once, not twice a second.
+            // Logged once, not with every poll.
             Err(error) if !std::mem::replace(&mut self.failing, true) => {
-                tracing::error!(%error, "the catalog cannot be followed; rules stay as they are");
+                tracing::error!(%error, "catalog unavailable; keeping the current rules");
             }
             Err(_) => {}
         }
@@ -173,65 +177,63 @@ impl Rounds {
 }
 
 impl Sources {
-    /// The file's rules, then the catalog's. What cannot be in force is left out, and said.
+    /// Adds the file's rules, then the catalog's. Rules that cannot be applied are skipped and
+    /// logged.
     fn builder(&self, stores: &Stores) -> LimiterBuilder {
         let mut builder = self.file.builder();
         for message in &self.catalog.unreadable {
-            tracing::error!(message, "a rule of the catalog is not in force");
+            tracing::error!(message, "catalog row skipped");
         }
-        let mut room = RULES_MAX.saturating_sub(self.of_file());
+        let mut available = RULES_MAX.saturating_sub(self.file_rule_count());
         let mut left_out = 0_usize;
-        // Rows may have been written before a dimension or an address had one spelling.
+        // Rows may predate the canonical form of dimensions and addresses.
         let compared = |rule| Rule::compared(rule, self.file.server.ipv6_prefix, self.file.paths);
         let rules: Vec<Result<Cow<'_, Rule>, Invalid>> =
             self.catalog.rules.iter().map(|stored| compared(&stored.rule)).collect();
-        let of_file: Vec<Cow<'_, Rule>> =
+        let file_rules: Vec<Cow<'_, Rule>> =
             self.file.rules.iter().filter_map(|rule| compared(rule).ok()).collect();
-        let mut variants: HashSet<_> = of_file.iter().map(|rule| rule.variant()).collect();
+        let mut variants: HashSet<_> = file_rules.iter().map(|rule| rule.variant()).collect();
         for (stored, rule) in self.catalog.rules.iter().zip(&rules) {
             let rule_id = stored.rule_id.as_str();
             let rule = match rule {
                 Ok(rule) => rule,
                 Err(error) => {
-                    tracing::error!(rule_id, %error, "a rule of the catalog is not in force");
+                    tracing::error!(rule_id, %error, "catalog rule skipped");
                     continue;
                 }
             };
             if !variants.insert(rule.variant()) {
                 tracing::warn!(
                     rule_id,
-                    "a rule of the catalog is not in force: there is one of the same variant"
+                    "catalog rule skipped: another rule has the same name, dimension, identifier, tier, endpoint and method"
                 );
                 continue;
             }
             let mut rule = Rule::clone(rule);
             if let Some(store) = rule.store.take_if(|store| !stores.has(store)) {
-                tracing::error!(
-                    rule_id,
-                    store,
-                    "this node has no such store; the default one counts the rule"
-                );
+                tracing::error!(rule_id, store, "unknown store; the rule is counted in the default store");
             }
-            // Another node's file may leave room for more. Too many would keep all others from coming into force.
-            if room == 0 {
+            // Another node's file may leave space for more rules. Too many would make the whole set
+            // invalid.
+            if available == 0 {
                 left_out += 1;
                 continue;
             }
-            room -= 1;
+            available -= 1;
             builder = builder.rule(rule);
         }
         if left_out > 0 {
             tracing::error!(
                 rules = left_out,
                 max = RULES_MAX,
-                "the newest rules of the catalog are not in force: there are too many with those of the file"
+                "newest catalog rules skipped: the maximum number of rules is exceeded"
             );
         }
         for plan in &self.catalog.plans {
             if self.file.plans.iter().any(|(name, _)| *name == plan.name) {
                 tracing::warn!(
                     plan = plan.name,
-                    "a plan of the catalog is not in force: the file has it too"
+                    "catalog plan skipped: the configuration file defines a plan with the same name"
                 );
                 continue;
             }
@@ -243,12 +245,12 @@ impl Sources {
         builder
     }
 
-    /// How many rules the file has, with those for descriptors.
-    fn of_file(&self) -> usize {
+    /// Number of rules in the file, including those for descriptors.
+    fn file_rule_count(&self) -> usize {
         self.file.rules.len() + self.file.descriptors.len()
     }
 
-    /// The id of a rule of the file, which stays the same as long as its variant does.
+    /// The id of a rule of the file, which depends only on its variant.
     pub fn file_rule_id(rule: &Rule) -> String {
         let mut id = rule.variant_key();
         id.truncate(32);
@@ -256,26 +258,26 @@ impl Sources {
         id
     }
 
-    /// Whether the file has a rule of this id.
+    /// The file's rule with this id.
     pub fn file_rule(&self, rule_id: &str) -> Option<&Rule> {
         let is_file = rule_id.starts_with("file-");
         self.file.rules.iter().filter(|_| is_file).find(|rule| Self::file_rule_id(rule) == rule_id)
     }
 
-    /// Every rule, whoever it is from.
+    /// All rules, of the file and of the catalog.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.file.rules.iter().chain(self.catalog.rules.iter().map(|stored| &stored.rule))
     }
 }
 
-/// Why rules could not be brought into force.
+/// Why the rules could not be applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// The catalog failed.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The rules contradict each other.
+    /// The rules are inconsistent.
     #[error(transparent)]
     Rules(#[from] InvalidRules),
 }

@@ -1,4 +1,5 @@
-//! Resets of counters. Counters are not part of the catalog; that they were reset, and by whom, is.
+//! Records of counter resets. Counters are not part of the catalog, but the audit record of a reset
+//! is.
 
 use serde_json::json;
 
@@ -9,10 +10,11 @@ use crate::error::CatalogError;
 use crate::record::Actor;
 
 impl Catalog {
-    /// Records that `actor` resets the counters of these identities, each a dimension and an identifier, at an endpoint.
+    /// Records that `actor` resets the counters of these identities (dimension and identifier) at
+    /// an endpoint.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn record_reset(
         &self,
         actor: &Actor,

@@ -1,4 +1,4 @@
-//! Retention: what is too old goes, a few rows at a time, so that nobody waits for it.
+//! Retention: removes old rows in small steps, so that changes do not have to wait for it.
 
 use pacegate::Timestamp;
 use sqlx::Connection;
@@ -10,32 +10,32 @@ use crate::record::AuditHead;
 use crate::statement::{STATEMENT_TIMEOUT, bounded, column, time, unsigned};
 use crate::usage::{Period, seconds};
 
-/// How many rows go at once: few enough that nobody waits for them.
+/// Number of rows that are removed at a time, few enough that other statements do not wait.
 const STEP: i64 = 500;
 
-/// How many of the newest minutes are removed last: those that lists of recent usage are made from.
+/// Number of the newest minutes that are removed last: lists of recent usage are made from them.
 const MINUTES_LISTED: usize = 6 * 60;
 
 const OVERRIDES: &str = "pacegate_overrides";
 
-/// What is older than these times is removed.
+/// Cutoff times: rows before them are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Audit records made before.
+    /// Audit records made before this time.
     pub audit: Timestamp,
-    /// Decisions made before.
+    /// Decisions made before this time.
     pub decisions: Timestamp,
-    /// Minutes of usage that began before.
+    /// Minutes of usage that started before this time.
     pub minutes: Timestamp,
-    /// Hours of usage that began before.
+    /// Hours of usage that started before this time.
     pub hours: Timestamp,
-    /// How many rows of usage are kept, whatever their age.
+    /// Maximum number of usage rows, whatever their age.
     pub usage_rows: u64,
-    /// Overrides that ended before.
+    /// Overrides that expired before this time.
     pub overrides: Timestamp,
 }
 
-/// How many rows were removed.
+/// Numbers of removed rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Audit records.
@@ -44,17 +44,18 @@ pub struct Removed {
     pub decisions: u64,
     /// Minutes and hours of usage that were too old.
     pub usage: u64,
-    /// Minutes and hours of usage beyond the number of rows that is kept.
+    /// Minutes and hours of usage above the maximum number of rows.
     pub usage_beyond: u64,
     /// Overrides.
     pub overrides: u64,
 }
 
 impl Catalog {
-    /// Removes what is too old. What was removed of the audit trail is remembered by its last hash, so that the rest can still be verified.
+    /// Removes old rows. The audit trail stores the hash of its last removed record, so that the
+    /// rest can still be verified.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer; what was removed until then stays removed.
+    /// [`CatalogError`] when the database does not respond; rows removed until then stay removed.
     pub async fn remove_old(&self, retention: Retention) -> Result<Removed, CatalogError> {
         let mut removed = Removed::default();
         loop {
@@ -73,11 +74,12 @@ impl Catalog {
         Ok(removed)
     }
 
-    /// Removes the oldest usage until no more than `rows_max` rows are left: first minutes, which hours have too.
+    /// Removes the oldest usage until at most `rows_max` rows are left. Minutes go first, because
+    /// the hours include them.
     async fn bound_usage(&self, rows_max: u64) -> Result<u64, CatalogError> {
         let sql = "SELECT period_seconds, period_start, COUNT(*) FROM pacegate_usage_rollups GROUP BY period_seconds, period_start ORDER BY period_start";
         let mut lease = self.begin().await?;
-        let rows = self.statement(sql).patient().rows(lease.connection()).await?;
+        let rows = self.statement(sql).bulk().rows(lease.connection()).await?;
         lease.commit().await?;
         let (mut minutes, mut hours, mut total) = (Vec::new(), Vec::new(), 0);
         for row in &rows {
@@ -106,7 +108,7 @@ impl Catalog {
         Ok(removed)
     }
 
-    /// Rows of a table whose primary key is a number.
+    /// Removes rows of a table with a numeric primary key.
     async fn remove_numbered(
         &self,
         table: &str,
@@ -126,12 +128,13 @@ impl Catalog {
             if numbers.is_empty() {
                 return Ok(removed);
             }
-            // By a list of keys: a subquery would lock what it passes by.
+            // By a list of keys, because a subquery would lock the rows that it scans.
             let numbers = numbers.join(", ");
             let sql = format!("DELETE FROM {table} WHERE number IN ({numbers})");
             let mut lease = self.begin().await?;
             if table == OVERRIDES {
-                // Seals first: an ended override without one is not a finding, a seal without a row would be.
+                // Seals first: an expired override without a seal is not reported, a seal without a
+                // row is.
                 let seals = format!(
                     "DELETE FROM pacegate_seals WHERE kind = 'override' AND subject_key IN \
                      (SELECT override_id FROM pacegate_overrides WHERE number IN ({numbers}))"
@@ -152,16 +155,16 @@ impl Catalog {
             let found = self.rows(statement).await?;
             let Some(first) = found.first() else { return Ok(removed) };
             let start: i64 = column(first, 0)?;
-            // One period at a time; the others come in the next steps.
+            // One period at a time; later steps remove the others.
             let mut keys: Vec<String> = Vec::new();
             for row in &found {
                 if column::<i64>(row, 0)? == start {
                     keys.push(column(row, 1)?);
                 }
             }
-            let places = vec!["?"; keys.len()].join(", ");
+            let placeholders = vec!["?"; keys.len()].join(", ");
             let sql = format!(
-                "DELETE FROM pacegate_usage_rollups WHERE period_seconds = ? AND period_start = ? AND identifier_key IN ({places})"
+                "DELETE FROM pacegate_usage_rollups WHERE period_seconds = ? AND period_start = ? AND identifier_key IN ({placeholders})"
             );
             let mut statement = self.statement(&sql).bind(seconds(period)).bind(start);
             for key in keys {
@@ -171,7 +174,7 @@ impl Catalog {
         }
     }
 
-    /// The oldest records, in a transaction that no change is made beside.
+    /// Removes the oldest records, in a transaction that holds the lock of the catalog's state.
     async fn remove_audit_step(&self, before: Timestamp) -> Result<u64, CatalogError> {
         let sql = "SELECT sequence FROM pacegate_audit_log WHERE at < ? ORDER BY sequence LIMIT 1";
         if self.row(self.statement(sql).time(before)).await?.is_none() {
@@ -181,22 +184,22 @@ impl Catalog {
         let mut lease = self.lease().await?;
         let begin = lease.connection().begin_with(self.kind.begin_change());
         let mut transaction = bounded(STATEMENT_TIMEOUT, begin).await?;
-        // Locks the row that every change begins with.
+        // Locks the row that every change starts with.
         let lock = "UPDATE pacegate_catalog_state SET audit_removed_sequence = audit_removed_sequence";
         self.statement(lock).run(&mut transaction).await?;
         let mut trail = Trail::load(&mut transaction, self.kind).await?;
         let key = self.audit_key.get()?;
-        // Only the owner of the key can move the start, and only of a trail that is as it was written.
+        // Only the owner of the key can move the start, and only of an intact trail.
         let Some(key) = key.filter(|key| trail.mac == trail.expected_mac(key)) else {
             bounded(STATEMENT_TIMEOUT, transaction.rollback()).await?;
             lease.settle();
             return Err(CatalogError::permanent(
-                "old audit records are kept: the trail is not as it was written; see `pacegate audit verify`",
+                "old audit records not removed: the audit trail was changed outside Pacegate; run `pacegate audit verify`",
             ));
         };
         let sql = "SELECT sequence, at, hash FROM pacegate_audit_log ORDER BY sequence LIMIT ?";
         let rows = self.statement(sql).bind(STEP).rows(&mut transaction).await?;
-        // From the oldest on, as far as they are too old: the trail stays in one piece.
+        // Stops at the first record that is recent enough, so that the trail stays contiguous.
         let mut last = None;
         for row in &rows {
             if column::<i64>(row, 1)? >= crate::statement::micros(before) {
@@ -211,7 +214,7 @@ impl Catalog {
         };
         let delete = self.statement("DELETE FROM pacegate_audit_log WHERE sequence <= ?").bind(sequence);
         let removed = delete.run(&mut transaction).await?;
-        // Records before the last sealing are not verified, so the start is never moved back.
+        // Records before the last sealing are not verified, so the start never moves back.
         if sequence > trail.removed.sequence {
             trail.removed = AuditHead { sequence, hash };
             trail.store(&mut transaction, self.kind, &key).await?;

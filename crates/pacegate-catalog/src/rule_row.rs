@@ -1,4 +1,4 @@
-//! A rule and its row.
+//! The stored form of a rule.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,13 @@ use crate::json::{self, unreadable, whole_micros};
 use crate::record::{PolicyDetail, StoredRule};
 use crate::statement::column;
 
-/// The number, and everything else as one text: each column of a row costs the driver more than the whole rule costs us.
+/// The number, and all other columns as one text: each column costs the driver more than decoding
+/// the whole rule.
 pub(crate) const SELECT: &str = "SELECT number, rule_id || ' ' || variant_key || ' ' || version || ' ' || created_at || ' ' || updated_at || ' ' || \
     definition_json FROM pacegate_rules";
 
-/// What a rule says, as it is kept. A field that this program does not know makes the rule unreadable rather than something else.
+/// The stored definition of a rule. An unknown field makes the rule unreadable, so that it is never
+/// applied with a different meaning.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Definition<'a> {
@@ -31,7 +33,7 @@ struct Definition<'a> {
     endpoint: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     method: Option<String>,
-    /// Instead of a method, where there are several.
+    /// Used instead of `method` when there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     methods: Vec<String>,
     #[serde(borrow)]
@@ -70,7 +72,7 @@ pub(crate) fn write(rule: &Rule, policy: Option<PolicyDetail>) -> Result<String,
     json::written(&definition(rule, policy))
 }
 
-/// The rule for the audit trail: its definition, with the names that the management API has for its numbers.
+/// The rule for the audit trail: its definition, with the management API's names for its values.
 pub(crate) fn shown(stored: &StoredRule) -> Value {
     let Ok(Value::Object(mut shown)) = serde_json::to_value(definition(&stored.rule, stored.policy)) else {
         return Value::Null;
@@ -115,7 +117,7 @@ fn definition(rule: &Rule, policy: Option<PolicyDetail>) -> Definition<'_> {
     }
 }
 
-/// An error names the rule: somebody edited the table.
+/// Reads a rule. An error, which means that the table was edited, names the rule.
 pub(crate) fn read(row: &AnyRow) -> Result<StoredRule, CatalogError> {
     let (number, text): (i64, &str) = (column(row, 0)?, column(row, 1)?);
     let (rule_id, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -125,13 +127,13 @@ pub(crate) fn read(row: &AnyRow) -> Result<StoredRule, CatalogError> {
 
 fn stored(number: i64, rule_id: &str, text: &str) -> Result<StoredRule, CatalogError> {
     let mut parts = text.splitn(5, ' ');
-    let mut part = || parts.next().ok_or_else(|| unreadable("it is cut off"));
+    let mut part = || parts.next().ok_or_else(|| unreadable("the row is truncated"));
     let (key, version, created_at, updated_at, definition) = (part()?, part()?, part()?, part()?, part()?);
     let time = |text: &str| text.parse().map(Timestamp::from_micros).map_err(unreadable);
     let (rule, policy) = defined(definition)?;
-    // Two rules of one variant would make the whole set invalid, not only themselves.
+    // Two rules of one variant would invalidate the whole set.
     if rule.variant_key() != key {
-        return Err(unreadable("it is not the variant that it was made as"));
+        return Err(unreadable("the definition does not match its variant key"));
     }
     Ok(StoredRule {
         number,

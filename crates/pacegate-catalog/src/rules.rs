@@ -17,28 +17,30 @@ use crate::seal::Sealed;
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column};
 use crate::{overrides, plans, rule_row};
 
-/// How many are read at a time when all are.
+/// Number of rules that are read at a time.
 const LOAD_PAGE: i64 = 5_000;
 
 impl Catalog {
-    /// All rules by their number, and all plans, as they were at one revision.
+    /// All rules (by number) and all plans, at one revision.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer. Rows that cannot be read are left out and named.
+    /// [`CatalogError`] when the database does not respond. Rows that cannot be read are skipped
+    /// and named.
     pub async fn rules(&self) -> Result<RuleList, CatalogError> {
-        // Before the snapshot: a restore in between is found by the next look at the revision.
+        // Read before the snapshot: a restore in between is found by the next read of the revision.
         let epoch = self.epoch().await;
         let mut lease = self.lease().await?;
         let begin = lease.connection().begin_with(self.kind.begin_snapshot());
         let mut snapshot = bounded(STATEMENT_TIMEOUT, begin).await?;
         let revision = self.revision_in(&mut snapshot, epoch).await?;
         let mut list = RuleList { revision, ..RuleList::default() };
-        // Page by page, because rows take far more room than the rules in them; one page is read while the next one comes.
+        // In pages, because rows take far more memory than the rules in them. One page is decoded
+        // while the next one is fetched.
         let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);
         let mut after: Option<i64> = Some(-1);
         let mut reading = None;
         while let Some(number) = after {
-            let page = self.statement(&sql).bind(number).bind(LOAD_PAGE).patient();
+            let page = self.statement(&sql).bind(number).bind(LOAD_PAGE).bulk();
             let rows = page.rows(&mut snapshot).await?;
             after = rows.last().and_then(|last| column(last, 0).ok());
             if let Some(read) = reading.replace(spawn_blocking(move || read_all(&rows))) {
@@ -69,15 +71,16 @@ impl Catalog {
         Ok(list)
     }
 
-    /// Rules by their number: those after the number `after`, if it is given. Rows that cannot be read are left out.
+    /// One page of rules by number; only those after the number `after`, if it is set. Rows that
+    /// cannot be read are skipped.
     ///
     /// # Errors
-    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not answer.
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not respond.
     pub async fn rule_page(&self, after: Option<i64>, limit: usize) -> Result<Vec<StoredRule>, CatalogError> {
         let page = check_page(limit)?;
         let mut after = after.unwrap_or(-1);
         let mut rules = Vec::new();
-        // An empty page is the end, so what is left out must be made up for.
+        // An empty page means the end, so skipped rows are made up for by further ones.
         loop {
             let sql = format!("{} WHERE number > ? ORDER BY number LIMIT ?", rule_row::SELECT);
             let rows = self.rows(self.statement(&sql).bind(after).bind(page)).await?;
@@ -91,10 +94,10 @@ impl Catalog {
         Ok(rules)
     }
 
-    /// The rule of that id.
+    /// The rule with this id.
     ///
     /// # Errors
-    /// [`CatalogError`] when its row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when its row cannot be read, or the database does not respond.
     pub async fn rule(&self, rule_id: &str) -> Result<Option<StoredRule>, CatalogError> {
         if !is_id(rule_id) {
             return Ok(None);
@@ -104,20 +107,21 @@ impl Catalog {
         row.as_ref().map(rule_row::read).transpose()
     }
 
-    /// The rule of the same name, dimension, identifier, tier, endpoints and method.
+    /// The rule with the same name, dimension, identifier, tier, endpoint and method.
     ///
     /// # Errors
-    /// As [`rule`](Self::rule).
+    /// As for [`rule`](Self::rule).
     pub async fn rule_of_variant(&self, rule: &Rule) -> Result<Option<StoredRule>, CatalogError> {
         let sql = format!("{} WHERE variant_key = ?", rule_row::SELECT);
         let row = self.row(self.statement(&sql).bind(rule.variant_key())).await?;
         row.as_ref().map(rule_row::read).transpose()
     }
 
-    /// Makes a rule.
+    /// Creates a rule.
     ///
     /// # Errors
-    /// [`CatalogError`]: a conflict when there is one of the same variant, invalid when a value cannot be kept or there are too many rules.
+    /// [`CatalogError`]: a conflict when a rule of the same variant exists, invalid when a value is
+    /// invalid or there are too many rules.
     pub async fn create_rule(
         &self,
         actor: &Actor,
@@ -127,18 +131,19 @@ impl Catalog {
         let rule = &*check_rule(rule)?;
         self.change(actor, Part::Rules, (rule.clone(), policy), |change, (rule, policy)| {
             Box::pin(async move {
-                refuse_variant(change, rule, None).await?;
+                reject_variant(change, rule, None).await?;
                 create(change, rule, *policy).await
             })
         })
         .await
     }
 
-    /// Replaces a rule, if it is as expected. What `rule` cannot say stays: without `policy` that is the
-    /// rule's own, and a policy has neither mode, scope, store nor failure mode.
+    /// Replaces a rule if `expected` holds. Fields that `rule` cannot express stay unchanged:
+    /// without `policy`, the stored policy; with one, mode, scope, store and failure mode.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found, changed meanwhile, a conflict when another rule is of the new variant, or an invalid value.
+    /// [`CatalogError`]: not found, changed by a concurrent request, a conflict when another rule
+    /// has the new variant, or an invalid value.
     pub async fn replace_rule(
         &self,
         actor: &Actor,
@@ -152,7 +157,7 @@ impl Catalog {
         self.change(actor, Part::Rules, input, |change, (lookup, expected, rule, policy)| {
             Box::pin(async move {
                 let before = expect(change, lookup, *expected).await?;
-                refuse_variant(change, rule, Some(&before.rule_id)).await?;
+                reject_variant(change, rule, Some(&before.rule_id)).await?;
                 let rule = if policy.is_some() { with_numbers_of(&before.rule, rule) } else { rule.clone() };
                 let policy = policy.or(before.policy);
                 replace(change, before, &rule, policy).await
@@ -161,10 +166,11 @@ impl Catalog {
         .await
     }
 
-    /// Creates a rule, or replaces the numbers of the one of the same variant if it is as expected; says whether it was created.
+    /// Creates a rule, or replaces the limit of the one of the same variant if `expected` holds.
+    /// Returns whether it was created.
     ///
     /// # Errors
-    /// [`CatalogError`]: changed meanwhile, a value that cannot be kept, or too many rules.
+    /// [`CatalogError`]: changed by a concurrent request, an invalid value, or too many rules.
     pub async fn put_rule(
         &self,
         actor: &Actor,
@@ -190,10 +196,10 @@ impl Catalog {
         .await
     }
 
-    /// Removes a rule, if it is as expected.
+    /// Removes a rule if `expected` holds.
     ///
     /// # Errors
-    /// [`CatalogError`]: not found, or changed meanwhile.
+    /// [`CatalogError`]: not found, or changed by a concurrent request.
     pub async fn delete_rule(
         &self,
         actor: &Actor,
@@ -214,7 +220,8 @@ impl Catalog {
     }
 }
 
-/// The rules, and what is wrong with the others. 100,000 take long enough to keep others on this thread waiting.
+/// The rules, and the errors of unreadable ones. Decoding 100,000 rules takes long enough to block
+/// other tasks of the thread.
 fn read_all(rows: &[AnyRow]) -> (Vec<StoredRule>, Vec<String>) {
     let (mut rules, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
@@ -230,14 +237,14 @@ async fn take_in(
     list: &mut RuleList,
     read: JoinHandle<(Vec<StoredRule>, Vec<String>)>,
 ) -> Result<(), CatalogError> {
-    let interrupted = |_| CatalogError::unavailable("reading the rules was interrupted");
+    let interrupted = |_| CatalogError::unavailable("loading the rules was interrupted");
     let (rules, unreadable) = read.await.map_err(interrupted)?;
     list.rules.extend(rules);
     list.unreadable.extend(unreadable);
     Ok(())
 }
 
-/// The unique column that a rule is found by, and its value.
+/// The unique column to find a rule by, and its value.
 struct Lookup {
     column: &'static str,
     value: String,
@@ -261,20 +268,20 @@ async fn find(change: &mut Change<'_>, lookup: &Lookup) -> Result<Option<StoredR
     row.as_ref().map(rule_row::read).transpose()
 }
 
-/// The stored rule, which must exist and be as expected.
+/// The stored rule, which must exist and meet `expected`.
 async fn expect(
     change: &mut Change<'_>,
     lookup: &Lookup,
     expected: Option<Expected>,
 ) -> Result<StoredRule, CatalogError> {
     let rule = find(change, lookup).await?;
-    let rule = rule.ok_or_else(|| CatalogError::not_found("there is no such rule"))?;
+    let rule = rule.ok_or_else(|| CatalogError::not_found("unknown rule"))?;
     Expected::check(expected, Some(rule.version), "rule")?;
     Ok(rule)
 }
 
-/// Refuses a variant that another rule than `rule_id` has.
-async fn refuse_variant(
+/// Rejects a variant that a rule other than `rule_id` has.
+async fn reject_variant(
     change: &mut Change<'_>,
     rule: &Rule,
     rule_id: Option<&str>,
@@ -284,7 +291,7 @@ async fn refuse_variant(
     match row.map(|row| column::<String>(&row, 0)).transpose()? {
         Some(existing) if Some(existing.as_str()) != rule_id => {
             let message = format!(
-                "rule {existing} has the same name, dimension, identifier, tier, endpoints and method"
+                "rule {existing} has the same name, dimension, identifier, tier, endpoint and method"
             );
             Err(CatalogError::conflict(message, &existing))
         }
@@ -299,18 +306,18 @@ async fn create(
 ) -> Result<StoredRule, CatalogError> {
     let count = change.statement("SELECT COUNT(*) FROM pacegate_rules").row(change.connection).await?;
     let count: i64 = count.map_or(Ok(0), |row| column(&row, 0))?;
-    let total = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(change.rules_elsewhere);
+    let total = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(change.file_rules);
     if total >= RULES_MAX {
-        let message = match change.rules_elsewhere {
-            0 => format!("there are {count} rules already, the most there may be"),
+        let message = match change.file_rules {
+            0 => format!("the catalog has {count} rules, which is the maximum"),
             of_file => format!(
-                "there are {total} rules already, {of_file} of the configuration file and {count} of the catalog; at most {RULES_MAX} can be in force"
+                "there are {total} rules, {of_file} in the configuration file and {count} in the catalog; the maximum is {RULES_MAX}"
             ),
         };
         return Err(CatalogError::invalid("rules", message));
     }
     let stored = StoredRule {
-        // No other rule is made by this revision.
+        // Each revision creates at most one rule.
         number: change.revision,
         rule_id: Uuid::now_v7().to_string(),
         rule: rule.clone(),
@@ -328,7 +335,7 @@ async fn create(
     Ok(stored)
 }
 
-/// The rule with the limit of another one of its variant, and everything else as it was.
+/// The rule `before` with the limit of `numbers`, another rule of its variant.
 fn with_numbers_of(before: &Rule, numbers: &Rule) -> Rule {
     Rule { limit: numbers.limit, endpoint: numbers.endpoint.clone(), ..before.clone() }
 }
@@ -349,7 +356,7 @@ async fn replace(
     Ok(after)
 }
 
-/// The columns that can change.
+/// Binds the columns that can change.
 fn bind<'q>(statement: Statement<'q>, rule: &StoredRule) -> Result<Statement<'q>, CatalogError> {
     let definition = rule_row::write(&rule.rule, rule.policy)?;
     let statement = statement.bind(rule.rule.variant_key()).bind(definition);
@@ -363,7 +370,7 @@ async fn record(
     after: Option<&StoredRule>,
 ) -> Result<(), CatalogError> {
     let subject = before.or(after).map_or("", |rule| &rule.rule_id);
-    // What is about one user's rule is found by that user.
+    // A record about the rule of one user can be found by that user.
     let user =
         |rule: &StoredRule| (rule.rule.dimension == "user").then(|| rule.rule.identifier.clone()).flatten();
     let user_id = after.or(before).and_then(user);

@@ -1,13 +1,14 @@
-//! The schema, by numbered steps that run at start under a lock, one node at a time.
+//! Schema migrations: numbered steps that run at startup under a lock, one node at a time.
 
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, raw_sql};
 use tokio::time::timeout;
 
 use crate::database::Kind;
 use crate::error::CatalogError;
-use crate::statement::{PATIENT_TIMEOUT, STATEMENT_TIMEOUT, Statement, bounded, column};
+use crate::statement::{BULK_TIMEOUT, STATEMENT_TIMEOUT, Statement, bounded, column};
 
-/// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
+/// The migration steps. A released statement never changes. Each step can be repeated, because
+/// MySQL cannot roll back half of one.
 const STEPS: [&str; 4] = [
     include_str!("migrations/1.sql"),
     include_str!("migrations/2.sql"),
@@ -18,35 +19,36 @@ const STEPS: [&str; 4] = [
 const VERSIONS: &str =
     "CREATE TABLE IF NOT EXISTS pacegate_catalog_schema (version BIGINT NOT NULL PRIMARY KEY)";
 const VERSION: &str = "SELECT COALESCE(MAX(version), 0) FROM pacegate_catalog_schema";
-/// Seconds, as those below.
+/// Timeouts in seconds.
 const LOCK_MYSQL: &str = "SELECT GET_LOCK('pacegate_catalog_schema', 30)";
 const LOCK_POSTGRES: &str = "SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(7813954320002)";
 
-/// Brings the schema up to date. Nodes that start at once wait for each other; a step that was interrupted is finished by the next start.
+/// Migrates the schema to the current version. Nodes that start at the same time wait for each
+/// other; the next start completes an interrupted step.
 pub(crate) async fn migrate(connection: &mut AnyConnection, kind: Kind) -> Result<(), CatalogError> {
-    // The usual start needs no lock, and no right to write.
+    // A normal start needs neither a lock nor write privileges.
     if let Ok(version) = version_now(connection, kind).await
         && pending(version)?.is_empty()
     {
         return Ok(());
     }
     if kind == Kind::MySql {
-        // Tables cannot be made in a transaction there.
-        let locked = Statement::new(kind, LOCK_MYSQL).patient().row(connection).await?;
+        // MySQL cannot create tables in a transaction.
+        let locked = Statement::new(kind, LOCK_MYSQL).bulk().row(connection).await?;
         if locked.map(|row| column::<Option<i64>>(&row, 0)).transpose()?.flatten() != Some(1) {
-            return Err(CatalogError::unavailable("another node is still changing the catalog's schema"));
+            return Err(CatalogError::unavailable("another node is still migrating the catalog schema"));
         }
         let migrated = steps(connection, kind).await;
         run(connection, "DO RELEASE_LOCK('pacegate_catalog_schema')".to_owned()).await?;
         return migrated;
     }
-    let mut transaction = bounded(PATIENT_TIMEOUT, connection.begin_with(kind.begin_change())).await?;
+    let mut transaction = bounded(BULK_TIMEOUT, connection.begin_with(kind.begin_change())).await?;
     if kind.is_postgres() {
         run(&mut transaction, LOCK_POSTGRES.to_owned()).await?;
     }
     steps(&mut transaction, kind).await?;
-    // Repeating it is harmless, so it does not matter whether a lost commit was carried out.
-    bounded(PATIENT_TIMEOUT, transaction.commit()).await
+    // The steps can be repeated, so it does not matter whether a lost commit was executed.
+    bounded(BULK_TIMEOUT, transaction.commit()).await
 }
 
 async fn steps(connection: &mut AnyConnection, kind: Kind) -> Result<(), CatalogError> {
@@ -67,23 +69,27 @@ async fn steps(connection: &mut AnyConnection, kind: Kind) -> Result<(), Catalog
             .replace("{table}", table(kind))
             .replace("{if_missing}", if_missing)
             .replace("{index_if_missing}", index_if_missing);
-        // One by one: a step that was interrupted in MySQL goes on after what is there already.
+        // One statement at a time: an interrupted step in MySQL continues after the statements that
+        // already ran.
         for statement in step.split_inclusive(";\n").filter(|statement| !statement.trim().is_empty()) {
             let done = raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut *connection);
-            match timeout(PATIENT_TIMEOUT, done).await {
-                Ok(Err(error)) if is_there_already(&error) => {}
+            match timeout(BULK_TIMEOUT, done).await {
+                Ok(Err(error)) if already_exists(&error) => {}
                 Ok(done) => done.map(drop).map_err(|error| CatalogError::before_commit(&error))?,
-                Err(_) => return Err(CatalogError::unavailable("the catalog's database does not answer")),
+                Err(_) => {
+                    return Err(CatalogError::unavailable("the catalog database did not respond in time"));
+                }
             }
         }
         let record = "INSERT INTO pacegate_catalog_schema (version) VALUES (?)";
         Statement::new(kind, record).bind(number).run(connection).await?;
-        tracing::info!(version = number, "the catalog's schema is brought up to date");
+        tracing::info!(version = number, "catalog schema migrated");
     }
     Ok(())
 }
 
-/// As [`version`], outside of a transaction. A pooler may run two statements outside of one on different connections.
+/// Like [`version`], outside a transaction: a pooler may otherwise run two statements on different
+/// connections.
 async fn version_now(connection: &mut AnyConnection, kind: Kind) -> Result<i64, CatalogError> {
     let Some(begin) = kind.begin_statement() else { return version(connection, kind).await };
     let mut transaction = bounded(STATEMENT_TIMEOUT, connection.begin_with(begin)).await?;
@@ -92,8 +98,8 @@ async fn version_now(connection: &mut AnyConnection, kind: Kind) -> Result<i64, 
     version
 }
 
-/// Whether a column or an index is there already, in databases that cannot be told to make it only if it is missing.
-fn is_there_already(error: &sqlx::Error) -> bool {
+/// Whether a column or index already exists, for databases without `IF NOT EXISTS` here.
+fn already_exists(error: &sqlx::Error) -> bool {
     let Some(error) = error.as_database_error() else { return false };
     match error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
         Some(error) => matches!(error.number(), 1060 | 1061),
@@ -112,12 +118,12 @@ fn pending(version: i64) -> Result<&'static [&'static str], CatalogError> {
     STEPS.get(done..).ok_or_else(|| {
         let known = STEPS.len();
         CatalogError::permanent(format!(
-            "the catalog's schema has version {version}, newer than the {known} that this program knows"
+            "the catalog schema has version {version}; this program supports versions up to {known}"
         ))
     })
 }
 
-/// What follows a table: MySQL would otherwise fold upper and lower case, and maybe not know all characters.
+/// The table options: MySQL's defaults may ignore case and reject some characters.
 fn table(kind: Kind) -> &'static str {
     match kind {
         Kind::Sqlite | Kind::Postgres { .. } => "",
@@ -126,5 +132,5 @@ fn table(kind: Kind) -> &'static str {
 }
 
 async fn run(connection: &mut AnyConnection, sql: String) -> Result<(), CatalogError> {
-    bounded(PATIENT_TIMEOUT, raw_sql(AssertSqlSafe(sql)).execute(connection)).await.map(drop)
+    bounded(BULK_TIMEOUT, raw_sql(AssertSqlSafe(sql)).execute(connection)).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Seals: a keyed hash of every row that a change wrote, so that an edit of the tables is found.
+//! Seals: keyed hashes of every row that a change wrote. They reveal edits of the tables.
 
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
@@ -8,7 +8,7 @@ use crate::database::Kind;
 use crate::error::CatalogError;
 use crate::statement::{Statement, column};
 
-/// How many rows are read or sealed at a time.
+/// Number of rows that are read or sealed at a time.
 pub(crate) const PAGE: i64 = 500;
 
 /// The tables whose rows are sealed.
@@ -21,10 +21,10 @@ pub(crate) enum Sealed {
     Overrides,
 }
 
-/// How many rows of each table were written; overrides go when they expire and are not counted.
+/// Number of rows in each table. Overrides expire and are not counted.
 pub(crate) type Counts = [i64; 4];
 
-/// How the version of a row is read.
+/// How to read the version of a row.
 enum Version {
     Column(usize),
     /// 1, or 2 if the column has a value.
@@ -32,7 +32,8 @@ enum Version {
     None,
 }
 
-/// A table: its unique column, the columns that are sealed (`#` marks numbers), and which of them names the row.
+/// A sealed table: its unique column, the sealed columns (`#` marks numbers), and which of them
+/// names the row.
 struct Table {
     kind: &'static str,
     name: &'static str,
@@ -79,7 +80,7 @@ const TABLES: [Table; 5] = [
         kind: "key",
         name: "pacegate_api_keys",
         key: "key_id",
-        // When a key was last used is noted without a change.
+        // `last_used_at` is not sealed, because it is updated without a change.
         columns: &["key_id", "name", "role", "hash", "#created_at", "#expires_at", "#revoked_at"],
         subject: 0,
         version: Version::Filled(6),
@@ -106,14 +107,14 @@ const TABLES: [Table; 5] = [
     },
 ];
 
-/// A row as it is in its table.
+/// A row of a sealed table.
 pub(crate) struct SealedRow {
-    /// The value of the table's unique column.
+    /// The value in the table's unique column.
     pub(crate) key: String,
-    /// What the audit trail calls it.
+    /// The name of the row in the audit trail.
     pub(crate) subject: String,
     pub(crate) version: Option<i64>,
-    /// When an override ends.
+    /// When an override expires.
     pub(crate) expires_at: Option<i64>,
     pub(crate) seal: String,
 }
@@ -125,7 +126,7 @@ impl Sealed {
         &TABLES[self as usize]
     }
 
-    /// What a row is called: the first part of its actions in the trail.
+    /// The kind of the rows: the first part of their actions in the trail.
     pub(crate) fn kind(self) -> &'static str {
         self.table().kind
     }
@@ -136,7 +137,7 @@ impl Sealed {
         Self::ALL.into_iter().find(|sealed| sealed.kind() == kind)
     }
 
-    /// Its place in [`Counts`].
+    /// The count of this table in [`Counts`].
     pub(crate) fn count(self, counts: &mut Counts) -> Option<&mut i64> {
         counts.get_mut(self as usize)
     }
@@ -173,7 +174,7 @@ impl Sealed {
         })
     }
 
-    /// The rows after `after` by their unique column, each with the seal that it should have.
+    /// One page of rows after `after`, by their unique column, each with its expected seal.
     pub(crate) async fn page(
         self,
         connection: &mut AnyConnection,
@@ -183,20 +184,20 @@ impl Sealed {
     ) -> Result<Vec<SealedRow>, CatalogError> {
         let column = self.table().key;
         let statement = self.select(database, &format!("WHERE {column} > ? ORDER BY {column} LIMIT ?"));
-        let rows = statement.bind(after.to_owned()).bind(PAGE).patient().rows(connection).await?;
+        let rows = statement.bind(after.to_owned()).bind(PAGE).bulk().rows(connection).await?;
         rows.iter().map(|row| self.read(key, row)).collect()
     }
 
-    /// The seals that these rows have.
+    /// The stored seals of these rows.
     pub(crate) async fn seals(
         self,
         connection: &mut AnyConnection,
         database: Kind,
         rows: &[SealedRow],
     ) -> Result<Vec<(String, String)>, CatalogError> {
-        let places = vec!["?"; rows.len()].join(", ");
+        let placeholders = vec!["?"; rows.len()].join(", ");
         let sql = format!(
-            "SELECT subject_key, seal FROM pacegate_seals WHERE kind = ? AND subject_key IN ({places})"
+            "SELECT subject_key, seal FROM pacegate_seals WHERE kind = ? AND subject_key IN ({placeholders})"
         );
         let mut statement = Statement::new(database, &sql).bind(self.kind());
         for row in rows {
@@ -206,18 +207,18 @@ impl Sealed {
         found.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) async fn rows(
         self,
         connection: &mut AnyConnection,
         database: Kind,
     ) -> Result<i64, CatalogError> {
         let sql = format!("SELECT COUNT(*) FROM {}", self.table().name);
-        let row = Statement::new(database, &sql).patient().row(connection).await?;
+        let row = Statement::new(database, &sql).bulk().row(connection).await?;
         row.map_or(Ok(0), |row| column(&row, 0))
     }
 
-    /// Some of the seals whose rows are gone, by the rows' unique column.
+    /// Seals without a row, by the rows' unique column.
     pub(crate) async fn orphans(
         self,
         connection: &mut AnyConnection,
@@ -229,11 +230,11 @@ impl Sealed {
             "SELECT subject_key FROM pacegate_seals WHERE kind = ? AND NOT EXISTS (SELECT 1 FROM {name} WHERE {key} = subject_key) \
              ORDER BY subject_key LIMIT ?"
         );
-        let rows = Statement::new(database, &sql).bind(*kind).bind(limit).patient().rows(connection).await?;
+        let rows = Statement::new(database, &sql).bind(*kind).bind(limit).bulk().rows(connection).await?;
         rows.iter().map(|row| column(row, 0)).collect()
     }
 
-    /// Seals the rows with these keys as they are now, and forgets the seals of those that are gone.
+    /// Seals the rows with these keys as they are now, and drops the seals of deleted ones.
     pub(crate) async fn seal(
         self,
         connection: &mut AnyConnection,
@@ -243,7 +244,7 @@ impl Sealed {
         keys: &[String],
     ) -> Result<(), CatalogError> {
         for keys in keys.chunks(usize::try_from(PAGE).unwrap_or(1)) {
-            let places = vec!["?"; keys.len()].join(", ");
+            let placeholders = vec!["?"; keys.len()].join(", ");
             let column = self.table().key;
             let bind = |mut statement: Statement<'static>| {
                 for key in keys {
@@ -251,16 +252,17 @@ impl Sealed {
                 }
                 statement
             };
-            let rows = bind(self.select(database, &format!("WHERE {column} IN ({places})")));
+            let rows = bind(self.select(database, &format!("WHERE {column} IN ({placeholders})")));
             let rows = rows.rows(connection).await?;
             let rows: Vec<SealedRow> =
                 rows.iter().map(|row| self.read(key, row)).collect::<Result<_, _>>()?;
-            let forget = format!("DELETE FROM pacegate_seals WHERE kind = ? AND subject_key IN ({places})");
-            let forget = bind(Statement::new(database, &forget).bind(self.kind()));
-            let forgotten = forget.run(connection).await?;
+            let delete =
+                format!("DELETE FROM pacegate_seals WHERE kind = ? AND subject_key IN ({placeholders})");
+            let delete = bind(Statement::new(database, &delete).bind(self.kind()));
+            let deleted = delete.run(connection).await?;
             self.insert(connection, database, &rows).await?;
             if let Some(count) = self.count(counts) {
-                *count += rows.len() as i64 - i64::try_from(forgotten).unwrap_or(0);
+                *count += rows.len() as i64 - i64::try_from(deleted).unwrap_or(0);
             }
         }
         Ok(())
@@ -275,8 +277,8 @@ impl Sealed {
         if rows.is_empty() {
             return Ok(());
         }
-        let places = vec!["(?, ?, ?)"; rows.len()].join(", ");
-        let sql = format!("INSERT INTO pacegate_seals (kind, subject_key, seal) VALUES {places}");
+        let placeholders = vec!["(?, ?, ?)"; rows.len()].join(", ");
+        let sql = format!("INSERT INTO pacegate_seals (kind, subject_key, seal) VALUES {placeholders}");
         let mut statement = Statement::new(database, &sql);
         for row in rows {
             statement = statement.bind(self.kind()).bind(row.key.clone()).bind(row.seal.clone());
@@ -285,13 +287,13 @@ impl Sealed {
     }
 }
 
-/// Seals every row as it is now. Says how many there are.
+/// Seals every row as it is now. Returns the number of rows.
 pub(crate) async fn seal_all(
     connection: &mut AnyConnection,
     database: Kind,
     key: &AuditKey,
 ) -> Result<Counts, CatalogError> {
-    Statement::new(database, "DELETE FROM pacegate_seals").patient().run(connection).await?;
+    Statement::new(database, "DELETE FROM pacegate_seals").bulk().run(connection).await?;
     let mut counts = Counts::default();
     for sealed in Sealed::ALL {
         let mut after = String::new();

@@ -1,4 +1,4 @@
-//! A statement with its parameters, and what is read from its rows.
+//! A statement with its parameters, and the columns of its rows.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 use crate::database::Kind;
 use crate::error::CatalogError;
 
-/// Longer than a database waits for a lock.
+/// Timeout of a normal statement, longer than a database waits for a lock.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For lists that readers ask for.
+/// Timeout of a list.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// For statements that read or write very much.
-pub(crate) const PATIENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of a statement that reads or writes many rows.
+pub(crate) const BULK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One statement, sent once.
 pub(crate) struct Statement<'q> {
@@ -25,7 +25,7 @@ pub(crate) struct Statement<'q> {
 }
 
 impl<'q> Statement<'q> {
-    /// `sql` is made of the program's own texts only; its parameters are question marks.
+    /// `sql` must consist of trusted text only; its parameters are question marks.
     pub(crate) fn new(kind: Kind, sql: &str) -> Self {
         let query = sqlx::query(AssertSqlSafe(kind.placeholders(sql)));
         Self { query: query.persistent(kind.keeps_statements()), within: STATEMENT_TIMEOUT }
@@ -40,12 +40,12 @@ impl<'q> Statement<'q> {
         self.bind(micros(time))
     }
 
-    /// Lets it take longer.
-    pub(crate) fn patient(self) -> Self {
-        Self { within: PATIENT_TIMEOUT, ..self }
+    /// Sets the timeout to that of statements on many rows.
+    pub(crate) fn bulk(self) -> Self {
+        Self { within: BULK_TIMEOUT, ..self }
     }
 
-    /// Lets it take as long as a list may.
+    /// Sets the timeout to that of lists.
     pub(crate) fn listing(self) -> Self {
         Self { within: READ_TIMEOUT, ..self }
     }
@@ -60,14 +60,15 @@ impl<'q> Statement<'q> {
         bounded(within, self.query.fetch_optional(connection)).await
     }
 
-    /// Says how many rows it changed.
+    /// Returns the number of changed rows.
     pub(crate) async fn run(self, connection: &mut AnyConnection) -> Result<u64, CatalogError> {
         let within = self.within;
         Ok(bounded(within, self.query.execute(connection)).await?.rows_affected())
     }
 }
 
-/// What can be bound. One type for all integers: drivers remember a statement with the types that it was first sent with, and PostgreSQL refuses others.
+/// A value that can be bound. All integers have one type, because drivers cache a statement with
+/// the types of its first use and PostgreSQL rejects others.
 pub(crate) trait Value<'q>: Encode<'q, Any> + Type<Any> + Send + 'q {}
 
 impl Value<'_> for i64 {}
@@ -76,14 +77,14 @@ impl Value<'_> for String {}
 impl Value<'_> for Option<String> {}
 impl Value<'static> for &'static str {}
 
-/// What a database does before a commit, as long as it answers in time.
+/// Runs a database operation before a commit, with a timeout.
 pub(crate) async fn bounded<T>(
     within: Duration,
     future: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, CatalogError> {
     match timeout(within, future).await {
         Ok(answer) => answer.map_err(|error| CatalogError::before_commit(&error)),
-        Err(_) => Err(CatalogError::unavailable("the catalog's database does not answer")),
+        Err(_) => Err(CatalogError::unavailable("the catalog database did not respond in time")),
     }
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn time(row: &AnyRow, index: usize) -> Result<Timestamp, CatalogError
     column::<i64>(row, index).and_then(timestamp)
 }
 
-/// A column with a time or nothing.
+/// A column with an optional time.
 pub(crate) fn optional_time(row: &AnyRow, index: usize) -> Result<Option<Timestamp>, CatalogError> {
     column::<Option<i64>>(row, index)?.map(timestamp).transpose()
 }
@@ -113,7 +114,7 @@ pub(crate) fn micros(time: Timestamp) -> i64 {
 
 pub(crate) fn unsigned(number: i64) -> Result<u64, CatalogError> {
     u64::try_from(number).map_err(|_| {
-        CatalogError::permanent(format!("the catalog's tables have a negative number: {number}"))
+        CatalogError::permanent(format!("unexpected content in the catalog tables: negative number {number}"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Usage: how many requests of each identifier passed and did not, by the minute and by the hour.
+//! Usage: the number of allowed and blocked requests of each identifier, by minute and by hour.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::digest::Fields;
 use crate::error::CatalogError;
 use crate::statement::{column, micros, time, unsigned};
 
-/// How many records are written by one statement.
+/// Number of records that one statement writes.
 const BATCH: usize = 500;
 
-/// How long a period of usage is.
+/// The length of a period of usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Period {
-    /// Kept for a month.
+    /// One minute. Kept for a month.
     Minute,
-    /// Kept for a year.
+    /// One hour. Kept for a year.
     Hour,
 }
 
 impl Period {
-    /// How long it is.
+    /// The length of the period.
     pub const fn length(self) -> Duration {
         match self {
             Self::Minute => Duration::from_secs(60),
@@ -36,48 +36,48 @@ impl Period {
         }
     }
 
-    /// When the period that `at` is in began.
+    /// The start of the period that contains `at`.
     pub fn start_of(self, at: Timestamp) -> Timestamp {
         let length = u64::try_from(self.length().as_micros()).unwrap_or(u64::MAX);
         Timestamp::from_micros(at.as_micros() / length * length)
     }
 }
 
-/// What one identifier used within one period.
+/// The usage of one identifier in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRecord {
-    /// When the period began.
+    /// When the period started.
     pub start: Timestamp,
-    /// What was counted.
+    /// The dimension.
     pub dimension: String,
-    /// The value in that dimension.
+    /// The identifier.
     pub identifier: String,
-    /// How many requests passed.
+    /// Number of allowed requests.
     pub allowed: u64,
-    /// How many did not.
+    /// Number of blocked requests.
     pub blocked: u64,
 }
 
-/// Which usage is wanted.
+/// Selects usage. The default selects all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageFilter {
-    /// In this dimension.
+    /// Only this dimension.
     pub dimension: Option<String>,
-    /// Of this identifier.
+    /// Only this identifier.
     pub identifier: Option<String>,
 }
 
 impl Catalog {
-    /// Adds to what is known about periods of that length.
+    /// Adds to the usage of periods of this length.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer; some of it may have been added.
+    /// [`CatalogError`] when the database does not respond; some of it may have been added.
     pub async fn add_usage(&self, period: Period, usage: &[UsageRecord]) -> Result<(), CatalogError> {
-        // In one order on all nodes, so that none waits for another that waits for it.
+        // All nodes write in the same order, which avoids deadlocks.
         let mut sorted = BTreeMap::<(i64, String), UsageRecord>::new();
         for record in usage {
             let start = period.start_of(record.start);
-            // What callers send, as far as every database keeps it.
+            // Callers choose these texts; they are shortened to what every database can store.
             let mut record = record.clone();
             fit(&mut record.dimension, DIMENSION_LENGTH_MAX);
             record.identifier = shorten_identifier(&record.identifier).into_owned();
@@ -115,10 +115,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// The usage since `since`, all periods of an identifier added up, the heaviest identifiers first.
+    /// The usage since `since`, summed over all periods, the heaviest identifiers first.
     ///
     /// # Errors
-    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not answer.
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, or the database does not respond.
     pub async fn usage(
         &self,
         period: Period,
@@ -146,11 +146,13 @@ impl Catalog {
         self.read(statement.bind(limit)).await?.iter().map(read).collect()
     }
 
-    /// The usage of every identifier since `since`, all periods added up, in an order of the catalog's own: of those after `after`, which is what came
-    /// with the page before, if it is given.
+    /// One page of the usage of every identifier since `since`, summed over all periods.
+    ///
+    /// The order is unspecified but stable. `after` is the cursor that was returned with the
+    /// previous page.
     ///
     /// # Errors
-    /// As [`usage`](Self::usage).
+    /// As for [`usage`](Self::usage).
     pub async fn usage_page(
         &self,
         period: Period,
@@ -160,7 +162,7 @@ impl Catalog {
     ) -> Result<(Vec<UsageRecord>, Option<String>), CatalogError> {
         let page = check_page(limit)?;
         if after.as_deref().is_some_and(|after| !is_id(after)) {
-            return Err(CatalogError::invalid("cursor", "expected a cursor of an earlier page"));
+            return Err(CatalogError::invalid("cursor", "expected a cursor from a previous page"));
         }
         let sql = format!(
             "{} AND identifier_key > ? GROUP BY identifier_key ORDER BY identifier_key LIMIT ?",
@@ -175,7 +177,7 @@ impl Catalog {
     }
 }
 
-/// The usage since a time, to be grouped by the identifier.
+/// The usage since a time, to be grouped by identifier.
 fn select(kind: Kind) -> String {
     "SELECT MAX(period_start), MAX(dimension), MAX(identifier), CAST(SUM(allowed) AS {integer}), CAST(SUM(blocked) AS {integer}) FROM pacegate_usage_rollups \
      WHERE period_seconds = ? AND period_start >= ?"
@@ -190,7 +192,7 @@ pub(crate) fn seconds(period: Period) -> i64 {
     signed(period.length().as_secs())
 }
 
-/// What follows the rows of an INSERT so that they are added to those that are there.
+/// The end of an INSERT that adds to existing rows.
 fn add_up(kind: Kind) -> &'static str {
     match kind {
         Kind::Sqlite | Kind::Postgres { .. } => {

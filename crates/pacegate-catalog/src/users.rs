@@ -1,4 +1,4 @@
-//! Users in the catalog: their tiers and limits of their own.
+//! Users in the catalog: their tiers and custom limits.
 
 use std::collections::BTreeMap;
 
@@ -18,30 +18,34 @@ use crate::seal::Sealed;
 use crate::statement::{Statement, column, time};
 use crate::{json, overrides};
 
-/// How many users are imported in one transaction.
+/// Number of users that are imported in one transaction.
 const IMPORT_BATCH: usize = 1_000;
-/// How many users one query asks for. A database prepares a statement for each of the two sizes.
+/// Numbers of users in one query. A database prepares one statement for each size.
 const PROFILE_SIZES: [usize; 2] = [1, 64];
 
-/// What is known about a user, and when the first override in it expires.
+/// The profile of a user, and when its first override expires.
 pub type ProfileUntil = (Profile, Option<Timestamp>);
 
 const SELECT: &str = "SELECT user_id, tier, custom_limits_json, version, updated_at FROM pacegate_users";
 
 impl Catalog {
-    /// The user, if anything is known about them.
+    /// The user, if the catalog has one with this id.
     ///
     /// # Errors
-    /// [`CatalogError`] when the row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when the row cannot be read, or the database does not respond.
     pub async fn user(&self, user_id: &str) -> Result<Option<User>, CatalogError> {
         let statement = self.statement(&format!("{SELECT} WHERE user_key = ?")).bind(key_of(user_id));
         self.row(statement).await?.as_ref().map(read).transpose()
     }
 
-    /// Users in an order of the catalog's own: those after `after`, which is what came with the page before, if it is given.
+    /// One page of users.
+    ///
+    /// The order is unspecified but stable. `after` is the cursor that was returned with the
+    /// previous page.
     ///
     /// # Errors
-    /// [`CatalogError`] when `limit` is not between 1 and 1,000, a row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when `limit` is not between 1 and 1,000, a row cannot be read, or the
+    /// database does not respond.
     pub async fn user_page(
         &self,
         after: Option<String>,
@@ -49,7 +53,7 @@ impl Catalog {
     ) -> Result<(Vec<User>, Option<String>), CatalogError> {
         let page = check_page(limit)?;
         if after.as_deref().is_some_and(|after| !is_id(after)) {
-            return Err(CatalogError::invalid("cursor", "expected a cursor of an earlier page"));
+            return Err(CatalogError::invalid("cursor", "expected a cursor from a previous page"));
         }
         let statement = self.statement(&format!("{SELECT} WHERE user_key > ? ORDER BY user_key LIMIT ?"));
         let rows = self.read(statement.bind(after.unwrap_or_default()).bind(page)).await?;
@@ -58,10 +62,11 @@ impl Catalog {
         Ok((users, next))
     }
 
-    /// Creates or changes a user, if it is as expected. What `wanted` leaves out stays as it is.
+    /// Creates or changes a user if `expected` holds. Fields that are `None` in `wanted` stay
+    /// unchanged.
     ///
     /// # Errors
-    /// [`CatalogError`]: changed meanwhile, or an invalid value.
+    /// [`CatalogError`]: changed by a concurrent request, or an invalid value.
     pub async fn put_user(
         &self,
         actor: &Actor,
@@ -79,7 +84,7 @@ impl Catalog {
         .await
     }
 
-    /// Forgets a user, overrides included.
+    /// Deletes a user and the user's overrides.
     ///
     /// # Errors
     /// [`CatalogError`]: not found.
@@ -90,19 +95,20 @@ impl Catalog {
         .await
     }
 
-    /// What is known about a user at `now`, and when the first override in it expires.
+    /// The profile of a user at `now`, and when its first override expires.
     ///
     /// # Errors
-    /// [`CatalogError`] when a row cannot be read, or the database does not answer.
+    /// [`CatalogError`] when a row cannot be read, or the database does not respond.
     pub async fn profile(&self, user_id: &str, now: Timestamp) -> Result<ProfileUntil, CatalogError> {
         let mut found = self.profiles(&[user_id], now).await?;
         found.pop().unwrap_or_else(|| Ok(ProfileUntil::default()))
     }
 
-    /// What is known about each of several users, in their order. A row that cannot be read is an error in its place.
+    /// The profiles of several users, in the same order. A row that cannot be read yields an error
+    /// at its position.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer.
+    /// [`CatalogError`] when the database does not respond.
     pub async fn profiles(
         &self,
         user_ids: &[&str],
@@ -114,11 +120,11 @@ impl Catalog {
         let mut lease = self.begin().await?;
         for part in user_ids.chunks(size) {
             let mut keys: Vec<String> = part.iter().map(|user_id| key_of(user_id)).collect();
-            // To one of the sizes; a key that is asked for twice is found once.
+            // Padded to one of the sizes; a repeated key is found once.
             let last = keys[keys.len() - 1].clone();
             keys.resize(size, last);
-            let places = vec!["?"; size].join(", ");
-            let users = self.statement(&format!("{SELECT} WHERE user_key IN ({places})"));
+            let placeholders = vec!["?"; size].join(", ");
+            let users = self.statement(&format!("{SELECT} WHERE user_key IN ({placeholders})"));
             let users = keys.iter().cloned().fold(users, Statement::bind).rows(lease.connection()).await?;
             let live = overrides::select_live_of(self.kind, &keys, now).rows(lease.connection()).await?;
             let users: Vec<(String, Result<User, CatalogError>)> = users
@@ -135,11 +141,13 @@ impl Catalog {
         Ok(profiles)
     }
 
-    /// Makes many users, or gives them these tiers; limits of their own stay. Each thousand is one change, with one audit record; says how many
-    /// users were given.
+    /// Creates users, or sets the tiers of existing ones; their custom limits stay unchanged.
+    ///
+    /// Every thousand users are one change with one audit record. Returns the number of users in
+    /// the input.
     ///
     /// # Errors
-    /// [`CatalogError`] when a value cannot be kept. The thousands before stay.
+    /// [`CatalogError`] when a value is invalid. Earlier thousands stay imported.
     pub async fn import_users<I>(&self, actor: &Actor, users: I) -> Result<u64, CatalogError>
     where
         I: IntoIterator<Item = (String, Option<String>), IntoIter: Send> + Send,
@@ -153,7 +161,7 @@ impl Catalog {
                 check_user_id(&user_id)?;
                 tier.as_deref().map(identity::check_tier).transpose()?;
                 given += 1;
-                // One statement cannot have a user twice; the last one counts.
+                // One statement cannot contain a user twice; the last entry wins.
                 batch.insert(key_of(&user_id), (user_id, tier));
             }
             if given == 0 {
@@ -165,7 +173,7 @@ impl Catalog {
     }
 }
 
-/// What the rows of several users say about one of them.
+/// The profile of one user, from the rows of several.
 fn profile(
     user_id: &str,
     users: &[(String, Result<User, CatalogError>)],
@@ -173,7 +181,7 @@ fn profile(
 ) -> Result<ProfileUntil, CatalogError> {
     let user = users.iter().find(|(other, _)| other == user_id);
     let user = user.map(|(_, user)| user.as_ref().map_err(Clone::clone)).transpose()?;
-    // The newest one for a rule wins.
+    // The newest override of a rule wins.
     let mut newest: BTreeMap<&str, &Override> = BTreeMap::new();
     for (_, of) in live.iter().filter(|(other, _)| other == user_id) {
         let of = of.as_ref().map_err(Clone::clone)?;
@@ -194,7 +202,7 @@ async fn put(
 ) -> Result<User, CatalogError> {
     let before = find(change, user_id).await?;
     Expected::check(expected, before.as_ref().map(|user| user.version), "user")?;
-    // Merged here: the row cannot change until this change ends.
+    // Merged here: the row is locked until this change ends.
     let (tier, custom_limits, version) = match &before {
         Some(user) => (user.tier.clone(), user.custom_limits.clone(), user.version),
         None => (None, Vec::new(), 0),
@@ -227,7 +235,7 @@ async fn delete(change: &mut Change<'_>, user_id: &str) -> Result<(), CatalogErr
     let overrides = overrides::select_live(change.kind, user_id, Timestamp::default());
     let overrides = overrides.rows(change.connection).await?;
     if before.is_none() && overrides.is_empty() {
-        return Err(CatalogError::not_found("nothing is known about that user"));
+        return Err(CatalogError::not_found("unknown user"));
     }
     let overrides: Vec<Override> = overrides.iter().map(overrides::read).collect::<Result<_, _>>()?;
     for table in ["pacegate_users", "pacegate_overrides"] {
@@ -252,7 +260,7 @@ async fn import(
     );
     sql.push_str(&vec!["(?, ?, ?, '[]', 1, ?)"; batch.len()].join(", "));
     sql.push_str(change.kind.replace_tier());
-    let mut statement: Statement<'_> = change.statement(&sql).patient();
+    let mut statement: Statement<'_> = change.statement(&sql).bulk();
     for (user_key, (user_id, tier)) in batch {
         let row = statement.bind(user_key.clone()).bind(user_id.clone()).bind(tier.clone());
         statement = row.time(change.now);

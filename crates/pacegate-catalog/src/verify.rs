@@ -1,4 +1,4 @@
-//! Verification: whether the audit trail and the tables are as the program's changes left them.
+//! Verification: whether the audit trail and the tables match what changes wrote.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,15 +15,16 @@ use crate::record::{Actor, AuditCheck, AuditHead, AuditProblem, AuditRecord, Row
 use crate::seal::{PAGE, Sealed};
 use crate::statement::{STATEMENT_TIMEOUT, Statement, bounded, column, micros};
 
-/// How many problems are named.
+/// Maximum number of problems that are listed.
 const PROBLEMS_MAX: usize = 100;
 
 impl Catalog {
-    /// Compares the whole trail, and every row that changes wrote, with what was written. With `expected`, also whether that record, noted
-    /// earlier, is still in the trail.
+    /// Verifies the audit trail and every row that changes wrote.
+    ///
+    /// With `expected`, also checks that this record, saved earlier, is still in the trail.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer, or the audit key cannot be read.
+    /// [`CatalogError`] when the database does not respond, or the audit key cannot be read.
     pub async fn audit_verify(&self, expected: Option<&AuditHead>) -> Result<AuditCheck, CatalogError> {
         let mut lease = self.lease().await?;
         let begin = lease.connection().begin_with(self.kind.begin_snapshot());
@@ -34,10 +35,11 @@ impl Catalog {
         Ok(check)
     }
 
-    /// Declares the present content of the tables to be right: seals every row under the current key and verifies the trail from here on.
+    /// Accepts the current content of the tables: seals every row under the current key and
+    /// verifies the trail from here on.
     ///
     /// # Errors
-    /// [`CatalogError`] when the database does not answer, or the audit key cannot be used.
+    /// [`CatalogError`] when the database does not respond, or the audit key cannot be used.
     pub async fn audit_seal(&self, actor: &Actor) -> Result<AuditHead, CatalogError> {
         self.change(actor, Part::Keys, (), |change, ()| Box::pin(change.reseal())).await
     }
@@ -96,7 +98,7 @@ struct Verification {
     kind: crate::database::Kind,
     now: i64,
     check: AuditCheck,
-    /// By table and subject, as far as the trail goes back.
+    /// The newest record of each row, as far as the trail goes back.
     history: HashMap<(Sealed, String), Last>,
     /// The newest record of an import, which does not name its users.
     imported: i64,
@@ -132,7 +134,7 @@ impl Verification {
         }
         let is_whole = self.walk(connection, trail, key, expected).await?;
         if !is_whole {
-            // What the rest would say about rows is not known.
+            // Without the whole trail, nothing is known about the rows.
             self.history.clear();
         }
         for sealed in Sealed::ALL {
@@ -141,7 +143,8 @@ impl Verification {
         Ok(())
     }
 
-    /// Follows the chain from the last removed record to the head. Says whether all of it is as it was written.
+    /// Walks the chain from the last removed record to the head. Returns whether all of it is
+    /// intact.
     async fn walk(
         &mut self,
         connection: &mut AnyConnection,
@@ -186,7 +189,7 @@ impl Verification {
         Ok(broken.is_none())
     }
 
-    /// A record after the newest one.
+    /// Whether there is a record after the head.
     async fn beyond(
         &self,
         connection: &mut AnyConnection,
@@ -197,7 +200,8 @@ impl Verification {
         row.map(|row| column(&row, 0)).transpose()
     }
 
-    /// Compares a head that was noted earlier with the trail, where `hash` is what the record has now.
+    /// Compares a head that was saved earlier with the trail, where `hash` is the current hash of
+    /// that record.
     fn expect(&mut self, trail: &Trail, expected: Option<&AuditHead>, hash: Option<String>) {
         let Some(expected) = expected.filter(|expected| expected.sequence > 0) else { return };
         if expected.sequence < trail.removed.sequence {
@@ -210,7 +214,7 @@ impl Verification {
         }
     }
 
-    /// Remembers what a record says about its row.
+    /// Saves what a record states about its row.
     fn note(&mut self, record: &AuditRecord) {
         let sequence = record.sequence;
         let action = Action::parse(&record.action);
@@ -233,7 +237,7 @@ impl Verification {
         let last = Last { sequence, exists: record.after.is_some(), version, expires_at };
         self.history.insert((sealed, record.subject.clone()), last);
         if action == Some(Action::UserDelete) {
-            // A user's overrides go with the user.
+            // Deleting a user deletes the user's overrides.
             let before = read(&record.before);
             for of in before["overrides"].as_array().into_iter().flatten() {
                 let subject = of["override_id"].as_str().unwrap_or_default().to_owned();
@@ -243,7 +247,7 @@ impl Verification {
         }
     }
 
-    /// Compares every row of a table with its seal and with the newest record about it.
+    /// Compares every row of a table with its seal and with its newest record.
     async fn rows(
         &mut self,
         connection: &mut AnyConnection,
@@ -261,7 +265,7 @@ impl Verification {
                 sealed.seals(connection, self.kind, &rows).await?.into_iter().collect();
             for row in rows {
                 let last = self.history.remove(&(sealed, row.subject.clone()));
-                // One that has ended changes nothing any more, and is removed without a record.
+                // An expired override has no effect, and is removed without a record.
                 if row.expires_at.is_some_and(|expires_at| expires_at <= self.now) {
                     continue;
                 }
@@ -288,7 +292,7 @@ impl Verification {
         Ok(())
     }
 
-    /// Rows that should be there: those that the trail has, and those whose seal is left.
+    /// Finds missing rows: those in the trail, and those with a seal.
     async fn gone(&mut self, connection: &mut AnyConnection, sealed: Sealed) -> Result<(), CatalogError> {
         let now = self.now;
         let mut subjects: Vec<String> = Vec::new();

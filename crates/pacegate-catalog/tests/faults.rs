@@ -1,4 +1,4 @@
-//! What a caller is told when something happens to the database: real servers, real outages.
+//! Errors during real outages of real database servers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -30,33 +30,33 @@ macro_rules! on_both {
 }
 
 on_both!(
-    a_wrong_password_is_not_an_outage,
-    a_killed_server_is_an_outage_and_comes_back,
-    a_frozen_server_keeps_nobody_waiting_for_ever,
-    lost_replies_neither_lose_nor_invent_a_change,
+    wrong_password_is_a_permanent_error,
+    killed_server_is_unavailable_until_restarted,
+    frozen_server_times_out,
+    lost_replies_neither_lose_nor_duplicate_changes,
 );
 
 fn actor() -> Actor {
-    Actor { key_id: "somebody".into(), ..Actor::default() }
+    Actor { key_id: "operator".into(), ..Actor::default() }
 }
 
 fn rule(number: usize) -> Rule {
     Rule::new(&format!("rule {number}"), "user", Limit::per_minute(1).build().unwrap())
 }
 
-fn assert_discreet(error: &CatalogError) {
+fn assert_hides_password(error: &CatalogError) {
     assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
 }
 
-async fn a_wrong_password_is_not_an_outage(server: impl DatabaseServer) {
+async fn wrong_password_is_a_permanent_error(server: impl DatabaseServer) {
     let error = Catalog::open(&server.url().replace("secret", "secretx")).await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
-    assert_discreet(&error);
-    let error = Catalog::open(&server.url().replace("/pacegate", "/elsewhere")).await.unwrap_err();
+    assert_hides_password(&error);
+    let error = Catalog::open(&server.url().replace("/pacegate", "/missing")).await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
 }
 
-async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl DatabaseServer) {
+async fn killed_server_is_unavailable_until_restarted(mut server: impl DatabaseServer) {
     let catalog = Catalog::open(&server.url()).await.unwrap();
     assert!(!format!("{catalog:?}").contains("secret"));
     catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
@@ -67,16 +67,16 @@ async fn a_killed_server_is_an_outage_and_comes_back(mut server: impl DatabaseSe
         Catalog::open(&server.url()).await.unwrap_err(),
     ] {
         assert!(error.is_unavailable() && !error.is_uncertain(), "{error:?}");
-        assert_discreet(&error);
+        assert_hides_password(&error);
     }
     server.restart();
-    // What was acknowledged is there, what was refused is not.
+    // Acknowledged changes are stored, failed ones are not.
     let list = catalog.rules().await.unwrap();
     assert_eq!((list.rules.len(), list.revision.all), (1, 1));
     catalog.create_rule(&actor(), &rule(2), None).await.unwrap();
 }
 
-async fn a_frozen_server_keeps_nobody_waiting_for_ever(server: impl DatabaseServer) {
+async fn frozen_server_times_out(server: impl DatabaseServer) {
     let catalog = Catalog::open(&server.url()).await.unwrap();
     catalog.create_rule(&actor(), &rule(1), None).await.unwrap();
     server.freeze();
@@ -91,8 +91,8 @@ async fn a_frozen_server_keeps_nobody_waiting_for_ever(server: impl DatabaseServ
     assert_eq!(catalog.audit_verify(None).await.unwrap().records, 2);
 }
 
-/// The reply to anything is cut off now and then, that to a COMMIT included.
-async fn lost_replies_neither_lose_nor_invent_a_change(server: impl DatabaseServer) {
+/// Replies are lost at random, including those to COMMIT.
+async fn lost_replies_neither_lose_nor_duplicate_changes(server: impl DatabaseServer) {
     let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], server.port()))).await;
     let url = server.url().replace(&server.port().to_string(), &proxy.address().port().to_string());
     let catalog = Catalog::open(&url).await.unwrap();
@@ -104,23 +104,26 @@ async fn lost_replies_neither_lose_nor_invent_a_change(server: impl DatabaseServ
     proxy.set(Fault::None);
 
     let direct = Catalog::open(&server.url()).await.unwrap();
-    let (mut kept, mut undone, mut uncertain) = (0, 0, 0);
+    let (mut committed, mut rolled_back, mut uncertain) = (0, 0, 0);
     for (number, outcome) in outcomes.iter().enumerate() {
         let found = direct.rule_of_variant(&rule(number)).await.unwrap();
         match outcome {
             Ok(stored) => {
                 assert_eq!(found.as_ref(), Some(stored));
-                kept += 1;
+                committed += 1;
             }
             Err(error) if error.is_uncertain() => uncertain += 1,
             Err(error) => {
                 assert!(error.is_unavailable(), "{error:?}");
                 assert_eq!(found, None, "{error:?}");
-                undone += 1;
+                rolled_back += 1;
             }
         }
     }
-    assert!(kept > 0 && undone > 0 && uncertain > 0, "{kept} kept, {undone} undone, {uncertain} uncertain");
+    assert!(
+        committed > 0 && rolled_back > 0 && uncertain > 0,
+        "{committed} committed, {rolled_back} rolled back, {uncertain} uncertain"
+    );
     let list = direct.rules().await.unwrap();
     assert_eq!(i64::try_from(list.rules.len()).unwrap(), list.revision.all);
     let check = direct.audit_verify(None).await.unwrap();

@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use pacegate_testkit::server::MariaDb;
-use suite::Place;
+use suite::TestDatabase;
 
-/// One server for the tests that run at a time, with a database for each. A static one would never be stopped.
+/// One server shared by concurrent tests, with a database for each. A static server would never be
+/// stopped.
 static SERVER: Mutex<Weak<MariaDb>> = Mutex::new(Weak::new());
 static DATABASES: AtomicUsize = AtomicUsize::new(0);
 
-fn database() -> Place {
+fn database() -> TestDatabase {
     let server = {
         let mut shared = SERVER.lock().unwrap();
         shared.upgrade().unwrap_or_else(|| {
@@ -24,12 +25,12 @@ fn database() -> Place {
         })
     };
     let name = format!("catalog_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
-    // Its own defaults would fold case and know few characters.
+    // MySQL's default collation ignores case and supports few characters.
     server.query(&format!(
         "CREATE DATABASE {name} CHARACTER SET latin1 COLLATE latin1_swedish_ci; GRANT ALL ON {name}.* TO pacegate@'%'"
     ));
     let url = format!("mysql://pacegate:secret@127.0.0.1:{}/{name}", server.port());
-    Place::new(url, server)
+    TestDatabase::new(url, server)
 }
 
 catalog_suite!(database());

@@ -11,21 +11,23 @@ use pacegate_catalog::Catalog;
 use pacegate_testkit::server::{PgBouncer, Postgres};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row, raw_sql};
-use suite::Place;
+use suite::TestDatabase;
 
-/// What the driver of the catalog needs.
+/// A setting that the catalog's driver requires.
 const SETTINGS: &str = "ignore_startup_parameters = extra_float_digits";
 
-/// One server for the tests that run at a time, with a database for each. A static one would never be stopped.
+/// One server shared by concurrent tests, with a database for each. A static server would never be
+/// stopped.
 static SERVER: Mutex<Weak<(PgBouncer, Postgres)>> = Mutex::new(Weak::new());
 static DATABASES: AtomicUsize = AtomicUsize::new(0);
 
-fn database() -> Place {
+fn database() -> TestDatabase {
     let server = {
         let mut shared = SERVER.lock().unwrap();
         shared.upgrade().unwrap_or_else(|| {
             let server = Postgres::start();
-            // Fewer than a catalog has connections, so that transactions move from one server process to another.
+            // Fewer than the connections of a catalog, so that transactions move between server
+            // processes.
             let server = Arc::new((PgBouncer::start_with(&server, "transaction", 3, SETTINGS), server));
             *shared = Arc::downgrade(&server);
             server
@@ -35,7 +37,7 @@ fn database() -> Place {
     server.1.query(&format!("CREATE DATABASE {name} OWNER pacegate"));
     let url = |port| format!("postgres://pacegate:secret@127.0.0.1:{port}/{name}");
     let pooled = format!("{}?pooling=transaction", url(server.0.port()));
-    Place::new(url(server.1.port()), server.clone()).through(pooled)
+    TestDatabase::new(url(server.1.port()), server.clone()).through(pooled)
 }
 
 catalog_suite!(database());
@@ -53,33 +55,34 @@ async fn settings_do_not_reach_other_clients_of_the_pool() {
     let changed = "SELECT string_agg(name, ' ' ORDER BY name) FROM pg_settings WHERE source = 'session' \
          AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings')";
     let row = raw_sql(changed).fetch_one(&mut other).await.unwrap();
-    assert_eq!(row.try_get::<Option<String>, _>(0).unwrap(), None, "settings of the catalog");
+    assert_eq!(row.try_get::<Option<String>, _>(0).unwrap(), None, "the catalog's settings do not leak");
     let prepared = raw_sql("SELECT name FROM pg_prepared_statements WHERE name <> ''");
     assert_eq!(prepared.fetch_all(&mut other).await.unwrap().len(), 0);
 }
 
 #[tokio::test]
-async fn a_transaction_pool_without_the_mode_is_refused_at_start() {
+async fn undeclared_transaction_pooling_is_rejected_at_startup() {
     let server = Postgres::start();
     for connections in [1, 2, 20] {
         let bouncer = PgBouncer::start_with(&server, "transaction", connections, SETTINGS);
         let error = Catalog::open(&bouncer.url()).await.unwrap_err();
         assert!(error.is_permanent() && error.to_string().contains("pooling=transaction"), "{error}");
-        // A statement that fails later says the same, after some of the tables were made.
+        // Otherwise a later statement would fail with the same error, after some tables were
+        // created.
         let tables = server.query("SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'pacegate%'");
         assert_eq!(tables, "0", "with {connections} connections");
     }
 }
 
 #[tokio::test]
-async fn a_session_pool_needs_no_mode() {
+async fn session_pooling_needs_no_parameter() {
     let server = Postgres::start();
     let bouncer = PgBouncer::start_with(&server, "session", 20, SETTINGS);
     Catalog::open(&bouncer.url()).await.unwrap().ping().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_pooler_that_refuses_the_start_up_parameter_is_named() {
+async fn rejected_startup_parameter_names_pgbouncer() {
     let server = Postgres::start();
     let bouncer = PgBouncer::start(&server, "session", 20);
     let error = Catalog::open(&bouncer.url()).await.unwrap_err();
@@ -87,7 +90,7 @@ async fn a_pooler_that_refuses_the_start_up_parameter_is_named() {
 }
 
 #[tokio::test]
-async fn an_unknown_mode_is_refused_by_name() {
+async fn unknown_pooling_mode_is_rejected() {
     let error = Catalog::open("postgres://u:secret@localhost/db?pooling=statement").await.unwrap_err();
     assert_eq!(error.to_string(), "pooling: expected `session` or `transaction`");
 }

@@ -11,14 +11,15 @@ use pacegate::Timestamp;
 use pacegate_catalog::{Catalog, DecisionRecord, Period, UsageFilter};
 use pacegate_testkit::server::Postgres;
 use sqlx::{Connection, PgConnection, Row, raw_sql};
-use suite::Place;
+use suite::TestDatabase;
 use tokio::task::JoinSet;
 
-/// One server for the tests that run at a time, with a database for each. A static one would never be stopped.
+/// One server shared by concurrent tests, with a database for each. A static server would never be
+/// stopped.
 static SERVER: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
 static DATABASES: AtomicUsize = AtomicUsize::new(0);
 
-fn database() -> Place {
+fn database() -> TestDatabase {
     let server = {
         let mut shared = SERVER.lock().unwrap();
         shared.upgrade().unwrap_or_else(|| {
@@ -30,27 +31,27 @@ fn database() -> Place {
     let name = format!("catalog_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
     server.query(&format!("CREATE DATABASE {name} OWNER pacegate"));
     let url = format!("postgres://pacegate:secret@127.0.0.1:{}/{name}", server.port());
-    Place::new(url, server)
+    TestDatabase::new(url, server)
 }
 
 catalog_suite!(database());
 
-/// PostgreSQL does not let two make the same table at the same moment, even if each would make it only if it is missing.
+/// PostgreSQL rejects two concurrent `CREATE TABLE IF NOT EXISTS` for the same table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_meet_while_they_make_tables_wait_for_each_other() {
-    let place = database();
-    let mut holder = PgConnection::connect(&place.url).await.unwrap();
+async fn concurrent_migrations_wait_for_each_other() {
+    let database = database();
+    let mut holder = PgConnection::connect(&database.url).await.unwrap();
     raw_sql("BEGIN; CREATE TABLE pacegate_catalog_schema (version bigint PRIMARY KEY)")
         .execute(&mut holder)
         .await
         .unwrap();
     let mut starts = JoinSet::new();
     for _ in 0..8 {
-        let url = place.url.clone();
+        let url = database.url.clone();
         starts.spawn(async move { Catalog::open(&url).await.map(drop) });
     }
     let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while place.number(waiting).await < 8 {
+    while database.number(waiting).await < 8 {
         tokio::task::yield_now().await;
     }
     raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
@@ -60,17 +61,17 @@ async fn nodes_that_meet_while_they_make_tables_wait_for_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decisions_at_an_endpoint_are_found_by_their_index() {
-    let place = database();
-    let catalog = place.open().await;
+async fn decisions_by_endpoint_use_the_index() {
+    let database = database();
+    let catalog = database.open().await;
     let decision =
         |number: usize| DecisionRecord { endpoint: format!("/{number}"), ..DecisionRecord::default() };
     let decisions: Vec<DecisionRecord> = (0..5_000).map(decision).collect();
     catalog.append_decisions(&decisions).await.unwrap();
-    place.tamper("ANALYZE pacegate_decision_log").await;
+    database.tamper("ANALYZE pacegate_decision_log").await;
     let plan = "SELECT number FROM pacegate_decision_log WHERE number < 9000 AND endpoint_key = 'a' ORDER BY number DESC LIMIT 5";
     let mut lines = String::new();
-    let mut connection = PgConnection::connect(&place.url).await.unwrap();
+    let mut connection = PgConnection::connect(&database.url).await.unwrap();
     for row in
         sqlx::query(sqlx::AssertSqlSafe(format!("EXPLAIN {plan}"))).fetch_all(&mut connection).await.unwrap()
     {
@@ -79,12 +80,12 @@ async fn decisions_at_an_endpoint_are_found_by_their_index() {
     assert!(lines.contains("pacegate_decision_log_by_endpoint"), "{lines}");
 }
 
-/// Lists that stand still keep neither changes, lookups nor the look at the catalog's health waiting.
+/// Blocked lists delay neither changes, lookups nor the health check of the catalog.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_that_wait_keep_nothing_else_waiting() {
-    let place = database();
-    let catalog = place.open().await;
-    let mut holder = PgConnection::connect(&place.url).await.unwrap();
+async fn blocked_lists_do_not_delay_other_statements() {
+    let database = database();
+    let catalog = database.open().await;
+    let mut holder = PgConnection::connect(&database.url).await.unwrap();
     let lock = "BEGIN; LOCK TABLE pacegate_usage_rollups IN ACCESS EXCLUSIVE MODE";
     raw_sql(lock).execute(&mut holder).await.unwrap();
     let mut lists = JoinSet::new();
@@ -95,16 +96,16 @@ async fn lists_that_wait_keep_nothing_else_waiting() {
         });
     }
     let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while place.number(waiting).await < 2 {
+    while database.number(waiting).await < 2 {
         tokio::task::yield_now().await;
     }
     catalog.ping().await.unwrap();
-    catalog.profile("u1", place.now()).await.unwrap();
+    catalog.profile("u1", database.now()).await.unwrap();
     catalog.create_rule(&suite::actor(), &suite::rule("a", 1), None).await.unwrap();
-    assert_eq!(place.number(waiting).await, 2, "two lists are read at once");
+    assert_eq!(database.number(waiting).await, 2, "at most two lists run concurrently");
     raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
     for list in lists.join_all().await {
-        // One that waited too long says so.
+        // A list that waited too long reports a timeout.
         if let Err(error) = list {
             assert!(error.is_unavailable(), "{error}");
         }

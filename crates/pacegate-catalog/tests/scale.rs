@@ -1,12 +1,14 @@
-//! A catalog with many rules and users loads, pages and finds them; it says how long that takes. As full as it gets, which takes minutes:
-//! `PACEGATE_EFFORT=full cargo test --release -p pacegate-catalog --test scale -- --nocapture --test-threads 1`
+//! Loads, pages and searches a catalog with many rules and users, and prints how long that takes.
+//! At full size, which takes minutes:
+//! `PACEGATE_EFFORT=full cargo test --release -p pacegate-catalog --test scale -- --nocapture
+//! --test-threads 1`
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test fails by panicking, and this one measures and reports"
+    reason = "a test fails by panicking, and this one prints measurements"
 )]
 
 use std::time::Instant;
@@ -19,11 +21,11 @@ use sha2::{Digest, Sha256};
 use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, raw_sql};
 
-/// As the service has it.
+/// The allocator of the service.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How many rules there are; one more fits.
+/// Number of rules, one below the maximum.
 fn rules_count() -> usize {
     effort(5_000, RULES_MAX - 1)
 }
@@ -53,7 +55,7 @@ async fn postgres() {
 async fn measure(name: &str, url: &str) {
     let catalog = Catalog::open(url).await.unwrap();
     fill(url).await;
-    let actor = Actor { key_id: "somebody".into(), ..Actor::default() };
+    let actor = Actor { key_id: "operator".into(), ..Actor::default() };
     for _ in 0..3 {
         let start = Instant::now();
         let list = catalog.rules().await.unwrap();
@@ -64,7 +66,7 @@ async fn measure(name: &str, url: &str) {
     let start = Instant::now();
     let rule = Rule::new("one more", "user", Limit::per_minute(1).build().unwrap());
     catalog.create_rule(&actor, &rule, None).await.unwrap();
-    println!("{name}: one more rule made in {:?}", start.elapsed());
+    println!("{name}: one more rule created in {:?}", start.elapsed());
 
     let start = Instant::now();
     let users = (0..users_count()).map(|number| (format!("user-{number}"), Some("premium".to_owned())));
@@ -84,18 +86,19 @@ async fn measure(name: &str, url: &str) {
     );
 }
 
-/// Through the catalog it would be one transaction each.
+/// Inserts rows directly, because the catalog would need one transaction each.
 async fn fill(url: &str) {
     install_default_drivers();
     let mut connection = AnyConnection::connect(url).await.unwrap();
     let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
     let row = |number: usize| {
         let user = format!("user-{number}");
-        let who = format!(r#""name":"per-user","dimension":"user","identifier":"{user}","tier":"premium""#);
-        let place = r#""endpoint":"/api/v1/orders/{id}/items","method":"POST","store":"hot","mode":"enforce","counter":"pattern""#;
+        let identity =
+            format!(r#""name":"per-user","dimension":"user","identifier":"{user}","tier":"premium""#);
+        let endpoint = r#""endpoint":"/api/v1/orders/{id}/items","method":"POST","store":"hot","mode":"enforce","counter":"pattern""#;
         let limit = r#""algorithm":"token_bucket","quota":1000,"window_micros":60000000,"burst":5000"#;
         let variant = variant_key(&["per-user", "user", &user, "premium", "/api/v1/orders/{}/items", "POST"]);
-        format!("({number}, '{number:032x}', '{variant}', '{{{who},{place},{limit}}}', 1, 0, 0)")
+        format!("({number}, '{number:032x}', '{variant}', '{{{identity},{endpoint},{limit}}}', 1, 0, 0)")
     };
     let mut transaction = connection.begin().await.unwrap();
     let last = rules_count() + 1;
@@ -109,7 +112,7 @@ async fn fill(url: &str) {
     transaction.commit().await.unwrap();
 }
 
-/// As the catalog computes it: each field is there, and has a length.
+/// The catalog's variant key: each field is marked as present and prefixed with its length.
 fn variant_key(fields: &[&str]) -> String {
     let mut hash = Sha256::new();
     for field in fields {

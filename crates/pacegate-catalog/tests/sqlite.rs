@@ -1,4 +1,4 @@
-//! The suite on SQLite files, and what only files and memory have.
+//! The suite on SQLite files, and the behaviour specific to files and memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pacegate::{Check, Rule, Stores, Timestamp};
 use pacegate_catalog::{AuditProblem, Catalog, Period, RULES_MAX, Registry, UsageFilter, UsageRecord};
 use pacegate_config::Config;
-use suite::{Place, actor, rule};
+use suite::{TestDatabase, actor, rule};
 use tokio::task::JoinSet;
 
-fn file() -> Place {
+fn file() -> TestDatabase {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
-    Place::new(url, directory)
+    TestDatabase::new(url, directory)
 }
 
 catalog_suite!(file());
 
 #[tokio::test]
-async fn a_file_is_made_wherever_its_name_says() {
+async fn file_is_created_at_the_exact_path() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("100% of ünusual names #1.db");
     let url = format!("sqlite://{}", path.display());
-    assert!(Catalog::open(&url).await.unwrap_err().is_permanent(), "a fragment is not a part of a path");
+    assert!(Catalog::open(&url).await.unwrap_err().is_permanent(), "a fragment is not part of a path");
     let path = directory.path().join("100% of ünusual names.db");
     let url = format!("sqlite://{}", path.display());
     let catalog = Catalog::open(&url).await.unwrap();
@@ -39,23 +39,19 @@ async fn a_file_is_made_wherever_its_name_says() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_is_not_an_outage() {
+async fn unusable_file_is_a_permanent_error() {
     let directory = tempfile::tempdir().unwrap();
     let other = directory.path().join("notes.txt");
-    fs::write(
-        &other,
-        "not a database, but long enough to look like something that somebody wrote".repeat(20),
-    )
-    .unwrap();
+    fs::write(&other, "not a database, but long enough to resemble a file with content".repeat(20)).unwrap();
     for path in [other.as_path(), directory.path(), &directory.path().join("missing/catalog.db")] {
         let error = Catalog::open(&format!("sqlite://{}", path.display())).await.unwrap_err();
         assert!(error.is_permanent(), "{}: {error:?}", path.display());
     }
-    assert!(fs::read_to_string(other).unwrap().starts_with("not a database"), "it is left alone");
+    assert!(fs::read_to_string(other).unwrap().starts_with("not a database"), "the file is not modified");
 }
 
 #[tokio::test]
-async fn memory_is_one_catalog_for_all_clones() {
+async fn clones_share_one_catalog_in_memory() {
     let (catalog, other) =
         (Catalog::open("sqlite::memory:").await.unwrap(), Catalog::open("sqlite::memory:").await.unwrap());
     let mut tasks = JoinSet::new();
@@ -72,30 +68,34 @@ async fn memory_is_one_catalog_for_all_clones() {
 }
 
 #[tokio::test]
-async fn there_are_at_most_a_hundred_thousand_rules() {
-    let place = file();
-    let catalog = place.open().await;
+async fn rules_are_limited_to_100_000() {
+    let database = file();
+    let catalog = database.open().await;
     let first = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     let row = |number: usize| format!("({}, '{number:064x}', '{number:064x}', '{{}}', 1, 0, 0)", number + 10);
     let rows: Vec<String> = (1..RULES_MAX - 1).map(row).collect();
     let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
-    place.tamper(&format!("INSERT INTO pacegate_rules ({columns}) VALUES {}", rows.join(", "))).await;
+    database.tamper(&format!("INSERT INTO pacegate_rules ({columns}) VALUES {}", rows.join(", "))).await;
 
     catalog.create_rule(&actor(), &rule("last", 1), None).await.unwrap();
     let error = catalog.create_rule(&actor(), &rule("more", 1), None).await.unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("100000 rules already"), "{error}");
+    assert!(
+        error.is_invalid() && error.to_string().contains("100000 rules, which is the maximum"),
+        "{error}"
+    );
     assert!(catalog.put_rule(&actor(), &rule("more", 1), None, None).await.unwrap_err().is_invalid());
-    // Those that are there can still be changed, and one can go for another.
+    // Existing rules can still be changed, and one can be replaced by another.
     catalog.put_rule(&actor(), &rule("a", 2), None, None).await.unwrap();
     catalog.delete_rule(&actor(), &first.rule_id, None).await.unwrap();
     catalog.put_rule(&actor(), &rule("more", 1), None, None).await.unwrap();
 }
 
 #[tokio::test]
-async fn whoever_goes_away_does_not_take_a_catalog_in_memory_along() {
+async fn cancelled_calls_do_not_drop_a_catalog_in_memory() {
     let catalog = Catalog::open("sqlite::memory:").await.unwrap();
     let before = catalog.revision().await.unwrap();
-    // Gives up at every moment of asking: before there is a connection, while one is looked at, and while it is asked.
+    // Cancels at every stage: before there is a connection, while it is tested, and during the
+    // query.
     for round in 0..500 {
         let give_up = async {
             for _ in 0..round % 10 {
@@ -116,37 +116,37 @@ fn key_file(directory: &std::path::Path) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn the_audit_key_is_a_private_file_beside_the_database() {
+async fn audit_key_is_a_private_file_next_to_the_database() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
     let catalog = Catalog::open(&url).await.unwrap();
     assert!(catalog.audit_verify(None).await.unwrap().is_intact());
-    assert!(!key_file(directory.path()).exists(), "it is created with the first change");
+    assert!(!key_file(directory.path()).exists(), "the first change creates the key");
     catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     let mode = fs::metadata(key_file(directory.path())).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(fs::read_to_string(key_file(directory.path())).unwrap().trim().len(), 64);
 
-    // Without the file nothing can be verified, and reading creates no other one.
-    let kept = directory.path().join("kept");
-    fs::rename(key_file(directory.path()), &kept).unwrap();
+    // Without the file nothing can be verified, and reading does not create another one.
+    let moved = directory.path().join("moved");
+    fs::rename(key_file(directory.path()), &moved).unwrap();
     let other = Catalog::open(&url).await.unwrap();
     let found = other.audit_verify(None).await.unwrap().problems;
     assert!(matches!(&found[..], [AuditProblem::OtherKey { given: None, .. }]), "{found:?}");
     assert!(!key_file(directory.path()).exists());
-    fs::rename(&kept, key_file(directory.path())).unwrap();
+    fs::rename(&moved, key_file(directory.path())).unwrap();
     assert!(other.audit_verify(None).await.unwrap().is_intact());
 }
 
 #[tokio::test]
-async fn a_catalog_set_back_to_a_copy_is_found_by_its_noted_head() {
+async fn restored_copy_is_detected_by_a_saved_head() {
     let directory = tempfile::tempdir().unwrap();
     let (file, copy) = (directory.path().join("catalog.db"), directory.path().join("copy.db"));
     let url = format!("sqlite://{}", file.display());
     let catalog = Catalog::open(&url).await.unwrap();
     catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     let copying = format!("VACUUM INTO '{}'", copy.display());
-    Place::new(url.clone(), ()).tamper(&copying).await;
+    TestDatabase::new(url.clone(), ()).tamper(&copying).await;
     catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
     let noted = catalog.audit_verify(None).await.unwrap().head;
     drop(catalog);
@@ -155,13 +155,13 @@ async fn a_catalog_set_back_to_a_copy_is_found_by_its_noted_head() {
     }
     fs::rename(copy, file).unwrap();
     let catalog = Catalog::open(&url).await.unwrap();
-    assert!(catalog.audit_verify(None).await.unwrap().is_intact(), "it is as it was then");
+    assert!(catalog.audit_verify(None).await.unwrap().is_intact(), "the copy itself is intact");
     let found = catalog.audit_verify(Some(&noted)).await.unwrap().problems;
     assert_eq!(found, [AuditProblem::Head(noted)]);
 }
 
 #[tokio::test]
-async fn a_database_that_was_emptied_beside_its_key_is_found() {
+async fn emptied_database_next_to_its_key_is_detected() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("catalog.db");
     let url = format!("sqlite://{}", file.display());
@@ -176,11 +176,11 @@ async fn a_database_that_was_emptied_beside_its_key_is_found() {
 }
 
 #[tokio::test]
-async fn decisions_at_an_endpoint_are_found_by_their_index() {
-    let place = file();
-    drop(place.open().await);
+async fn decisions_by_endpoint_use_the_index() {
+    let database = file();
+    drop(database.open().await);
     let plan = "EXPLAIN QUERY PLAN SELECT number FROM pacegate_decision_log WHERE number < 9 AND endpoint_key = 'a' ORDER BY number DESC LIMIT 5";
-    let detail = place.column(plan, 3).await;
+    let detail = database.column(plan, 3).await;
     assert!(
         detail.contains("USING")
             && detail.contains("pacegate_decision_log_by_endpoint (endpoint_key=? AND number<?)"),
@@ -189,9 +189,9 @@ async fn decisions_at_an_endpoint_are_found_by_their_index() {
 }
 
 #[tokio::test]
-async fn rules_of_the_file_leave_less_room_for_those_of_the_catalog() {
-    let place = file();
-    let catalog = place.open().await;
+async fn file_rules_count_against_the_maximum() {
+    let database = file();
+    let catalog = database.open().await;
     let config = |count: usize| {
         let rules = (0..count)
             .map(|number| Rule { identifier: Some(format!("x{number}")), ..rule("of the file", 1) })
@@ -207,12 +207,12 @@ async fn rules_of_the_file_leave_less_room_for_those_of_the_catalog() {
     ] {
         assert!(error.is_invalid() && error.field() == Some("rules"), "{error}");
         assert!(
-            error.to_string().contains("99998 of the configuration file and 2 of the catalog"),
+            error.to_string().contains("99998 in the configuration file and 2 in the catalog"),
             "{error}"
         );
     }
     registry.refresh().await.unwrap();
-    // A file that grows pushes out the newest rules of the catalog, and nothing else.
+    // A growing file displaces only the newest rules of the catalog.
     registry.reload(config(RULES_MAX - 1)).await.unwrap();
     let decision = registry.limiter().check(&Check::new("user", "u1").endpoint("/")).await.unwrap();
     let names: Vec<&str> = decision.limits().iter().map(|limit| &*limit.name).collect();
@@ -222,16 +222,16 @@ async fn rules_of_the_file_leave_less_room_for_those_of_the_catalog() {
     catalog.create_rule(&actor(), &rule("third", 1), None).await.unwrap();
 }
 
-/// The figure of the operating guide: 10,000 users over some hours.
+/// The figure from the operating guide: 10,000 users over some hours.
 #[tokio::test]
-async fn row_of_usage_takes_about_230_bytes() {
-    let place = file();
-    let catalog = place.open().await;
-    let pages = place.number("PRAGMA page_count").await;
+async fn usage_row_takes_about_230_bytes() {
+    let database = file();
+    let catalog = database.open().await;
+    let pages = database.number("PRAGMA page_count").await;
     let (hours, users) = (2, 10_000);
     for hour in 0..hours {
         let row = |number| UsageRecord {
-            start: place.after(hour * 3_600),
+            start: database.after(hour * 3_600),
             dimension: "user".into(),
             identifier: format!("user-{number:06}"),
             allowed: 1_000,
@@ -240,38 +240,39 @@ async fn row_of_usage_takes_about_230_bytes() {
         let rows: Vec<UsageRecord> = (0..users).map(row).collect();
         catalog.add_usage(Period::Hour, &rows).await.unwrap();
     }
-    let grown = (place.number("PRAGMA page_count").await - pages) * place.number("PRAGMA page_size").await;
+    let grown =
+        (database.number("PRAGMA page_count").await - pages) * database.number("PRAGMA page_size").await;
     let each = grown / i64::try_from(hours * users).unwrap();
     assert!((180..=260).contains(&each), "{each} bytes");
 }
 
-/// Before lists had connections of their own, what came after eight of them waited for at least five.
+/// Before lists had their own connections, a statement behind eight lists waited for at least five.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_keep_nothing_else_waiting() {
-    let place = file();
-    let catalog = place.open().await;
+async fn lists_do_not_delay_other_statements() {
+    let database = file();
+    let catalog = database.open().await;
     let fill = "INSERT INTO pacegate_usage_rollups (period_seconds, period_start, identifier_key, dimension, identifier, allowed, blocked) \
                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) \
                 SELECT 60, 60000000 * (i % 10), 'key-' || i, 'user', 'user-' || i, 1, 0 FROM n";
-    place.tamper(fill).await;
-    let (asked, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    database.tamper(fill).await;
+    let (started, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut lists = JoinSet::new();
     for _ in 0..8 {
-        let (catalog, asked, done) = (catalog.clone(), asked.clone(), done.clone());
+        let (catalog, started, done) = (catalog.clone(), started.clone(), done.clone());
         lists.spawn(async move {
-            asked.fetch_add(1, Ordering::SeqCst);
+            started.fetch_add(1, Ordering::SeqCst);
             let any = UsageFilter::default();
-            // One that waited too long says so.
+            // A list that waited too long reports a timeout.
             let list = catalog.usage(Period::Minute, any, Timestamp::default(), 10).await;
             assert!(list.is_ok_and(|list| list.len() == 10) || done.load(Ordering::SeqCst) > 0);
             done.fetch_add(1, Ordering::SeqCst);
         });
     }
-    while asked.load(Ordering::SeqCst) < 8 {
+    while started.load(Ordering::SeqCst) < 8 {
         tokio::task::yield_now().await;
     }
     catalog.ping().await.unwrap();
     let done_by_then = done.load(Ordering::SeqCst);
-    assert!(done_by_then <= 2, "{done_by_then} lists were done first");
+    assert!(done_by_then <= 2, "{done_by_then} lists finished first");
     lists.join_all().await;
 }

@@ -17,7 +17,7 @@ async fn live_page_follows_the_service_after_sign_in() {
     browser.see("The API key is not valid.").await;
     let checker = ask(&service, "POST", "/api/v1/keys", &json!({"role": "checker"}));
     browser.sign_in(checker["secret"].as_str().unwrap()).await;
-    browser.see("needs a key of the role reader or admin").await;
+    browser.see("requires an API key with role reader or admin").await;
     browser.sign_in("secret").await;
     browser.see_in("h1", "Live").await;
     browser.see_in("#connection", "Live").await;

@@ -109,10 +109,7 @@ async fn stream_starts_when_another_one_of_the_key_ends() {
     let others: Vec<TcpStream> = (0..8).map(|_| watch()).collect();
     browser.sign_in("secret").await;
     browser
-        .see_in(
-            "#connection",
-            "This key watches 8 times already; close one of those first. Retry in 1 second. Retrying.",
-        )
+        .see_in("#connection", "This key has 8 open streams; close one first. Retry in 1 second. Retrying.")
         .await;
     drop(others);
     browser.see_in("#connection", "Live").await;

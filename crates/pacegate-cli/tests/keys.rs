@@ -86,7 +86,9 @@ fn the_audit_trail_is_verified_and_tampering_is_found() {
     let (code, _, errors) = run(&["audit", "verify", "--catalog", &url]);
     assert_eq!(code, 1);
     assert!(
-        errors.starts_with("error: the audit trail is broken; 1 records are intact\n  record 2 is missing or not as it was written"),
+        errors.starts_with(
+            "error: the audit trail is broken; 1 records are intact\n  record 2 is missing or was edited"
+        ),
         "{errors}"
     );
     let (code, output, errors) = run(&["audit", "seal", "--catalog", &url]);

@@ -83,12 +83,12 @@ fn serve_says_in_one_line_what_is_wrong_with_its_database() {
     refused(&["--store", &format!("mysql://u:p@{closed}/d")], "Connection refused");
     refused(&["--store", &format!("postgres://u:p@{closed}/d")], "Connection refused");
     refused(&["--store", "postgres://u:p@localhost:99999/d"], "expected a URL such as");
-    refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "refuses the user");
+    refused(&["--store", &database.url().replacen(":secret@", ":hunter2@", 1)], "access denied");
     refused(&["--store", &database.url().replacen("/pacegate", "/nowhere", 1)], "nowhere");
     database.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO postgres; ALTER DATABASE pacegate OWNER TO postgres");
     refused(&["--store", &database.url()], "permission denied");
     database.query("CREATE TABLE pacegate_schema (version integer); INSERT INTO pacegate_schema VALUES (99); GRANT ALL ON pacegate_schema TO pacegate; GRANT ALL ON SCHEMA public TO pacegate");
-    refused(&["--store", &database.url()], "newer than");
+    refused(&["--store", &database.url()], "this program supports versions up to");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn catalog_on_a_full_disk_is_noticed() {
     let rest = std::path::PathBuf::from(format!("/proc/{}/root{path}/rest", service.process.id()));
     let mut file = std::fs::File::create(&rest).unwrap();
     while file.write_all(&[1; 512]).is_ok() {}
-    assert_eq!(becomes(503)["error"]["message"], "the catalog cannot be written to");
+    assert_eq!(becomes(503)["error"]["message"], "catalog is not writable");
     assert_eq!(scrape::scrape(&service.url).get("pacegate_catalog_up", &[]), Some(0.0));
     let rule = r#"{"name": "r", "dimension": "user", "algorithm": "fixed_window", "limit": 5, "window_seconds": 60}"#;
     assert_eq!(service.ask("POST", "/api/v1/rules", rule).unwrap().0, 503);
@@ -198,7 +198,7 @@ fn catalog_that_cannot_be_written_to_is_noticed() {
     let deadline = Instant::now() + Duration::from_secs(60);
     let answer = loop {
         let (status, answer) = service.ask("GET", "/readyz", "").unwrap();
-        if status == 503 && answer["error"]["message"] == "the catalog cannot be written to" {
+        if status == 503 && answer["error"]["message"] == "catalog is not writable" {
             break answer;
         }
         assert!(Instant::now() < deadline, "not noticed: {answer}");

@@ -187,11 +187,11 @@ fn a_service_does_not_start_with_certificates_it_cannot_use() {
         assert!(errors.starts_with(&expected) && errors.contains(reason), "{errors}");
     };
     fs::copy(other, &key).unwrap();
-    refused("key", &key, "is not the key of the certificate in");
+    refused("key", &key, "not the private key of the certificate in");
     fs::write(&key, "garbage").unwrap();
     refused("key", &key, "");
     fs::write(&certificate, "garbage").unwrap();
-    refused("cert", &certificate, "has no certificate");
+    refused("cert", &certificate, "no certificate found");
     fs::remove_file(&certificate).unwrap();
     refused("cert", &certificate, "No such file");
 }

@@ -1,37 +1,37 @@
-//! What a listener is configured with.
+//! The configuration of a listener.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// How many connections a listener serves, and how long a client may take.
+/// The bounds of a listener: numbers of connections, and timeouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// How many connections are served at once; more wait in the operating system's queue.
+    /// Maximum number of concurrent connections; more wait in the operating system's backlog.
     pub max_connections: usize,
-    /// How many of them one client address can have; see
+    /// Maximum number of connections per client address; see
     /// [`connections_per_address`](Self::connections_per_address).
     pub max_connections_per_address: Option<usize>,
-    /// Networks without a bound per address: proxies that stand for many clients.
+    /// Networks without a bound per address: proxies that carry the requests of many clients.
     pub trusted_proxies: Vec<IpNet>,
-    /// How many requests one HTTP/2 connection can have under way at once.
+    /// Maximum number of concurrent requests of one HTTP/2 connection.
     pub max_streams: usize,
-    /// How long a client may take to send a request's head, or stay idle.
+    /// Maximum time for a client to send the head of a request, or to stay idle.
     pub idle_timeout: Duration,
-    /// How long a client may take to send a body or to read its answer.
+    /// Maximum time for a client to send a body or to read its response.
     pub request_timeout: Duration,
 }
 
 impl Bounds {
-    /// Returns how many connections one address can have where there can be `max`: what is
-    /// configured, or a tenth, at least 256 and at most half.
+    /// Returns the maximum number of connections per address for a total of `max`: the configured
+    /// number, or a tenth of the total, at least 256 and at most half.
     pub fn connections_per_address(&self, max: usize) -> usize {
         self.max_connections_per_address.unwrap_or((max / 10).max(256).min(max / 2)).max(1)
     }
 }
 
-/// The files of encrypted connections, in PEM.
+/// The TLS files, in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The server's certificate, followed by its intermediates.
@@ -45,7 +45,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Lists the files.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let optional = self.client_ca.iter().chain(&self.client_crl);
         [&self.cert, &self.key].into_iter().chain(optional).map(AsRef::as_ref)

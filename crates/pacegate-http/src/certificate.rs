@@ -1,4 +1,4 @@
-//! Names in the certificates of clients, with their type.
+//! Typed names in client certificates.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use pacegate::identity::{Invalid, check_identifier};
 
-/// A subject alternative name of a client's certificate. An authority that signs e-mail addresses may
-/// let their owners choose them, so a name of one type never stands for the same text of another.
+/// A subject alternative name of a client certificate. An authority may let the owners of e-mail
+/// addresses choose them, so a name of one type never equals the same text of another type.
 ///
 /// ```
 /// use pacegate_http::CertificateName;
@@ -24,7 +24,7 @@ use pacegate::identity::{Invalid, check_identifier};
 pub enum CertificateName {
     /// `dns:` and a host name, in lower case.
     Dns(Box<str>),
-    /// `uri:` and a URI, like a SPIFFE ID.
+    /// `uri:` and a URI, such as a SPIFFE ID.
     Uri(Box<str>),
     /// `email:` and an e-mail address.
     Email(Box<str>),
@@ -33,12 +33,12 @@ pub enum CertificateName {
 }
 
 impl CertificateName {
-    /// A host name, whose case does not matter.
+    /// Returns a host name, converted to lower case.
     pub fn dns(name: &str) -> Self {
         Self::Dns(name.to_ascii_lowercase().into())
     }
 
-    /// An address, with IPv4 in IPv6 folded.
+    /// Returns an address, with IPv4-mapped IPv6 converted to IPv4.
     pub fn ip(address: IpAddr) -> Self {
         Self::Ip(address.to_canonical())
     }
@@ -55,24 +55,26 @@ impl fmt::Display for CertificateName {
     }
 }
 
-/// Why a text is not the name in a certificate.
+/// Why a text is not a certificate name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidCertificateName {
-    /// It does not say which type of name it is.
+    /// The type of the name is missing.
     #[error("expected a name with its type, such as `{expected}`")]
     Untyped {
-        /// What may have been meant.
+        /// A likely correction.
         expected: String,
     },
-    /// It is a common name, which certificates are not identified by.
-    #[error("common names are not used; expected dns:, uri:, email: or ip: and a subject alternative name")]
+    /// It is a common name, which does not identify certificates.
+    #[error(
+        "common names are not supported; expected dns:, uri:, email: or ip: and a subject alternative name"
+    )]
     CommonName,
-    /// It is too long, empty or has characters that it must not have.
+    /// It is too long, empty or has invalid characters.
     #[error("a name {}", .0.reason())]
     Text(Invalid),
     /// What follows `ip:` is not an address.
-    #[error("expected an address after ip:")]
+    #[error("expected an IP address after ip:")]
     Address,
 }
 
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_certificates_have_a_type() {
+    fn certificate_names_have_a_type() {
         let rows = [
             ("dns:Ops.Example.org", "dns:ops.example.org"),
             ("uri:spiffe://example.org/Ops", "uri:spiffe://example.org/Ops"),
@@ -132,8 +134,8 @@ mod tests {
             ("ops@example.org", "`email:ops@example.org`"),
             ("10.0.0.7", "`ip:10.0.0.7`"),
             ("2001:db8::7", "`ip:2001:db8::7`"),
-            ("cn:ops", "common names are not used"),
-            ("ip:ops", "expected an address"),
+            ("cn:ops", "common names are not supported"),
+            ("ip:ops", "expected an IP address"),
             ("dns:", "a name"),
             ("", "a name"),
         ];

@@ -1,5 +1,5 @@
-//! Errors as clients see them: one table from a code to its HTTP status, name and gRPC status, and
-//! the body that carries it.
+//! Errors as clients see them: the mapping from a code to its HTTP status, name and gRPC status,
+//! and the error body.
 
 use http::StatusCode;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The codes of the error model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ErrorCode, rename_all = "SCREAMING_SNAKE_CASE"))]
-#[allow(missing_docs, reason = "the table below says what each means")]
+#[allow(missing_docs, reason = "the table below defines each code")]
 pub enum Code {
     InvalidInput,
     InvalidLimit,
@@ -55,9 +55,9 @@ impl Code {
         }
     }
 
-    /// Returns the status of an answer over HTTP.
+    /// Returns the HTTP status.
     pub fn status(self) -> StatusCode {
-        // Every row has a valid status, which a test holds.
+        // A test ensures that every row has a valid status.
         StatusCode::from_u16(self.row().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
@@ -66,7 +66,7 @@ impl Code {
         self.row().1
     }
 
-    /// Returns the status code over gRPC.
+    /// Returns the gRPC status code.
     pub const fn grpc(self) -> u8 {
         self.row().2
     }
@@ -76,41 +76,41 @@ impl Code {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Error))]
 pub struct Envelope<'a> {
-    /// What went wrong, for the client.
+    /// The error.
     pub error: ErrorBody<'a>,
 }
 
-/// What went wrong, for the client.
+/// The error.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody<'a> {
     #[cfg_attr(feature = "openapi", schema(value_type = Code))]
-    #[allow(missing_docs, reason = "a description would stand beside the schema of the code")]
+    #[allow(missing_docs, reason = "a description would be merged with the schema of the code")]
     pub code: &'static str,
     #[allow(missing_docs, reason = "as above")]
     pub message: &'a str,
     #[allow(missing_docs, reason = "as above")]
     pub details: Details<'a>,
-    /// As in the header `X-Request-Id`.
+    /// Same as the header `X-Request-Id`.
     pub request_id: &'a str,
 }
 
-/// Which field is wrong, and why; empty when it is none.
+/// The invalid field and the reason; empty if the error concerns no field.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ErrorDetails))]
 pub struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    #[allow(missing_docs, reason = "the struct says it")]
+    #[allow(missing_docs, reason = "documented on the struct")]
     pub field: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    #[allow(missing_docs, reason = "the struct says it")]
+    #[allow(missing_docs, reason = "documented on the struct")]
     pub reason: Option<&'a str>,
 }
 
 impl<'a> Envelope<'a> {
-    /// Makes the body of an error that answers the request with this id.
+    /// Creates the body of an error for the request with this id.
     pub fn new(code: Code, message: &'a str, details: Details<'a>, request_id: &'a str) -> Self {
         Self { error: ErrorBody { code: code.name(), message, details, request_id } }
     }
@@ -120,7 +120,8 @@ impl<'a> Envelope<'a> {
 mod tests {
     use super::*;
 
-    /// What clients rely on. The order is that of the codes, so that a new one is missed here.
+    /// The values that clients rely on, in the order of the codes, so that a new code fails the
+    /// test.
     const TABLE: [(Code, u16, &str, u8); 19] = [
         (Code::InvalidInput, 400, "INVALID_INPUT", 3),
         (Code::InvalidLimit, 400, "INVALID_LIMIT", 3),

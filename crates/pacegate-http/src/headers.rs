@@ -1,4 +1,4 @@
-//! The headers that tell a client about its limits: `X-RateLimit-*` and the IETF draft's fields.
+//! Rate limit headers: `X-RateLimit-*` and the fields of the IETF draft.
 //!
 //! ```
 //! use http::HeaderMap;
@@ -29,14 +29,15 @@ const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const STRATEGY: HeaderName = HeaderName::from_static("x-ratelimit-strategy");
 const STATE: HeaderName = HeaderName::from_static("x-ratelimit-state");
-// draft-ietf-httpapi-ratelimit-headers-10; later drafts rename the parameters, so the format lives in this file and in `values` alone.
+// draft-ietf-httpapi-ratelimit-headers-10. Later drafts rename the parameters, so the format is
+// defined in this file and in `values` alone.
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// A family of headers that tell a client about its limits.
+/// A family of rate limit headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFamily {
-    /// `X-RateLimit-Limit` and its kin.
+    /// `X-RateLimit-Limit` and the other `X-RateLimit-*` headers.
     XRateLimit,
     /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10.
     Ietf,
@@ -44,19 +45,19 @@ pub enum HeaderFamily {
 
 named!(HeaderFamily { XRateLimit => "x-ratelimit", Ietf => "ietf" });
 
-/// Which families are sent.
+/// The header families to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Families {
     x_ratelimit: bool,
     ietf: bool,
 }
 
-/// Where headers go.
+/// A target of headers.
 trait Target {
-    /// So many are about to come.
+    /// Reserves space for `count` headers.
     fn reserve(&mut self, _count: usize) {}
 
-    /// The first header of a family; says whether the others are to follow.
+    /// Adds the first header of a family; returns whether the others follow.
     fn first(&mut self, name: HeaderName, value: HeaderValue) -> bool {
         self.next(name, value);
         true
@@ -68,7 +69,7 @@ trait Target {
 /// The headers of a response.
 struct Map<'a> {
     headers: &'a mut HeaderMap,
-    /// Whether a family that is there already stays.
+    /// Whether a family that is already present is kept.
     keep: bool,
 }
 
@@ -91,17 +92,17 @@ impl Target for Map<'_> {
     }
 }
 
-/// Somebody who is told each header.
-struct Listener<F>(F);
+/// A callback that receives each header.
+struct Callback<F>(F);
 
-impl<F: FnMut(HeaderName, HeaderValue)> Target for Listener<F> {
+impl<F: FnMut(HeaderName, HeaderValue)> Target for Callback<F> {
     fn next(&mut self, name: HeaderName, value: HeaderValue) {
         self.0(name, value);
     }
 }
 
 impl Families {
-    /// These families, which may be none.
+    /// Selects these families, which may be none.
     pub fn new(families: &[HeaderFamily]) -> Self {
         Self {
             x_ratelimit: families.contains(&HeaderFamily::XRateLimit),
@@ -109,12 +110,13 @@ impl Families {
         }
     }
 
-    /// Adds what there is to say about `decision`; nothing when no limit applied.
+    /// Adds the headers of `decision`; none if no limit applied.
     pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
         self.write_to(decision, &mut Map { headers, keep: false });
     }
 
-    /// Says each header that [`write`](Self::write) would add, for protocols with lists of their own.
+    /// Calls `visit` with each header that [`write`](Self::write) would add, for protocols with
+    /// their own header lists.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter};
@@ -130,25 +132,25 @@ impl Families {
     /// assert_eq!(lines, ["ratelimit-policy: \"gold\";q=10;w=60", "ratelimit: \"gold\";r=9;t=6"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn for_each(self, decision: &Decision, say: impl FnMut(HeaderName, HeaderValue)) {
-        self.write_to(decision, &mut Listener(say));
+    pub fn for_each(self, decision: &Decision, visit: impl FnMut(HeaderName, HeaderValue)) {
+        self.write_to(decision, &mut Callback(visit));
     }
 
-    /// As [`write`](Self::write), unless a limiter further inside has spoken already: what it said stays.
+    /// Like [`write`](Self::write), but keeps the headers of an inner limiter.
     #[inline]
-    pub fn write_unless_there(self, decision: &Decision, headers: &mut HeaderMap) {
+    pub fn write_if_absent(self, decision: &Decision, headers: &mut HeaderMap) {
         if self.x_ratelimit || self.ietf {
             self.write_to(decision, &mut Map { headers, keep: true });
         }
     }
 
     fn write_to(self, decision: &Decision, target: &mut impl Target) {
-        // A limit that only watches is nobody's business but the operator's.
+        // Limits in shadow mode are visible to operators only.
         let Some(binding) = decision.binding().filter(|binding| !binding.shadow) else { return };
         target.reserve(4 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ietf));
         Fixed::with(decision, |fixed| {
             let mut values = Values::new();
-            // What nobody knows, because the store failed, is left out rather than made up.
+            // Values that are unknown because the store is unavailable are omitted.
             let remaining = binding.remaining.map_or(0..0, |remaining| values.number(u64::from(remaining)));
             let reset = binding.reset_at.map_or(0..0, |at| values.number(at.as_secs_ceil()));
             let (states, capacity, policies) = match fixed {
@@ -178,39 +180,39 @@ impl Families {
     }
 }
 
-/// The first header of a family, without which there are no others.
+/// Adds the first header of a family, without which the others are omitted.
 fn first(target: &mut impl Target, name: HeaderName, value: Option<HeaderValue>) -> bool {
     value.is_some_and(|value| target.first(name, value))
 }
 
-/// Another header, if there is anything to say.
+/// Adds another header, if it has a value.
 fn next(target: &mut impl Target, name: HeaderName, value: Option<HeaderValue>) {
     if let Some(value) = value {
         target.next(name, value);
     }
 }
 
-/// How long to wait, on a denial that waiting helps against.
+/// Adds `Retry-After` to a denial if waiting helps.
 pub fn write_retry_after(decision: &Decision, headers: &mut HeaderMap) {
     if let Some(wait) = decision.retry_after() {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds_ceil(wait)));
     }
 }
 
-/// Whole seconds, rounded up: whoever waits that long has waited long enough.
+/// Returns whole seconds, rounded up, so that waiting that long is always enough.
 pub fn seconds_ceil(wait: std::time::Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// How many limits before the one at `place` have the same name, as those of a plan do.
-fn earlier_of_that_name(decision: &Decision, place: usize) -> usize {
+/// Returns the number of limits before the one at `index` with the same name, as in a plan.
+fn earlier_with_same_name(decision: &Decision, index: usize) -> usize {
     let limits = decision.limits();
-    limits[..place].iter().filter(|other| other.name == limits[place].name).count()
+    limits[..index].iter().filter(|other| other.name == limits[index].name).count()
 }
 
-/// The name of the limit at `place` as `RateLimit-Policy` has it.
-pub fn policy_name(decision: &Decision, place: usize) -> String {
-    match (earlier_of_that_name(decision, place), &decision.limits()[place].name) {
+/// Returns the name of the limit at `index` as in `RateLimit-Policy`.
+pub fn policy_name(decision: &Decision, index: usize) -> String {
+    match (earlier_with_same_name(decision, index), &decision.limits()[index].name) {
         (0, name) => name.to_string(),
         (earlier, name) => format!("{name}#{}", earlier + 1),
     }
@@ -223,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_told_a_header_may_write_headers() {
+    fn for_each_callback_can_reenter() {
         let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build().unwrap();
         let decision = limiter.check_now(Check::key("u1").plan("gold")).unwrap();
         let families = Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]);

@@ -94,7 +94,7 @@ async fn killed_and_restarted() {
     assert!(used >= admitted, "{admitted} were admitted, {used} are counted");
     // What was on its way when the server died may have been counted without an answer.
     let uncertain = used - admitted;
-    let at_most = report.in_vain(DEADLINE).max(load.callers as u64 * rounds);
+    let at_most = report.timed_out(DEADLINE).max(load.callers as u64 * rounds);
     assert!(uncertain <= at_most, "{uncertain} were counted without an answer");
     let back = report.healthy_after(back_at).unwrap();
     assert!(back.max(slowest_return) <= Duration::from_secs(2), "{back:?} {slowest_return:?}");
@@ -158,7 +158,7 @@ async fn refused_and_cut_off() {
     report.assert_punctual(DEADLINE);
     let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
     assert!(report.count(Fate::Degraded) > 0);
-    let at_most = report.in_vain(DEADLINE).max(load.callers as u64);
+    let at_most = report.timed_out(DEADLINE).max(load.callers as u64);
     assert!((admitted..=admitted + at_most).contains(&used), "{admitted} {used}");
     let back = report.healthy_after(back_at).unwrap();
     assert!(back <= Duration::from_secs(2), "{back:?}");
@@ -181,7 +181,7 @@ async fn replies_swallowed_after_execution() {
         sleep(Duration::from_millis(effort(1_500, 30_000))).await;
         // With fewer there is nothing to see, and a slow machine takes longer to lose them.
         let enough = async {
-            while proxy.swallowed() <= 10 {
+            while proxy.dropped() <= 10 {
                 sleep(Duration::from_millis(50)).await;
             }
         };
@@ -189,7 +189,7 @@ async fn replies_swallowed_after_execution() {
         proxy.set(Fault::None);
         let report = running.stop_when_healthy(Instant::now(), Duration::from_secs(5)).await;
         report.assert_punctual(deadline);
-        let swallowed = proxy.swallowed();
+        let swallowed = proxy.dropped();
         let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
         let total = report.records.len() as u64;
         assert!(used >= admitted, "an admission was not counted: {admitted} {used}");
@@ -215,7 +215,7 @@ async fn replies_swallowed_without_an_end() {
     let load = Load::new(plenty());
     let running = load.clone().start(store.clone());
     sleep(Duration::from_millis(200)).await;
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     sleep(Duration::from_millis(effort(800, 10_000))).await;
     proxy.set(Fault::None);
     let back_at = Instant::now();
@@ -463,7 +463,7 @@ async fn a_slot_moves_under_load() {
     load.limits.push(second);
     let running = load.clone().start(store.clone());
     sleep(Duration::from_millis(300)).await;
-    let slot = crc16::State::<crc16::XMODEM>::calculate(b"user:someone") % 16_384;
+    let slot = crc16::State::<crc16::XMODEM>::calculate(b"user:user-1") % 16_384;
     let moves = effort(2, 20);
     let cluster = tokio::task::spawn_blocking(move || {
         for _ in 0..moves {

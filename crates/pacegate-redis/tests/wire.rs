@@ -318,7 +318,7 @@ async fn silent_connection_is_replaced_when_callers_leave() {
     let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
     let url = format!("redis://{}", proxy.address()).parse().unwrap();
     let store = RedisStore::connect(RedisOptions { connections: 1, ..RedisOptions::new(url) }).await.unwrap();
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     leave_early(&store).await;
     let replaced = async {
         while figure(&store, "connections") > 0 {

@@ -1,4 +1,4 @@
-//! Limits that requests bring along, completed from the default limit where they say only a part.
+//! Ad-hoc limits in requests, completed from the default limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,23 +8,23 @@ use pacegate_config::AdHocConfig;
 
 use pacegate_http::server::PerSecond;
 
-/// What the default limit is where the configuration has none: a bucket of 100 that gets 10 a second.
+/// The default limit without configuration: a bucket of 100 tokens that regains 10 per second.
 const QUOTA: u64 = 10;
 const BURST: u64 = 100;
-/// The window that a bucket's capacity is counted over when a request asks for a window.
+/// The window over which a bucket's capacity is counted if a request selects a window algorithm.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The most that a sliding log of a request counts: each of its entries takes memory.
+/// Maximum quota of an ad-hoc sliding log: each of its entries takes memory.
 const LOG_QUOTA_MAX: u64 = 10_000;
 
-/// What is wrong with a limit that a request brings along.
+/// Why an ad-hoc limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InvalidAdHoc {
-    /// It cannot be counted with.
+    /// The limit itself is invalid.
     Limit(InvalidLimit),
-    /// Its window is longer than this.
+    /// The window exceeds this maximum.
     Window(Duration),
-    /// Its burst takes longer than this to come back.
+    /// The burst takes longer than this to refill.
     Burst(Duration),
 }
 
@@ -34,17 +34,18 @@ impl From<InvalidLimit> for InvalidAdHoc {
     }
 }
 
-/// Why the window of a request is too long.
+/// The reason for a window that is too long.
 pub(crate) fn window_reason(max: Duration) -> String {
     format!("must be at most {max:?} (ad_hoc.max_window)")
 }
 
-/// Why the burst of a request is too large.
+/// The reason for a burst that is too large.
 pub(crate) fn burst_reason(max: Duration) -> String {
-    format!("must come back within {max:?} at the limit's rate (ad_hoc.max_window)")
+    format!("must refill within {max:?} at the limit's rate (ad_hoc.max_window)")
 }
 
-/// Limits in Envoy's requests that were ignored: an error would let those requests pass.
+/// Ignored limits in Envoy's requests. Envoy lets a request pass on errors, so these are not
+/// errors.
 #[derive(Debug)]
 pub(crate) struct IgnoredLimits {
     count: AtomicU64,
@@ -64,7 +65,7 @@ impl IgnoredLimits {
             tracing::warn!(
                 request_id,
                 limits,
-                "limits of a request ignored; see ad_hoc in the configuration"
+                "ad-hoc limits of a request ignored; see ad_hoc in the configuration"
             );
         }
     }
@@ -73,13 +74,13 @@ impl IgnoredLimits {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// How many log lines were too many.
-    pub(crate) fn held_back(&self) -> u64 {
-        self.lines.held_back()
+    /// Number of suppressed log lines.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.lines.suppressed()
     }
 }
 
-/// What a request says about its limit.
+/// The fields of an ad-hoc limit in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AdHoc {
     pub(crate) algorithm: Option<Algorithm>,
@@ -89,8 +90,8 @@ pub(crate) struct AdHoc {
 }
 
 impl AdHoc {
-    /// The limit within `bounds`, if the request says anything about one. What is missing is the
-    /// default's, in numbers of the algorithm's shape.
+    /// Returns the limit if the request has one and it is within `bounds`. Missing fields come from
+    /// the default limit, converted to the algorithm.
     pub(crate) fn limit(
         self,
         default: Option<Limit>,
@@ -98,13 +99,13 @@ impl AdHoc {
     ) -> Result<Option<Limit>, InvalidAdHoc> {
         let limit = self.completed(default)?;
         if let Some(limit) = &limit {
-            // What the operator chose for the default limit is not too long.
+            // The window of the operator's default limit is always accepted.
             let usual = default.map_or(Duration::ZERO, |default| default.window());
             let max = bounds.max_window.max(usual);
             if limit.window() > max {
                 return Err(InvalidAdHoc::Window(max));
             }
-            // A counter is kept until all of its burst is back.
+            // A counter is stored until its burst has refilled.
             let usual = default.map_or(0, |default| default.refill_secs_ceil());
             let max = max.max(Duration::from_secs(usual));
             if Duration::from_secs(limit.refill_secs_ceil()) > max.max(Duration::from_secs(1)) {
@@ -130,7 +131,8 @@ impl AdHoc {
         let usual =
             if quota.is_some() && window.is_some() { Algorithm::TokenBucket } else { default.algorithm() };
         let algorithm = algorithm.unwrap_or(usual);
-        // A limit that says quota and window needs nothing of the default's, which may be out of range for its algorithm.
+        // A limit with quota and window needs nothing from the default, which may be out of range
+        // for its algorithm.
         if let (Some(quota), Some(window)) = (quota, window) {
             return with_burst(Limit::try_new(algorithm, quota, window)?, burst).map(Some);
         }
@@ -140,7 +142,7 @@ impl AdHoc {
             quota.unwrap_or(shaped.quota().into()),
             window.unwrap_or(shaped.window()),
         )?;
-        // The default's burst goes with its quota.
+        // The default's burst applies only with the default's quota.
         let own = (quota.is_none() && algorithm.takes_burst()).then(|| shaped.capacity().into());
         with_burst(limit, burst.or(own)).map(Some)
     }
@@ -150,7 +152,8 @@ fn with_burst(limit: Limit, burst: Option<u64>) -> Result<Limit, InvalidLimit> {
     burst.map_or(Ok(limit), |burst| limit.with_burst(burst))
 }
 
-/// The default limit in the numbers of another algorithm: a window allows a bucket's capacity per minute, a bucket gets back what a window allows.
+/// Converts the default limit to another algorithm: a window allows a bucket's capacity per minute,
+/// and a bucket regains what a window allows.
 fn shaped(default: &Limit, algorithm: Algorithm) -> Result<Limit, InvalidLimit> {
     match (default.algorithm().takes_burst(), algorithm.takes_burst()) {
         (true, false) => Limit::try_new(algorithm, default.capacity().into(), WINDOW),
@@ -161,15 +164,16 @@ fn shaped(default: &Limit, algorithm: Algorithm) -> Result<Limit, InvalidLimit> 
     }
 }
 
-/// The other name of the sliding log, which some clients know it by.
+/// An alias of the sliding log that some clients use.
 pub(crate) const SLIDING_WINDOW: &str = "sliding_window";
 
-/// Whether an algorithm was asked for by that name; then it is answered by that name.
+/// Returns whether a client used that alias; responses to it use the alias as well.
 pub(crate) fn is_sliding_window(name: &str) -> bool {
     name.eq_ignore_ascii_case(SLIDING_WINDOW)
 }
 
-/// The name of an algorithm in an answer to a client that calls the sliding log `sliding_window`, or does not.
+/// Returns the name of an algorithm for a client that calls the sliding log `sliding_window`, or
+/// does not.
 pub(crate) fn name_for(algorithm: Algorithm, sliding_window: bool) -> &'static str {
     match algorithm {
         Algorithm::SlidingLog if sliding_window => SLIDING_WINDOW,
@@ -200,7 +204,8 @@ mod tests {
         use Algorithm::{FixedWindow, Gcra, SlidingLog, TokenBucket};
         let hourly = limit(FixedWindow, 500, 3_600, 500);
         let rows = [
-            // The default, then algorithm, quota, window in seconds and burst of the request, then the limit.
+            // The default, then algorithm, quota, window in seconds and burst of the request, then
+            // the limit.
             (bucket(), (None, None, None, None), None),
             (bucket(), (Some(Gcra), None, None, None), limit(Gcra, 10, 1, 100)),
             (bucket(), (Some(FixedWindow), None, None, None), limit(FixedWindow, 100, 60, 100)),
@@ -219,7 +224,11 @@ mod tests {
         ];
         for (default, (algorithm, quota, window, burst), expected) in rows {
             let ad_hoc = AdHoc { algorithm, quota, window: window.map(Duration::from_secs), burst };
-            assert_eq!(ad_hoc.limit(default, &BOUNDS).unwrap(), expected, "{ad_hoc:?} beside {default:?}");
+            assert_eq!(
+                ad_hoc.limit(default, &BOUNDS).unwrap(),
+                expected,
+                "{ad_hoc:?} with default {default:?}"
+            );
         }
         let large = limit(TokenBucket, 10, 1, 2_000_000);
         let whole = AdHoc {
@@ -229,12 +238,12 @@ mod tests {
             burst: None,
         };
         assert_eq!(whole.limit(large, &BOUNDS).unwrap(), limit(SlidingLog, 5, 1, 5));
-        let unsaid = AdHoc { quota: None, window: None, ..whole };
-        assert!(unsaid.limit(large, &BOUNDS).is_err(), "too many to remember");
+        let without_numbers = AdHoc { quota: None, window: None, ..whole };
+        assert!(without_numbers.limit(large, &BOUNDS).is_err(), "quota too large for a sliding log");
     }
 
     #[test]
-    fn windows_and_logs_of_requests_are_bounded() {
+    fn ad_hoc_windows_and_logs_are_bounded() {
         let bounds = AdHocConfig { max_window: Duration::from_secs(3_600), ..BOUNDS };
         let ad_hoc = |algorithm, quota, seconds| AdHoc {
             algorithm: Some(algorithm),
@@ -242,17 +251,17 @@ mod tests {
             window: Some(Duration::from_secs(seconds)),
             burst: None,
         };
-        let refused = |ad_hoc: AdHoc| ad_hoc.limit(None, &bounds).unwrap_err();
+        let rejected = |ad_hoc: AdHoc| ad_hoc.limit(None, &bounds).unwrap_err();
         assert!(ad_hoc(Algorithm::Gcra, 1_000_000, 3_600).limit(None, &bounds).is_ok());
         let hour = Duration::from_secs(3_600);
-        assert_eq!(refused(ad_hoc(Algorithm::Gcra, 5, 3_601)), InvalidAdHoc::Window(hour));
+        assert_eq!(rejected(ad_hoc(Algorithm::Gcra, 5, 3_601)), InvalidAdHoc::Window(hour));
         assert!(ad_hoc(Algorithm::SlidingLog, 10_000, 60).limit(None, &bounds).is_ok());
         let burst = AdHoc { burst: Some(1_000_000), ..ad_hoc(Algorithm::TokenBucket, 1, 60) };
-        assert_eq!(refused(burst), InvalidAdHoc::Burst(hour));
+        assert_eq!(rejected(burst), InvalidAdHoc::Burst(hour));
         assert!(AdHoc { burst: Some(60), ..burst }.limit(None, &bounds).is_ok());
         let too_many = InvalidLimit::QuotaOutOfRange { quota: 10_001, max: 10_000 };
-        assert_eq!(refused(ad_hoc(Algorithm::SlidingLog, 10_001, 60)), InvalidAdHoc::Limit(too_many));
-        // The default's window is the operator's choice, and stays.
+        assert_eq!(rejected(ad_hoc(Algorithm::SlidingLog, 10_001, 60)), InvalidAdHoc::Limit(too_many));
+        // The window of the default limit is accepted even above the bound.
         let daily = limit(Algorithm::FixedWindow, 500, 86_400, 500);
         let lower = AdHoc { quota: Some(5), ..AdHoc::default() };
         assert_eq!(lower.limit(daily, &bounds).unwrap(), limit(Algorithm::FixedWindow, 5, 86_400, 5));

@@ -1,4 +1,4 @@
-//! What all requests share, and the one place every request passes through.
+//! The state that all requests share, and the entry point of every request.
 
 use std::any::Any;
 use std::fmt;
@@ -37,85 +37,88 @@ use pacegate_http::headers::Families;
 use pacegate_http::request_id::{REQUEST_ID, RequestIds, as_text};
 use pacegate_http::server::{Bodies, Client, Figures};
 
-/// The service without its sockets: one request in, one response out.
+/// The service without sockets: one request in, one response out.
 #[derive(Clone)]
 pub struct App {
     pub(crate) shared: Arc<Shared>,
     pub(crate) grpc: Services,
     router: Router,
-    /// Whether requests are checked here, and not only watched.
+    /// Whether this service decides checks; `false` for operations only.
     checks: bool,
 }
 
-/// What handlers work with.
+/// The state that handlers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) limiter: Limiter,
-    /// The same for Envoy, which does not wait for long.
+    /// The same limiter with the shorter deadline of Envoy's requests.
     pub(crate) envoy: Limiter,
-    /// What happens when nothing can be decided at all.
+    /// The failure mode for requests that cannot be decided at all.
     pub(crate) failure_mode: FailureMode,
-    /// Where rules can be changed, and what is known about users.
+    /// The catalog and its caches, if the service has a catalog.
     pub(crate) live: Option<Arc<Live>>,
     pub(crate) gate: Gate,
     pub(crate) families: Families,
-    /// The same for answers to Envoy.
+    /// The header families of responses to Envoy.
     pub(crate) envoy_families: Families,
     pub(crate) observer: observe::Observer,
     pub(crate) overload: Overload,
-    /// The memory of request bodies under way.
+    /// The memory budget of request bodies in flight.
     pub(crate) bodies: Arc<Bodies>,
     pub(crate) batches: Batches,
-    /// What limits requests may bring along.
+    /// Bounds of ad-hoc limits.
     pub(crate) ad_hoc: AdHocConfig,
     pub(crate) started: Instant,
     pub(crate) deprecations: Vec<Deprecation>,
-    /// The document, once somebody wanted it.
+    /// The OpenAPI document, built on first use.
     pub(crate) openapi: OnceLock<Result<Bytes, String>>,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
     pub(crate) idle_timeout: Duration,
-    /// Places for those who watch.
+    /// The open live streams.
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) feed: rest::Feed,
     pub(crate) history: rest::History,
     draining: AtomicBool,
-    /// Whether the service ends: whatever goes on for ever ends then.
+    /// Set on shutdown, to end streams.
     pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl App {
-    /// The service over `limiter`, without a catalog: rules cannot be changed. `key` opens its admin operations.
+    /// Creates the service over `limiter`, without a catalog: rules cannot be changed. `key`
+    /// authenticates admin operations.
     pub fn new(config: &Config, limiter: Limiter, key: AdminKey) -> Self {
         Self::build(config, limiter, None, Some(key), deprecations())
     }
 
-    /// The service over rules that can be changed. `key` opens its admin operations, beside the keys in the catalog.
+    /// Creates the service over rules that can be changed. `key` authenticates admin operations, in
+    /// addition to the keys in the catalog.
     pub fn managed(config: &Config, live: Arc<Live>, key: Option<AdminKey>) -> Self {
         Self::build(config, live.limiter.clone(), Some(live), key, deprecations())
     }
 
-    /// Only what a proxy or a program around `limiter` shows of its own: `/metrics`, `/healthz` and `/readyz`. What it decides is
-    /// [told](Observer) to it.
+    /// Creates the operational endpoints alone, for a proxy or another program around `limiter`:
+    /// `/metrics`, `/healthz` and `/readyz`. The program reports its decisions as an [`Observer`].
     pub fn operations(config: &Config, limiter: Limiter) -> Self {
         let app = Self::build(config, limiter, None, None, Vec::new());
         let router = rest::operations(app.shared.clone());
         Self { router, checks: false, ..app }
     }
 
-    /// The figures that the connections of a proxy are counted in, as those of HTTP.
+    /// Returns the connection metrics, in which a proxy counts its connections as HTTP.
     pub fn connections(&self) -> Arc<Figures> {
         self.shared.observer.telemetry.connections(Protocol::Http).clone()
     }
 
-    /// Counts a response that was given elsewhere in this process.
+    /// Counts a response sent by another part of this process.
     pub fn count_response(&self, status: StatusCode) {
         self.shared.observer.telemetry.count_http(status);
     }
 
-    /// The id of a request: the caller's if it is 1 to 128 visible ASCII characters, a new one otherwise.
+    /// Returns the id of a request: the caller's if it is 1 to 128 visible ASCII characters, a new
+    /// one otherwise.
     pub fn request_id(&self, given: Option<&HeaderValue>) -> HeaderValue {
-        self.shared.request_ids.take_or_make(given)
+        self.shared.request_ids.accept_or_generate(given)
     }
 
     pub(crate) fn build(
@@ -154,16 +157,17 @@ impl App {
         Self { grpc: Services::new(&shared), shared, router, checks: true }
     }
 
-    /// Answers a request that came from `peer`. Whatever happens inside, there is an answer, and errors have the error model's body.
+    /// Responds to a request from `peer`. There is always a response, even after a panic, and
+    /// errors have the body of the error model.
     pub async fn respond<B>(&self, mut request: Request<B>, peer: impl Into<Peer>) -> Response
     where
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let id = self.shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
+        let id = self.shared.request_ids.accept_or_generate(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         let rendering = Rendering::of(request.uri().path());
-        // In a box, because what follows moves it before it is first polled.
+        // Boxed, because the future is moved before it is first polled.
         let answer = AssertUnwindSafe(Box::pin(self.dispatch(request, peer.into()))).catch_unwind();
         let mut response = match tokio::time::timeout(self.shared.request_timeout, answer).await {
             Ok(Ok(response)) => response,
@@ -171,13 +175,13 @@ impl App {
                 tracing::error!(
                     request_id = as_text(&id),
                     panic = panic_message(&*panic),
-                    "a request panicked"
+                    "request panicked"
                 );
                 ApiError::new(Code::InternalError, "an internal error occurred")
                     .render(as_text(&id), rendering)
             }
             Err(_) => {
-                let message = "the request took too long; send its body faster, or try again";
+                let message = "the request timed out; send its body faster or retry";
                 ApiError::new(Code::RequestTimeout, message).render(as_text(&id), rendering)
             }
         };
@@ -194,13 +198,14 @@ impl App {
         response
     }
 
-    /// Checks are almost all there is, so they do not look their way up in the router, which has the same route for every other method.
+    /// Dispatches a request. Checks are almost all of the traffic, so they bypass the router, which
+    /// has the same route for the other methods.
     async fn dispatch<B>(&self, request: Request<B>, peer: Peer) -> Response
     where
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        // A proxy before the service may have gone by the other one.
+        // A proxy in front of the service may have used the other one.
         if request.headers().get_all(HOST).iter().nth(1).is_some() {
             return ApiError::new(Code::InvalidInput, "the request must have one Host header")
                 .into_response();
@@ -209,7 +214,7 @@ impl App {
             return rest::check_from(&self.shared, request, Some(&peer)).await.into_response();
         }
         if forgery::is_possible(&request, &peer) {
-            return forgery::refusal().into_response();
+            return forgery::rejection().into_response();
         }
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer);
@@ -217,34 +222,35 @@ impl App {
         response
     }
 
-    /// The other end of a connection.
+    /// Returns the peer of a connection.
     pub(crate) fn peer(&self, client: &Client) -> Peer {
         Peer::connected(client, |certificate| self.shared.gate.identify(certificate))
     }
 
-    /// From now on the service says that it is not ready, so that load balancers turn away before it stops.
+    /// Reports the service as not ready from now on, so that load balancers stop sending requests
+    /// before it shuts down.
     pub(crate) fn start_draining(&self) {
         self.shared.draining.store(true, Ordering::Relaxed);
     }
 }
 
 impl Shared {
-    /// Says why the service is not ready for traffic, if it is not.
+    /// Returns an error with the reason if the service is not ready for traffic.
     pub(crate) async fn readiness(&self) -> Result<(), String> {
         if self.is_draining() {
-            return Err("the service is stopping".to_owned());
+            return Err("the service is shutting down".to_owned());
         }
         let mut failing: Vec<String> = Vec::new();
-        // Of the callers that can wait: a store that is too slow for Envoy serves all others.
+        // The health with the ordinary deadline: a store that is too slow for Envoy serves others.
         for (name, health) in self.limiter.stores().health() {
             match health {
                 StoreHealth::Up => {}
                 StoreHealth::Rejected => failing.push(format!("store `{name}` rejects this service")),
-                _ => failing.push(format!("store `{name}` does not answer")),
+                _ => failing.push(format!("store `{name}` unavailable")),
             }
         }
         if let Some(live) = &self.live
-            && let Err(reason) = live.catalog_health.found().await
+            && let Err(reason) = live.catalog_health.check().await
         {
             failing.push(reason.to_owned());
         }
@@ -256,7 +262,7 @@ impl Shared {
     }
 }
 
-/// Measures and logs decisions that were made elsewhere in this process, as if they had been made here.
+/// Measures and logs decisions of another part of this process like its own.
 impl Observer for App {
     fn observe(&self, observed: &Observed<'_, '_>) {
         let observer = &self.shared.observer;
@@ -277,14 +283,14 @@ impl fmt::Debug for App {
 }
 
 pub(crate) async fn not_found(uri: Uri) -> ApiError {
-    // The path is the client's own; it is shortened, and JSON escapes what should not be seen raw.
+    // The path comes from the client: it is truncated here and escaped by JSON.
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::new(Code::NotFound, format!("there is nothing at {path}"))
+    ApiError::new(Code::NotFound, format!("unknown path {path}"))
 }
 
 pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
+    ApiError::new(Code::MethodNotAllowed, format!("method {method} is not allowed for {path}"))
 }
 
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {

@@ -1,4 +1,4 @@
-//! Who may: API keys with roles, addresses, and how often each may ask.
+//! Authentication and authorisation: API keys with roles, addresses, and rate limits of each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use pacegate_http::request_id::{REQUEST_ID, as_text};
 use pacegate_http::server::PerSecond;
 use pacegate_http::server::{ClientCertificate, network_of};
 
-/// Who makes a change with the key of this id, for the audit trail.
+/// Returns the actor of a change made with the key of this id, for the audit trail.
 pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) -> Actor {
     Actor {
         key_id,
@@ -36,33 +36,33 @@ pub(crate) fn actor(key_id: String, peer: Option<&Peer>, headers: &HeaderMap) ->
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// How often it is made sure that a long stream may go on.
+/// Time between two checks that the caller of a long stream is still admitted.
 pub(crate) const ADMIT_EVERY: Duration = pacegate_http::server::CERTIFICATE_CHECK_EVERY;
-/// How many wrong keys an address may try a minute.
+/// Maximum number of invalid keys per address and minute.
 const ATTEMPTS_PER_MINUTE: u64 = 20;
-/// How many refused keys have a line in the log each second.
+/// Maximum number of log lines about rejected keys per second.
 const LINES_PER_SECOND: u64 = 1;
 
-/// An admin key that the operator chose, of which only a hash is kept.
+/// An admin key chosen by the operator. Only its hash is stored.
 #[derive(Clone)]
 pub struct AdminKey {
     digest: [u8; 32],
 }
 
 impl AdminKey {
-    /// The shortest that opens a service which other machines can reach, in characters.
+    /// Minimum length for a service that other machines can reach, in characters.
     pub const LENGTH_MIN: usize = 8;
-    /// From this length on a key that was chosen at random cannot be guessed, in characters.
+    /// Length from which a random key cannot be guessed, in characters.
     pub const LENGTH_SAFE: usize = 16;
-    /// What it is called in the audit trail.
+    /// The id of this key in the audit trail.
     pub const ID: &'static str = "configured";
 
-    /// Remembers the hash of `secret`.
+    /// Stores the hash of `secret`.
     pub fn new(secret: &str) -> Self {
         Self { digest: Sha256::digest(secret.as_bytes()).into() }
     }
 
-    /// Compares hashes in constant time, so that neither the secret nor its length can be guessed from how long it takes.
+    /// Compares hashes in constant time, so that timing reveals neither the secret nor its length.
     fn is(&self, candidate: &[u8; 32]) -> bool {
         self.digest.ct_eq(candidate).into()
     }
@@ -74,20 +74,20 @@ impl fmt::Debug for AdminKey {
     }
 }
 
-/// What a request wants to do.
+/// The kind of access that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Charge limits.
     Check,
-    /// See how limits stand.
+    /// Read the state of limits.
     Look,
-    /// See rules, users, keys and logs.
+    /// Read rules, users, keys and logs.
     Read,
     /// Change them.
     Write,
 }
 
-/// Who asks: the id of a key, or the name in a certificate.
+/// The caller: the id of a key, or the name in a certificate.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) key_id: String,
@@ -107,29 +107,29 @@ fn require(role: Role, need: Need) -> Result<(), ApiError> {
         Need::Read => "reader or admin",
         Need::Write => "admin",
     };
-    Err(ApiError::new(Code::Forbidden, format!("this operation needs a key of the role {wanted}")))
+    Err(ApiError::new(Code::Forbidden, format!("this operation requires an API key with role {wanted}")))
 }
 
-/// Decides who may do what.
+/// Admits or rejects callers.
 #[derive(Debug)]
 pub(crate) struct Gate {
     admin_key: Option<AdminKey>,
-    /// Has the keys of the catalog, if there is one.
+    /// Holds the keys of the catalog, if there is one.
     live: Option<Arc<Live>>,
-    /// Who may manage, by address; everybody when it is empty.
+    /// Networks from which admin operations are allowed; all if empty.
     admin_allow: Vec<IpNet>,
-    /// What clients may do by a name in their certificate.
+    /// The roles of names in client certificates.
     identities: Vec<(CertificateName, Role)>,
-    /// Whether checks need a key as well.
+    /// Whether checks require a key as well.
     require_key: bool,
-    /// For how long a caller goes on while the catalog does not answer.
+    /// Time during which a known key stays valid while the catalog is unavailable.
     key_max_age: Duration,
-    /// The service is limited by its own engine, in this process.
+    /// The limits of the service's own operations, counted in this process.
     own_limits: Limiter,
-    refused: RefusedKeys,
+    rejected: RejectedKeys,
 }
 
-/// Why a key does not open anything.
+/// Why a key is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyFailure {
     Unknown,
@@ -151,15 +151,15 @@ impl KeyFailure {
     }
 }
 
-/// Keys that were refused: how many, and a line in the log for some of them.
+/// Counts rejected keys, and logs some of them.
 #[derive(Debug)]
-struct RefusedKeys {
+struct RejectedKeys {
     counts: [AtomicU64; KeyFailure::ALL.len()],
     lines: PerSecond,
     shown: LoggedKeys,
 }
 
-impl RefusedKeys {
+impl RejectedKeys {
     fn new(shown: LoggedKeys) -> Self {
         Self {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -168,12 +168,12 @@ impl RefusedKeys {
         }
     }
 
-    /// Takes note of one from `address`. Neither the key nor anything made of it is written.
+    /// Counts and logs a rejected key from `address`. Neither the key nor its hash is logged.
     fn note(&self, failure: KeyFailure, address: &str) {
         let total = self.counts[failure as usize].fetch_add(1, Ordering::Relaxed) + 1;
         if self.lines.admit() {
             let address = &*lines::shown(address, self.shown);
-            tracing::warn!(reason = failure.name(), address, total, "API key refused");
+            tracing::warn!(reason = failure.name(), address, total, "API key rejected");
         }
     }
 }
@@ -188,11 +188,11 @@ impl Gate {
             require_key: config.server.require_key,
             key_max_age: config.catalog.key_max_age,
             own_limits: own_limits(config, Stores::default()),
-            refused: RefusedKeys::new(config.log.keys),
+            rejected: RejectedKeys::new(config.log.keys),
         }
     }
 
-    /// Whom a certificate names: the first name with a role, or else the first name.
+    /// Returns the identity in a certificate: the first name with a role, or else the first name.
     pub(crate) fn identify(&self, certificate: &ClientCertificate) -> Option<Identity> {
         let names = certificate.names();
         let role_of = |name: &CertificateName| {
@@ -202,18 +202,18 @@ impl Gate {
         Some(Identity { role: role_of(name), name: name.to_string().into() })
     }
 
-    /// How many keys were refused, by the reason.
-    pub(crate) fn refused_keys(&self) -> [(&'static str, u64); KeyFailure::ALL.len()] {
+    /// Returns the number of rejected keys by reason.
+    pub(crate) fn rejected_keys(&self) -> [(&'static str, u64); KeyFailure::ALL.len()] {
         KeyFailure::ALL
-            .map(|failure| (failure.name(), self.refused.counts[failure as usize].load(Ordering::Relaxed)))
+            .map(|failure| (failure.name(), self.rejected.counts[failure as usize].load(Ordering::Relaxed)))
     }
 
-    /// How many refused keys had no line in the log.
-    pub(crate) fn lines_held_back(&self) -> u64 {
-        self.refused.lines.held_back()
+    /// Returns the number of suppressed log lines about rejected keys.
+    pub(crate) fn suppressed_lines(&self) -> u64 {
+        self.rejected.lines.suppressed()
     }
 
-    /// Whether a check may be made at all.
+    /// Admits a check.
     #[inline]
     pub(crate) async fn admit_check(
         &self,
@@ -224,11 +224,11 @@ impl Gate {
         if !self.require_key {
             return Ok(());
         }
-        // In a box: the way to the catalog would make the future of every check larger.
+        // Boxed: a query to the catalog would make the future of every check larger.
         Box::pin(self.authenticate(headers, peer, need)).await.map(drop)
     }
 
-    /// Whether something may be managed; says by whom.
+    /// Admits a management request; returns the id of its key.
     pub(crate) async fn admit(
         &self,
         headers: &HeaderMap,
@@ -238,25 +238,25 @@ impl Gate {
         self.admit_caller(headers, peer, need).await.map(|caller| caller.key_id)
     }
 
-    /// As [`admit`](Self::admit), and says which role the caller has.
+    /// Like [`admit`](Self::admit), but also returns the role of the caller.
     pub(crate) async fn admit_caller(
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
         need: Need,
     ) -> Result<Caller, ApiError> {
-        // The address first: whoever may not even ask learns nothing about keys.
+        // The address is checked first, so that a rejected address learns nothing about keys.
         let allowed = |peer: &Peer| self.admin_allow.iter().any(|network| network.contains(&peer.ip()));
         if !self.admin_allow.is_empty() && !peer.is_some_and(allowed) {
             return Err(ApiError::new(Code::Forbidden, "admin operations are not allowed from this address"));
         }
         let caller = self.authenticate(headers, peer, need).await?;
         let plan = if need == Need::Write { "writes" } else { "reads" };
-        self.charge(&caller.key_id, plan, "this key has used up its management requests")?;
+        self.charge(&caller.key_id, plan, "management rate limit of this key exceeded")?;
         Ok(caller)
     }
 
-    /// Whether somebody with a key, or a certificate with a role, may do something, even where checks need none.
+    /// Admits a caller with a key, or a certificate with a role, even where checks require none.
     pub(crate) async fn admit_known(
         &self,
         headers: &HeaderMap,
@@ -266,9 +266,9 @@ impl Gate {
         self.authenticate(headers, peer, need).await.map(drop)
     }
 
-    /// Completes when the caller of a stream of checks may not go on with it. That is looked at every few seconds: the key may have
-    /// been revoked, or the certificate may have expired.
-    pub(crate) async fn until_refused(
+    /// Completes when the caller of a stream is no longer admitted. Checked every few seconds: the
+    /// key may have been revoked, or the certificate may have expired.
+    pub(crate) async fn until_rejected(
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
@@ -277,12 +277,12 @@ impl Gate {
         let mut admitted = Instant::now();
         loop {
             tokio::time::sleep(ADMIT_EVERY).await;
-            if let Some(error) = peer.and_then(Peer::refusal) {
+            if let Some(error) = peer.and_then(Peer::certificate_error) {
                 return error;
             }
             match self.admit_check(headers, peer, need).await {
                 Ok(()) => admitted = Instant::now(),
-                // A catalog that does not answer for a moment ends no stream.
+                // A short outage of the catalog ends no stream.
                 Err(error)
                     if !matches!(error.code, Code::Unauthenticated | Code::Forbidden)
                         && admitted.elapsed() < self.key_max_age => {}
@@ -291,13 +291,13 @@ impl Gate {
         }
     }
 
-    /// Whether a caller may give back what checks took.
+    /// Returns whether a caller may refund checks.
     pub(crate) async fn may_refund(&self, headers: &HeaderMap, peer: Option<&Peer>) -> bool {
-        // In a box, as in `admit_check`, which has authenticated the caller where checks need a key.
+        // Boxed as in `admit_check`, which has authenticated the caller where checks require a key.
         self.require_key || Box::pin(self.authenticate(headers, peer, Need::Check)).await.is_ok()
     }
 
-    /// Whether a caller may send a limit of its own.
+    /// Rejects an ad-hoc limit from a caller that may not send one.
     pub(crate) async fn permit_ad_hoc(
         &self,
         allow: AdHocCallers,
@@ -312,19 +312,19 @@ impl Gate {
                 known.map(drop).map_err(|error| match presented(headers) {
                     Some(_) => error,
                     None => {
-                        let reason = "needs an API key, as X-API-Key or Authorization: Bearer (ad_hoc.allow)";
+                        let reason = "ad-hoc limits require an API key, as X-API-Key or Authorization: Bearer (ad_hoc.allow)";
                         ApiError::field(Code::Unauthenticated, "limit", reason)
                     }
                 })
             }
             AdHocCallers::Never => {
-                Err(ApiError::field(Code::Forbidden, "limit", "is not allowed in requests (ad_hoc.allow)"))
+                Err(ApiError::field(Code::Forbidden, "limit", "ad-hoc limits are not allowed (ad_hoc.allow)"))
             }
         }
     }
 
-    /// Who sent a request, for what is divided among senders: the key where checks need one, otherwise
-    /// the address, because anyone can make up keys.
+    /// Returns the sender of a request, for bounds per sender: the key where checks require one,
+    /// otherwise the address, because unverified keys can be made up.
     pub(crate) fn sender(&self, headers: &HeaderMap, peer: Option<&Peer>) -> String {
         match (presented(headers), peer) {
             (Some(key), _) if self.require_key => hexadecimal(&Sha256::digest(key)[..16]),
@@ -340,8 +340,8 @@ impl Gate {
         need: Need,
     ) -> Result<Caller, ApiError> {
         let Some(candidate) = presented(headers) else {
-            // A certificate speaks for its owner where no key does, for as long as it is valid.
-            if let Some(error) = peer.and_then(Peer::refusal) {
+            // Without a key, a valid certificate authenticates the caller.
+            if let Some(error) = peer.and_then(Peer::certificate_error) {
                 return Err(error);
             }
             if let Some(Identity { name, role: Some(role) }) = peer.and_then(|peer| peer.identity.as_deref())
@@ -349,11 +349,11 @@ impl Gate {
                 let caller = Caller { key_id: format!("certificate:{name}"), role: *role };
                 return require(*role, need).map(|()| caller);
             }
-            let message = "this operation needs an API key, as X-API-Key or Authorization: Bearer";
+            let message = "this operation requires an API key, as X-API-Key or Authorization: Bearer";
             return Err(ApiError::new(Code::Unauthenticated, message));
         };
         let address = || peer.map_or_else(|| "unknown".to_owned(), |peer| network_of(peer.ip()).to_string());
-        // A short key may be a guess even when it is right.
+        // A short key may be a guess even if it is correct.
         if candidate.len() < AdminKey::LENGTH_SAFE {
             self.may_try(&address()).await?;
         }
@@ -368,65 +368,66 @@ impl Gate {
         let known = match keys.known(&digest) {
             Some(known) => known,
             None => {
-                // Before the catalog is asked: guessing must cost the guesser, not the database. A key is no
-                // guess, and is not locked out because of others at its address.
+                // Before the catalog is queried, so that guesses do not load the database. An
+                // existing key is not locked out because of guesses from its address.
                 let address = address();
                 if !keys.has_seen(&digest)
                     && let Err(locked_out) = self.attempts_left(&address).await
                     && !keys.is_key(candidate).await
                 {
-                    self.refused.note(KeyFailure::LockedOut, &address);
+                    self.rejected.note(KeyFailure::LockedOut, &address);
                     return Err(locked_out);
                 }
                 keys.look_up(candidate, &digest).await?.ok_or_else(|| self.failed(&address))?
             }
         };
-        // The owner of the secret may know why it does not open anything any more.
+        // The holder of the secret may learn why the key was rejected.
         if known.revoked {
-            self.refused.note(KeyFailure::Revoked, &address());
+            self.rejected.note(KeyFailure::Revoked, &address());
             return Err(ApiError::new(Code::Unauthenticated, "the API key was revoked"));
         }
         if known.expires_at.is_some_and(|expires_at| expires_at <= now()) {
-            self.refused.note(KeyFailure::Expired, &address());
+            self.rejected.note(KeyFailure::Expired, &address());
             return Err(ApiError::new(Code::Unauthenticated, "the API key has expired"));
         }
         require(known.role, need)?;
         Ok(Caller { key_id: known.key_id.to_string(), role: known.role })
     }
 
-    /// Refuses a key from an address from which too many wrong keys came.
+    /// Rejects a key from a locked-out address.
     async fn may_try(&self, address: &str) -> Result<(), ApiError> {
-        self.attempts_left(address).await.inspect_err(|_| self.refused.note(KeyFailure::LockedOut, address))
+        self.attempts_left(address).await.inspect_err(|_| self.rejected.note(KeyFailure::LockedOut, address))
     }
 
-    /// Whether an address is not locked out.
+    /// Returns an error if an address is locked out.
     async fn attempts_left(&self, address: &str) -> Result<(), ApiError> {
         match self.own_limits.peek(&Check::key(address).plan("attempts")).await {
             Ok(decision) if !decision.allowed() => {
-                Err(too_many(&decision, "too many keys that are not valid were tried from this address"))
+                Err(too_many(&decision, "too many invalid API keys from this address"))
             }
             _ => Ok(()),
         }
     }
 
-    /// A wrong key was tried.
+    /// Counts an invalid key and returns its error.
     fn failed(&self, address: &str) -> ApiError {
-        // Those that come at the same moment as the last one that may are still answered the same way.
+        // Concurrent attempts beyond the limit still get the same response.
         let _ = self.own_limits.check_now(Check::key(address).plan("attempts"));
-        self.refused.note(KeyFailure::Unknown, address);
+        self.rejected.note(KeyFailure::Unknown, address);
         ApiError::new(Code::Unauthenticated, "the API key is not valid")
     }
 
     fn charge(&self, who: &str, plan: &str, message: &str) -> Result<(), ApiError> {
         match self.own_limits.check_now(Check::key(who).plan(plan)) {
             Ok(decision) if !decision.allowed() => Err(too_many(&decision, message)),
-            // The engine's own troubles do not lock operators out.
+            // An error of the limiter does not lock operators out.
             _ => Ok(()),
         }
     }
 }
 
-/// The limits of the service's own operations. A log counts exactly: in any minute, not only in those that begin with a full bucket.
+/// Builds the limits of the service's own operations. A sliding log holds them in any minute, not
+/// only in minutes that start with a full bucket.
 fn own_limits(config: &Config, stores: Stores) -> Limiter {
     let plans = [
         ("reads", config.management.reads_per_minute),
@@ -434,7 +435,7 @@ fn own_limits(config: &Config, stores: Stores) -> Limiter {
         ("attempts", ATTEMPTS_PER_MINUTE),
     ];
     let builder = plans.into_iter().fold(Limiter::builder().stores(stores), |builder, (name, quota)| {
-        // Bounded by the configuration, so that each is a limit.
+        // The configuration bounds the quotas, so that each limit is valid.
         builder.plan(name, Limit::try_new(Algorithm::SlidingLog, quota, MINUTE).ok())
     });
     builder.build().unwrap_or_default()
@@ -445,7 +446,7 @@ fn too_many(decision: &Decision, message: &str) -> ApiError {
     ApiError::new(Code::RateLimited, message).retry_after(seconds)
 }
 
-/// The key that a request comes with.
+/// Returns the API key that a request presents.
 pub(crate) fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(key) = headers.get("x-api-key") {
         return Some(key.as_bytes());
@@ -474,7 +475,7 @@ mod tests {
         let limits = own_limits(&config, Stores::memory(Arc::new(store)));
         for (plan, quota) in [("writes", 100), ("reads", 1_000), ("attempts", 20)] {
             let mut passed = VecDeque::new();
-            // Ten a second, then as fast as possible, then slowly, over five minutes.
+            // Ten per second, then as fast as possible, then slowly, over five minutes.
             for step in [100, 1, 250].into_iter().cycle().take(3_000) {
                 clock.advance(Duration::from_millis(step));
                 let now = clock.now();

@@ -1,7 +1,8 @@
-//! Endpoints on their way out: what their answers say about it.
+//! Deprecated endpoints.
 //!
-//! Each answer of such an endpoint, errors included, has `Deprecation` (RFC 9745), `Sunset` (RFC 8594) and a `Link` to what
-//! takes its place; the OpenAPI document marks it. Endpoints that are not deprecated pay nothing.
+//! Each response of such an endpoint, errors included, has `Deprecation` (RFC 9745), `Sunset` (RFC
+//! 8594) and a `Link` to its successor, and the OpenAPI document marks it. Other endpoints have no
+//! overhead.
 
 use std::sync::Arc;
 
@@ -17,47 +18,48 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use thiserror::Error;
 
-/// Since when it is deprecated.
+/// The time since which an endpoint is deprecated.
 pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
-/// When it may stop answering.
+/// The time after which an endpoint may be removed.
 pub(crate) const SUNSET: HeaderName = HeaderName::from_static("sunset");
-/// An endpoint answers for at least this long after it was deprecated.
+/// Minimum time for which an endpoint is served after its deprecation.
 const NOTICE_MONTHS: i64 = 6;
-/// And for at least this long after its successor was released: an old version of the API lives a year beside the new one.
+/// Minimum time for which an endpoint is served after the release of its successor.
 const OVERLAP_MONTHS: i64 = 12;
 
-/// What is deprecated today: method, path as the OpenAPI document has it, when its successor was released, since, sunset, successor. Checks are not looked up in the
-/// router, so that deprecating them means taking the short way out of `App::dispatch` first.
+/// The deprecated endpoints: method, path as in the OpenAPI document, release date of the
+/// successor, deprecation date, sunset date and successor. Checks bypass the router, so before they
+/// can be deprecated, the bypass in `App::dispatch` must be removed.
 const TABLE: [(Method, &str, Date, Date, Date, &str); 0] = [];
 
-/// One endpoint on its way out.
+/// One deprecated endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Deprecation {
     pub(crate) method: Method,
-    /// As the OpenAPI document has it.
+    /// The path as in the OpenAPI document.
     pub(crate) path: String,
     deprecation: HeaderValue,
     sunset: HeaderValue,
     link: HeaderValue,
 }
 
-/// Why an endpoint cannot be deprecated like that.
+/// Why a deprecation is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum InvalidDeprecation {
-    /// Too little time to move.
+    /// The sunset is too early.
     #[error(
-        "{path} would end on {sunset}; it answers until {earliest} at least: 6 months of notice, and 12 months beside its successor"
+        "{path}: sunset {sunset} is before {earliest}; required are 6 months of notice, and 12 months after the release of its successor"
     )]
     TooSoon {
         /// The endpoint.
         path: String,
-        /// When it would end.
+        /// The requested sunset.
         sunset: Date,
-        /// When it may end.
+        /// The earliest valid sunset.
         earliest: Date,
     },
-    /// Dates or a successor that no header can carry.
-    #[error("the dates or the successor of {path} cannot stand in a header")]
+    /// The dates or the successor are not valid in a header.
+    #[error("{path}: the dates or the successor are not valid in a header")]
     Unwritable {
         /// The endpoint.
         path: String,
@@ -65,8 +67,8 @@ pub(crate) enum InvalidDeprecation {
 }
 
 impl Deprecation {
-    /// The endpoint at `path` is deprecated from the beginning of `since` (UTC), may stop answering at the beginning of `sunset`, and has
-    /// `successor`, which was `released` then, in its place.
+    /// Deprecates the endpoint at `path` from the start of `since` (UTC). It may be removed at the
+    /// start of `sunset`. Its `successor` was released on `released`.
     pub(crate) fn new(
         method: Method,
         path: &str,
@@ -103,17 +105,18 @@ impl Deprecation {
     }
 }
 
-/// What is deprecated today. An entry that is wrong is left out and logged; a test sees to it that there is none.
+/// Returns the deprecated endpoints. An invalid entry is skipped and logged; a test ensures that
+/// there is none.
 pub(crate) fn deprecations() -> Vec<Deprecation> {
     let entries = TABLE.into_iter().filter_map(|(method, path, released, since, sunset, successor)| {
         Deprecation::new(method, path, released, since, sunset, successor)
-            .inspect_err(|error| tracing::error!(%error, "an endpoint is not marked as deprecated"))
+            .inspect_err(|error| tracing::error!(%error, "invalid deprecation skipped"))
             .ok()
     });
     entries.collect()
 }
 
-/// The methods at `path`, with those that are deprecated saying so.
+/// Returns the methods of `path`, with deprecation headers on deprecated ones.
 pub(crate) fn marked<S: Clone + Send + Sync + 'static>(
     methods: MethodRouter<S>,
     path: &str,
@@ -129,7 +132,7 @@ pub(crate) fn marked<S: Clone + Send + Sync + 'static>(
         async move {
             let method = request.method().clone();
             let mut response = next.run(request).await;
-            // Whoever looks with HEAD sees what GET would say.
+            // HEAD returns the same headers as GET.
             let method = if method == Method::HEAD { Method::GET } else { method };
             if let Some(entry) = own.iter().find(|entry| entry.method == method) {
                 entry.write(response.headers_mut());
@@ -139,7 +142,7 @@ pub(crate) fn marked<S: Clone + Send + Sync + 'static>(
     }))
 }
 
-/// Takes over what a response that is rendered anew says about its endpoint.
+/// Copies the deprecation headers to a response that is rendered again.
 pub(crate) fn carry(from: &Response, to: &mut Response) {
     if !from.headers().contains_key(DEPRECATION) {
         return;
@@ -178,31 +181,32 @@ mod tests {
         App::build(&config, limiter, None, Some(AdminKey::new("secret")), deprecations)
     }
 
-    async fn ask(app: &App, method: Method, path: &str) -> Response {
+    async fn send(app: &App, method: Method, path: &str) -> Response {
         let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         app.respond(request, SocketAddr::from(([127, 0, 0, 1], 9999))).await
     }
 
     #[tokio::test]
-    async fn a_deprecated_endpoint_says_so_in_every_answer() {
+    async fn deprecated_endpoint_has_its_headers_in_every_response() {
         let app = app(vec![deprecated(Method::GET, "/healthz"), deprecated(Method::GET, "/api/v1/rules")]);
-        // An answer, the same without its body, and an error, which is rendered anew; with and without `/api`.
+        // A response, the same without a body, and an error, which is rendered again; with and
+        // without `/api`.
         for (method, path, status) in [
             (Method::GET, "/healthz", 200),
             (Method::HEAD, "/healthz", 200),
             (Method::GET, "/api/v1/rules", 401),
             (Method::GET, "/v1/rules", 401),
         ] {
-            let response = ask(&app, method.clone(), path).await;
+            let response = send(&app, method.clone(), path).await;
             assert_eq!(response.status(), status);
             let headers = response.headers();
             assert_eq!(headers[DEPRECATION], "@1794787200", "{method} {path}");
             assert_eq!(headers[SUNSET], "Tue, 01 Jun 2027 00:00:00 GMT", "{method} {path}");
             assert_eq!(headers[LINK], "</api/v2/health>; rel=\"successor-version\"", "{method} {path}");
         }
-        // Neither the other methods of the path nor other paths are meant.
+        // Other methods of the path and other paths are not deprecated.
         for (method, path) in [(Method::POST, "/api/v1/rules"), (Method::GET, "/api/v1/plans")] {
-            let response = ask(&app, method.clone(), path).await;
+            let response = send(&app, method.clone(), path).await;
             for name in [DEPRECATION, SUNSET, LINK] {
                 assert!(!response.headers().contains_key(&name), "{method} {path} has {name}");
             }
@@ -210,9 +214,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_document_marks_what_is_deprecated() {
+    async fn document_marks_deprecated_operations() {
         let app = app(vec![deprecated(Method::GET, "/api/v1/rules")]);
-        let document = ask(&app, Method::GET, "/openapi.json").await.into_body().collect().await.unwrap();
+        let document = send(&app, Method::GET, "/openapi.json").await.into_body().collect().await.unwrap();
         let document: serde_json::Value = serde_json::from_slice(&document.to_bytes()).unwrap();
         let rules = &document["paths"]["/api/v1/rules"];
         assert_eq!(rules["get"]["deprecated"], true);
@@ -221,23 +225,23 @@ mod tests {
     }
 
     #[test]
-    fn old_version_answers_for_twelve_months_beside_its_successor() {
+    fn sunset_is_at_least_twelve_months_after_the_successor() {
         let new =
             |released, since, sunset| Deprecation::new(Method::GET, "/x", released, since, sunset, "/y");
-        // Released and deprecated at once: notice alone is not enough.
+        // Released and deprecated on the same day: the notice period alone is not enough.
         let released = date(2026, 1, 31);
         assert!(matches!(
             new(released, released, date(2027, 1, 30)),
             Err(InvalidDeprecation::TooSoon { earliest, .. }) if earliest == date(2027, 1, 31)
         ));
         assert!(new(released, released, date(2027, 1, 31)).is_ok());
-        // Deprecated late: notice counts as well.
+        // Deprecated late: the notice period applies as well.
         assert!(new(released, date(2026, 12, 1), date(2027, 5, 31)).is_err());
         assert!(new(released, date(2026, 12, 1), date(2027, 6, 1)).is_ok());
     }
 
     #[test]
-    fn users_have_six_months() {
+    fn sunset_is_at_least_six_months_after_deprecation() {
         let new =
             |sunset| Deprecation::new(Method::GET, "/x", date(2025, 8, 31), date(2026, 8, 31), sunset, "/y");
         assert!(matches!(new(date(2027, 2, 27)), Err(InvalidDeprecation::TooSoon { .. })));
@@ -249,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_endpoints_that_are_there() {
+    fn table_names_existing_endpoints() {
         let known = deprecations();
-        assert_eq!(known.len(), TABLE.len(), "an entry is wrong");
+        assert_eq!(known.len(), TABLE.len(), "an entry is invalid");
         let routes = routes();
         for entry in known {
             assert!(
@@ -259,7 +263,7 @@ mod tests {
                 "{}",
                 entry.path
             );
-            assert!(!is_check(&entry.path), "checks do not pass the router");
+            assert!(!is_check(&entry.path), "checks bypass the router");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The gRPC services: which there are, and what all their requests pass through.
+//! The gRPC services, and the entry point of all their requests.
 
 mod convert;
 mod envoy;
@@ -40,14 +40,14 @@ use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
 use pacegate_http::server::Received;
 use pacegate_http::server::{Held, Incomplete, discard, gather};
 
-/// The services that clients can ask about the health of; the empty name stands for all of them.
+/// The services with a health status; the empty name means all of them.
 const NAMES: [&str; 3] = ["", LIMITER, ENVOY];
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
 const SERVICES: [&str; 5] = [LIMITER, ENVOY, HEALTH, REFLECTION, REFLECTION_ALPHA];
 
-/// A service that is rarely asked, whatever its type.
+/// A rarely used service, with its type erased.
 type Rare = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 /// All services. Cheap to clone.
@@ -56,7 +56,7 @@ pub(crate) struct Services {
     limiter: RateLimiterServer<limiter::Limiter>,
     envoy: RateLimitServiceServer<envoy::Envoy>,
     health: HealthServer<health::Health>,
-    /// By name.
+    /// Keyed by name.
     rare: Arc<Vec<(&'static str, Rare)>>,
 }
 
@@ -69,7 +69,7 @@ impl Services {
                 .register_encoded_file_descriptor_set(pacegate_proto::FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        // They are generated together with the code, so that they can be read.
+        // The descriptor sets are generated together with the code, so that they are valid.
         let rare = [
             reflection().build_v1().ok().map(|service| (REFLECTION, Rare::new(service))),
             reflection().build_v1alpha().ok().map(|service| (REFLECTION_ALPHA, Rare::new(service))),
@@ -82,14 +82,14 @@ impl Services {
         }
     }
 
-    /// Answers a request that came from `peer`. Whatever happens inside, there is an answer.
+    /// Responds to a request from `peer`. There is always a response, even after a panic.
     pub(crate) async fn respond(
         &self,
         shared: &Arc<Shared>,
         mut request: Request<Received<Incoming>>,
         peer: &Peer,
     ) -> Response<Body> {
-        let id = shared.request_ids.take_or_make(request.headers().get(&REQUEST_ID));
+        let id = shared.request_ids.accept_or_generate(request.headers().get(&REQUEST_ID));
         request.headers_mut().insert(REQUEST_ID, id.clone());
         let timeout = timeout_of(request.headers()).map(|timeout| {
             let own = timeout.unwrap_or(shared.request_timeout);
@@ -103,7 +103,7 @@ impl Services {
         response
     }
 
-    /// Decides from the head whether the caller may ask, waits for the message, and only then has it decoded.
+    /// Admits the caller by the request head, then waits for the message, and only then decodes it.
     async fn dispatch(
         &self,
         shared: &Arc<Shared>,
@@ -111,7 +111,7 @@ impl Services {
         peer: &Peer,
     ) -> Result<Response<Body>, Infallible> {
         if !SERVICES.contains(&service_of(&request)) {
-            return Ok(Status::unimplemented("there is no such service").into_http());
+            return Ok(Status::unimplemented("unknown service").into_http());
         }
         if let Err(error) = admit(shared, &mut request, peer).await {
             let status = Status::from(error.logged(request_id(request.headers())));
@@ -119,7 +119,7 @@ impl Services {
             return Ok(status.into_http());
         }
         request.extensions_mut().insert(peer.clone());
-        // Charged until there is an answer.
+        // The memory is charged until the response is complete.
         let (request, _held) = match receive(shared, request, peer).await {
             Ok(received) => received,
             Err(status) => return Ok(status.into_http()),
@@ -133,13 +133,13 @@ impl Services {
                     let request = request.map(|body| while_used(shared, body));
                     Box::pin(service.clone().oneshot(request)).await
                 }
-                None => Ok(Status::internal("the service could not be made").into_http()),
+                None => Ok(Status::internal("the service is not available").into_http()),
             },
         }
     }
 }
 
-/// The name of the service that a request is for.
+/// Returns the name of the service that a request is for.
 fn service_of<B>(request: &Request<B>) -> &str {
     request.uri().path().split('/').nth(1).unwrap_or_default()
 }
@@ -151,17 +151,17 @@ struct Admin {
 }
 
 impl Admin {
-    /// What a management method answers to a caller that was not admitted.
+    /// The error of a management method for a caller that was not admitted.
     fn missing() -> ApiError {
-        ApiError::new(Code::Unauthenticated, "this operation needs an API key")
+        ApiError::new(Code::Unauthenticated, "this operation requires an API key")
     }
 }
 
-/// A request whose message was not read, because there is no memory for it.
+/// Marks a request whose message was not read, because the memory budget is used up.
 #[derive(Clone, Copy, Debug)]
 struct Unread;
 
-/// Refuses callers that may not do what they ask for, by the head of the request alone.
+/// Rejects callers without the required access, by the request head alone.
 async fn admit<B>(shared: &Shared, request: &mut Request<B>, peer: &Peer) -> Result<(), ApiError> {
     let (gate, headers, peer) = (&shared.gate, request.headers(), Some(peer));
     let service = service_of(request);
@@ -171,20 +171,20 @@ async fn admit<B>(shared: &Shared, request: &mut Request<B>, peer: &Peer) -> Res
             request.extensions_mut().insert(Admin { key_id });
             Ok(())
         }
-        // Giving back has no limit of its own, so that it needs a key even where checks need none.
+        // Refunds are not rate limited, so they require a key even where checks require none.
         "Refund" if service == LIMITER => {
             let admitted = Box::pin(gate.admit_known(headers, peer, Need::Check)).await;
-            admitted.inspect_err(|_| shared.observer.refunds.refused_call(request_id(headers)))
+            admitted.inspect_err(|_| shared.observer.refunds.rejected_call(request_id(headers)))
         }
         "GetRemainingQuota" if service == LIMITER => gate.admit_check(headers, peer, Need::Look).await,
         _ if service == LIMITER || service == ENVOY => gate.admit_check(headers, peer, Need::Check).await,
-        // Health and reflection are for everyone.
+        // Health and reflection require no key.
         _ => Ok(()),
     }
 }
 
-/// The request with its message, or with a body that passes on whole messages if it has several, and the memory that is
-/// charged for it.
+/// Returns the request with its message, or with a body that yields whole messages if it has
+/// several, and the memory that is charged for it.
 async fn receive(
     shared: &Shared,
     request: Request<Received<Incoming>>,
@@ -197,28 +197,28 @@ async fn receive(
         return Ok((Request::from_parts(parts, RequestBody::Stream(messages)), None));
     }
     let gathering = gather(body, PREFIX_BYTES + BODY_BYTES_MAX, &shared.bodies, Some(peer.ip()));
-    // What goes on for long has no time of its own, but its message has.
+    // A long-lived request has no deadline, but its message has.
     let gathered = if is_long(path) {
-        let late = || Status::deadline_exceeded("the message took too long to arrive");
+        let late = || Status::deadline_exceeded("timed out waiting for the message");
         tokio::time::timeout(shared.request_timeout, gathering).await.map_err(|_| late())?
     } else {
         gathering.await
     };
     let (bytes, held) = match gathered {
         Ok(gathered) => (gathered.bytes, gathered.held),
-        // Not an error: Envoy lets those pass.
+        // Not an error: Envoy lets a request pass on errors.
         Err(Incomplete::Full(_)) if path.split('/').nth(1) == Some(ENVOY) => {
             parts.extensions.insert(Unread);
             (Bytes::from_static(&[0; PREFIX_BYTES]), None)
         }
         Err(Incomplete::Full(full)) => return Err(ApiError::from(full).into()),
         Err(Incomplete::TooLarge) => return Err(too_large()),
-        Err(Incomplete::Broken) => return Err(Status::cancelled("the message could not be read to its end")),
+        Err(Incomplete::Broken) => return Err(Status::cancelled("the message was cut off before its end")),
     };
     Ok((Request::from_parts(parts, RequestBody::Whole(Whole::new(bytes))), held))
 }
 
-/// The answer of a service, or what became of the request without one.
+/// Returns the response of a service, or an error status after a timeout or a panic.
 async fn answered(
     answer: impl Future<Output = Result<Response<Body>, Infallible>>,
     timeout: Option<Duration>,
@@ -229,26 +229,26 @@ async fn answered(
         None => answer.await,
         Some(timeout) => match tokio::time::timeout(timeout, answer).await {
             Ok(answer) => answer,
-            Err(_) => return Status::deadline_exceeded("the request took too long").into_http(),
+            Err(_) => return Status::deadline_exceeded("the request timed out").into_http(),
         },
     };
     match answer {
         Ok(Ok(response)) => response,
         Err(panic) => {
             let (request_id, panic) = (as_text(id), panic_message(&*panic));
-            tracing::error!(request_id, panic, "a request panicked");
+            tracing::error!(request_id, panic, "request panicked");
             Status::internal("an internal error occurred").into_http()
         }
     }
 }
 
-/// Completes when the service ends.
+/// Completes when the service shuts down.
 async fn stopped(shared: Arc<Shared>) {
-    // The sender is in there, so that it is not gone before.
+    // `shared` owns the sender, so the sender cannot be dropped first.
     let _ = shared.stopping.subscribe().wait_for(|stopping| *stopping).await;
 }
 
-/// A body that goes on for as long as the client uses it, but not longer than the service.
+/// Returns a body that ends when the client is idle or the service shuts down.
 fn while_used(shared: &Arc<Shared>, body: RequestBody) -> Body {
     let received = Arc::new(AtomicU64::new(0));
     let (shared, counted) = (shared.clone(), received.clone());
@@ -264,17 +264,17 @@ fn while_used(shared: &Arc<Shared>, body: RequestBody) -> Body {
     Body::new(StreamBody::new(BodyStream::new(body).inspect(count).take_until(Box::pin(unused))))
 }
 
-/// Whether a request at this path goes on for as long as the client likes.
+/// Returns whether a request to this path stays open for as long as the client wants.
 pub(crate) fn is_long(path: &str) -> bool {
     ["/CheckStream", "/Watch", "/ServerReflectionInfo"].iter().any(|method| path.ends_with(method))
 }
 
-/// Whether the client sends any number of messages to this path.
+/// Returns whether the client sends any number of messages to this path.
 fn has_several_messages(path: &str) -> bool {
     ["/CheckStream", "/ServerReflectionInfo"].iter().any(|method| path.ends_with(method))
 }
 
-/// How long the client waits: up to eight digits and a unit.
+/// Parses the client's timeout: up to eight digits and a unit.
 fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     let parse = |text: &str| {
@@ -293,7 +293,7 @@ fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
         }
     };
     let timeout = value.to_str().ok().and_then(parse);
-    let message = "grpc-timeout: must be up to eight digits and a unit, one of H, M, S, m, u and n";
+    let message = "grpc-timeout: expected up to eight digits and a unit: H, M, S, m, u or n";
     timeout.map(Some).ok_or_else(|| Status::invalid_argument(message))
 }
 
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_read_as_grpc_writes_them() {
+    fn grpc_timeouts_are_parsed() {
         let read = |text: &str| {
             let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]);
             timeout_of(&headers).ok().flatten()

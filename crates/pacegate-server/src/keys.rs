@@ -1,4 +1,4 @@
-//! The API keys of the catalog, as far as this node has seen them: what is known costs a check no query.
+//! A cache of the catalog's API keys, so that a check with a known key needs no query.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,34 +16,35 @@ use tokio::time::Instant;
 use crate::clock::now;
 use crate::respond::ApiError;
 
-/// How many keys are kept. Only real ones are: guesses would push them out.
+/// Maximum number of cached keys. Only existing keys are cached, so guesses evict none.
 const KEYS_MAX: usize = 10_000;
-/// How many keys are told from guesses at an address that is locked out.
-const KEYS_TOLD_MAX: u32 = 100_000;
-/// How often that list is read from the catalog at most.
-const TOLD_FOR: Duration = Duration::from_secs(5);
-/// For so long a key is believed even when something in the catalog was changed since.
+/// Maximum number of keys that are distinguished from guesses at a locked-out address.
+const KEY_HASHES_MAX: u32 = 100_000;
+/// Minimum time between two reads of that list.
+const KEY_HASHES_FRESH_FOR: Duration = Duration::from_secs(5);
+/// Time during which a cached key is used even if the catalog was changed since.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// A key in use is looked up this often at least, and its use noted.
-const NOTED_EVERY: Duration = Duration::from_secs(60);
+/// Maximum time between two lookups of a key in use, which also record its last use.
+const LOOKUP_EVERY: Duration = Duration::from_secs(60);
 
-/// The keys this node has seen.
+/// The keys that this node has seen.
 pub(crate) struct Keys {
     catalog: Catalog,
-    /// How long a key is believed while the catalog does not answer.
+    /// Time during which a cached key is used while the catalog is unavailable.
     max_age: Duration,
-    /// By the hash of the secret.
+    /// Keyed by the hash of the secret.
     entries: Cache<[u8; 32], Entry>,
-    /// Grows when the catalog was changed or restored. Revisions cannot be compared: a restored catalog has lower ones.
+    /// Increases when the catalog is changed or restored. Revisions cannot be compared: a restored
+    /// catalog has lower ones.
     generation: AtomicU64,
     /// The epoch and the revision of that generation.
     seen: Mutex<(u64, i64)>,
-    /// The hashes of all keys and when they were read; only an address that is locked out has them read.
+    /// The hashes of all keys and when they were read; read only for locked-out addresses.
     all: tokio::sync::Mutex<Option<(Instant, HashSet<String>)>>,
 }
 
-/// What is known about a key.
+/// A cached key.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownKey {
     pub(crate) key_id: Arc<str>,
@@ -58,7 +59,7 @@ struct Entry {
     /// The generation before the key was read.
     generation: u64,
     loaded: Instant,
-    /// When the catalog did not answer, if that was the last time it was asked.
+    /// When the last lookup failed, if it did.
     failed: Option<Instant>,
 }
 
@@ -75,7 +76,7 @@ impl Keys {
         }
     }
 
-    /// Takes note of changes.
+    /// Applies a new revision of the catalog.
     pub(crate) fn advance(&self, revision: Revision) {
         let now = (revision.epoch, revision.all);
         if std::mem::replace(&mut *self.seen.lock(), now) != now {
@@ -83,35 +84,35 @@ impl Keys {
         }
     }
 
-    /// Every key is looked up again.
-    pub(crate) fn forget(&self) {
+    /// Makes every key stale, so that it is looked up again.
+    pub(crate) fn invalidate(&self) {
         self.entries.clear();
     }
 
-    /// The key with the secret of this hash, if the node has seen it a moment ago.
+    /// Returns the key whose secret has this hash, if it is cached and fresh.
     pub(crate) fn known(&self, digest: &[u8; 32]) -> Option<KnownKey> {
         let entry = self.entries.get(digest)?;
         let unchanged = entry.generation == self.generation.load(Ordering::Relaxed);
-        let fresh_for = if unchanged { NOTED_EVERY } else { FRESH_FOR };
+        let fresh_for = if unchanged { LOOKUP_EVERY } else { FRESH_FOR };
         let age = entry.loaded.elapsed();
-        // A catalog that does not answer is not asked for every check.
+        // An unavailable catalog is not queried for every check.
         let waits = entry.failed.is_some_and(|failed| failed.elapsed() < FRESH_FOR);
         ((age < fresh_for || waits) && age < self.max_age).then_some(entry.key)
     }
 
-    /// Whether there was a key with the secret of this hash.
+    /// Returns whether a key whose secret has this hash was seen.
     pub(crate) fn has_seen(&self, digest: &[u8; 32]) -> bool {
         self.entries.get(digest).is_some()
     }
 
-    /// Whether there is a key with this secret, by a list that is read every few seconds at most: a guess
-    /// costs no query.
+    /// Returns whether a key with this secret exists, from a list that is read every few seconds at
+    /// most, so that a guess costs no query.
     pub(crate) async fn is_key(&self, secret: &[u8]) -> bool {
         let Ok(secret) = std::str::from_utf8(secret) else { return false };
         let mut all = self.all.lock().await;
-        if all.as_ref().is_none_or(|(read, _)| read.elapsed() >= TOLD_FOR) {
-            // A catalog that does not answer is not asked for every guess either.
-            let hashes = match self.catalog.key_hashes(KEYS_TOLD_MAX).await {
+        if all.as_ref().is_none_or(|(read, _)| read.elapsed() >= KEY_HASHES_FRESH_FOR) {
+            // An unavailable catalog is not queried for every guess either.
+            let hashes = match self.catalog.key_hashes(KEY_HASHES_MAX).await {
                 Ok(hashes) => hashes,
                 Err(_) => all.take().map(|(_, hashes)| hashes).unwrap_or_default(),
             };
@@ -120,8 +121,8 @@ impl Keys {
         all.as_ref().is_some_and(|(_, hashes)| self.catalog.has_secret(hashes, secret))
     }
 
-    /// Asks the catalog. While it does not answer, what was known last holds for as long as the configuration says: a node that
-    /// is cut off does not learn which keys are revoked.
+    /// Looks up a key in the catalog. While the catalog is unavailable, a cached key stays valid
+    /// for a configured time, because a disconnected node does not learn which keys are revoked.
     pub(crate) async fn look_up(
         &self,
         secret: &[u8],
@@ -133,7 +134,7 @@ impl Keys {
             Ok(Some(stored)) => {
                 let key = KnownKey::of(&stored);
                 if let Some(key) = key.as_ref().filter(|key| !key.revoked) {
-                    self.note_use(key);
+                    self.record_use(key);
                 }
                 if let Some(key) = &key {
                     self.entries
@@ -142,15 +143,15 @@ impl Keys {
                 Ok(key)
             }
             Ok(None) => Ok(None),
-            Err(error) => match self.believed(digest) {
+            Err(error) => match self.stale(digest) {
                 Some(key) => Ok(Some(key)),
                 None => Err(error.into()),
             },
         }
     }
 
-    /// The key as it was known last, for a catalog that has just not answered.
-    fn believed(&self, digest: &[u8; 32]) -> Option<KnownKey> {
+    /// Returns the cached key after a failed lookup, unless it is too old.
+    fn stale(&self, digest: &[u8; 32]) -> Option<KnownKey> {
         let entry = self.entries.get(digest).filter(|entry| entry.loaded.elapsed() < self.max_age)?;
         let key = entry.key.clone();
         self.entries.insert(*digest, Entry { failed: Some(Instant::now()), ..entry });
@@ -159,12 +160,12 @@ impl Keys {
 }
 
 impl Keys {
-    /// Nobody waits for it, and it does not matter much if it is lost.
-    fn note_use(&self, key: &KnownKey) {
+    /// Records the use of a key in the background, on a best-effort basis.
+    fn record_use(&self, key: &KnownKey) {
         let (catalog, key_id) = (self.catalog.clone(), key.key_id.clone());
         tokio::spawn(async move {
             if let Err(error) = catalog.note_key_use(&key_id, now()).await {
-                tracing::debug!(%error, "the use of a key could not be noted");
+                tracing::debug!(%error, "last use of a key could not be recorded");
             }
         });
     }
@@ -208,7 +209,7 @@ mod tests {
         (Keys::new(catalog, MAX_AGE, Revision { all: 50, ..Revision::default() }), secret)
     }
 
-    /// Lets so much time pass that only the generation makes an entry believed.
+    /// Lets enough time pass that an entry is fresh by its generation only.
     async fn later() {
         tokio::time::pause();
         tokio::time::advance(FRESH_FOR * 2).await;
@@ -217,7 +218,7 @@ mod tests {
 
     #[tokio::test]
     async fn key_changed_during_its_lookup_is_looked_up_again() {
-        // The database's thread can answer before the first poll ends; then another lookup is begun.
+        // The database can respond before the first poll ends; then another lookup is started.
         for _ in 0..1_000 {
             let (keys, secret) = keys().await;
             let mut lookup = pin!(keys.look_up(secret.as_bytes(), &DIGEST));
@@ -229,11 +230,11 @@ mod tests {
                 return;
             }
         }
-        panic!("every lookup was answered at once");
+        panic!("every lookup completed immediately");
     }
 
     #[tokio::test]
-    async fn restored_catalog_with_a_lower_revision_is_asked_again() {
+    async fn restored_catalog_with_a_lower_revision_is_queried_again() {
         let (keys, secret) = keys().await;
         keys.look_up(secret.as_bytes(), &DIGEST).await.unwrap().unwrap();
         later().await;
@@ -243,19 +244,22 @@ mod tests {
         keys.look_up(secret.as_bytes(), &DIGEST).await.unwrap().unwrap();
         later().await;
         keys.advance(Revision { epoch: 1, all: 40, ..Revision::default() });
-        assert!(keys.known(&DIGEST).is_none(), "the same number in another history");
+        assert!(keys.known(&DIGEST).is_none(), "the same revision in another epoch is not the same state");
     }
 
     #[tokio::test]
-    async fn key_is_believed_for_a_while_when_the_catalog_does_not_answer() {
+    async fn cached_key_stays_valid_for_a_while_when_the_catalog_is_unavailable() {
         let (keys, secret) = keys().await;
         keys.look_up(secret.as_bytes(), &DIGEST).await.unwrap().unwrap();
         tokio::time::pause();
         tokio::time::advance(MAX_AGE - Duration::from_millis(500)).await;
-        assert!(keys.known(&DIGEST).is_none(), "the catalog is asked");
-        assert!(keys.believed(&DIGEST).is_some());
-        assert!(keys.known(&DIGEST).is_some(), "and not asked again at once");
+        assert!(keys.known(&DIGEST).is_none(), "the catalog is queried");
+        assert!(keys.stale(&DIGEST).is_some());
+        assert!(keys.known(&DIGEST).is_some(), "the catalog is not queried again immediately");
         tokio::time::advance(Duration::from_millis(500)).await;
-        assert!(keys.known(&DIGEST).is_none() && keys.believed(&DIGEST).is_none(), "it may be revoked");
+        assert!(
+            keys.known(&DIGEST).is_none() && keys.stale(&DIGEST).is_none(),
+            "the key may be revoked by now"
+        );
     }
 }

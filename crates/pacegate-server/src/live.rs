@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use pacegate::{Limiter, Stores};
-use pacegate_catalog::{Catalog, Registry, RegistryError, Revision, Rounds};
+use pacegate_catalog::{Catalog, CatalogPoll, Registry, RegistryError, Revision};
 use pacegate_config::Config;
 use tokio::sync::Mutex;
 
@@ -71,10 +71,10 @@ impl Live {
 
     /// Follows the catalog until the task is aborted.
     pub async fn follow(self: Arc<Self>) {
-        let mut rounds = Rounds::default();
+        let mut poll = CatalogPoll::default();
         loop {
-            rounds.pause().await;
-            rounds.note(self.refresh().await);
+            poll.wait().await;
+            poll.log(self.refresh().await);
         }
     }
 

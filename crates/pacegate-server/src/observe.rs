@@ -1,7 +1,7 @@
-//! What the service tells about its decisions: metrics, spans, log lines, the decision log, usage.
+//! Observability of decisions: metrics, spans, log lines, the decision log and usage.
 //!
-//! Every decision passes through [`Observer`], whichever protocol it came by, so that each of them
-//! is timed, traced, counted and logged in the same way.
+//! Every decision of every protocol passes through [`Observer`], so that all are timed, traced,
+//! counted and logged in the same way.
 
 pub(crate) mod journal;
 pub(crate) mod library_lines;
@@ -41,11 +41,11 @@ pub(crate) struct Observer {
     pub(crate) skew: Skew,
     pub(crate) refunds: Refunds,
     pub(crate) ignored_limits: IgnoredLimits,
-    /// Has the decision log and usage, if there is a catalog.
+    /// Holds the decision log and usage, if there is a catalog.
     live: Option<Arc<Live>>,
 }
 
-/// How a request was decided: in which span, for which request, and how long it took.
+/// The span, request id and duration of a decision.
 pub(crate) struct Deciding<'a> {
     span: Span,
     pub(crate) request_id: &'a str,
@@ -65,7 +65,7 @@ impl Observer {
         }
     }
 
-    /// Decides on one request under a span of its own, and measures how long that takes. The future is
+    /// Runs the decision of one request in its own span, and measures its duration. The future is
     /// pinned by the caller, because moving it costs more than the decision.
     pub(crate) async fn time<'a, T>(
         &self,
@@ -75,7 +75,7 @@ impl Observer {
         timed(trace::check(headers), headers, deciding).await
     }
 
-    /// The same for `checks` that came together.
+    /// Runs the decision of a batch of `checks` in its own span, and measures its duration.
     pub(crate) async fn time_batch<'a, T>(
         &self,
         headers: &'a HeaderMap,
@@ -85,7 +85,8 @@ impl Observer {
         timed(trace::batch(headers, checks), headers, deciding).await
     }
 
-    /// Notes one decision. It may be about several checks: it counts once, and each of them was used.
+    /// Records one decision. It may cover several checks: it counts once, and adds to the usage of
+    /// each.
     #[inline]
     pub(crate) fn note(&self, checks: &[Check<'_>], request_id: &str, decision: &Decision, took: Duration) {
         self.telemetry.observe(checks, decision, took);
@@ -99,7 +100,7 @@ impl Observer {
         }
     }
 
-    /// Notes that nothing could be decided. What is wrong with a request says nothing about the service.
+    /// Records a failed decision. Invalid requests are not failures of the service.
     pub(crate) fn note_error(&self, error: &CheckError, took: Duration) {
         if matches!(error, CheckError::Store(_)) {
             self.telemetry.observe_error(took);
@@ -113,7 +114,7 @@ impl Deciding<'_> {
         trace::decided(&self.span, decision);
     }
 
-    /// Records the decision on one of many checks in a span of its own under the batch's.
+    /// Records the decision of one check of a batch in its own span under the batch's span.
     pub(crate) fn record_part(&self, decision: &Decision) {
         trace::part(&self.span, decision);
     }

@@ -1,7 +1,8 @@
-//! The OpenAPI document, made from the routes and their bodies, and the page that shows it.
+//! The OpenAPI document, built from the routes and their bodies, and the page that shows it.
 //!
-//! What stands at a handler and at a wire type is what the document says about them. [`complete`] adds what follows from that: the errors that every
-//! operation of a kind can answer with, headers, examples, and what is deprecated.
+//! The documentation of each handler and wire type becomes its description. [`complete`] adds what
+//! follows from it: the errors that every operation of a kind can return, headers, examples and
+//! deprecations.
 
 mod complete;
 mod errors;
@@ -27,20 +28,20 @@ use crate::respond::{ApiError, Code, Envelope, Flat};
 use crate::rest::routes;
 use json::Json;
 
-/// What stands above everything else.
-const DESCRIPTION: &str = "Decides for every request of an API whether it may pass, under several limits at once. Every path with a version \
-    answers with and without `/api` in front. Errors are `{\"error\": {…}}`, below `/admin` `{\"status\", \"error\", \"message\", \"timestamp\"}`. \
-    Fields that are not known are refused.";
+/// The description of the API.
+const DESCRIPTION: &str = "A rate limiter: decides for every request of an API whether it is within its limits, \
+    several at once. Every path with a version is served with and without the prefix `/api`. Errors have the body \
+    `{\"error\": {…}}`; under `/admin` they have `{\"status\", \"error\", \"message\", \"timestamp\"}`. Unknown fields are rejected.";
 
 /// The OpenAPI 3.1 document of the REST API, as indented JSON.
 ///
 /// # Errors
-/// [`serde_json::Error`], which no document that can be built has.
+/// [`serde_json::Error`] if the document cannot be serialised, which does not happen.
 pub fn openapi() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&document(&deprecations())?)
 }
 
-/// What utoipa makes, and what stands around it.
+/// The output of utoipa, and the other parts of the document.
 #[derive(Serialize)]
 struct Document {
     openapi: &'static str,
@@ -53,18 +54,18 @@ struct Document {
 }
 
 const TAGS: [(&str, &str); 9] = [
-    ("Checks", "May a request pass, and how does a user stand?"),
-    ("Rules", "Who is limited where."),
+    ("Checks", "Rate limit checks, and the usage of a user."),
+    ("Rules", "Rules: which requests are limited, and how."),
     ("Plans", "Named lists of limits that checks can name."),
-    ("Users", "Tiers, limits of a user's own, and temporary overrides."),
+    ("Users", "Tiers, custom limits and temporary overrides."),
     ("Identities", "Limits and temporary overrides of addresses, API keys and other identities."),
     ("Keys", "API keys and their roles."),
-    ("Logs", "Who changed what, what was decided, and who asks most."),
-    ("ThrottleX", "Policies and operations in ThrottleX's form."),
-    ("Service", "Health, and this document."),
+    ("Logs", "The audit trail, the decision log, and usage per identifier."),
+    ("ThrottleX", "Policies and operations in ThrottleX's format."),
+    ("Service", "Health, metrics and this document."),
 ];
 
-/// The whole document.
+/// Builds the whole document.
 pub(crate) fn document(deprecations: &[Deprecation]) -> Result<Json, serde_json::Error> {
     let (mut paths, mut schemas) = (Paths::new(), Vec::new());
     for (of_route, route, _) in routes() {
@@ -84,7 +85,7 @@ pub(crate) fn document(deprecations: &[Deprecation]) -> Result<Json, serde_json:
             "version": env!("CARGO_PKG_VERSION"),
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         }),
-        servers: serde_json::json!([{"url": "/", "description": "the service that this document comes from"}]),
+        servers: serde_json::json!([{"url": "/", "description": "The service that serves this document."}]),
         security: serde_json::json!([{"api_key": []}, {"bearer": []}]),
         tags: TAGS
             .map(|(name, description)| serde_json::json!({"name": name, "description": description}))
@@ -92,13 +93,13 @@ pub(crate) fn document(deprecations: &[Deprecation]) -> Result<Json, serde_json:
         paths,
         components: ComponentsBuilder::new().schemas_from_iter(schemas).build(),
     };
-    // Through text, which keeps the order of fields.
+    // Via text, which preserves the order of fields.
     let mut document: Json = serde_json::from_str(&serde_json::to_string(&document)?)?;
     complete::complete(&mut document, deprecations)?;
     Ok(document)
 }
 
-/// This document
+/// Get the OpenAPI document
 #[utoipa::path(
     get,
     path = "/openapi.json",
@@ -119,7 +120,7 @@ pub(crate) async fn document_json(State(shared): State<Arc<Shared>>) -> Result<R
             Ok(response)
         }
         Err(error) => {
-            tracing::error!(%error, "the OpenAPI document could not be made");
+            tracing::error!(%error, "OpenAPI document could not be built");
             Err(ApiError::new(Code::InternalError, "an internal error occurred"))
         }
     }

@@ -1,4 +1,4 @@
-//! Who a request comes from: an address, and the names in a certificate if there is one.
+//! The peer of a request: its address, and the names in its certificate if it has one.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::respond::{ApiError, Code};
 use pacegate_http::server::{Client, ClientCertificate};
 
-/// How many batches of one connection are decided at once; others wait.
+/// Maximum number of batches of one connection that are decided concurrently; others wait.
 const BATCHES_MAX: usize = 4;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where it is.
+    /// The address of the peer.
     pub address: SocketAddr,
-    /// Who it is, if it showed a certificate.
+    /// The identity in the certificate, if the client presented one.
     pub(crate) identity: Option<Arc<Identity>>,
-    /// The certificate itself.
+    /// The client certificate.
     pub(crate) certificate: Option<Arc<ClientCertificate>>,
-    /// Places for the batches of its connection.
+    /// Limits the concurrent batches of the connection.
     pub(crate) batches: Option<Arc<Semaphore>>,
 }
 
-/// Who showed a certificate, and what the configuration lets them do.
+/// The identity in a client certificate, and the role that the configuration gives it.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) name: Box<str>,
@@ -34,14 +34,14 @@ pub(crate) struct Identity {
 }
 
 impl Peer {
-    /// Why its certificate does not count any more, if it does not.
-    pub(crate) fn refusal(&self) -> Option<ApiError> {
+    /// Returns an error if the client certificate is no longer valid.
+    pub(crate) fn certificate_error(&self) -> Option<ApiError> {
         let invalid = self.certificate.as_ref().is_some_and(|certificate| !certificate.is_valid());
-        let message = "the client's certificate is not valid any more";
+        let message = "the client certificate is no longer valid";
         invalid.then(|| ApiError::new(Code::Unauthenticated, message))
     }
 
-    /// The other end of a new connection, whose certificate makes it the one that `identify` says.
+    /// Returns the peer of a new connection; `identify` maps its certificate to an identity.
     pub(crate) fn connected(
         client: &Client,
         identify: impl Fn(&ClientCertificate) -> Option<Identity>,
@@ -55,7 +55,7 @@ impl Peer {
         }
     }
 
-    /// Its address, with IPv4 in IPv6 folded.
+    /// Returns the address, with IPv4-mapped IPv6 converted to IPv4.
     pub(crate) fn ip(&self) -> IpAddr {
         self.address.ip().to_canonical()
     }
@@ -67,14 +67,15 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// Who `request` comes from.
+/// Returns the peer of `request`.
 pub(crate) fn peer<B>(request: &Request<B>) -> Option<&Peer> {
     request.extensions().get::<Peer>()
 }
 
-/// Waits for a place among the batches of a connection, so that no connection has more than its share of them under way.
-pub(crate) async fn batch_place(peer: Option<&Peer>) -> Option<OwnedSemaphorePermit> {
+/// Waits for a batch permit of the connection, so that no connection has more than its share of
+/// concurrent batches.
+pub(crate) async fn batch_permit(peer: Option<&Peer>) -> Option<OwnedSemaphorePermit> {
     let batches = peer?.batches.clone()?;
-    // It is never closed.
+    // The semaphore is never closed.
     batches.acquire_owned().await.ok()
 }

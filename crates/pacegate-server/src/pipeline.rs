@@ -1,7 +1,8 @@
-//! The way of every check, whichever protocol it came by: build the [`Check`], look up the profile,
-//! decide and observe.
+//! The pipeline of every check, for all protocols: build the [`Check`], look up the profile, decide
+//! and observe.
 //!
-//! An adapter admits the caller and reads its message before, and renders the decision after.
+//! Before it, an adapter admits the caller and parses its message; after it, the adapter renders
+//! the decision.
 
 pub(crate) mod batch;
 pub(crate) mod batches;
@@ -18,25 +19,25 @@ use crate::app::Shared;
 use crate::peer::Peer;
 use crate::respond::ApiError;
 
-/// The headers that carry an idempotency key: the IETF's, and the one that was there before.
+/// The headers that carry an idempotency key: the IETF's header and its predecessor.
 pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
 
-/// What a client asks, as its protocol writes it.
+/// The message of a client, in the form of its protocol.
 pub(crate) trait Question {
-    /// The same as the limiter understands it, its identities in the spelling that is counted.
+    /// Returns the message as a check, with identities in canonical form.
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError>;
 
-    /// The idempotency key in the message itself.
+    /// Returns the idempotency key in the message itself.
     fn idempotency_key(&self) -> Option<&str>;
 
-    /// The client's clock, if it was sent.
+    /// Returns the client's clock, if it was sent.
     fn timestamp(&self) -> Option<i64>;
 
-    /// Names the field of the message that the check was refused for.
+    /// Converts an error, naming the field of the message that caused it.
     fn explain(&self, error: CheckError) -> ApiError;
 }
 
-/// A message that could not be read is refused for that.
+/// A message that could not be parsed returns its error.
 impl<Q: Question> Question for Result<Q, ApiError> {
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
         self.as_ref().map_err(Clone::clone)?.check(shared)
@@ -58,7 +59,7 @@ impl<Q: Question> Question for Result<Q, ApiError> {
     }
 }
 
-/// Where a request comes from: its headers, and the other end of its connection.
+/// The caller of a request: its headers and its peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) headers: &'a HeaderMap,
@@ -66,7 +67,7 @@ pub(crate) struct Caller<'a> {
 }
 
 impl Shared {
-    /// Decides on a check and charges it.
+    /// Decides a check and charges it.
     pub(crate) async fn decide(
         &self,
         question: &impl Question,
@@ -99,8 +100,8 @@ impl Shared {
         }
     }
 
-    /// Decides as [`decide`](Self::decide) would, and charges nothing.
-    pub(crate) async fn look(
+    /// Decides like [`decide`](Self::decide), but charges nothing.
+    pub(crate) async fn peek(
         &self,
         question: &impl Question,
         caller: Caller<'_>,
@@ -112,7 +113,7 @@ impl Shared {
         decision.map_err(|error| question.explain(error))
     }
 
-    /// Resets the counters of a check, and says when that was.
+    /// Resets the counters of a check, and returns the time of the reset.
     pub(crate) async fn reset(&self, question: &impl Question, actor: &Actor) -> Result<Timestamp, ApiError> {
         let check = question.check(self)?;
         self.limiter.validate(&check).map_err(|error| question.explain(error))?;
@@ -120,7 +121,8 @@ impl Shared {
         self.limiter.reset(&check).await.map_err(|error| question.explain(error))
     }
 
-    /// Records who resets the counters of a check. It comes before the reset: none may happen without a record.
+    /// Records who resets the counters of a check, before the reset: none may happen without a
+    /// record.
     pub(crate) async fn record_reset(&self, actor: &Actor, check: &Check<'_>) -> Result<(), ApiError> {
         let Some(live) = &self.live else {
             tracing::info!(key_id = actor.key_id, "counters reset");
@@ -131,28 +133,28 @@ impl Shared {
         Ok(live.catalog.record_reset(actor, &identities, check.endpoint).await?)
     }
 
-    /// Refuses a check with an ad-hoc limit from callers that may not send one.
+    /// Rejects a check with an ad-hoc limit from a caller that may not send one.
     #[inline]
     async fn permit(&self, check: &Check<'_>, caller: Caller<'_>) -> Result<(), ApiError> {
         if check.own_limit().is_none() || self.ad_hoc.allow == AdHocCallers::Always {
             return Ok(());
         }
-        // In a box, because it is rare and would make the future of every check larger.
+        // Boxed, because it is rare and would make the future of every check larger.
         Box::pin(self.gate.permit_ad_hoc(self.ad_hoc.allow, caller.headers, caller.peer)).await
     }
 
-    /// What is known about the user of a request, if it has one.
+    /// Returns the profile of a user, if there is one.
     pub(crate) async fn profile(&self, user_id: Option<&str>) -> Option<Arc<Profile>> {
         let (profiles, user_id) = (&self.live.as_ref()?.profiles, user_id?);
         match profiles.known(user_id) {
             Some(known) => known,
-            // In a box, because it is rare and would make the future of every check larger.
+            // Boxed, because it is rare and would make the future of every check larger.
             None => Box::pin(profiles.get(user_id)).await,
         }
     }
 }
 
-/// The idempotency key of a request: from its body or its headers, which must agree.
+/// Returns the idempotency key of a request, from its body or its headers, which must agree.
 pub(crate) fn idempotency_key<'a>(
     body: Option<&'a str>,
     headers: &'a HeaderMap,
@@ -164,7 +166,7 @@ pub(crate) fn idempotency_key<'a>(
         if key.is_some_and(|key| key != header) {
             let (field, other) =
                 if body.is_some() { ("idempotency_key", name) } else { (name, IDEMPOTENCY_HEADERS[0]) };
-            return Err(ApiError::input(field, format!("differs from the header {other}")));
+            return Err(ApiError::input(field, format!("must equal the header {other}")));
         }
         key = Some(header);
     }

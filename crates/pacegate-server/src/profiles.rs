@@ -1,4 +1,4 @@
-//! What is known about users, in bounded caches: millions of them stay in the catalog.
+//! User profiles in bounded caches: millions of users stay in the catalog.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,45 +17,48 @@ use tokio::time::{Instant, timeout};
 
 use crate::clock::now;
 
-/// How many users are kept.
+/// Maximum number of cached users.
 const USERS_MAX: usize = 100_000;
-/// How many users that the catalog knows nothing about are remembered, by their hashes: callers can make up as many and as long ones as they like.
+/// Maximum number of cached hashes of users without a profile: callers can make up any number of
+/// users, of any length.
 const ABSENT_MAX: usize = 100_000;
-/// How long an entry is believed although users were changed and the catalog cannot say which. Frequent imports
-/// must not make every check a query.
+/// Time during which an entry is used although users were changed and the catalog cannot tell
+/// which. Frequent imports must not turn every check into a query.
 const FRESH_FOR: Duration = Duration::from_secs(1);
-/// A check does not wait longer for the catalog, which may have to connect first.
+/// Maximum time that a check waits for the catalog, which may have to connect first.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(250);
-/// After a lookup that failed, checks do without one for so long, instead of each waiting in vain.
+/// Time after a failed lookup during which checks skip lookups, so that none waits for a timeout.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many queries run at once: the catalog's other connections are for everything else.
+/// Maximum number of concurrent queries: the catalog's other connections have other uses.
 const QUERIES_MAX: usize = 2;
-/// How many users a query asks for.
+/// Maximum number of users per query.
 const QUERY_USERS_MAX: usize = 64;
-/// How many users can wait for a query; twice as many of those that were known before.
+/// Maximum number of users waiting for a query; twice as many for users that were known before.
 const WAITING_MAX: usize = 4_096;
 
-/// The profiles of users, as the catalog has them or had them a second ago.
+/// The profiles of users, at most a second behind the catalog.
 #[derive(Clone)]
 pub(crate) struct Profiles(Arc<Inner>);
 
 struct Inner {
     catalog: Catalog,
     entries: Cache<Box<str>, Entry>,
-    /// Users without a profile, apart from the others, so that made-up ones do not push out those that are real.
+    /// Users without a profile, in a separate cache, so that a flood of made-up users evicts no
+    /// real one.
     absent: Cache<[u64; 2], Stamp>,
-    /// Secret, so that no caller can make up a user with another one's hashes.
+    /// Randomly seeded, so that no caller can choose a user with the hashes of another.
     hashers: [RandomState; 2],
     lookups: Mutex<Lookups>,
-    /// Whether the catalog has ever had a user, as far as this node knows.
+    /// Whether this node has seen any user in the catalog.
     has_users: AtomicBool,
-    /// Grows when any user may have changed, or the catalog was restored.
+    /// Increases when any user may have changed, or the catalog was restored.
     generation: AtomicU64,
-    /// The epoch and the users' revision that were seen last. Revisions cannot be compared: a restored catalog has lower ones.
+    /// The epoch and the users' revision seen last. Revisions cannot be compared: a restored
+    /// catalog has lower ones.
     seen: Mutex<(u64, i64)>,
-    /// When a lookup failed last, while they fail.
+    /// When the last lookup failed, during an outage.
     failed: Mutex<Option<Instant>>,
-    /// How often a check did without a lookup, because too many waited or it took too long.
+    /// Number of checks without a lookup, because too many were waiting or it timed out.
     skipped: AtomicU64,
 }
 
@@ -63,32 +66,32 @@ struct Inner {
 struct Entry {
     profile: Arc<Profile>,
     stamp: Stamp,
-    /// When the first override in it ends.
+    /// When its first override expires.
     until: Option<Timestamp>,
 }
 
-/// When something was read.
+/// When an entry was read.
 #[derive(Clone, Copy)]
 struct Stamp {
-    /// The generation before that.
+    /// The generation before the read.
     generation: u64,
     at: Instant,
-    /// The user was changed since.
+    /// Whether the user was changed since.
     is_stale: bool,
 }
 
-/// Users that are looked up: each once, however many checks wait for it.
+/// Lookups in progress: one per user, shared by all checks that wait for it.
 #[derive(Default)]
 struct Lookups {
     under_way: HashMap<Arc<str>, Lookup>,
-    /// Those of them that no query has asked for yet.
+    /// The users that are not part of a query yet.
     waiting: VecDeque<Arc<str>>,
     queries: usize,
 }
 
 struct Lookup {
     answer: watch::Sender<Option<Answer>>,
-    /// The user was changed since a query asked for it.
+    /// Whether the user was changed since the query started.
     is_stale: bool,
 }
 
@@ -114,7 +117,7 @@ impl Profiles {
         }))
     }
 
-    /// Takes note of changes: of those users, or of any if it is not known which.
+    /// Applies a new revision: `changed` users are stale, or all users if it is `None`.
     pub(crate) fn advance(&self, revision: Revision, changed: Option<&[String]>) {
         let inner = &self.0;
         let now = (revision.epoch, revision.users);
@@ -123,18 +126,20 @@ impl Profiles {
         }
         inner.has_users.store(revision.users != 0, Ordering::Relaxed);
         match changed {
-            // Only they are looked up again: a change of one user must not make every check a query.
-            Some(users) => users.iter().for_each(|user_id| self.forget(user_id)),
+            // Only these users are looked up again: a change of one user must not turn every check
+            // into a query.
+            Some(users) => users.iter().for_each(|user_id| self.invalidate(user_id)),
             None => {
                 inner.generation.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// A user was changed: if this node has seen it, it is looked up again at once, and the next check waits for that.
-    pub(crate) fn forget(&self, user_id: &str) {
+    /// Invalidates a changed user. If this node has seen it, it is looked up again immediately, and
+    /// the next check waits for the result.
+    pub(crate) fn invalidate(&self, user_id: &str) {
         let mut lookups = self.0.lookups.lock();
-        // A query that is under way may have read what was there before.
+        // A query in progress may have read the old state.
         if let Some(lookup) = lookups.under_way.get_mut(user_id) {
             lookup.is_stale = true;
         }
@@ -148,10 +153,10 @@ impl Profiles {
         self.begin(&mut lookups, user_id, true);
     }
 
-    /// What is known about a user, if that can be said at once.
+    /// Returns the cached profile of a user; the outer `None` means that a lookup is needed.
     pub(crate) fn known(&self, user_id: &str) -> Option<Option<Arc<Profile>>> {
         let inner = &self.0;
-        // No user has a tier, limits of its own or an override.
+        // No user has a tier, custom limits or an override.
         if !inner.has_users.load(Ordering::Relaxed) {
             return Some(None);
         }
@@ -164,19 +169,20 @@ impl Profiles {
         }
     }
 
-    /// What is known about a user. While the catalog does not answer that is what was known last, or nothing.
+    /// Returns the profile of a user. While the catalog is unavailable, returns the last known
+    /// profile, or none.
     pub(crate) async fn get(&self, user_id: &str) -> Option<Arc<Profile>> {
         self.get_within(user_id, LOOKUP_TIMEOUT).await
     }
 
-    /// As [`get`](Self::get), for a check that does not wait longer than `patience`.
-    pub(crate) async fn get_within(&self, user_id: &str, patience: Duration) -> Option<Arc<Profile>> {
+    /// Like [`get`](Self::get), for a check that waits at most `wait_max`.
+    pub(crate) async fn get_within(&self, user_id: &str, wait_max: Duration) -> Option<Arc<Profile>> {
         if let Some(known) = self.known(user_id) {
             return known;
         }
         let before = self.0.entries.get(user_id);
         let is_known = before.is_some();
-        // An override that has ended must not live on through an outage.
+        // An expired override must not stay in force during an outage.
         let before = before.filter(Entry::holds).map(|entry| entry.profile);
         let failed = *self.0.failed.lock();
         if failed.is_some_and(|failed| failed.elapsed() < PAUSE) {
@@ -185,7 +191,7 @@ impl Profiles {
         let answer = self.begin(&mut self.0.lookups.lock(), user_id, is_known);
         let found = match answer {
             Some(mut answer) => {
-                let answered = timeout(patience, answer.wait_for(Option::is_some)).await;
+                let answered = timeout(wait_max, answer.wait_for(Option::is_some)).await;
                 answered.ok().and_then(|answer| answer.ok().and_then(|answer| answer.clone()))
             }
             None => None,
@@ -200,12 +206,14 @@ impl Profiles {
         }
     }
 
-    /// How many checks were decided without a lookup that they needed, because too many waited or it took too long.
+    /// Returns the number of checks that were decided without a needed lookup, because too many
+    /// were waiting or it timed out.
     pub(crate) fn skipped(&self) -> u64 {
         self.0.skipped.load(Ordering::Relaxed)
     }
 
-    /// Has a user looked up, unless that is under way or too many wait. Users that were known before go first: made-up ones must not delay them.
+    /// Starts the lookup of a user, unless it is in progress or too many are waiting. Users that
+    /// were known before go first, so that made-up users do not delay them.
     fn begin(
         &self,
         lookups: &mut Lookups,
@@ -233,7 +241,8 @@ impl Profiles {
         Some(receiver)
     }
 
-    /// Looks up all that wait, many with one query. It goes on when no check waits any more, so that the next one finds what it found.
+    /// Looks up all waiting users, many per query. It continues when no check waits any more, so
+    /// that the next check finds the result.
     async fn look_up(self) {
         let inner = &*self.0;
         loop {
@@ -264,7 +273,7 @@ impl Profiles {
                     });
                 }
                 Ok(Err(error)) => inner.fail(&users, &error.to_string()),
-                Err(_) => inner.fail(&users, &format!("no answer within {LOOKUP_TIMEOUT:?}")),
+                Err(_) => inner.fail(&users, &format!("timed out after {LOOKUP_TIMEOUT:?}")),
             }
         }
     }
@@ -280,7 +289,7 @@ impl Inner {
         !stamp.is_stale && (unchanged || stamp.at.elapsed() < FRESH_FOR)
     }
 
-    /// Keeps what was found about a user, and tells it to all that wait for it.
+    /// Caches the result for a user, and sends it to all checks that wait for it.
     fn settle(
         &self,
         lookups: &mut Lookups,
@@ -289,7 +298,7 @@ impl Inner {
         stamp: Stamp,
     ) {
         if lookups.under_way.get(user).is_some_and(|lookup| lookup.is_stale) {
-            // The user was changed meanwhile; those that wait are told what it is now.
+            // The user was changed during the query, so it is queried again for the waiting checks.
             lookups.waiting.push_front(user.clone());
             return;
         }
@@ -306,7 +315,7 @@ impl Inner {
                 Answer::Found(Some(profile))
             }
             Err(error) => {
-                tracing::error!(%error, "a user's row in the catalog cannot be read");
+                tracing::error!(%error, "user row in the catalog is invalid");
                 Answer::Failed
             }
         };
@@ -315,11 +324,14 @@ impl Inner {
         }
     }
 
-    /// The catalog does not answer: no check waits for it any longer.
+    /// Ends lookups after a failed query, so that no check waits for them.
     fn fail(&self, users: &[Arc<str>], error: &str) {
-        // Once per outage: every check of every user would say so.
+        // Logged once per outage, not for every check.
         if self.failed.lock().replace(Instant::now()).is_none() {
-            tracing::error!(error, "users cannot be looked up; those not known yet have no tier meanwhile");
+            tracing::error!(
+                error,
+                "user lookup failed; users that are not cached have no tier until the catalog is available again"
+            );
         }
         let mut lookups = self.lookups.lock();
         let waiting: Vec<Arc<str>> = lookups.waiting.drain(..).collect();
@@ -372,12 +384,12 @@ mod tests {
         Profiles::new(catalog.clone(), catalog.revision().await.unwrap())
     }
 
-    /// Polls a future once and says whether it waits for something.
+    /// Polls a future once and returns whether it is pending.
     async fn waits<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
         poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
     }
 
-    /// Lets so much time pass that only the generation makes an entry believed.
+    /// Lets enough time pass that an entry is fresh by its generation only.
     async fn later() {
         tokio::time::pause();
         tokio::time::advance(FRESH_FOR * 2).await;
@@ -400,10 +412,10 @@ mod tests {
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("gold"));
         set_tier(&catalog, USER, "free").await;
         later().await;
-        assert!(profiles.known(USER).is_some(), "nothing was changed, as far as this node knows");
+        assert!(profiles.known(USER).is_some(), "this node has not seen the change");
         profiles.advance(Revision { users: 40, ..revision }, None);
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
-        // The same number in another history.
+        // The same revision in another epoch.
         set_tier(&catalog, USER, "silver").await;
         later().await;
         profiles.advance(Revision { epoch: revision.epoch + 1, users: 40, ..revision }, None);
@@ -420,7 +432,7 @@ mod tests {
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("gold"));
         assert_eq!(tier(profiles.get("u2").await), None);
         assert_eq!(tier(profiles.get("made-up").await), None);
-        assert_eq!(profiles.0.entries.len(), 1, "users without a profile have a cache of their own");
+        assert_eq!(profiles.0.entries.len(), 1, "users without a profile are cached separately");
         set_tier(&catalog, "u2", "silver").await;
         let revision = catalog.revision().await.unwrap();
         later().await;
@@ -434,7 +446,7 @@ mod tests {
     #[tokio::test]
     async fn user_changed_during_its_lookup_is_read_again() {
         let catalog = catalog().await;
-        // The database's thread can answer before the first poll ends; then another lookup is begun.
+        // The database can respond before the first poll ends; then another lookup is started.
         for _ in 0..1_000 {
             set_tier(&catalog, USER, "gold").await;
             let profiles = profiles(&catalog).await;
@@ -442,19 +454,19 @@ mod tests {
             assert!(waits(lookup.as_mut()).await);
             tokio::task::yield_now().await;
             if profiles.0.lookups.lock().waiting.is_empty() && waits(lookup.as_mut()).await {
-                // The query is under way; it may have read what was there before.
+                // The query in progress may have read the old state.
                 set_tier(&catalog, USER, "free").await;
-                profiles.forget(USER);
+                profiles.invalidate(USER);
                 lookup.await;
                 assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
                 return;
             }
         }
-        panic!("every lookup was answered at once");
+        panic!("every lookup completed immediately");
     }
 
     #[tokio::test]
-    async fn profile_changed_during_its_lookup_is_read_again_when_any_may_have_changed() {
+    async fn profile_is_read_again_if_any_user_may_have_changed_during_its_lookup() {
         let catalog = catalog().await;
         for _ in 0..1_000 {
             let profiles = Profiles::new(catalog.clone(), Revision { users: 1, ..Revision::default() });
@@ -469,7 +481,7 @@ mod tests {
                 return;
             }
         }
-        panic!("every lookup was answered at once");
+        panic!("every lookup completed immediately");
     }
 
     #[tokio::test]
@@ -480,11 +492,11 @@ mod tests {
         for lookup in &mut same {
             assert!(waits(lookup.as_mut()).await);
         }
-        assert_eq!(profiles.0.lookups.lock().under_way.len(), 1, "one for all that ask for a user");
+        assert_eq!(profiles.0.lookups.lock().under_way.len(), 1, "checks of one user share a lookup");
         for lookup in same {
             assert_eq!(tier(lookup.await).as_deref(), Some("gold"));
         }
-        // Far more made-up users than can wait; this thread lets no query run meanwhile.
+        // Far more made-up users than can wait; no query runs on this thread in the meantime.
         let names: Vec<String> = (0..3 * WAITING_MAX).map(|number| format!("made-up-{number}")).collect();
         let mut made_up: Vec<_> = names.iter().map(|name| Box::pin(profiles.get(name))).collect();
         for lookup in &mut made_up {
@@ -494,18 +506,18 @@ mod tests {
             let lookups = profiles.0.lookups.lock();
             assert!(lookups.waiting.len() <= WAITING_MAX && lookups.queries <= QUERIES_MAX);
         }
-        assert!(profiles.skipped() >= WAITING_MAX as u64, "those beyond are answered at once");
+        assert!(profiles.skipped() >= WAITING_MAX as u64, "checks beyond the bound do not wait");
         drop(made_up);
-        // The lookups go on without those that waited, and end.
+        // The lookups continue without the waiting checks, and end.
         while !is_idle(&profiles) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(profiles.0.lookups.lock().under_way.is_empty());
-        assert!(matches!(profiles.known("made-up-7"), Some(None)), "an answer in the negative is kept");
+        assert!(matches!(profiles.known("made-up-7"), Some(None)), "absent users are cached");
     }
 
     #[tokio::test]
-    async fn user_who_was_known_is_looked_up_before_made_up_ones() {
+    async fn known_user_is_looked_up_before_made_up_users() {
         let catalog = catalog().await;
         let profiles = profiles(&catalog).await;
         profiles.get(USER).await;
@@ -515,7 +527,7 @@ mod tests {
         for lookup in &mut made_up {
             waits(lookup.as_mut()).await;
         }
-        profiles.forget(USER);
+        profiles.invalidate(USER);
         assert_eq!(profiles.0.lookups.lock().waiting.front().map(|user| &**user), Some(USER));
         assert_eq!(tier(profiles.get(USER).await).as_deref(), Some("free"));
     }

@@ -1,4 +1,5 @@
-//! Errors as clients see them: one table from what went wrong to HTTP status, code and gRPC status.
+//! Errors as clients see them: the one mapping from an error to its HTTP status, code and gRPC
+//! status.
 
 use axum::response::{IntoResponse, Response};
 
@@ -16,20 +17,20 @@ use crate::clock::{now, rfc3339};
 use crate::openapi::vocabulary::Time;
 use pacegate_http::server::PerSecond;
 
-/// What goes wrong with a request, without anything that is not the client's business.
+/// The error of a request, without internal details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) code: Code,
     pub(crate) message: String,
-    /// Which field, and why.
+    /// The field and the reason.
     pub(crate) details: Option<(String, String)>,
-    /// In how many seconds a retry helps, where that is known.
+    /// Seconds after which a retry can succeed, if known.
     pub(crate) retry_after: Option<u64>,
-    /// What operators should know and clients should not.
+    /// Internal details for operators; never sent to clients.
     cause: Option<String>,
 }
 
-/// How many errors have a line each second.
+/// Maximum number of logged errors per second.
 static LINES: PerSecond = PerSecond::new(10);
 
 impl ApiError {
@@ -37,45 +38,45 @@ impl ApiError {
         Self { code, message: message.into(), details: None, retry_after: None, cause: None }
     }
 
-    /// A field of the request is wrong.
+    /// An error in a field of the request.
     pub(crate) fn field(code: Code, field: &str, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         let message = format!("{field}: {reason}");
         Self { code, message, details: Some((field.to_owned(), reason)), retry_after: None, cause: None }
     }
 
-    /// The same error with the time after which a retry helps.
+    /// Sets the time after which a retry can succeed.
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// The same error with what operators should know about it.
+    /// Sets the internal details for operators.
     fn because(mut self, cause: String) -> Self {
         self.cause = Some(cause);
         self
     }
 
-    /// The same error, after its cause was logged under the id of the request it answers; not more often than the log can bear.
+    /// Logs the cause under the request's id, at a bounded rate, and removes it from the error.
     pub(crate) fn logged(mut self, request_id: &str) -> Self {
         if let Some(error) = self.cause.take()
             && LINES.admit()
         {
             let request_id = Some(request_id).filter(|id| !id.is_empty());
             match self.code {
-                Code::InternalError => tracing::error!(request_id, error, "a check could not be decided"),
-                _ => tracing::warn!(request_id, error, "a request needs a store that fails"),
+                Code::InternalError => tracing::error!(request_id, error, "check failed"),
+                _ => tracing::warn!(request_id, error, "store unavailable for a request"),
             }
         }
         self
     }
 
-    /// A field of the input is wrong.
+    /// An invalid-input error in a field.
     pub(crate) fn input(field: &str, reason: impl Into<String>) -> Self {
         Self::field(Code::InvalidInput, field, reason)
     }
 
-    /// The body of the error, under the id of the request it answers.
+    /// Returns the body of the error, with the request's id.
     pub(crate) fn envelope<'a>(&'a self, request_id: &'a str) -> Envelope<'a> {
         let details = match &self.details {
             Some((field, reason)) => Details { field: Some(field), reason: Some(reason) },
@@ -84,7 +85,7 @@ impl ApiError {
         Envelope::new(self.code, &self.message, details, request_id)
     }
 
-    /// The response to a request. The edge calls this once the id of the request is known.
+    /// Renders the response. Called at the edge, where the request's id is known.
     pub(crate) fn render(&self, request_id: &str, rendering: Rendering) -> Response {
         let body = match rendering {
             Rendering::Envelope => serde_json::to_vec(&self.envelope(request_id)),
@@ -109,7 +110,7 @@ impl ApiError {
     }
 }
 
-/// As an answer over gRPC.
+/// The error as a gRPC status.
 impl From<ApiError> for Status {
     fn from(error: ApiError) -> Self {
         let error = error.logged("");
@@ -121,12 +122,12 @@ impl From<ApiError> for Status {
     }
 }
 
-/// How errors look, which depends on where the request went.
+/// The format of errors, which depends on the path of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rendering {
-    /// The error model's.
+    /// The error envelope.
     Envelope,
-    /// ThrottleX's, under `/admin`.
+    /// ThrottleX's format, under `/admin`.
     Flat,
 }
 
@@ -140,16 +141,17 @@ impl Rendering {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminError)]
 pub(crate) struct Flat<'a> {
-    /// The status of the answer.
+    /// The HTTP status.
     status: u16,
-    /// What that status is called.
+    /// The reason phrase of that status.
     error: &'static str,
     message: &'a str,
     #[schema(value_type = Time)]
     timestamp: String,
 }
 
-/// Travels through the router as an extension of an empty response, because only the edge knows the request's id.
+/// Passes through the router as an extension of an empty response, because only the edge knows the
+/// request's id.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = Response::default();
@@ -177,20 +179,18 @@ impl From<CheckError> for ApiError {
             CheckError::IdempotencyMismatch => {
                 Self::field(Code::IdempotencyMismatch, "idempotency_key", message)
             }
-            // What the store said names servers, which are not the client's business.
+            // Store errors name servers, so they are logged and not sent to clients.
             CheckError::Store(error) if error.is_outage() => {
-                let message = "the store of these counters does not answer; try again";
+                let message = "store unavailable; retry";
                 Self::new(Code::ServiceUnavailable, message).because(error.to_string())
             }
             CheckError::Store(error) if error.is_retryable() => Self::new(Code::ServiceUnavailable, message),
-            error => {
-                Self::new(Code::InternalError, "the request could not be decided").because(error.to_string())
-            }
+            error => Self::new(Code::InternalError, "an internal error occurred").because(error.to_string()),
         }
     }
 }
 
-/// A limit that a request brings along, and may not.
+/// Returns the error for an invalid ad-hoc limit.
 pub(crate) fn invalid_ad_hoc(error: InvalidAdHoc) -> ApiError {
     match error {
         InvalidAdHoc::Limit(error) => invalid_limit(error),
@@ -201,7 +201,8 @@ pub(crate) fn invalid_ad_hoc(error: InvalidAdHoc) -> ApiError {
     }
 }
 
-/// A limit in a request, whose fields have other names than those in configuration files.
+/// Returns the error for an invalid limit in a request, whose fields have other names than those in
+/// configuration files.
 pub(crate) fn invalid_limit(error: InvalidLimit) -> ApiError {
     let field = match error.field() {
         "burst" => "burst_capacity",
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_the_same_over_http_and_grpc() {
+    fn error_is_the_same_over_http_and_grpc() {
         let error = ApiError::new(Code::RateLimited, "what happened").retry_after(7);
         let response = error.render("req_1", Rendering::Envelope);
         assert_eq!(
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_in_the_message() {
+    fn message_names_the_invalid_field() {
         let status = Status::from(ApiError::input("cost", "must be a number"));
         assert_eq!((status.code(), status.message()), (Grpc::InvalidArgument, "cost: must be a number"));
         assert!(status.metadata().get("retry-after").is_none());

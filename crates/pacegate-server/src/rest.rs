@@ -1,4 +1,4 @@
-//! The REST API: its routes, and how bodies are read and written.
+//! The REST API: routes, and how bodies are read and written.
 
 mod answer;
 mod batch;
@@ -42,17 +42,17 @@ pub(crate) use wire::parse_strategy;
 
 const CHECK_PATHS: [&str; 2] = ["/v1/rate-limit/check", "/api/v1/rate-limit/check"];
 
-/// Whether `path` is the one that checks are sent to.
+/// Returns whether `path` is the path of checks.
 pub(crate) fn is_check(path: &str) -> bool {
     CHECK_PATHS.contains(&path)
 }
 
-/// A response with a JSON body.
+/// Returns a response with a JSON body.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
     written(status, serde_json::to_vec(body))
 }
 
-/// A response with a JSON body that is written already.
+/// Returns a response with an already serialised JSON body.
 fn written(status: StatusCode, bytes: serde_json::Result<Vec<u8>>) -> Response {
     match bytes {
         Ok(bytes) => {
@@ -62,20 +62,20 @@ fn written(status: StatusCode, bytes: serde_json::Result<Vec<u8>>) -> Response {
             response
         }
         Err(error) => {
-            tracing::error!(%error, "an answer could not be written");
+            tracing::error!(%error, "response could not be serialised");
             ApiError::new(Code::InternalError, "an internal error occurred").into_response()
         }
     }
 }
 
-/// The whole body of a request from `peer` that says it is JSON, if it is not too large.
+/// Reads the whole JSON body of a request from `peer`, up to the size limit.
 async fn read_json<B: hyper::body::Body<Data = Bytes>>(
     shared: &Shared,
     request: Request<B>,
     peer: Option<&Peer>,
 ) -> Result<(HeaderMap, Gathered), ApiError> {
     let (parts, body) = request.into_parts();
-    if !says_json(&parts.headers) {
+    if !is_json(&parts.headers) {
         return Err(ApiError::new(
             Code::UnsupportedMediaType,
             "send JSON with the header Content-Type: application/json",
@@ -90,23 +90,23 @@ async fn read_json<B: hyper::body::Body<Data = Bytes>>(
         Ok(body) => Ok((parts.headers, body)),
         Err(Incomplete::TooLarge) => Err(too_large()),
         Err(Incomplete::Broken) => {
-            Err(ApiError::new(Code::InvalidInput, "the body could not be read to its end"))
+            Err(ApiError::new(Code::InvalidInput, "the body was cut off before its end"))
         }
         Err(Incomplete::Full(full)) => Err(full.into()),
     }
 }
 
 fn too_large() -> ApiError {
-    ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {BODY_BYTES_MAX} bytes long"))
+    ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {BODY_BYTES_MAX} bytes"))
 }
 
-/// Whether a request says what its body is.
+/// Returns whether a request has a `Content-Type`.
 pub(crate) fn has_content_type(headers: &HeaderMap) -> bool {
     headers.contains_key(CONTENT_TYPE)
 }
 
-/// Whether a request says that its body is JSON.
-pub(crate) fn says_json(headers: &HeaderMap) -> bool {
+/// Returns whether the `Content-Type` of a request is JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else { return false };
     let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     essence.eq_ignore_ascii_case(b"application/json")

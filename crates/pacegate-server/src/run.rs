@@ -1,9 +1,9 @@
-//! Serving: REST, gRPC and the operators' address, until the service is told to stop.
+//! Serving REST, gRPC and the admin address until shutdown.
 //!
-//! A service that is told to stop goes through two phases. At first it still accepts, but says that
-//! it is not ready and asks clients to leave: HTTP/1 by `Connection: close` on the next answer,
-//! HTTP/2 by GOAWAY. Then nothing listens any more, and what runs is finished. Nothing that was
-//! accepted is lost.
+//! A graceful shutdown has two phases. First, the service still accepts connections but reports
+//! that it is not ready, and asks clients to close theirs: HTTP/1 by `Connection: close` on the
+//! next response, HTTP/2 by GOAWAY. Then it stops listening and completes the requests in flight.
+//! No accepted request is lost.
 
 use std::sync::Arc;
 
@@ -24,25 +24,25 @@ use crate::grpc::is_long;
 use crate::peer::Peer;
 use crate::rest::record_history;
 
-/// How much a client may send before it is read. The HTTP/2 library also derives from the last one
-/// how many small pieces may wait before it ends the connection: a window of the smallest messages,
-/// 11 bytes each and counted with 245 more, must fit, because they are sent faster than they are decided.
+/// HTTP/2 window sizes. The HTTP/2 library also derives from the last one how many small frames may
+/// wait before it closes the connection. A window of the smallest messages, 11 bytes each and
+/// counted with 245 more, must fit, because they arrive faster than they are decided.
 const SIZES: Sizes =
     Sizes { head: 16 * 1024, headers: 16 * 1024, stream_window: 32 * 1024, connection_window: 1536 * 1024 };
 
-/// What is spoken on a connection, and by whom.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
     Grpc,
-    /// HTTP at the operators' address.
+    /// HTTP at the admin address.
     Admin,
 }
 
 impl Protocol {
     pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Admin];
 
-    /// What it is called in metrics.
+    /// Returns its name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -52,7 +52,7 @@ impl Protocol {
     }
 }
 
-/// Where the service is reached.
+/// The listening sockets of the service.
 ///
 /// ```no_run
 /// # async fn listen() -> std::io::Result<()> {
@@ -73,28 +73,29 @@ pub struct Listeners {
 }
 
 impl From<TcpListener> for Listeners {
-    /// The REST API alone.
+    /// Serves the REST API alone.
     fn from(http: TcpListener) -> Self {
         Self { http, grpc: None, admin: None, tls: None }
     }
 }
 
 impl Listeners {
-    /// The gRPC services as well.
+    /// Adds a listener for the gRPC services.
     #[must_use]
     pub fn grpc(mut self, listener: TcpListener) -> Self {
         self.grpc = Some(listener);
         self
     }
 
-    /// The REST API once more, for health checks and operators: its connections have slots of their own.
+    /// Adds a second listener for the REST API, for health checks and operators, with its own
+    /// connection slots.
     #[must_use]
     pub fn admin(mut self, listener: TcpListener) -> Self {
         self.admin = Some(listener);
         self
     }
 
-    /// Encrypted connections only, to all of them.
+    /// Requires TLS on all listeners.
     #[must_use]
     pub fn tls(mut self, tls: Arc<Tls>) -> Self {
         self.tls = Some(tls);
@@ -102,7 +103,8 @@ impl Listeners {
     }
 }
 
-/// Serves `listeners` until `shutdown` completes; then requests in flight are answered, and it returns.
+/// Serves `listeners` until `shutdown` completes, then completes the requests in flight and
+/// returns.
 pub async fn run(
     listeners: impl Into<Listeners>,
     app: App,
@@ -139,7 +141,7 @@ pub async fn run(
     let stop = async {
         shutdown.await;
         app.start_draining();
-        tracing::info!(delay = ?config.drain_delay, "stopping; clients are asked to leave");
+        tracing::info!(delay = ?config.drain_delay, "graceful shutdown started; draining connections");
         stop(&phase, config.drain_delay).await;
         app.shared.stopping.send_replace(true);
     };

@@ -1,4 +1,4 @@
-//! What is refused, how, and that it changes nothing.
+//! Rejected input: the errors, and that nothing changes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use client::{Client, RULES};
 
 #[tokio::test]
-async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
+async fn bad_input_is_rejected_with_its_field_and_changes_nothing() {
     let client = Client::new(RULES);
     let rows: Vec<(Value, (&str, &str))> = vec![
         (json!({}), ("INVALID_INPUT", "endpoint")),
@@ -143,11 +143,11 @@ async fn bad_input_is_refused_with_its_field_and_changes_nothing() {
         client.send(Method::POST, "/v1/rate-limit/check", &headers, vec![b'{', b'"', 0xff, b'"', b'}']).await;
     assert_eq!(invalid_utf8.error(), ("INVALID_INPUT", "body"));
     let untouched = client.check(&json!({"user_id": "u", "endpoint": "/x"})).await;
-    assert_eq!(untouched.body["remaining"], 99, "none of it was counted");
+    assert_eq!(untouched.body["remaining"], 99, "rejected requests are not charged");
 }
 
 /// Sends a request as the admin and returns the code and the message of its error.
-async fn refusal(client: &Client, method: Method, path: &str, body: String) -> (String, String) {
+async fn rejection(client: &Client, method: Method, path: &str, body: String) -> (String, String) {
     let headers = [("content-type", "application/json"), ("x-api-key", "secret")];
     let answer = client.send(method, path, &headers, body).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {}", answer.body);
@@ -156,12 +156,12 @@ async fn refusal(client: &Client, method: Method, path: &str, body: String) -> (
 }
 
 #[tokio::test]
-async fn errors_say_what_is_wrong_where_and_what_was_expected() {
+async fn errors_name_the_field_the_problem_and_the_expected_value() {
     let client = Client::managed(RULES).await;
     let (plan, tier) = ("/api/v1/plans/p", "/api/v1/users/u/tier");
     let rows = [
-        (plan, "", "INVALID_INPUT", "body: is not valid JSON, at line 1 column 0"),
-        (plan, "{} {}", "INVALID_INPUT", "body: is not valid JSON, at line 1 column 4"),
+        (plan, "", "INVALID_INPUT", "body: invalid JSON at line 1 column 0"),
+        (plan, "{} {}", "INVALID_INPUT", "body: invalid JSON at line 1 column 4"),
         (plan, "[]", "INVALID_INPUT", "body: invalid type: sequence, expected an object"),
         (plan, "null", "INVALID_INPUT", "body: invalid type: null, expected an object"),
         (
@@ -194,7 +194,7 @@ async fn errors_say_what_is_wrong_where_and_what_was_expected() {
             r#"{"limits": [{"window_seconds": 0.0001}]}"#,
             "INVALID_LIMIT",
             "limits[0].window_seconds: invalid value: floating point `0.0001`, expected a positive number of \
-             seconds, in steps of a millisecond",
+             seconds with at most three decimals",
         ),
         (
             plan,
@@ -222,18 +222,18 @@ async fn errors_say_what_is_wrong_where_and_what_was_expected() {
         ),
     ];
     for (path, body, code, message) in rows {
-        let found = refusal(&client, Method::PUT, path, body.to_owned()).await;
+        let found = rejection(&client, Method::PUT, path, body.to_owned()).await;
         assert_eq!(found, (code.to_owned(), message.to_owned()), "{body}");
     }
     let long = "ä".repeat(100_000);
-    let (_, value) = refusal(&client, Method::PUT, plan, format!(r#"{{"version": "{long}"}}"#)).await;
+    let (_, value) = rejection(&client, Method::PUT, plan, format!(r#"{{"version": "{long}"}}"#)).await;
     assert!(value.len() < 2_000 && value.ends_with("ä\", expected a whole number"), "{value}");
-    let (_, name) = refusal(&client, Method::PUT, plan, format!(r#"{{"{long}": 1}}"#)).await;
+    let (_, name) = rejection(&client, Method::PUT, plan, format!(r#"{{"{long}": 1}}"#)).await;
     assert!(name.len() < 2_000 && name.contains(": unknown field `ä"), "{name}");
 }
 
 #[tokio::test]
-async fn query_parameters_are_typed_and_the_last_of_a_name_counts() {
+async fn query_parameters_are_typed_and_the_last_duplicate_wins() {
     let client = Client::managed(RULES).await;
     let rows = [
         (
@@ -245,16 +245,16 @@ async fn query_parameters_are_typed_and_the_last_of_a_name_counts() {
         ("/api/v1/logs?allowed=1", "allowed: invalid type: string \"1\", expected a boolean"),
         ("/api/v1/users?x=1", "x: unknown field `x`, expected `limit` or `cursor`"),
         ("/api/v1/keys?x=1", "x: unknown field `x`, there are no fields"),
-        ("/api/v1/audit?cursor=x", "cursor: is not a cursor of this list"),
+        ("/api/v1/audit?cursor=x", "cursor: not a cursor of this list; use next_cursor of the previous page"),
         (
             "/api/v1/audit?since=soon",
-            "since: invalid value: string \"soon\", expected a time such as 2030-01-31T12:00:00Z, or seconds \
-             since 1970",
+            "since: invalid value: string \"soon\", expected a time such as \"2030-01-31T12:00:00Z\" or seconds \
+             since the epoch",
         ),
         ("/api/v1/users/%00", "user_id: must be 1 to 1024 bytes long without control characters"),
     ];
     for (path, message) in rows {
-        let found = refusal(&client, Method::GET, path, String::new()).await;
+        let found = rejection(&client, Method::GET, path, String::new()).await;
         assert_eq!(found, ("INVALID_INPUT".to_owned(), message.to_owned()), "{path}");
     }
     let last = client.admin(Method::GET, "/api/v1/rules?limit=x&limit=1&cursor=", Value::Null).await;
@@ -262,7 +262,7 @@ async fn query_parameters_are_typed_and_the_last_of_a_name_counts() {
 }
 
 #[tokio::test]
-async fn odd_but_valid_identifiers_have_counters_of_their_own() {
+async fn unusual_valid_identifiers_have_separate_counters() {
     let client = Client::new("default_limit: {algorithm: fixed_window, limit: 1, window: 60s}");
     let identifiers = [
         "a:b",
@@ -286,7 +286,7 @@ async fn odd_but_valid_identifiers_have_counters_of_their_own() {
 }
 
 #[tokio::test]
-async fn every_failure_has_the_error_models_body() {
+async fn every_error_has_the_error_body() {
     let client = Client::new(RULES);
     let check = "/v1/rate-limit/check";
     let json_type = ("content-type", "application/json");
@@ -367,7 +367,7 @@ async fn every_failure_has_the_error_models_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_never_ends_is_timed_out() {
+async fn endless_body_times_out() {
     let client = Client::new(RULES);
     let endless = Body::new(http_body_util::StreamBody::new(futures_util::stream::pending::<
         Result<hyper::body::Frame<hyper::body::Bytes>, std::io::Error>,

@@ -1,4 +1,5 @@
-//! Bodies under way: keys are checked before any byte of a body is kept, and all bodies together have one bound.
+//! Request bodies in flight: keys are checked before any byte of a body is stored, and all bodies
+//! share one memory budget.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,18 +11,18 @@ use sockets::{Service, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A small bound, and time for tests to look.
+/// A small memory budget, and timeouts that are long enough for the tests.
 const SMALL: &str = "server: {max_request_memory: 1MiB, request_timeout: 60s}";
 const CHECK: &str = r#"{"user_id":"u","endpoint":"/x"}"#;
 
-/// The head of a check.
+/// Returns the head of a check.
 fn head(length: usize, more: &str) -> String {
     format!(
         "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{more}\r\n"
     )
 }
 
-/// Begins a check over HTTP/1 and sends `sent` bytes of its body.
+/// Starts a check over HTTP/1 and sends `sent` bytes of its body.
 async fn begin(service: &Service, sent: usize) -> TcpStream {
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     stream.write_all(head(200_000, "").as_bytes()).await.unwrap();
@@ -49,7 +50,7 @@ async fn metric(service: &Service, name: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Begins a request over gRPC and sends the beginning of a message of 200,000 bytes.
+/// Starts a gRPC request and sends the first bytes of a message of 200,000 bytes.
 async fn announce(wire: &mut Wire, stream: u32, sent: usize) {
     wire.begin(stream).await.unwrap();
     let message = [&[0][..], &200_000_u32.to_be_bytes(), &vec![b'x'; sent]].concat();
@@ -59,7 +60,7 @@ async fn announce(wire: &mut Wire, stream: u32, sent: usize) {
 }
 
 #[tokio::test]
-async fn caller_without_a_key_is_refused_before_its_body_arrives() {
+async fn caller_without_a_key_is_rejected_before_its_body_arrives() {
     let service = Service::start("server: {require_key: true, request_timeout: 60s}").await;
     let [_, unary] = Target::both(&service);
     let envoy = Target { path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", ..unary };
@@ -82,7 +83,7 @@ async fn caller_without_a_key_is_refused_before_its_body_arrives() {
 }
 
 #[tokio::test]
-async fn half_sent_bodies_are_refused_oldest_first_and_others_are_served() {
+async fn half_sent_bodies_are_rejected_oldest_first_and_others_are_served() {
     let service = Service::start(SMALL).await;
     let mut streams = Vec::new();
     for _ in 0..12 {
@@ -95,7 +96,7 @@ async fn half_sent_bodies_are_refused_oldest_first_and_others_are_served() {
     let held = metric(&service, "pacegate_request_memory_bytes").await;
     assert!((100_000.0..=1_048_576.0).contains(&held), "{held}");
     assert!(metric(&service, "pacegate_overloaded_total{reason=\"memory\"}").await >= 1.0);
-    // One that was not refused is answered when its rest arrives.
+    // A body that was not rejected is answered when its rest arrives.
     let newest = &mut streams[11];
     newest.write_all(&vec![b' '; 100_000 - CHECK.len()]).await.unwrap();
     newest.write_all(CHECK.as_bytes()).await.unwrap();
@@ -104,7 +105,7 @@ async fn half_sent_bodies_are_refused_oldest_first_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn half_sent_messages_are_refused_and_envoy_gets_an_answer_by_the_failure_mode() {
+async fn half_sent_messages_are_rejected_and_envoy_gets_the_failure_mode() {
     let service = Service::start(SMALL).await;
     let [_, unary] = Target::both(&service);
     let envoy = Target { path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", ..unary };
@@ -112,7 +113,7 @@ async fn half_sent_messages_are_refused_and_envoy_gets_an_answer_by_the_failure_
         let mut wires = Vec::new();
         for _ in 0..8 {
             let mut wire = Wire::open(&target, &[]).await;
-            // The service says first how much it takes.
+            // The service sends its settings first.
             wire.is_seen().await.unwrap();
             for stream in [1, 3, 5] {
                 announce(&mut wire, stream, 50_000).await;
@@ -134,7 +135,7 @@ async fn half_sent_messages_are_refused_and_envoy_gets_an_answer_by_the_failure_
 }
 
 #[tokio::test]
-async fn message_of_a_stream_must_arrive_within_the_time_of_a_request() {
+async fn message_of_a_stream_must_arrive_within_the_request_timeout() {
     let service = Service::start("server: {request_timeout: 300ms}").await;
     let mut wire = Wire::open(&Target::stream(&service), &[]).await;
     announce(&mut wire, 1, 10).await;
@@ -144,5 +145,5 @@ async fn message_of_a_stream_must_arrive_within_the_time_of_a_request() {
             return;
         }
     }
-    panic!("the stream did not end");
+    panic!("the stream must end");
 }

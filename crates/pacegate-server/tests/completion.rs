@@ -1,4 +1,5 @@
-//! Checks that say only a part: limits are completed from the default one, names are answered as they were asked.
+//! Partial checks: ad-hoc limits are completed from the default limit, and responses use the
+//! client's names.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 const BUCKET: &str = "default_limit: {algorithm: token_bucket, limit: 10, window: 1s, burst: 100}";
 const WINDOW: &str = "default_limit: {algorithm: fixed_window, limit: 500, window: 1h}";
 
-/// The fields of the only limit that binds: strategy, quota, window and capacity.
+/// Returns the fields of the binding limit: strategy, quota, window and capacity.
 fn numbers(body: &Value) -> (&str, u64, u64, u64) {
     let limit = &body["limits"][0];
     assert_eq!((&limit["rule"], &body["rule"]), (&json!("ad-hoc"), &json!("ad-hoc")), "{body}");
@@ -20,7 +21,7 @@ fn numbers(body: &Value) -> (&str, u64, u64, u64) {
 }
 
 #[tokio::test]
-async fn what_a_limit_leaves_out_is_the_default_limits() {
+async fn missing_fields_of_a_limit_come_from_the_default_limit() {
     let rows = [
         (BUCKET, json!({"strategy": "fixed_window"}), ("fixed_window", 100, 60, 100)),
         (BUCKET, json!({"strategy": "sliding_counter"}), ("sliding_counter", 100, 60, 100)),
@@ -57,7 +58,7 @@ async fn what_a_limit_leaves_out_is_the_default_limits() {
 }
 
 #[tokio::test]
-async fn sliding_window_is_answered_as_it_was_asked() {
+async fn sliding_window_alias_is_used_in_responses() {
     let client = Client::new("default_limit: none");
     for (asked, answered) in [
         ("sliding_window", "sliding_window"),
@@ -81,11 +82,11 @@ async fn sliding_window_is_answered_as_it_was_asked() {
         );
     }
     let answer = client.check(&json!({"user_id": "u", "endpoint": "/x", "strategy": "sliding_window"})).await;
-    assert_eq!(answer.body["remaining"], 93, "both names are one counter: {}", answer.body);
+    assert_eq!(answer.body["remaining"], 93, "both names share a counter: {}", answer.body);
 }
 
 #[tokio::test]
-async fn sliding_window_is_answered_to_what_sets_a_limit() {
+async fn sliding_window_alias_is_used_in_responses_to_changes() {
     let client = Client::managed("default_limit: none").await;
     for asked in ["sliding_window", "sliding_log"] {
         let limit = |name: &str| json!({name: asked, "limit": 5, "window_seconds": 60});
@@ -107,7 +108,7 @@ async fn sliding_window_is_answered_to_what_sets_a_limit() {
 }
 
 #[tokio::test]
-async fn the_tier_of_a_check_counts_instead_of_the_catalogs() {
+async fn tier_of_a_check_overrides_the_catalog() {
     let rules = r#"
 rules:
   - {name: per-user, dimension: user, algorithm: fixed_window, limit: 10, window: 60s}
@@ -137,7 +138,7 @@ rules:
 }
 
 #[tokio::test]
-async fn idempotency_key_is_taken_from_either_header() {
+async fn idempotency_key_is_accepted_in_either_header() {
     let client = Client::new(BUCKET);
     let body = json!({"user_id": "u", "endpoint": "/x"}).to_string();
     let check = async |headers: &[(&str, &str)], body: &str| {

@@ -1,4 +1,4 @@
-//! Connections on real sockets: bounded, timed out when slow, and finished in peace.
+//! Connections on real sockets: bounds, timeouts and graceful shutdown.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ fn head() -> String {
     )
 }
 
-/// Reads one response whose body is an object, or what came before the connection was closed.
+/// Reads one response whose body is an object, or what arrived before the connection was closed.
 async fn read_response(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let mut buffer = [0; 4_096];
@@ -35,20 +35,20 @@ async fn read_response(stream: &mut TcpStream) -> String {
     }
 }
 
-/// Asks on a connection, and reads the answer.
-async fn ask(stream: &mut TcpStream) -> String {
+/// Sends a request on a connection, and reads the response.
+async fn request(stream: &mut TcpStream) -> String {
     stream.write_all(format!("{}{BODY}", head()).as_bytes()).await.unwrap();
     read_response(stream).await
 }
 
-/// A connection from one of the machine's own addresses.
+/// Connects from one of the machine's own addresses.
 async fn connect_from(source: [u8; 4], target: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((source, 0))).unwrap();
     socket.connect(target).await.unwrap()
 }
 
-/// Whether the service says that it is ready, on a connection of its own.
+/// Returns whether the service reports that it is ready, on a new connection.
 async fn is_ready(service: &Service) -> bool {
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -58,46 +58,47 @@ async fn is_ready(service: &Service) -> bool {
 }
 
 #[tokio::test]
-async fn a_service_that_stops_asks_clients_to_leave_first() {
+async fn graceful_shutdown_asks_clients_to_disconnect_first() {
     let mut service = Service::start("server: {drain_delay: 1s}").await;
     let mut kept = TcpStream::connect(service.http).await.unwrap();
-    assert!(!ask(&mut kept).await.contains("connection: close"));
+    assert!(!request(&mut kept).await.contains("connection: close"));
     let mut silent = TcpStream::connect(service.http).await.unwrap();
-    assert!(ask(&mut silent).await.starts_with("HTTP/1.1 200"));
+    assert!(request(&mut silent).await.starts_with("HTTP/1.1 200"));
     assert!(is_ready(&service).await);
 
     service.stop();
     soon(async { while is_ready(&service).await {} }).await;
-    // Whoever comes all the same is served, and told to come back elsewhere.
+    // A new client is still served, and asked to close its connection.
     let mut late = TcpStream::connect(service.http).await.unwrap();
     for stream in [&mut kept, &mut late] {
-        let response = ask(stream).await;
+        let response = request(stream).await;
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         assert!(response.contains("connection: close"), "{response}");
         assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0);
     }
     assert!(Wire::open(&Target::both(&service)[1], &[]).await.is_answered(1).await);
-    // Then nobody listens any more, and connections without a request are closed.
+    // Then the service stops listening, and idle connections are closed.
     assert_eq!(soon(silent.read(&mut [0; 1])).await.unwrap(), 0);
     let (http, grpc) = (service.http, service.grpc);
     service.ended().await;
     for address in [http, grpc] {
-        assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+        assert!(TcpStream::connect(address).await.is_err(), "the service no longer listens");
     }
 }
 
 #[tokio::test]
-async fn requests_in_flight_finish_and_the_service_ends() {
+async fn requests_in_flight_complete_during_shutdown() {
     let mut service = Service::start("server: {drain_delay: 0s}").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     stream.write_all(head().as_bytes()).await.unwrap();
     stream.write_all(&BODY.as_bytes()[..10]).await.unwrap();
-    // A second request on another connection is answered, so the first one has surely arrived.
+    // A second request on another connection is answered, so the first one has arrived.
     let mut other = TcpStream::connect(service.http).await.unwrap();
-    assert!(ask(&mut other).await.starts_with("HTTP/1.1 200"));
+    assert!(request(&mut other).await.starts_with("HTTP/1.1 200"));
 
     service.stop();
-    // The idle connection is closed; the other one is answered first, when nobody listens any more.
+    // The idle connection is closed; the other one gets its response after the service stopped
+    // listening.
     assert_eq!(read_response(&mut other).await, "");
     soon(async { while TcpStream::connect(service.http).await.is_ok() {} }).await;
     stream.write_all(&BODY.as_bytes()[10..]).await.unwrap();
@@ -108,7 +109,7 @@ async fn requests_in_flight_finish_and_the_service_ends() {
 }
 
 #[tokio::test]
-async fn streams_in_flight_finish_and_the_service_ends() {
+async fn streams_in_flight_complete_during_shutdown() {
     let mut service = Service::start("server: {drain_delay: 200ms}").await;
     let mut wires = Vec::new();
     for target in Target::both(&service) {
@@ -121,7 +122,7 @@ async fn streams_in_flight_finish_and_the_service_ends() {
     for wire in &mut wires {
         let farewell = wire.next().await.unwrap();
         assert_eq!((farewell.kind, farewell.farewell()), (GO_AWAY, (i32::MAX.unsigned_abs(), 0)));
-        // Sent before the client could know, so it counts.
+        // Sent before the client could notice the shutdown, so it is answered.
         wire.begin(3).await.unwrap();
         let farewell = wire.next().await.unwrap();
         assert_eq!((farewell.kind, farewell.farewell()), (GO_AWAY, (3, 0)));
@@ -139,7 +140,7 @@ async fn streams_in_flight_finish_and_the_service_ends() {
 }
 
 #[tokio::test]
-async fn a_stream_of_checks_ends_with_the_service() {
+async fn stream_of_checks_ends_with_the_service() {
     let mut service = Service::start("server: {drain_delay: 0s}").await;
     let target = Target::stream(&service);
     let mut wire = Wire::open(&target, &[]).await;
@@ -148,14 +149,14 @@ async fn a_stream_of_checks_ends_with_the_service() {
     assert!(wire.next().await.unwrap().is_ok());
     assert_eq!(wire.next().await.unwrap().kind, DATA);
     service.stop();
-    // The status comes in trailers, and the connection is closed and not reset.
+    // The status arrives in trailers, and the connection is closed and not reset.
     while wire.next().await.unwrap().flags & END_STREAM == 0 {}
     assert!(wire.is_closed().await);
     service.ended().await;
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
+async fn silent_client_does_not_delay_shutdown() {
     let mut service = Service::start("server: {drain_delay: 0s}").await;
     let mut wires = Vec::new();
     for target in Target::both(&service) {
@@ -164,12 +165,12 @@ async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
         wires.push(wire);
     }
     service.stop();
-    // Nobody answers that the farewell was heard.
+    // The client does not acknowledge the GOAWAY.
     service.ended().await;
 }
 
 #[tokio::test]
-async fn who_came_just_before_the_end_is_served() {
+async fn connection_just_before_shutdown_is_served() {
     for _ in 0..20 {
         let mut service = Service::start("server: {drain_delay: 0s}").await;
         let mut stream = TcpStream::connect(service.http).await.unwrap();
@@ -178,7 +179,7 @@ async fn who_came_just_before_the_end_is_served() {
             wires.push(Wire::open(&target, &[]).await);
         }
         service.stop();
-        let response = ask(&mut stream).await;
+        let response = request(&mut stream).await;
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         for mut wire in wires {
             assert!(wire.is_answered(1).await);
@@ -188,7 +189,7 @@ async fn who_came_just_before_the_end_is_served() {
 }
 
 #[tokio::test]
-async fn a_client_that_dawdles_with_its_head_is_cut_off() {
+async fn slow_request_head_times_out() {
     let service = Service::start("server: {idle_timeout: 150ms}").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost").await.unwrap();
@@ -197,7 +198,7 @@ async fn a_client_that_dawdles_with_its_head_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_client_that_dawdles_with_its_body_is_told_so() {
+async fn slow_request_body_gets_408() {
     let service = Service::start("server: {request_timeout: 150ms}").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     stream.write_all(head().as_bytes()).await.unwrap();
@@ -208,7 +209,7 @@ async fn a_client_that_dawdles_with_its_body_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_no_answers_is_cut_off() {
+async fn client_that_reads_no_responses_is_disconnected() {
     let service = Service::start("server: {request_timeout: 200ms}").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     let item = BODY;
@@ -216,7 +217,8 @@ async fn a_client_that_reads_no_answers_is_cut_off() {
     let length = body.len();
     let head = "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";
     let request = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
-    // Writes until the service stops taking: first its answers fill the buffers, then it gives the connection up.
+    // Writes until the service stops reading: first its responses fill the buffers, then it closes
+    // the connection.
     let flood = async {
         loop {
             if stream.write_all(request.as_bytes()).await.is_err() {
@@ -228,7 +230,7 @@ async fn a_client_that_reads_no_answers_is_cut_off() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_bound_wait_for_a_place() {
+async fn connections_above_the_bound_wait_for_a_slot() {
     let service = Service::start("server: {max_connections: 1}").await;
     let request = format!("{}{BODY}", head());
     let mut first = TcpStream::connect(service.http).await.unwrap();
@@ -237,27 +239,27 @@ async fn connections_beyond_the_bound_wait_for_a_place() {
     let mut second = TcpStream::connect(service.http).await.unwrap();
     second.write_all(request.as_bytes()).await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(200), second.readable()).await;
-    assert!(early.is_err(), "the only place is taken");
+    assert!(early.is_err(), "the only slot is taken");
     drop(first);
     assert!(read_response(&mut second).await.contains("\"remaining\":"));
 }
 
 #[tokio::test]
-async fn address_with_too_many_connections_is_refused_and_others_are_served() {
+async fn address_with_too_many_connections_is_rejected_and_others_are_served() {
     let service = Service::start("server: {max_connections: 20, max_connections_per_address: 4}").await;
     let mut slow = Vec::new();
     for _ in 0..4 {
-        // The head of a request is there, so that none of them is idle.
+        // Each has sent the head of a request, so that none is idle.
         let mut stream = connect_from([127, 0, 0, 2], service.http).await;
         stream.write_all(head().as_bytes()).await.unwrap();
         slow.push(stream);
     }
-    // Accepted after the others, so that their heads count.
+    // Accepted after the others, so that their heads have arrived.
     assert!(is_ready(&service).await);
     let mut further = connect_from([127, 0, 0, 2], service.http).await;
-    assert_eq!(soon(further.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
-    assert!(ask(&mut connect_from([127, 0, 0, 3], service.http).await).await.starts_with("HTTP/1.1 200"));
-    // A place is free again when one of them is answered and has left.
+    assert_eq!(soon(further.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed immediately");
+    assert!(request(&mut connect_from([127, 0, 0, 3], service.http).await).await.starts_with("HTTP/1.1 200"));
+    // A slot is free again when one of them is answered and disconnected.
     let mut first = slow.remove(0);
     first.write_all(BODY.as_bytes()).await.unwrap();
     assert!(read_response(&mut first).await.starts_with("HTTP/1.1 200"));
@@ -275,7 +277,7 @@ async fn address_with_too_many_connections_is_refused_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn silent_connections_leave_for_those_that_ask() {
+async fn silent_connections_are_evicted_for_active_ones() {
     let service = Service::start("server: {max_connections: 10, idle_timeout: 10m}").await;
     let mut silent = Vec::new();
     for target in [service.http, service.grpc] {
@@ -285,7 +287,7 @@ async fn silent_connections_leave_for_those_that_ask() {
             }
         }
     }
-    // More than there are places for at each address, and nothing but their age lets them go.
+    // More than the slots of each listener; only their idle time lets them be evicted.
     assert!(soon(is_ready(&service)).await);
     let [_, grpc] = Target::both(&service);
     assert!(soon(async { Wire::open(&grpc, &[]).await.is_answered(1).await }).await);
@@ -293,7 +295,7 @@ async fn silent_connections_leave_for_those_that_ask() {
 }
 
 #[tokio::test]
-async fn operators_have_an_address_of_their_own() {
+async fn admin_listener_has_its_own_slots() {
     let service = Service::start("server: {max_connections: 1}").await;
     let mut busy = TcpStream::connect(service.http).await.unwrap();
     busy.write_all(head().as_bytes()).await.unwrap();
@@ -309,7 +311,7 @@ async fn operators_have_an_address_of_their_own() {
 }
 
 #[tokio::test]
-async fn two_host_headers_are_refused() {
+async fn two_host_headers_are_rejected() {
     let service = Service::start("").await;
     for path in ["/v1/rate-limit/check", "/healthz"] {
         let mut stream = TcpStream::connect(service.http).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a client of the REST API gets while a store fails, and when it is back.
+//! REST responses while a store is unavailable, and when it is available again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,7 +17,8 @@ use client::{Answer, Client};
 use scripted::{Behaviour, Scripted};
 
 const DEADLINE: Duration = Duration::from_millis(50);
-/// Logs over a day have no edges at which a count would start anew: what falls back to the process is on the machine's clock.
+/// Sliding logs over a day have no window edge at which a count would restart: local counters use
+/// the machine's clock.
 const RULES: &str = r#"
 default_limit: none
 rules:
@@ -40,14 +41,14 @@ fn at(endpoint: &str) -> Value {
     json!({"user_id": "u", "endpoint": endpoint})
 }
 
-/// Fails until the store is not asked any more.
+/// Fails until the circuit breaker opens.
 async fn open_breaker(client: &Client) {
     for _ in 0..20 {
         assert_eq!(client.check(&at("/open")).await.body["degraded"], true);
     }
 }
 
-/// The body without what differs from test to test.
+/// Returns the fields that the tests compare.
 fn core_of(answer: &Value) -> Value {
     let fields = ["allowed", "degraded", "reason", "limit", "remaining", "reset_at", "current_count", "rule"];
     fields
@@ -64,7 +65,7 @@ fn unknown(rule: &str, allowed: bool, reason: &str) -> Value {
     })
 }
 
-/// What is configured may be said, what was counted may not.
+/// Configured numbers may be shown, counted numbers may not.
 fn assert_no_count_in_headers(answer: &Answer) {
     assert_eq!(answer.header("x-ratelimit-limit"), "2");
     assert_eq!(answer.header("x-ratelimit-strategy"), "sliding_log");
@@ -75,7 +76,7 @@ fn assert_no_count_in_headers(answer: &Answer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_fails_open_passes_without_inventing_a_number() {
+async fn limit_that_fails_open_allows_and_omits_unknown_numbers() {
     for behaviour in [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Rejected, Behaviour::Foreign] {
         let (client, _) = service(behaviour);
         for _ in 0..3 {
@@ -98,22 +99,22 @@ async fn a_limit_that_fails_open_passes_without_inventing_a_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_fails_closed_denies_as_an_error_of_the_service() {
+async fn limit_that_fails_closed_denies_with_503() {
     for behaviour in [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Rejected, Behaviour::Foreign] {
         let (client, _) = service(behaviour);
         let answer = client.check(&at("/closed")).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{behaviour:?}");
         assert_eq!(core_of(&answer.body), unknown("closed", false, "FAIL_CLOSED"), "{behaviour:?}");
-        assert_eq!(answer.error(), ("SERVICE_UNAVAILABLE", ""), "with the id of the request");
+        assert_eq!(answer.error(), ("SERVICE_UNAVAILABLE", ""), "the error has the request id");
         assert!(answer.header("x-request-id").starts_with("req_"));
         assert_eq!(answer.header("retry-after"), "1");
-        assert!(answer.body.get("retry_after").is_none(), "nobody knows when");
+        assert!(answer.body.get("retry_after").is_none(), "the time of recovery is unknown");
         assert_no_count_in_headers(&answer);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_falls_back_to_the_process_counts_there_and_denies_at_its_limit() {
+async fn limit_that_falls_back_to_local_counters_denies_at_its_limit() {
     let (client, store) = service(Behaviour::Unavailable);
     for remaining in [1, 0] {
         let answer = client.check(&at("/local")).await;
@@ -141,37 +142,37 @@ async fn a_limit_that_falls_back_to_the_process_counts_there_and_denies_at_its_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_limit_that_would_fail_closed_denies_nobody() {
+async fn shadow_limit_that_fails_closed_denies_nothing() {
     let (client, _) = service(Behaviour::Unavailable);
     let answer = client.check(&at("/shadow")).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!((&answer.body["allowed"], &answer.body["degraded"]), (&json!(true), &json!(true)));
     assert_eq!(answer.body["limits"][0]["shadow"], true);
-    assert_eq!(answer.header("x-ratelimit-limit"), "", "it is nobody's business");
+    assert_eq!(answer.header("x-ratelimit-limit"), "", "shadow limits are not visible to clients");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chain_with_one_failing_store_shows_the_numbers_of_the_other() {
+async fn numbers_of_a_working_store_are_shown_when_another_fails() {
     let (client, _) = service(Behaviour::Unavailable);
     let answer = client.check(&at("/mixed")).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!((&answer.body["rule"], &answer.body["remaining"]), (&json!("near"), &json!(1)));
     assert_eq!((&answer.body["degraded"], &answer.body["reason"]), (&json!(true), &Value::Null));
     assert_eq!(answer.body["limits"][1]["reason"], "FAIL_OPEN");
-    assert_eq!(answer.header("ratelimit"), "\"near\";r=1;t=86400", "only what is known");
+    assert_eq!(answer.header("ratelimit"), "\"near\";r=1;t=86400", "only known numbers");
     assert_eq!(answer.header("ratelimit-policy"), "\"near\";q=2;w=86400, \"far\";q=2;w=86400");
     client.check(&at("/mixed")).await;
     let denied = client.check(&at("/mixed")).await;
     assert_eq!(
         denied.status,
         StatusCode::TOO_MANY_REQUESTS,
-        "a limit that works is not switched off by another"
+        "a working limit is enforced when another store fails"
     );
     assert_eq!(denied.body["reason"], "LIMIT_EXCEEDED");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_items_of_a_batch_carry_the_same() {
+async fn batch_items_follow_their_failure_modes() {
     let (client, _) = service(Behaviour::Hang);
     let checks = ["/open", "/closed", "/local", "/local", "/local", "/mixed"].map(at);
     let start = Instant::now();
@@ -193,7 +194,7 @@ async fn the_items_of_a_batch_carry_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_with_an_idempotency_key_is_repeatable_during_an_outage() {
+async fn batch_with_an_idempotency_key_is_repeatable_during_an_outage() {
     let (client, _) = service(Behaviour::Unavailable);
     let batch = json!({"checks": [at("/local")], "idempotency_key": "k"});
     for replayed in [false, true] {
@@ -204,12 +205,12 @@ async fn a_batch_with_an_idempotency_key_is_repeatable_during_an_outage() {
     }
     let other =
         json!({"checks": [{"user_id": "u", "endpoint": "/local", "cost": 2}], "idempotency_key": "k"});
-    let refused = client.post("/v1/rate-limit/batch-check", &other).await;
-    assert_eq!(refused.error(), ("IDEMPOTENCY_MISMATCH", "idempotency_key"));
+    let rejected = client.post("/v1/rate-limit/batch-check", &other).await;
+    assert_eq!(rejected.error(), ("IDEMPOTENCY_MISMATCH", "idempotency_key"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_says_that_it_does_not_know() {
+async fn status_omits_unknown_numbers() {
     let (client, _) = service(Behaviour::Unavailable);
     for (rule, allowed, reason) in [("open", true, "FAIL_OPEN"), ("closed", false, "FAIL_CLOSED")] {
         let answer = client.get(&format!("/v1/rate-limit/status/u/{rule}")).await;
@@ -230,40 +231,40 @@ async fn a_status_says_that_it_does_not_know() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_of_a_failing_store_is_an_error() {
+async fn reset_of_a_failing_store_is_an_error() {
     for behaviour in [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Overloaded] {
         let (client, store) = service(behaviour);
         let start = Instant::now();
         let answer = client.reset(&at("/local")).await;
-        // A store may search for counters for longer than a check waits.
+        // A reset may search a store for longer than a check waits.
         assert!(start.elapsed() <= Duration::from_secs(10));
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{behaviour:?}: {}", answer.body);
         assert_eq!(answer.error(), ("SERVICE_UNAVAILABLE", ""));
         assert!(answer.body.get("reset_at").is_none());
         store.set(Behaviour::Answer);
-        // The probes noticed the outage during the wait, and notice its end.
+        // The probes detected the outage during the wait, and detect its end.
         sleep(Duration::from_secs(4)).await;
         assert_eq!(client.reset(&at("/local")).await.status, StatusCode::OK);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_full_is_an_error_whatever_the_mode() {
+async fn full_store_is_an_error_in_every_failure_mode() {
     let (client, _) = service(Behaviour::Overloaded);
     for endpoint in ["/open", "/closed", "/local"] {
         let answer = client.check(&at(endpoint)).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer.error(), ("SERVICE_UNAVAILABLE", ""));
-        assert!(answer.body.get("allowed").is_none(), "nobody decided");
+        assert!(answer.body.get("allowed").is_none(), "there is no decision");
     }
     assert_eq!(client.get("/readyz").await.status, StatusCode::OK);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_service_is_not_ready_while_a_store_fails_and_ready_when_it_is_back() {
+async fn service_is_not_ready_while_a_store_is_unavailable() {
     for (behaviour, message) in [
-        (Behaviour::Unavailable, "store `default` does not answer"),
-        (Behaviour::Hang, "store `default` does not answer"),
+        (Behaviour::Unavailable, "store `default` unavailable"),
+        (Behaviour::Hang, "store `default` unavailable"),
         (Behaviour::Rejected, "store `default` rejects this service"),
     ] {
         let (client, store) = service(behaviour);
@@ -273,11 +274,11 @@ async fn the_service_is_not_ready_while_a_store_fails_and_ready_when_it_is_back(
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{behaviour:?}");
         assert_eq!(answer.error(), ("SERVICE_UNAVAILABLE", ""));
         assert_eq!(answer.body["error"]["message"], message);
-        assert_eq!(client.get("/healthz").await.status, StatusCode::OK, "it lives all the same");
+        assert_eq!(client.get("/healthz").await.status, StatusCode::OK, "the process stays alive");
         sleep(Duration::from_secs(60)).await;
         assert_eq!(client.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
 
-        // No request comes meanwhile: a load balancer sends none to a node that is not ready.
+        // No requests arrive: a load balancer sends none to a node that is not ready.
         store.set(Behaviour::Answer);
         sleep(Duration::from_secs(4)).await;
         let answer = client.get("/readyz").await;
@@ -292,7 +293,7 @@ async fn the_service_is_not_ready_while_a_store_fails_and_ready_when_it_is_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_refusal_makes_the_service_unready_and_one_failure_does_not() {
+async fn one_rejection_makes_the_service_unready_and_one_failure_does_not() {
     let (client, store) = service(Behaviour::Unavailable);
     client.check(&at("/open")).await;
     assert_eq!(client.get("/readyz").await.status, StatusCode::OK);
@@ -301,7 +302,7 @@ async fn one_refusal_makes_the_service_unready_and_one_failure_does_not() {
     assert_eq!(client.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
     store.set(Behaviour::Answer);
     client.check(&at("/open")).await;
-    assert_eq!(client.get("/readyz").await.status, StatusCode::OK, "as soon as it answers");
+    assert_eq!(client.get("/readyz").await.status, StatusCode::OK, "ready as soon as the store is available");
 }
 
 #[tokio::test(start_paused = true)]
@@ -314,7 +315,7 @@ async fn foreign_values_leave_the_service_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_store_delays_nobody_beyond_the_deadline_and_later_nobody_at_all() {
+async fn hanging_store_delays_requests_up_to_the_deadline_and_later_not_at_all() {
     let (client, _) = service(Behaviour::Hang);
     for _ in 0..5 {
         let start = Instant::now();

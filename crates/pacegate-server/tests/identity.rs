@@ -1,4 +1,4 @@
-//! One identity has one counter, whichever way a check comes and however the identity is spelled.
+//! One identity has one counter, over all protocols and in all spellings.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ rules:
   - {name: logins, dimension: user, endpoint: /login, method: POST, algorithm: fixed_window, limit: 5, window: 1h}
 ";
 
-/// How much is left after a check.
+/// Returns the remaining quota after a check.
 async fn left(client: &Client, identity: Value) -> u64 {
     let mut body = json!({"endpoint": "/"});
     body.as_object_mut().unwrap().extend(identity.as_object().unwrap().clone());
@@ -53,7 +53,7 @@ async fn rest_counts_every_spelling_of_an_identity_together() {
     assert_eq!(each, [94, 93]);
     let explained = json!({"dimension": "IP", "identifier": "2001:db8::9", "endpoint": "/"});
     let explained = client.admin(Method::POST, "/api/v1/explain", explained).await;
-    assert_eq!(explained.body["decision"]["remaining"], 93, "nothing was taken");
+    assert_eq!(explained.body["decision"]["remaining"], 93, "nothing was charged");
     let reset = json!({"dimension": "IP", "identifier": "[2001:db8::5]:1", "endpoint": "/"});
     assert_eq!(client.reset(&reset).await.status, 200);
     assert_eq!(left(&client, json!({"dimension": "ip", "identifier": "2001:db8::1"})).await, 99);
@@ -61,9 +61,9 @@ async fn rest_counts_every_spelling_of_an_identity_together() {
         let identity = json!({"dimension": "ip", "identifier": address});
         assert_eq!(left(&client, identity).await, 99 - place as u64, "{address}");
     }
-    let refused = client.check(&json!({"dimension": "Tenant", "identifier": "t", "endpoint": "/"})).await;
-    assert_eq!(refused.status, 400);
-    assert_eq!(refused.body["error"]["details"]["reason"], "must be in lower case: `tenant`");
+    let rejected = client.check(&json!({"dimension": "Tenant", "identifier": "t", "endpoint": "/"})).await;
+    assert_eq!(rejected.status, 400);
+    assert_eq!(rejected.body["error"]["details"]["reason"], "must be in lower case: `tenant`");
 }
 
 #[tokio::test]
@@ -90,13 +90,13 @@ async fn grpc_and_rest_count_an_address_together() {
         ..QuotaRequest::default()
     };
     assert_eq!(client.get_remaining_quota(quota).await.unwrap().into_inner().remaining, Some(96));
-    let refused = client.check_rate_limit(ask(2, "", "localhost")).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-    assert!(refused.message().contains("identifier"), "{}", refused.message());
+    let rejected = client.check_rate_limit(ask(2, "", "localhost")).await.unwrap_err();
+    assert_eq!(rejected.code(), tonic::Code::InvalidArgument);
+    assert!(rejected.message().contains("identifier"), "{}", rejected.message());
 }
 
 #[tokio::test]
-async fn stored_rule_has_the_one_spelling() {
+async fn stored_rule_has_the_canonical_spelling() {
     let client = Client::managed("default_limit: none").await;
     let rule = |dimension: &str, identifier: &str| {
         json!({"name": "r", "dimension": dimension, "identifier": identifier, "method": "post", "algorithm": "fixed_window",
@@ -114,8 +114,8 @@ async fn stored_rule_has_the_one_spelling() {
     for (dimension, identifier, field) in
         [("Tenant", "t", "dimension"), ("ip", "office", "identifier"), ("ip", "10.0.0.0/8", "identifier")]
     {
-        let refused = client.admin(Method::POST, "/api/v1/rules", rule(dimension, identifier)).await;
-        assert_eq!((refused.status.as_u16(), refused.error().1), (400, field), "{}", refused.body);
+        let rejected = client.admin(Method::POST, "/api/v1/rules", rule(dimension, identifier)).await;
+        assert_eq!((rejected.status.as_u16(), rejected.error().1), (400, field), "{}", rejected.body);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rules that change under load: every decision uses one revision, and checks do not block
+//! Rule changes under load: every response belongs to one revision, and checks do not block
 //! management.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
@@ -16,7 +16,7 @@ use pacegate_config::Config;
 use pacegate_server::{AdminKey, App, Live};
 use serde_json::{Value, json};
 
-/// Two rules that apply together, with the revision in their limits.
+/// Two rules that both apply, whose numbers identify their revision.
 fn yaml(revision: u64) -> String {
     format!(
         "rules:\n  - {{name: a, dimension: user, algorithm: gcra, limit: {}, window: 1s}}\n  - {{name: b, dimension: user, algorithm: gcra, limit: {}, window: 1s}}\n",
@@ -34,7 +34,7 @@ async fn start() -> (Arc<Live>, App) {
     (live, app)
 }
 
-async fn ask(app: &App, method: &str, path: &str, body: &Value) -> (u16, Value) {
+async fn send(app: &App, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -48,11 +48,11 @@ async fn ask(app: &App, method: &str, path: &str, body: &Value) -> (u16, Value) 
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-/// Sends checks without a pause until `stop` is set, and passes the responses to `look`.
+/// Sends checks until `stop` is set; `look` verifies each response.
 async fn checks(app: App, stop: Arc<AtomicBool>, count: Arc<AtomicU64>, look: impl Fn(&Value)) {
     let body = json!({"user_id": "u1", "endpoint": "/"});
     while !stop.load(Ordering::Relaxed) {
-        let (status, answer) = ask(&app, "POST", "/v1/rate-limit/check", &body).await;
+        let (status, answer) = send(&app, "POST", "/v1/rate-limit/check", &body).await;
         assert_eq!(status, 200, "{answer}");
         look(&answer);
         count.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ async fn checks(app: App, stop: Arc<AtomicBool>, count: Arc<AtomicU64>, look: im
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn reloads_under_load_never_mix_revisions() {
+async fn thousand_valid_and_invalid_reloads_under_load() {
     let (live, app) = start().await;
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reached = Arc::new(AtomicU64::new(0));
@@ -72,8 +72,8 @@ async fn reloads_under_load_never_mix_revisions() {
             tokio::spawn(checks(app.clone(), stop.clone(), count.clone(), move |answer| {
                 let quota = |place: usize| answer["limits"][place]["quota"].as_u64().unwrap();
                 let revision = quota(0) - 1_000_000;
-                assert_eq!(quota(1), 2_000_000 + revision, "both rules are of the same revision: {answer}");
-                assert!(seen.swap(revision, Ordering::Relaxed) <= revision, "the revision never goes back");
+                assert_eq!(quota(1), 2_000_000 + revision, "both rules are of one revision: {answer}");
+                assert!(seen.swap(revision, Ordering::Relaxed) <= revision, "revisions never decrease");
                 assert!(revision <= reached.load(Ordering::SeqCst));
             }))
         })
@@ -81,9 +81,9 @@ async fn reloads_under_load_never_mix_revisions() {
     let (mut good, mut bad) = (0, 0);
     for revision in 1..=1_000 {
         if revision % 3 == 0 {
-            // A file with errors, and one with an unknown store.
+            // As the file watcher may find it: with errors, or with rules for unknown stores.
             match Config::parse(&yaml(revision).replace("gcra", "nonsense")) {
-                Ok(_) => panic!("the invalid file was accepted"),
+                Ok(_) => panic!("an invalid file was accepted"),
                 Err(errors) => assert_eq!(errors.0.len(), 2),
             }
             let foreign = "stores: {other: {url: \"memory:\"}}\n".to_owned()
@@ -103,7 +103,7 @@ async fn reloads_under_load_never_mix_revisions() {
     }
     let checks = count.load(Ordering::Relaxed);
     println!("PASS reloads good={good} bad={bad} checks={checks} mixed=0");
-    assert!(checks > 1_000, "only {checks} checks ran");
+    assert!(checks > 1_000, "only {checks} checks were made");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -114,13 +114,13 @@ async fn management_works_while_checks_run() {
         (0..4).map(|_| tokio::spawn(checks(app.clone(), stop.clone(), count.clone(), |_| {}))).collect();
     for number in 0..20 {
         let rule = json!({"name": format!("r{number}"), "dimension": "user", "algorithm": "gcra", "limit": 1_000_000, "window_seconds": 1});
-        let (status, made) = ask(&app, "POST", "/api/v1/rules", &rule).await;
+        let (status, made) = send(&app, "POST", "/api/v1/rules", &rule).await;
         assert_eq!(status, 201);
         let path = format!("/api/v1/rules/{}", made["rule_id"].as_str().unwrap());
-        assert_eq!(ask(&app, "PUT", &path, &rule).await.0, 200);
+        assert_eq!(send(&app, "PUT", &path, &rule).await.0, 200);
         let user = format!("/api/v1/users/u{number}/tier");
-        assert_eq!(ask(&app, "PUT", &user, &json!({"tier": "gold"})).await.0, 200);
-        assert_eq!(ask(&app, "DELETE", &path, &Value::Null).await.0, 204, "while it is in use");
+        assert_eq!(send(&app, "PUT", &user, &json!({"tier": "gold"})).await.0, 200);
+        assert_eq!(send(&app, "DELETE", &path, &Value::Null).await.0, 204, "while it is in use");
     }
     stop.store(true, Ordering::Relaxed);
     for client in clients {

@@ -47,7 +47,7 @@ async fn decisions_are_logged_and_found() {
         ("endpoint=%2Forders&user_id=u2", 1),
         ("since=2020-01-01T00:00:00Z", 5),
         ("since=4102444800", 0),
-        ("user_id=nobody", 0),
+        ("user_id=unknown", 0),
     ] {
         let found = get(&client, &format!("/api/v1/logs?{query}")).await;
         assert_eq!(found["decisions"].as_array().unwrap().len(), count, "{query}");
@@ -70,7 +70,7 @@ async fn decisions_are_logged_and_found() {
 }
 
 #[tokio::test]
-async fn usage_is_added_up() {
+async fn usage_is_summed() {
     let client = Client::managed(RULES).await;
     for _ in 0..5 {
         check(&client, "u1", "/").await;
@@ -82,21 +82,25 @@ async fn usage_is_added_up() {
     let of = |identifier: &str| shown.iter().find(|one| one["identifier"] == identifier).unwrap();
     assert_eq!((&of("u1")["allowed"], &of("u1")["blocked"]), (&json!(2), &json!(3)));
     assert_eq!(of("u2")["allowed"], 1);
-    assert_eq!(shown[0]["identifier"], "u1", "the heaviest first");
+    assert_eq!(shown[0]["identifier"], "u1", "most requests first");
     let hours = get(&client, "/api/v1/usage?since=2020-01-01T00:00:00Z&identifier=u1").await;
     assert_eq!(hours["usage"].as_array().unwrap().len(), 1);
     assert_eq!(hours["usage"][0]["blocked"], 3);
 }
 
 #[tokio::test]
-async fn sampling_and_bounds_drop_and_count() {
+async fn decisions_above_the_bounds_are_dropped_and_counted() {
     let nothing = Client::managed("decision_log: {allowed: 0, denied: 0}").await;
     check(&nothing, "u1", "/").await;
     nothing.live().finish_logs().await;
     assert_eq!(get(&nothing, "/api/v1/logs").await["decisions"], json!([]));
-    assert_eq!(get(&nothing, "/admin/status").await["logDropped"], 0, "what is not sampled is not dropped");
+    assert_eq!(
+        get(&nothing, "/admin/status").await["logDropped"],
+        0,
+        "decisions that are not sampled do not count as dropped"
+    );
 
-    // Half of the queue is kept for denials.
+    // Half of the queue is reserved for denials.
     let small = Client::managed("decision_log: {queue: 6, rows_per_second: 1000}").await;
     for _ in 0..10 {
         check(&small, "u1", "/").await;
@@ -107,7 +111,7 @@ async fn sampling_and_bounds_drop_and_count() {
 }
 
 #[tokio::test]
-async fn the_audit_trail_says_who_did_what() {
+async fn audit_trail_records_actor_and_change() {
     let client = Client::managed("").await;
     let rule =
         json!({"name": "a", "dimension": "user", "algorithm": "gcra", "limit": 5, "window_seconds": 60});
@@ -123,7 +127,7 @@ async fn the_audit_trail_says_who_did_what() {
     assert_eq!((&records[2]["subject"], &records[2]["actor"]), (&json!(id), &json!("configured")));
     assert_eq!(records[2]["request_id"], made.header("x-request-id"));
     for (query, count) in
-        [("user=u1", 1), ("actor=configured", 3), ("actor=nobody", 0), ("since=4102444800", 0)]
+        [("user=u1", 1), ("actor=configured", 3), ("actor=unknown", 0), ("since=4102444800", 0)]
     {
         let found = get(&client, &format!("/api/v1/audit?{query}")).await;
         assert_eq!(found["records"].as_array().unwrap().len(), count, "{query}");
@@ -149,5 +153,5 @@ async fn allowed_requests_do_not_use_up_the_rows_of_denials() {
     let denied = get(&client, "/api/v1/logs?allowed=false").await;
     assert_eq!(denied["decisions"].as_array().unwrap().len(), 5);
     let allowed = get(&client, "/api/v1/logs?allowed=true").await;
-    assert!(allowed["decisions"].as_array().unwrap().len() < 200, "they have a budget too");
+    assert!(allowed["decisions"].as_array().unwrap().len() < 200, "allowed requests have their own budget");
 }

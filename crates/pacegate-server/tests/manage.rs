@@ -1,4 +1,4 @@
-//! The management API: rules, configurations, users, overrides, plans and policies, over a real catalog.
+//! The management API: rules, configs, users, overrides, plans and policies, with a real catalog.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ async fn limit_of(client: &Client, user_id: &str, endpoint: &str) -> (Value, Val
 }
 
 #[tokio::test]
-async fn a_rule_is_made_read_replaced_and_removed() {
+async fn rule_is_created_read_replaced_and_deleted() {
     let client = Client::managed("default_limit: none").await;
     let made = client.admin(Method::POST, "/api/v1/rules", rule("per-user", 5)).await;
     assert_eq!(made.status, 201);
@@ -31,7 +31,7 @@ async fn a_rule_is_made_read_replaced_and_removed() {
         (&made.body["source"], &made.body["version"], &made.body["mode"], &made.body["endpoint_pattern"]),
         (&json!("catalog"), &json!(1), &json!("enforce"), &json!("*"))
     );
-    assert_eq!(limit_of(&client, "u1", "/").await, (json!("per-user"), json!(5)), "in force at once");
+    assert_eq!(limit_of(&client, "u1", "/").await, (json!("per-user"), json!(5)), "in force immediately");
 
     let path = format!("/api/v1/rules/{id}");
     let read = client.admin(Method::GET, &path, NOTHING).await;
@@ -44,7 +44,7 @@ async fn a_rule_is_made_read_replaced_and_removed() {
     let replaced = client.admin_with(Method::PUT, &path, &[("if-match", "\"1\"")], edited.clone()).await;
     assert_eq!((replaced.status.as_u16(), replaced.header("etag")), (200, "\"2\""), "{}", replaced.body);
     let check = client.check(&json!({"user_id": "u1", "endpoint": "/"})).await;
-    assert_eq!(check.body["remaining"], 48, "what was used stays used");
+    assert_eq!(check.body["remaining"], 48, "usage is preserved");
 
     let lost = client.admin_with(Method::PUT, &path, &[("if-match", "\"1\"")], rule("per-user", 7)).await;
     assert_eq!((lost.status.as_u16(), lost.error().0), (412, "PRECONDITION_FAILED"));
@@ -62,7 +62,7 @@ async fn a_rule_is_made_read_replaced_and_removed() {
 }
 
 #[tokio::test]
-async fn the_same_variant_is_a_conflict() {
+async fn duplicate_rule_is_a_conflict() {
     let client = Client::managed(RULES).await;
     assert_eq!(client.admin(Method::POST, "/api/v1/rules", rule("a", 5)).await.status, 201);
     let again = client.admin(Method::POST, "/api/v1/rules", rule("a", 6)).await;
@@ -70,7 +70,7 @@ async fn the_same_variant_is_a_conflict() {
     let mut of_file = rule("per-user-minute", 5);
     of_file["endpoint_pattern"] = json!("/api/v1/{*anything}");
     let conflict = client.admin(Method::POST, "/api/v1/rules", of_file).await;
-    assert_eq!(conflict.status, 409, "the file has it");
+    assert_eq!(conflict.status, 409, "duplicates a rule of the file");
     let other = client.admin(Method::POST, "/api/v1/rules", rule("b", 5)).await;
     let path = format!("/api/v1/rules/{}", other.body["rule_id"].as_str().unwrap());
     assert_eq!(client.admin(Method::PUT, &path, rule("a", 5)).await.status, 409);
@@ -108,7 +108,7 @@ async fn lists_page_through_the_file_and_the_catalog() {
 }
 
 #[tokio::test]
-async fn every_field_of_a_rule_is_checked_by_name() {
+async fn every_invalid_field_of_a_rule_is_named() {
     let client = Client::managed("").await;
     let rows = [
         ("name", json!(null), "INVALID_INPUT"),
@@ -152,13 +152,13 @@ async fn every_field_of_a_rule_is_checked_by_name() {
         assert_eq!((answer.status.as_u16(), answer.error()), (400, (code, field)), "{field}: {value}");
     }
     let list = client.admin(Method::GET, "/api/v1/rules", NOTHING).await;
-    assert_eq!(list.body["rules"], json!([]), "nothing was made");
+    assert_eq!(list.body["rules"], json!([]), "nothing was created");
     let answer = client.admin(Method::GET, "/admin/status", NOTHING).await;
     assert_eq!(answer.body["rulesRevision"], 0);
 }
 
 #[tokio::test]
-async fn only_the_admin_manages() {
+async fn management_requires_the_admin_key() {
     let client = Client::managed("").await;
     let places = [
         (Method::GET, "/api/v1/rules"),
@@ -201,7 +201,7 @@ async fn only_the_admin_manages() {
 }
 
 #[tokio::test]
-async fn a_configuration_is_the_limit_of_one_user_at_one_endpoint() {
+async fn config_is_the_limit_of_one_user_at_one_endpoint() {
     let client = Client::managed("default_limit: none").await;
     let body = json!({"user_id": "user_123", "endpoint": "/api/v1/users", "limit": 2000, "window_seconds": 60, "strategy": "token_bucket", "burst_capacity": 100});
     for path in ["/v1/rate-limit/config", "/api/v1/rate-limit/config"] {
@@ -265,7 +265,7 @@ async fn why(client: &Client, user_id: &str) -> Vec<(String, String, u64)> {
 }
 
 #[tokio::test]
-async fn a_user_has_a_tier_limits_of_their_own_and_overrides() {
+async fn user_has_a_tier_custom_limits_and_overrides() {
     let client = Client::managed(TIERS).await;
     let minute = |why: &str, limit| ("per-user-minute".to_owned(), why.to_owned(), limit);
     let daily = ("daily".to_owned(), "anyone".to_owned(), 10_000);
@@ -277,11 +277,15 @@ async fn a_user_has_a_tier_limits_of_their_own_and_overrides() {
     assert_eq!((answer.status.as_u16(), &answer.body["tier"]), (200, &json!("premium")), "{}", answer.body);
     assert_eq!(why(&client, "u1").await, [daily.clone(), minute("tier", 1_000)]);
     let check = client.check(&json!({"user_id": "u1", "endpoint": "/"})).await;
-    assert_eq!(check.body["remaining"], 998, "what was used as anyone is used in the tier");
+    assert_eq!(check.body["remaining"], 998, "usage is preserved across tiers");
 
     let custom = json!({"custom_limits": {"per-user-minute": {"limit": 5000, "window_seconds": 60}}});
     let answer = client.admin(Method::PUT, path, custom).await;
-    assert_eq!((answer.status.as_u16(), &answer.body["tier"]), (200, &json!("premium")), "the tier stays");
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body["tier"]),
+        (200, &json!("premium")),
+        "the tier is unchanged"
+    );
     assert_eq!(why(&client, "u1").await, [daily.clone(), minute("custom", 5_000)]);
 
     let override_path = "/api/v1/users/u1/override";
@@ -295,8 +299,8 @@ async fn a_user_has_a_tier_limits_of_their_own_and_overrides() {
     assert_eq!((&check.body["limit"], &check.body["remaining"]), (&json!(7), &json!(4)));
     let list = client.admin(Method::GET, override_path, NOTHING).await;
     assert_eq!(list.body["overrides"], json!([made.body]));
-    let nobody = format!("/api/v1/users/{}/override", "x".repeat(1_025));
-    assert_eq!(client.admin(Method::GET, &nobody, NOTHING).await.error(), ("INVALID_INPUT", "user_id"));
+    let too_long = format!("/api/v1/users/{}/override", "x".repeat(1_025));
+    assert_eq!(client.admin(Method::GET, &too_long, NOTHING).await.error(), ("INVALID_INPUT", "user_id"));
     let id = made.body["id"].as_str().unwrap();
     assert_eq!(client.admin(Method::DELETE, &format!("{override_path}/{id}"), NOTHING).await.status, 204);
     assert_eq!(client.admin(Method::DELETE, &format!("{override_path}/{id}"), NOTHING).await.status, 404);
@@ -308,17 +312,21 @@ async fn a_user_has_a_tier_limits_of_their_own_and_overrides() {
 
     let custom = json!({"tier": "premium", "custom_limits": {"per-user-minute": {"limit": 5}}});
     assert_eq!(client.admin(Method::PUT, "/api/v1/users/vip/tier", custom).await.status, 200);
-    assert_eq!(why(&client, "vip").await, [daily, minute("identifier", 9_000)], "an exact rule comes first");
+    assert_eq!(
+        why(&client, "vip").await,
+        [daily, minute("identifier", 9_000)],
+        "a rule for the identifier takes precedence"
+    );
     let users = client.admin(Method::GET, "/api/v1/users?limit=1", NOTHING).await;
     assert_eq!(users.body["users"].as_array().unwrap().len(), 1);
     let cursor = users.body["next_cursor"].as_str().unwrap();
     let rest = client.admin(Method::GET, &format!("/api/v1/users?cursor={cursor}"), NOTHING).await;
     assert_eq!(rest.body["users"].as_array().unwrap().len(), 1);
-    assert_eq!(client.admin(Method::GET, "/api/v1/users/nobody", NOTHING).await.status, 404);
+    assert_eq!(client.admin(Method::GET, "/api/v1/users/unknown", NOTHING).await.status, 404);
 }
 
 #[tokio::test]
-async fn bad_tiers_and_overrides_are_refused_by_field() {
+async fn invalid_tiers_and_overrides_are_rejected_by_field() {
     let client = Client::managed(TIERS).await;
     let rows = [
         (json!({}), "tier"),
@@ -347,7 +355,11 @@ async fn bad_tiers_and_overrides_are_refused_by_field() {
         let answer = client.admin(Method::PUT, "/api/v1/users/u1/tier", body.clone()).await;
         assert_eq!((answer.status.as_u16(), answer.error().1), (400, field), "{body}");
     }
-    assert_eq!(client.admin(Method::GET, "/api/v1/users/u1", NOTHING).await.status, 404, "nothing was made");
+    assert_eq!(
+        client.admin(Method::GET, "/api/v1/users/u1", NOTHING).await.status,
+        404,
+        "nothing was created"
+    );
     let good = json!({"rule": "per-user-minute", "limit": 7, "expires_in_seconds": 60});
     let rows = [
         ("rule", json!(null), "rule"),
@@ -377,7 +389,7 @@ async fn bad_tiers_and_overrides_are_refused_by_field() {
 }
 
 #[tokio::test]
-async fn overrides_and_custom_limits_can_be_of_the_default_limit() {
+async fn overrides_and_custom_limits_apply_to_the_default_limit() {
     let client = Client::managed("").await;
     let default = |why: &str, limit| ("default".to_owned(), why.to_owned(), limit);
     assert_eq!(why(&client, "u1").await, [default("default", 10)]);
@@ -395,8 +407,8 @@ async fn overrides_and_custom_limits_can_be_of_the_default_limit() {
 
     let unlimited = Client::managed("default_limit: none").await;
     let body = json!({"rule": "default", "limit": 5, "expires_in_seconds": 3600});
-    let refused = unlimited.admin(Method::POST, "/api/v1/users/u1/override", body).await;
-    assert_eq!(refused.error(), ("INVALID_INPUT", "rule"), "there is no default limit");
+    let rejected = unlimited.admin(Method::POST, "/api/v1/users/u1/override", body).await;
+    assert_eq!(rejected.error(), ("INVALID_INPUT", "rule"), "the default limit is disabled");
 }
 
 #[tokio::test]
@@ -513,7 +525,7 @@ async fn policies_are_rules_for_one_key() {
     other["type"] = json!("TOKEN_BUCKET");
     let differs = client.admin(Method::PUT, "/admin/policies/k1", other).await;
     assert_eq!(differs.status, 400, "another key in the body");
-    let unknown = client.admin(Method::GET, "/admin/policies/nobody", NOTHING).await;
+    let unknown = client.admin(Method::GET, "/admin/policies/unknown", NOTHING).await;
     assert_eq!((unknown.status.as_u16(), &unknown.body["error"]), (404, &json!("Not Found")));
     assert_eq!(client.admin(Method::DELETE, "/admin/policies/user-123", NOTHING).await.status, 204);
     assert_eq!(client.admin(Method::DELETE, "/admin/policies/user-123", NOTHING).await.status, 404);
@@ -523,7 +535,7 @@ async fn policies_are_rules_for_one_key() {
 }
 
 #[tokio::test]
-async fn the_status_says_how_things_are_and_counts_transitions() {
+async fn status_reports_components_and_counts_transitions() {
     let client = Client::managed(
         "rules: [{name: a, dimension: user, algorithm: fixed_window, limit: 10, window: 60s}]",
     )
@@ -566,7 +578,8 @@ async fn concurrent_changes_of_one_user_are_both_kept() {
     }
 }
 
-/// Every resource that can be replaced or removed sends an ETag, and a stale `If-Match` changes nothing.
+/// Every resource that can be replaced or removed sends an ETag, and a stale `If-Match` changes
+/// nothing.
 #[tokio::test]
 async fn if_match_is_honoured_wherever_an_etag_is_sent() {
     let client = Client::managed(&format!("management: {{writes_per_minute: 10000}}\n{TIERS}")).await;
@@ -586,8 +599,12 @@ async fn if_match_is_honoured_wherever_an_etag_is_sent() {
     ];
     for (path, body, shown) in puts {
         for condition in [stale, any] {
-            let refused = client.admin_with(Method::PUT, path, &condition, body.clone()).await;
-            assert_eq!((refused.status.as_u16(), refused.error().0), (412, "PRECONDITION_FAILED"), "{path}");
+            let rejected = client.admin_with(Method::PUT, path, &condition, body.clone()).await;
+            assert_eq!(
+                (rejected.status.as_u16(), rejected.error().0),
+                (412, "PRECONDITION_FAILED"),
+                "{path}"
+            );
         }
         assert_eq!(client.admin(Method::GET, shown, NOTHING).await.status, 404, "{path}");
         let made = client.admin(Method::PUT, path, body.clone()).await;
@@ -609,7 +626,7 @@ async fn if_match_is_honoured_wherever_an_etag_is_sent() {
         assert_eq!((made.status.as_u16(), made.header("etag")), (201, "\"1\""), "{}", made.body);
     }
 
-    // A stale version is refused everywhere and the current one is accepted.
+    // A stale version is rejected everywhere, and the current one is accepted.
     let replaced = [
         (rule_path.as_str(), self::rule("x", 9)),
         ("/api/v1/plans/silver", plan),
@@ -618,8 +635,8 @@ async fn if_match_is_honoured_wherever_an_etag_is_sent() {
         ("/admin/policies/k", policy),
     ];
     for (path, body) in replaced {
-        let refused = client.admin_with(Method::PUT, path, &stale, body.clone()).await;
-        assert_eq!(refused.status, 412, "{path}");
+        let rejected = client.admin_with(Method::PUT, path, &stale, body.clone()).await;
+        assert_eq!(rejected.status, 412, "{path}");
         let done = client.admin_with(Method::PUT, path, &first, body.clone()).await;
         assert_eq!((done.status.as_u16(), done.header("etag")), (200, "\"2\""), "{path}: {}", done.body);
         let done = client.admin_with(Method::PUT, path, &any, body).await;
@@ -635,10 +652,10 @@ async fn if_match_is_honoured_wherever_an_etag_is_sent() {
         (key_path.as_str(), first),
     ];
     for (path, current) in removed {
-        let refused = client.admin_with(Method::DELETE, path, &stale, NOTHING).await;
-        assert_eq!(refused.status, 412, "{path}");
-        let refused = client.admin_with(Method::DELETE, path, &[("if-match", "W/\"1\"")], NOTHING).await;
-        assert_eq!(refused.status, 412, "{path}: a weak ETag never matches");
+        let rejected = client.admin_with(Method::DELETE, path, &stale, NOTHING).await;
+        assert_eq!(rejected.status, 412, "{path}");
+        let rejected = client.admin_with(Method::DELETE, path, &[("if-match", "W/\"1\"")], NOTHING).await;
+        assert_eq!(rejected.status, 412, "{path}: a weak ETag never matches");
         assert_eq!(client.admin_with(Method::DELETE, path, &current, NOTHING).await.status, 204, "{path}");
     }
 }

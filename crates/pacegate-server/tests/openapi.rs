@@ -1,4 +1,4 @@
-//! The OpenAPI document says what the service does: its routes, its examples, and who needs a key.
+//! The OpenAPI document matches the service: routes, examples, and which operations require a key.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const EXAMPLES: &str = include_str!("../src/openapi/examples.json");
 
-/// Every operation of the document, with its method and path.
+/// Returns every operation of the document, with its method and path.
 fn operations(document: &Value) -> Vec<(Method, &str, &Value)> {
     let paths = document["paths"].as_object().unwrap();
     let operations = paths.iter().flat_map(|(path, item)| {
@@ -27,7 +27,7 @@ fn operations(document: &Value) -> Vec<(Method, &str, &Value)> {
     operations.collect()
 }
 
-/// What a reference leads to.
+/// Resolves a reference.
 fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     match value["$ref"].as_str() {
         Some(reference) => {
@@ -60,7 +60,7 @@ async fn document() -> Value {
 }
 
 #[tokio::test]
-async fn the_document_is_complete() {
+async fn document_is_complete() {
     let document = document().await;
     assert_eq!(document["openapi"], "3.1.0");
     for field in ["title", "description", "version"] {
@@ -72,7 +72,10 @@ async fn the_document_is_complete() {
     let mut references = 0;
     each_reference(&document, &mut |reference| {
         references += 1;
-        assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference} leads nowhere");
+        assert!(
+            document.pointer(reference.trim_start_matches('#')).is_some(),
+            "{reference} cannot be resolved"
+        );
     });
     assert!(references > 500, "{references}");
 
@@ -80,59 +83,67 @@ async fn the_document_is_complete() {
         document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
     let mut ids = BTreeSet::new();
     for (method, path, operation) in operations(&document) {
-        let place = format!("{method} {path}");
+        let operation_name = format!("{method} {path}");
         assert!(
             ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
-            "{place}: its id is not its own"
+            "{operation_name}: duplicate operation id"
         );
-        assert!(!operation["summary"].as_str().unwrap_or_default().is_empty(), "{place} has no summary");
-        assert!(tags.contains(operation["tags"][0].as_str().unwrap()), "{place}");
+        assert!(
+            !operation["summary"].as_str().unwrap_or_default().is_empty(),
+            "{operation_name} has no summary"
+        );
+        assert!(tags.contains(operation["tags"][0].as_str().unwrap()), "{operation_name}");
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
             assert!(
                 !parameter["description"].as_str().unwrap_or_default().is_empty(),
-                "{place}: {parameter}"
+                "{operation_name}: {parameter}"
             );
             let of_path = parameter["in"] == "path";
-            assert_eq!(parameter["required"], of_path, "{place}: {parameter}");
+            assert_eq!(parameter["required"], of_path, "{operation_name}: {parameter}");
             assert!(
                 !of_path || !parameter["example"].is_null(),
-                "{place} has no example of {}",
+                "{operation_name} has no example of {}",
                 parameter["name"]
             );
         }
         if let Some(body) = operation.get("requestBody") {
             let body = &body["content"]["application/json"];
-            assert!(!body["example"].is_null(), "{place} has no example of its body");
+            assert!(!body["example"].is_null(), "{operation_name} has no example of its body");
             let schema = resolve(&document, &body["schema"]);
-            assert_eq!(schema["additionalProperties"], false, "{place} seems to take fields that it refuses");
+            assert_eq!(schema["additionalProperties"], false, "{operation_name} must exclude unknown fields");
         }
         let rendering = if path.starts_with("/admin") { "AdminError" } else { "Error" };
-        let mut refusals = 0;
+        let mut errors = 0;
         for (status, response) in operation["responses"].as_object().unwrap() {
             let response = resolve(&document, response);
-            assert!(!response["description"].as_str().unwrap().is_empty(), "{place} {status}");
-            assert!(response["headers"]["X-Request-Id"].is_object(), "{place} {status}");
+            assert!(!response["description"].as_str().unwrap().is_empty(), "{operation_name} {status}");
+            assert!(response["headers"]["X-Request-Id"].is_object(), "{operation_name} {status}");
             if ["204", "304"].contains(&status.as_str()) {
-                assert!(response.get("content").is_none(), "{place} {status}");
+                assert!(response.get("content").is_none(), "{operation_name} {status}");
                 continue;
             }
             let (_, body) = response["content"].as_object().unwrap().iter().next().unwrap();
-            assert!(!body["example"].is_null(), "{place} has no example of {status}");
+            assert!(!body["example"].is_null(), "{operation_name} has no example of {status}");
             if status.starts_with(['4', '5']) {
-                refusals += u32::from(status.starts_with('4'));
+                errors += u32::from(status.starts_with('4'));
                 let name = format!("#/components/schemas/{rendering}");
                 let schemas =
                     body["schema"]["anyOf"].as_array().cloned().unwrap_or(vec![body["schema"].clone()]);
-                assert!(schemas.contains(&json!({"$ref": name})), "{place} {status}: {}", body["schema"]);
+                assert!(
+                    schemas.contains(&json!({"$ref": name})),
+                    "{operation_name} {status}: {}",
+                    body["schema"]
+                );
             }
         }
-        assert!(refusals > 0, "{place} has no error");
+        assert!(errors > 0, "{operation_name} has no error");
     }
 }
 
-/// The router is made from the list that the document is made from, so that what is left to see is that they are served.
+/// The router and the document are built from the same list; this test checks that the paths are
+/// served.
 #[tokio::test]
-async fn every_path_of_the_document_answers_and_takes_no_other_method() {
+async fn every_path_of_the_document_is_served_with_its_methods_only() {
     let document = document().await;
     let client = Client::managed(RULES).await;
     let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH];
@@ -154,7 +165,7 @@ async fn every_path_of_the_document_answers_and_takes_no_other_method() {
             for method in &known {
                 let answer = client.send(method.clone(), &address, &[], Body::empty()).await;
                 let is_there = answer.status != 405
-                    && answer.body["error"]["message"] != format!("there is nothing at {address}");
+                    && answer.body["error"]["message"] != format!("unknown path {address}");
                 assert_eq!(
                     is_there,
                     methods.contains(method.as_str()),
@@ -167,7 +178,7 @@ async fn every_path_of_the_document_answers_and_takes_no_other_method() {
 }
 
 #[tokio::test]
-async fn a_key_is_needed_where_the_document_says_so() {
+async fn key_is_required_where_the_document_requires_it() {
     let document = document().await;
     let client = Client::managed(RULES).await;
     for (method, path, operation) in operations(&document) {
@@ -183,9 +194,10 @@ async fn a_key_is_needed_where_the_document_says_so() {
     }
 }
 
-/// The examples as requests, in the order they were seen in; answers have the fields and kinds of values that the examples have.
+/// Replays the examples in their order; responses must have the fields and value types of the
+/// examples.
 #[tokio::test]
-async fn examples_are_what_happens() {
+async fn examples_match_actual_responses() {
     let document = document().await;
     let operations = operations(&document);
     let client = Client::managed(RULES).await;
@@ -230,34 +242,38 @@ async fn examples_are_what_happens() {
     assert_eq!(seen, all);
 }
 
-/// Whether an answer looks like its example. Texts that differ, as ids do, stand for each other from then on.
-fn alike(place: &str, example: &Value, answer: &Value, names: &mut HashMap<String, String>) {
+/// Asserts that a response matches its example. Texts that differ, such as ids, are mapped to each
+/// other from then on.
+fn alike(operation_name: &str, example: &Value, answer: &Value, names: &mut HashMap<String, String>) {
     match (example, answer) {
         (Value::Object(example), Value::Object(answer)) => {
             let (expected, found): (BTreeSet<_>, BTreeSet<_>) =
                 (example.keys().collect(), answer.keys().collect());
-            assert_eq!(expected, found, "{place}");
-            example
-                .iter()
-                .for_each(|(name, value)| alike(&format!("{place}.{name}"), value, &answer[name], names));
+            assert_eq!(expected, found, "{operation_name}");
+            example.iter().for_each(|(name, value)| {
+                alike(&format!("{operation_name}.{name}"), value, &answer[name], names)
+            });
         }
         (Value::Array(example), Value::Array(answer)) => {
-            example.iter().zip(answer).for_each(|(example, answer)| alike(place, example, answer, names));
+            example
+                .iter()
+                .zip(answer)
+                .for_each(|(example, answer)| alike(operation_name, example, answer, names));
         }
         (Value::String(example), Value::String(answer)) if example != answer => {
             names.insert(example.clone(), answer.clone());
         }
-        // Whether there is another page depends on what was written by then.
-        _ if place.ends_with(".next_cursor") => {}
+        // Whether there is another page depends on what has been written so far.
+        _ if operation_name.ends_with(".next_cursor") => {}
         _ => {
             let kind = |value: &Value| std::mem::discriminant(value);
-            assert_eq!(kind(example), kind(answer), "{place}: {example} and {answer}");
+            assert_eq!(kind(example), kind(answer), "{operation_name}: {example} and {answer}");
         }
     }
 }
 
 #[tokio::test]
-async fn the_page_works_without_anything_from_elsewhere() {
+async fn page_loads_nothing_from_other_hosts() {
     let config = pacegate_config::Config::parse(RULES).unwrap();
     let app = pacegate_server::App::new(
         &config,
@@ -274,16 +290,19 @@ async fn the_page_works_without_anything_from_elsewhere() {
     let page = response.into_body().collect().await.unwrap().to_bytes();
     let page = std::str::from_utf8(&page).unwrap();
     assert!(page.len() < 60_000, "{}", page.len());
-    assert!(page.contains("fetch('openapi.json')") && !page.contains("{{"), "it is put together");
+    assert!(page.contains("fetch('openapi.json')") && !page.contains("{{"), "the page is assembled");
     assert!(
         !page.contains("http://") && !page.contains("https://") && !page.contains("src="),
-        "it loads nothing"
+        "the page loads nothing"
     );
-    assert!(!page.contains("innerHTML") && !page.contains("style=\""), "it would break its own policy");
+    assert!(
+        !page.contains("innerHTML") && !page.contains("style=\""),
+        "the page must comply with its own policy"
+    );
 }
 
 #[test]
-fn the_command_prints_what_the_service_serves() {
+fn library_function_returns_the_served_document() {
     let text = pacegate_server::openapi().unwrap();
     assert!(text.starts_with("{\n  \"openapi\": \"3.1.0\""), "{}", &text[..60]);
     let printed: Value = serde_json::from_str(&text).unwrap();

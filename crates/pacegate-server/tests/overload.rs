@@ -1,4 +1,5 @@
-//! Checks above `server.max_checks_per_second` are refused at once, over every protocol, and health checks are always answered.
+//! Checks above `server.max_checks_per_second` are shed over every protocol, and health checks are
+//! always answered.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +16,7 @@ use service::Service;
 use tokio_stream::StreamExt;
 use tonic::Code;
 
-/// Enough attempts that two of them follow each other within the second in which one check may pass.
+/// Enough attempts that two of them fall into the same second, in which one check is allowed.
 const ATTEMPTS: usize = 50;
 
 fn settings(mode: &str) -> String {
@@ -27,26 +28,26 @@ fn check() -> CheckRequest {
 }
 
 #[tokio::test]
-async fn rest_checks_and_batches_above_the_rate_are_refused_and_health_is_not() {
+async fn rest_checks_and_batches_above_the_rate_are_shed_and_health_is_not() {
     let service = Service::start(&settings("open")).await;
     let single = json!({"user_id": "u", "endpoint": "/x"});
     let batch = json!({"checks": [single, single]});
     for (path, body) in [("/v1/rate-limit/check", &single), ("/v1/rate-limit/batch-check", &batch)] {
-        let mut refused = None;
+        let mut rejected = None;
         for _ in 0..ATTEMPTS {
             let answer = service.rest.post(path, body).await;
             assert_eq!(service.rest.get("/healthz").await.status, 200);
             assert_eq!(service.rest.get("/readyz").await.status, 200);
             if answer.status == 503 {
-                refused = Some(answer);
+                rejected = Some(answer);
                 break;
             }
             assert_eq!(answer.status, 200);
         }
-        let refused = refused.expect("a check above the rate");
-        assert_eq!(refused.error(), ("OVERLOADED", ""));
-        assert_eq!(refused.header("retry-after"), "1");
-        assert!(refused.body.get("allowed").is_none(), "nothing was decided");
+        let rejected = rejected.expect("a check above the rate");
+        assert_eq!(rejected.error(), ("OVERLOADED", ""));
+        assert_eq!(rejected.header("retry-after"), "1");
+        assert!(rejected.body.get("allowed").is_none(), "nothing was decided");
     }
     let metrics = service.rest.get("/metrics").await.body;
     let counted =
@@ -58,16 +59,16 @@ async fn rest_checks_and_batches_above_the_rate_are_refused_and_health_is_not() 
 async fn grpc_checks_batches_and_streams_above_the_rate_are_unavailable() {
     let service = Service::start(&settings("open")).await;
     let mut client = service.limiter();
-    let mut refused = [None, None];
+    let mut rejected = [None, None];
     for _ in 0..ATTEMPTS {
         let batch = BatchCheckRequest { checks: vec![check(); 2], ..BatchCheckRequest::default() };
-        if refused[0].is_none() {
-            refused[0] = client.check_rate_limit(check()).await.err();
-        } else if refused[1].is_none() {
-            refused[1] = client.batch_check(batch).await.err();
+        if rejected[0].is_none() {
+            rejected[0] = client.check_rate_limit(check()).await.err();
+        } else if rejected[1].is_none() {
+            rejected[1] = client.batch_check(batch).await.err();
         }
     }
-    for status in refused {
+    for status in rejected {
         let status = status.expect("a check and a batch above the rate");
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert_eq!(status.metadata().get("retry-after").unwrap(), "1");
@@ -85,7 +86,7 @@ async fn grpc_checks_batches_and_streams_above_the_rate_are_unavailable() {
 }
 
 #[tokio::test]
-async fn envoy_is_answered_by_the_failure_mode() {
+async fn envoy_gets_the_failure_mode_when_overloaded() {
     for (mode, code) in [("open", EnvoyCode::Ok), ("closed", EnvoyCode::OverLimit)] {
         let service = Service::start(&settings(mode)).await;
         let mut client = service.envoy();

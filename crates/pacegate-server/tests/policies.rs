@@ -1,4 +1,4 @@
-//! Policies belong to their keys, whichever dimension a key comes in, over REST and in metrics.
+//! Policies apply to their keys in every dimension, over REST and in metrics.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -26,11 +26,11 @@ async fn one_counter_of_a_policy_is_shared_by_all_dimensions() {
         json!({"dimension": "apikey", "identifier": "10.0.0.1"}),
         json!({"keys": {"user": "10.0.0.1", "ip": "10.0.0.1", "tenant": "t"}}),
     ];
-    for (place, identity) in identities.into_iter().enumerate() {
+    for (used, identity) in identities.into_iter().enumerate() {
         let mut body = identity.clone();
         body["endpoint"] = json!("/anything");
         let answer = client.check(&body).await;
-        let expected = (&json!("policy"), &json!(9 - place));
+        let expected = (&json!("policy"), &json!(9 - used));
         assert_eq!(
             (&answer.body["rule"], &answer.body["remaining"]),
             expected,
@@ -40,7 +40,7 @@ async fn one_counter_of_a_policy_is_shared_by_all_dimensions() {
     }
     let tenant =
         client.check(&json!({"dimension": "tenant", "identifier": "10.0.0.1", "endpoint": "/"})).await;
-    assert_eq!(tenant.body["rule"], "default", "a dimension without policies");
+    assert_eq!(tenant.body["rule"], "default", "policies do not apply in this dimension");
     let metrics = client.admin(Method::GET, "/admin/metrics/10.0.0.1", Value::Null).await;
     assert_eq!(metrics.body["windowRequestCount"], 5);
     assert_eq!(client.admin(Method::POST, "/admin/reset/10.0.0.1", Value::Null).await.status, 200);
@@ -49,7 +49,7 @@ async fn one_counter_of_a_policy_is_shared_by_all_dimensions() {
 }
 
 #[tokio::test]
-async fn reset_of_a_key_without_a_policy_forgets_it_in_all_dimensions() {
+async fn reset_of_a_key_without_a_policy_clears_it_in_all_dimensions() {
     let client = Client::managed("default_limit: {algorithm: fixed_window, limit: 1, window: 1d}").await;
     for (key, dimensions) in [("u1", &["key", "user", "apikey"][..]), ("10.0.0.1", &["key", "user", "ip"])] {
         let checks =
@@ -62,13 +62,13 @@ async fn reset_of_a_key_without_a_policy_forgets_it_in_all_dimensions() {
         let reset = client.admin(Method::POST, &format!("/admin/reset/{key}"), Value::Null).await;
         assert_eq!(reset.status, 200, "{}", reset.body);
         for check in &checks {
-            assert_eq!(client.check(check).await.status, 200, "{check} was forgotten");
+            assert_eq!(client.check(check).await.status, 200, "{check} was reset");
         }
     }
 }
 
 #[tokio::test]
-async fn the_dimensions_of_policies_are_a_setting() {
+async fn dimensions_of_policies_are_a_setting() {
     let client = with_policy("policies: {dimensions: [tenant]}", "t1").await;
     for (dimension, rule) in [("tenant", "policy"), ("key", "policy"), ("user", "default")] {
         let body = json!({"dimension": dimension, "identifier": "t1", "endpoint": "/"});
@@ -77,7 +77,7 @@ async fn the_dimensions_of_policies_are_a_setting() {
 }
 
 #[tokio::test]
-async fn a_policy_is_found_where_limits_are_looked_up() {
+async fn policy_is_listed_among_the_limits_of_its_user() {
     let client = with_policy("", "u1").await;
     assert_eq!(client.check(&json!({"user_id": "u1", "endpoint": "/"})).await.body["rule"], "policy");
     let limits = client.admin(Method::GET, "/api/v1/users/u1/limits", Value::Null).await;
@@ -95,14 +95,14 @@ async fn a_policy_is_found_where_limits_are_looked_up() {
 }
 
 #[tokio::test]
-async fn each_policy_has_a_label_of_its_own() {
+async fn each_policy_has_its_own_label() {
     let client = with_policy("", "user-123").await;
     for key in ["user-456", &"x".repeat(1_000)] {
         let policy = json!({"key": key, "type": "FIXED_WINDOW", "capacity": 5, "windowSeconds": 60});
         assert_eq!(client.admin(Method::POST, "/admin/policies", policy).await.status, 201);
         assert_eq!(client.check(&json!({"user_id": key, "endpoint": "/"})).await.status, 200);
     }
-    for user in ["user-123", "user-123", "somebody"] {
+    for user in ["user-123", "user-123", "another-user"] {
         assert_eq!(client.check(&json!({"user_id": user, "endpoint": "/"})).await.status, 200);
     }
     let page = client.get("/metrics").await;
@@ -115,12 +115,12 @@ async fn each_policy_has_a_label_of_its_own() {
     assert_eq!((allowed("policy:user-123"), allowed("policy:user-456")), ("2".to_owned(), "1".to_owned()));
     assert_eq!(value("pacegate_tokens_remaining{policy=\"policy:user-123\"}"), "8");
     assert_eq!(value("pacegate_tokens_remaining{policy=\"policy:user-456\"}"), "4");
-    assert!(!page.contains("somebody"), "callers are no labels");
+    assert!(!page.contains("another-user"), "callers never become labels");
     assert!(!page.contains("xxxx") && page.contains("rule=\"policy:"), "long keys are hashed");
 }
 
 #[tokio::test]
-async fn the_logs_name_the_identity_that_a_policy_counts() {
+async fn logs_name_the_identity_that_a_policy_counts() {
     let client = with_policy("decision_log: {rows_per_second: 1000}", "u1").await;
     let body = json!({"keys": {"ip": "10.0.0.1", "user": "u1"}, "endpoint": "/"});
     assert_eq!(client.check(&body).await.body["rule"], "policy");
@@ -134,7 +134,8 @@ async fn the_logs_name_the_identity_that_a_policy_counts() {
     );
 }
 
-/// All rows of `/admin/metrics`, in pages of `limit`: key, dimension, tokens left and how many passed.
+/// Returns all rows of `/admin/metrics`, in pages of `limit`: key, dimension, remaining tokens and
+/// allowed requests.
 async fn usage(client: &Client, limit: usize) -> Vec<(String, String, Value, Value)> {
     let mut path = format!("/admin/metrics?limit={limit}");
     let mut rows = Vec::new();
@@ -219,9 +220,9 @@ async fn keys_with_a_policy_of_the_file_are_listed_when_they_were_used() {
 }
 
 #[tokio::test]
-async fn the_window_of_the_default_policy_is_a_minute() {
+async fn window_of_the_default_policy_is_a_minute() {
     let client = Client::managed("").await;
-    let metrics = client.admin(Method::GET, "/admin/metrics/nobody", Value::Null).await;
+    let metrics = client.admin(Method::GET, "/admin/metrics/unknown", Value::Null).await;
     assert_eq!(
         (&metrics.body["algorithm"], &metrics.body["capacity"], &metrics.body["windowSeconds"]),
         (&json!("TOKEN_BUCKET"), &json!(100), &json!(60))

@@ -1,4 +1,4 @@
-//! Every gRPC request has an id: taken or made, sent back, and in the lines that are logged about it.
+//! Every gRPC request has an id: accepted or generated, sent back, and logged.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -44,7 +44,7 @@ fn envoy() -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 1 }
 }
 
-/// The metadata of the answer to a call, or of its status.
+/// Returns the metadata of the response to a call, or of its status.
 async fn metadata(service: &Service, method: &str, sent: &[(&'static str, &str)]) -> MetadataMap {
     fn of<T>(answer: Result<Response<T>, Status>) -> MetadataMap {
         answer.map_or_else(|status| status.metadata().clone(), |response| response.metadata().clone())
@@ -91,7 +91,7 @@ async fn metadata(service: &Service, method: &str, sent: &[(&'static str, &str)]
 }
 
 #[tokio::test]
-async fn request_ids_are_taken_or_made_and_always_sent_back() {
+async fn request_ids_are_accepted_or_generated_and_always_sent_back() {
     let service = Service::start(RULES).await;
     for method in METHODS {
         let id = |metadata: &MetadataMap| {
@@ -106,7 +106,7 @@ async fn request_ids_are_taken_or_made_and_always_sent_back() {
     }
 }
 
-/// What is logged.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -143,7 +143,7 @@ async fn log_lines_have_the_request_id() {
         assert!(log.contains(&format!("request_id=\"{id}\"")), "{method} {id}\n{log}");
     }
 
-    // A reset fails with its store. Whatever else needs the store is answered by the failure mode.
+    // A reset fails with its store. Other calls follow the failure mode.
     let store = Scripted::new(Behaviour::Unavailable);
     let rest = Client::with_stores(RULES, Stores::remote(store, Duration::from_secs(5)));
     let failing = Service::serve(rest, RULES).await;

@@ -1,4 +1,4 @@
-//! The REST API as a client sees it, on a clock that moves only when told.
+//! The REST API as a client sees it, on a simulated clock.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use client::{Answer, Client, RULES};
 
 #[tokio::test]
-async fn a_check_answers_with_body_and_both_header_families() {
+async fn check_returns_body_and_both_header_families() {
     let client = Client::new(RULES);
     let answer = client.check(&json!({"user_id": "u1", "endpoint": "/api/v1/orders", "method": "get"})).await;
     assert_eq!(answer.status, StatusCode::OK);
-    // The clock shows 1790000000.123456; the window that began at 1789999980 counts until two windows later.
+    // The clock shows 1790000000.123456; the window that began at 1789999980 counts until two
+    // windows later.
     assert_eq!(
         answer.body,
         json!({
@@ -42,7 +43,7 @@ async fn a_check_answers_with_body_and_both_header_families() {
 }
 
 #[tokio::test]
-async fn a_denial_says_when_to_come_back() {
+async fn denial_has_exact_retry_after() {
     let client = Client::new(RULES);
     let body = json!({"dimension": "ip", "identifier": "10.0.0.1", "endpoint": "/"});
     for _ in 0..2 {
@@ -63,12 +64,12 @@ async fn a_denial_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn every_path_also_answers_under_api() {
+async fn every_path_is_served_under_api() {
     let client = Client::new(RULES);
     let body = json!({"user_id": "u", "endpoint": "/x"});
     for (number, prefix) in ["/v1", "/api/v1"].into_iter().enumerate() {
         let answer = client.post(&format!("{prefix}/rate-limit/check"), &body).await;
-        assert_eq!(answer.body["remaining"], 99 - number, "both count together");
+        assert_eq!(answer.body["remaining"], 99 - number, "both paths share a counter");
         let status =
             client.send(Method::GET, &format!("{prefix}/rate-limit/status/u/x"), &[], Body::empty()).await;
         assert_eq!(status.status, StatusCode::OK);
@@ -90,7 +91,11 @@ async fn several_identities_are_charged_together_or_not_at_all() {
     let client = Client::new(RULES);
     let both = |user: &str| json!({"keys": {"user": user, "ip": "10.0.0.9"}, "endpoint": "/api/v1/x"});
     assert_eq!(client.check(&both("a")).await.body["limits"].as_array().unwrap().len(), 2);
-    assert_eq!(client.check(&both("b")).await.body["rule"], "per-ip", "the limit with the least left binds");
+    assert_eq!(
+        client.check(&both("b")).await.body["rule"],
+        "per-ip",
+        "the limit with the lowest remaining quota binds"
+    );
     let denied = client.check(&both("c")).await;
     assert_eq!((denied.status, &denied.body["rule"]), (StatusCode::TOO_MANY_REQUESTS, &json!("per-ip")));
     let status = client.send(Method::GET, "/v1/rate-limit/status/c/api/v1/x", &[], Body::empty()).await;
@@ -98,7 +103,7 @@ async fn several_identities_are_charged_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn plans_ad_hoc_limits_and_the_default_apply_as_said() {
+async fn plans_ad_hoc_limits_and_the_default_limit_apply() {
     let client = Client::new(RULES);
     let plans = client.check(&json!({"user_id": "u", "endpoint": "/p", "plans": ["gold", "daily"]})).await;
     assert_eq!((plans.body["rule"].as_str(), plans.body["remaining"].as_u64()), (Some("gold"), Some(2)));
@@ -128,11 +133,11 @@ async fn plans_ad_hoc_limits_and_the_default_apply_as_said() {
         (answer.status, &answer.body["limit"], &answer.body["rule"]),
         (StatusCode::OK, &Value::Null, &Value::Null)
     );
-    assert_eq!(answer.header("x-ratelimit-limit"), "", "what is not known is not invented");
+    assert_eq!(answer.header("x-ratelimit-limit"), "", "unknown numbers are omitted");
 }
 
 #[tokio::test]
-async fn a_leaky_bucket_says_how_long_to_wait_in_the_queue() {
+async fn leaky_bucket_returns_delay_and_queue_position() {
     let client = Client::new(RULES);
     let body = json!({"user_id": "u", "endpoint": "/queue"});
     assert_eq!(client.check(&body).await.body["delay_ms"], 0);
@@ -141,7 +146,7 @@ async fn a_leaky_bucket_says_how_long_to_wait_in_the_queue() {
 }
 
 #[tokio::test]
-async fn the_state_warns_before_it_throttles() {
+async fn state_is_warning_before_throttled() {
     let client = Client::new("default_limit: {algorithm: fixed_window, limit: 10, window: 60s}");
     let body = json!({"user_id": "u", "endpoint": "/"});
     let mut states = Vec::new();
@@ -155,7 +160,7 @@ async fn the_state_warns_before_it_throttles() {
 }
 
 #[tokio::test]
-async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
+async fn status_charges_nothing_and_accepts_any_spelling_of_the_endpoint() {
     let client = Client::new(RULES);
     client.check(&json!({"user_id": "user 1", "endpoint": "/api/v1/orders", "cost": 25})).await;
     for path in ["user%201/api/v1/orders", "user%201/%2Fapi%2Fv1%2Forders", "user%201//api/v1/orders"] {
@@ -191,7 +196,7 @@ async fn status_consumes_nothing_and_takes_any_spelling_of_the_endpoint() {
 }
 
 #[tokio::test]
-async fn reset_forgets_rules_default_and_ad_hoc_counters_and_needs_the_admin_key() {
+async fn reset_clears_all_counters_and_requires_the_admin_key() {
     let client = Client::new(RULES);
     let user = json!({"user_id": "u", "endpoint": "/x"});
     let ad_hoc = json!({"user_id": "u", "endpoint": "/x", "strategy": "sliding_window", "limit": 1, "window_seconds": 60});
@@ -212,7 +217,7 @@ async fn reset_forgets_rules_default_and_ad_hoc_counters_and_needs_the_admin_key
         assert_eq!((answer.status, answer.error().0), (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"));
         assert_eq!(answer.header("www-authenticate"), "Bearer");
     }
-    assert_eq!(client.check(&ad_hoc).await.status, StatusCode::TOO_MANY_REQUESTS, "nothing was forgotten");
+    assert_eq!(client.check(&ad_hoc).await.status, StatusCode::TOO_MANY_REQUESTS, "nothing was reset");
 
     let headers = [json_type, ("authorization", "Bearer secret")];
     let answer = client.send(Method::POST, path, &headers, user.to_string()).await;
@@ -224,13 +229,13 @@ async fn reset_forgets_rules_default_and_ad_hoc_counters_and_needs_the_admin_key
     assert_eq!(client.check(&ad_hoc).await.status, StatusCode::OK);
     assert_eq!(client.check(&user).await.body["remaining"], 99);
 
-    let elsewhere = Client::new("server: {admin_allow: [10.0.0.0/8]}");
-    let answer = elsewhere.reset(&user).await;
+    let restricted = Client::new("server: {admin_allow: [10.0.0.0/8]}");
+    let answer = restricted.reset(&user).await;
     assert_eq!((answer.status, answer.error().0), (StatusCode::FORBIDDEN, "FORBIDDEN"));
 }
 
 #[tokio::test]
-async fn a_batch_answers_each_item_in_its_place() {
+async fn batch_returns_results_in_order() {
     let client = Client::new(RULES);
     let checks = json!([
         {"user_id": "a", "endpoint": "/api/v1/x", "cost": 60},
@@ -265,7 +270,7 @@ async fn a_batch_answers_each_item_in_its_place() {
 }
 
 #[tokio::test]
-async fn idempotency_keys_make_a_retry_harmless() {
+async fn retry_with_an_idempotency_key_is_not_charged() {
     let client = Client::new(RULES);
     let body = |cost: u64| json!({"user_id": "u", "endpoint": "/i", "cost": cost, "idempotency_key": "k1"});
     let first = client.check(&body(1)).await;
@@ -306,11 +311,11 @@ async fn idempotency_keys_make_a_retry_harmless() {
         .await;
     assert_eq!(disagreeing.error(), ("INVALID_INPUT", "idempotency_key"));
     client.clock.advance(Duration::from_secs(300));
-    assert_eq!(client.check(&body(2)).await.body.get("replayed"), None, "five minutes later it is forgotten");
+    assert_eq!(client.check(&body(2)).await.body.get("replayed"), None, "the key expires after five minutes");
 }
 
 #[tokio::test]
-async fn a_batch_under_one_idempotency_key_is_charged_once() {
+async fn batch_under_one_idempotency_key_is_charged_once() {
     let client = Client::new(RULES);
     let batch = |user: &str| {
         let item = |cost: u64| json!({"user_id": user, "endpoint": "/b", "cost": cost});
@@ -329,7 +334,7 @@ async fn a_batch_under_one_idempotency_key_is_charged_once() {
     assert_eq!(
         allowed(&client.post(path, &batch("u")).await),
         [(true, true), (true, false)],
-        "a denial is judged afresh"
+        "a denial is decided again"
     );
     let mut changed = batch("u");
     changed["checks"][0]["cost"] = json!(61);
@@ -339,7 +344,7 @@ async fn a_batch_under_one_idempotency_key_is_charged_once() {
         (StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH")
     );
     let other = client.post(path, &batch("v")).await;
-    assert_eq!(allowed(&other), [(true, false), (false, false)], "another user's batch has a key of its own");
+    assert_eq!(allowed(&other), [(true, false), (false, false)], "another user's batch has a different key");
     let long = json!({"checks": [{"user_id": "w", "endpoint": "/b"}], "idempotency_key": "k".repeat(255)});
     let answer = client.post(path, &long).await;
     assert_eq!(allowed(&answer), [(true, false)], "{}", answer.body);
@@ -351,12 +356,12 @@ async fn a_batch_under_one_idempotency_key_is_charged_once() {
     assert_eq!(
         allowed(&retried),
         [(true, true), (true, true)],
-        "an item's own key is the single check's, wherever it stands"
+        "an item's own key equals the key of a single check"
     );
 }
 
 #[tokio::test]
-async fn request_ids_are_taken_or_made_and_always_echoed() {
+async fn request_ids_are_accepted_or_generated_and_always_echoed() {
     let client = Client::new(RULES);
     for (sent, kept) in [("my-id-1", true), ("has space", false), ("", false)] {
         let answer = client.send(Method::GET, "/healthz", &[("x-request-id", sent)], Body::empty()).await;
@@ -380,7 +385,7 @@ async fn header_families_are_a_setting() {
 }
 
 #[tokio::test]
-async fn a_rule_that_only_watches_does_not_show() {
+async fn shadow_rule_is_not_visible_to_clients() {
     let rules = "rules: [{name: watching, dimension: user, mode: shadow, algorithm: fixed_window, limit: 1, window: 60s}]";
     let body = json!({"user_id": "u", "endpoint": "/"});
     let with_default = Client::new(rules);
@@ -396,7 +401,10 @@ async fn a_rule_that_only_watches_does_not_show() {
         (StatusCode::OK, &Value::Null, &Value::Null)
     );
     assert_eq!(answer.header("x-ratelimit-limit"), "");
-    assert_eq!(answer.body["limits"][0]["reason"], "LIMIT_EXCEEDED", "the operator still sees it");
+    assert_eq!(
+        answer.body["limits"][0]["reason"], "LIMIT_EXCEEDED",
+        "the result of the shadow limit is still returned"
+    );
 }
 
 #[tokio::test]
@@ -408,7 +416,7 @@ async fn headers_stay_structured_fields_at_the_extremes() {
 }
 
 #[tokio::test]
-async fn limits_of_requests_are_bounded_by_name() {
+async fn ad_hoc_limits_are_bounded_and_errors_name_the_field() {
     let client = Client::new(RULES);
     let limit = |fields: Value| {
         let mut body = json!({"user_id": "u", "endpoint": "/z", "limit": 5, "window_seconds": 60});
@@ -420,7 +428,7 @@ async fn limits_of_requests_are_bounded_by_name() {
         (
             json!({"burst_capacity": 7_201}),
             "burst_capacity",
-            "must come back within 86400s at the limit's rate (ad_hoc.max_window)",
+            "must refill within 86400s at the limit's rate (ad_hoc.max_window)",
         ),
         (
             json!({"limit": 10_001, "strategy": "sliding_log"}),
@@ -431,8 +439,11 @@ async fn limits_of_requests_are_bounded_by_name() {
     for (fields, field, reason) in rows {
         let body = limit(fields);
         let details = json!({"field": field, "reason": reason});
-        let refused = client.check(&body).await;
-        assert_eq!((refused.status, &refused.body["error"]["details"]), (StatusCode::BAD_REQUEST, &details));
+        let rejected = client.check(&body).await;
+        assert_eq!(
+            (rejected.status, &rejected.body["error"]["details"]),
+            (StatusCode::BAD_REQUEST, &details)
+        );
         let batch = client.post("/v1/rate-limit/batch-check", &json!({"checks": [body]})).await;
         assert_eq!(batch.body["results"][0]["error"]["details"], details);
     }
@@ -448,7 +459,7 @@ async fn limits_of_requests_are_bounded_by_name() {
 }
 
 #[tokio::test]
-async fn limits_of_requests_can_be_kept_to_callers_with_a_key_or_refused() {
+async fn ad_hoc_limits_can_require_a_key_or_be_rejected() {
     let body = json!({"user_id": "u", "endpoint": "/z", "limit": 5, "window_seconds": 60});
     let plain = json!({"user_id": "u", "endpoint": "/z"});
     let batch = json!({"checks": [body, plain]}).to_string();
@@ -460,11 +471,11 @@ async fn limits_of_requests_can_be_kept_to_callers_with_a_key_or_refused() {
         ("always", 200, 200, ""),
     ] {
         let client = Client::new(&format!("{RULES}ad_hoc: {{allow: {allow}}}\n"));
-        let refused = client.check(&body).await;
-        assert_eq!(refused.status, keyless, "{allow}");
+        let rejected = client.check(&body).await;
+        assert_eq!(rejected.status, keyless, "{allow}");
         if keyless != 200 {
-            assert_eq!(refused.body["error"]["code"], code);
-            assert_eq!(refused.body["error"]["details"]["field"], "limit");
+            assert_eq!(rejected.body["error"]["code"], code);
+            assert_eq!(rejected.body["error"]["details"]["field"], "limit");
         }
         assert_eq!(client.get(status).await.status, keyless, "{allow}");
         assert_eq!(client.check(&plain).await.status, 200, "{allow}");
@@ -483,7 +494,7 @@ async fn limits_of_requests_can_be_kept_to_callers_with_a_key_or_refused() {
 }
 
 #[tokio::test]
-async fn health_and_readiness_answer() {
+async fn health_and_readiness_are_served() {
     let client = Client::new(RULES);
     for (path, status) in [("/healthz", "ok"), ("/readyz", "ready")] {
         let answer = client.send(Method::GET, path, &[], Body::empty()).await;

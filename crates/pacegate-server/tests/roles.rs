@@ -1,4 +1,4 @@
-//! Who may do what: roles, expiry, revocation, addresses, and how often each may ask.
+//! Access control: roles, expiry, revocation, addresses and rate limits.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// What each request needs: checks, looks, reads or writes.
+/// Returns each operation with the access it needs: check, look, read or write.
 fn operations() -> Vec<(Method, &'static str, Value, &'static str)> {
     let check = json!({"user_id": "u1", "endpoint": "/"});
     let nothing = Value::Null;
@@ -85,7 +85,7 @@ async fn catalog_with_keys() -> (Catalog, [(&'static str, String); 3]) {
 }
 
 #[tokio::test]
-async fn every_role_may_do_what_it_is_for() {
+async fn every_role_permits_its_operations_only() {
     let (catalog, keys) = catalog_with_keys().await;
     let client = Client::with_catalog("server: {require_key: true}", catalog).await;
     for (method, path, body, need) in operations() {
@@ -104,7 +104,7 @@ async fn every_role_may_do_what_it_is_for() {
 }
 
 #[tokio::test]
-async fn a_key_can_ask_what_it_is() {
+async fn whoami_returns_the_key_and_role() {
     let (catalog, keys) = catalog_with_keys().await;
     let client = Client::with_catalog("", catalog).await;
     for (role, secret) in keys.iter().filter(|(role, _)| *role != "checker") {
@@ -121,7 +121,7 @@ async fn a_key_can_ask_what_it_is() {
 }
 
 #[tokio::test]
-async fn checks_need_no_key_unless_told() {
+async fn checks_require_a_key_only_if_configured() {
     let (catalog, _) = catalog_with_keys().await;
     let client = Client::with_catalog("", catalog).await;
     let body = json!({"user_id": "u1", "endpoint": "/"});
@@ -151,15 +151,15 @@ async fn keys_expire_and_are_revoked() {
         client.send(Method::GET, "/api/v1/rules", &[("authorization", &bearer)], String::new()).await;
     assert_eq!(answer.status, 200);
     let list = async || client.admin(Method::GET, "/api/v1/keys", Value::Null).await.body["keys"][0].clone();
-    // It is noted beside the request.
+    // The last use is recorded in the background.
     let mut looks = 0;
     while list().await["last_used_at"].is_null() {
         looks += 1;
-        assert!(looks < 1_000, "the use of a key is not noted");
+        assert!(looks < 1_000, "the last use of a key is recorded");
         tokio::task::yield_now().await;
     }
     assert_eq!(client.admin(Method::DELETE, &format!("/api/v1/keys/{id}"), Value::Null).await.status, 204);
-    assert_eq!(read(secret).await, (401, "the API key was revoked".to_owned()), "at once on this node");
+    assert_eq!(read(secret).await, (401, "the API key was revoked".to_owned()), "immediately on this node");
     assert_eq!(client.admin(Method::DELETE, "/api/v1/keys/nonsense", Value::Null).await.status, 404);
 
     for bad in [
@@ -187,8 +187,8 @@ async fn keys_expire_and_are_revoked() {
 }
 
 #[tokio::test]
-async fn an_expired_key_says_so() {
-    // A catalog whose clock is years behind: its keys of a second have long expired.
+async fn expired_key_is_reported_as_expired() {
+    // A catalog whose clock is years behind: its keys with a lifetime of a second have expired.
     let clock = Arc::new(SimulatedClock::default());
     let expires_at = Some(clock.now().saturating_add(Duration::from_secs(1)));
     let options = CatalogOptions { clock, ..CatalogOptions::default() };
@@ -201,7 +201,7 @@ async fn an_expired_key_says_so() {
 }
 
 #[tokio::test]
-async fn addresses_that_may_not_are_refused_before_keys_are_looked_at() {
+async fn disallowed_addresses_are_rejected_before_keys_are_checked() {
     let (catalog, keys) = catalog_with_keys().await;
     let client = Client::with_catalog("server: {admin_allow: [10.0.0.0/8]}", catalog).await;
     for key in [None, Some(keys[0].1.as_str()), Some("guess")] {
@@ -212,7 +212,7 @@ async fn addresses_that_may_not_are_refused_before_keys_are_looked_at() {
 }
 
 #[tokio::test]
-async fn the_management_api_limits_itself() {
+async fn management_api_is_rate_limited() {
     let client = Client::managed("management: {reads_per_minute: 5, writes_per_minute: 2}").await;
     for _ in 0..5 {
         assert_eq!(client.admin(Method::GET, "/api/v1/rules", Value::Null).await.status, 200);
@@ -230,7 +230,7 @@ async fn the_management_api_limits_itself() {
 }
 
 #[tokio::test]
-async fn guessing_keys_is_limited_by_address_and_harms_nobody_else() {
+async fn guessing_keys_is_limited_by_address_and_affects_no_valid_key() {
     let (catalog, keys) = catalog_with_keys().await;
     let client = Client::with_catalog("server: {require_key: true}", catalog).await;
     let check = json!({"user_id": "u1", "endpoint": "/"});
@@ -245,14 +245,14 @@ async fn guessing_keys_is_limited_by_address_and_harms_nobody_else() {
     }
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 20);
     assert!(statuses[20..].iter().all(|status| *status == 429), "{statuses:?}");
-    assert_eq!(as_checker(&client).await, 200, "a key that this node knows still works from that address");
+    assert_eq!(as_checker(&client).await, 200, "a cached key still works from that address");
     let status =
         async |key: &str| send(&client, &Method::GET, "/api/v1/rules", &Value::Null, Some(key)).await;
-    assert_eq!(status(&keys[1].1).await, 200, "and so does one that this node has not seen");
-    assert_eq!(status("secret").await, 429, "but not one that is short enough to be guessed");
+    assert_eq!(status(&keys[1].1).await, 200, "an existing key that is not cached still works");
+    assert_eq!(status("secret").await, 429, "a key that is short enough to be guessed is locked out");
     let metrics = client.get("/metrics").await.body;
     for line in ["{reason=\"unknown\"} 20", "{reason=\"locked_out\"} 11", "{reason=\"revoked\"} 0"] {
         let line = format!("pacegate_refused_keys_total{line}");
-        assert!(metrics.as_str().unwrap().contains(&line), "{line} is not in {metrics}");
+        assert!(metrics.as_str().unwrap().contains(&line), "{line} is missing in {metrics}");
     }
 }

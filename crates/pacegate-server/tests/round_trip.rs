@@ -1,4 +1,5 @@
-//! What `GET` shows can be edited and sent back by `PUT`: rules, plans, policies, users, configurations.
+//! A response to `GET` can be edited and sent back by `PUT`: rules, plans, policies, users,
+//! configs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,7 +19,7 @@ const ALGORITHMS: [(&str, bool); 7] = [
     ("sliding_counter", false),
 ];
 
-/// What stays the same when nothing is edited.
+/// Returns the fields that stay the same if nothing is edited.
 fn without_version(mut body: Value) -> Value {
     for field in ["version", "updated_at"] {
         body.as_object_mut().unwrap().remove(field);
@@ -26,7 +27,8 @@ fn without_version(mut body: Value) -> Value {
     body
 }
 
-/// Sends back what `GET` shows, first as it is and then with `edit`. Returns what is shown then.
+/// Sends back the response to `GET`, first unchanged and then with `edit`. Returns the final
+/// response.
 async fn round_trip(client: &Client, get: &str, put: &str, edit: impl Fn(&mut Value)) -> Value {
     let shown = client.admin(Method::GET, get, Value::Null).await;
     assert_eq!(shown.status, 200, "{}", shown.body);
@@ -44,7 +46,7 @@ async fn round_trip(client: &Client, get: &str, put: &str, edit: impl Fn(&mut Va
     last.body
 }
 
-/// Every field of the server is refused by its name when the client changed it.
+/// Asserts that every changed read-only field is rejected by name.
 async fn owned_fields(client: &Client, get: &str, put: &str, fields: &[(&str, Value)]) {
     let shown = client.admin(Method::GET, get, Value::Null).await.body;
     for (field, value) in fields {
@@ -62,7 +64,7 @@ async fn owned_fields(client: &Client, get: &str, put: &str, fields: &[(&str, Va
 }
 
 #[tokio::test]
-async fn a_rule_can_be_edited_and_sent_back() {
+async fn rule_can_be_edited_and_sent_back() {
     let client = Client::managed("default_limit: none").await;
     for (algorithm, has_burst) in ALGORITHMS {
         let rule = json!({"name": algorithm, "dimension": "user", "algorithm": algorithm, "limit": 5, "window_seconds": 60});
@@ -86,7 +88,7 @@ async fn a_rule_can_be_edited_and_sent_back() {
 }
 
 #[tokio::test]
-async fn a_plan_can_be_edited_and_sent_back() {
+async fn plan_can_be_edited_and_sent_back() {
     let client = Client::managed("default_limit: none").await;
     let limits: Vec<Value> = ALGORITHMS
         .iter()
@@ -107,11 +109,11 @@ async fn a_plan_can_be_edited_and_sent_back() {
     owned_fields(&client, path, path, &owned).await;
     let mut stale = last.clone();
     stale["version"] = json!(1);
-    assert_eq!(client.admin(Method::PUT, path, stale).await.status, 412, "an older version was read");
+    assert_eq!(client.admin(Method::PUT, path, stale).await.status, 412, "the body has an earlier version");
 }
 
 #[tokio::test]
-async fn a_policy_can_be_edited_and_sent_back() {
+async fn policy_can_be_edited_and_sent_back() {
     let client = Client::managed("default_limit: none").await;
     for (algorithm, _) in ALGORITHMS {
         let body = json!({"key": algorithm, "type": algorithm.to_uppercase(), "capacity": 100, "refillRate": 10, "windowSeconds": 30});
@@ -130,7 +132,7 @@ async fn a_policy_can_be_edited_and_sent_back() {
 }
 
 #[tokio::test]
-async fn the_two_forms_of_a_policy_keep_each_others_fields() {
+async fn both_apis_preserve_each_others_fields_of_a_policy() {
     let client = Client::managed("default_limit: none").await;
     let body =
         json!({"key": "k", "type": "TOKEN_BUCKET", "capacity": 100, "refillRate": 10, "windowSeconds": 30});
@@ -153,7 +155,7 @@ async fn the_two_forms_of_a_policy_keep_each_others_fields() {
 }
 
 #[tokio::test]
-async fn a_user_can_be_edited_and_sent_back() {
+async fn user_can_be_edited_and_sent_back() {
     let client = Client::managed("default_limit: none").await;
     let rule = json!({"name": "per-user", "dimension": "user", "algorithm": "token_bucket", "limit": 5, "window_seconds": 60});
     let made = client.admin(Method::POST, "/api/v1/rules", rule).await;
@@ -165,16 +167,16 @@ async fn a_user_can_be_edited_and_sent_back() {
     owned_fields(&client, get, put, &owned).await;
     let mut stale = last.clone();
     stale["version"] = json!(1);
-    assert_eq!(client.admin(Method::PUT, put, stale).await.status, 412, "an older version was read");
+    assert_eq!(client.admin(Method::PUT, put, stale).await.status, 412, "the body has an earlier version");
 
     let path = format!("/api/v1/rules/{}", made.body["rule_id"].as_str().unwrap());
     assert_eq!(client.admin(Method::DELETE, &path, Value::Null).await.status, 204);
     let last = round_trip(&client, get, put, |user| user["tier"] = Value::Null).await;
-    assert_eq!(last["custom_limits"]["per-user"]["limit"], 7, "the rule is gone, the numbers stay");
+    assert_eq!(last["custom_limits"]["per-user"]["limit"], 7, "custom limits outlive their rule");
 }
 
 #[tokio::test]
-async fn a_configuration_can_be_edited_and_sent_back() {
+async fn config_can_be_edited_and_sent_back() {
     let client = Client::managed("default_limit: none").await;
     for (algorithm, has_burst) in ALGORITHMS {
         let body = json!({"user_id": "u1", "endpoint": format!("/{algorithm}"), "limit": 5, "window_seconds": 60, "strategy": algorithm});

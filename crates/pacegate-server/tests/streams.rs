@@ -1,4 +1,5 @@
-//! HTTP/2 used badly: streams are bounded, and whoever opens and resets them, dawdles or takes no answers is cut off while others are served.
+//! Misbehaving HTTP/2 clients: streams are bounded, and a client that resets them, is slow or takes
+//! no responses is disconnected while others are served.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,12 +18,12 @@ use tokio::time::{Duration, Instant, sleep};
 
 const REFUSED_STREAM: u32 = 7;
 
-/// A connection of its own gets an answer.
+/// Returns whether a new connection gets a response.
 async fn is_served(target: &Target) -> bool {
     Wire::open(target, &[]).await.is_answered(1).await
 }
 
-/// Sends one byte after another until the connection is closed; says how long that took.
+/// Sends one byte after another until the connection is closed; returns how long that took.
 async fn dribble(mut stream: TcpStream, bytes: impl Iterator<Item = u8>) -> Duration {
     let since = Instant::now();
     let mut buffer = [0; 1_024];
@@ -40,29 +41,29 @@ async fn dribble(mut stream: TcpStream, bytes: impl Iterator<Item = u8>) -> Dura
                 }
             }
         }
-        panic!("it was not cut off");
+        panic!("the connection must be closed");
     };
     soon(dribble).await;
     since.elapsed()
 }
 
 #[tokio::test]
-async fn streams_beyond_the_bound_are_refused() {
+async fn streams_above_the_bound_are_refused() {
     let service = Service::start("server: {max_streams: 4}").await;
     for target in Target::both(&service) {
         let mut wire = Wire::open(&target, &[]).await;
         let settings = soon(wire.receive()).await.unwrap();
         assert_eq!(settings.kind, SETTINGS);
         let said = settings.payload.chunks(6).find(|setting| setting[..2] == MAX_STREAMS.to_be_bytes());
-        assert_eq!(said.unwrap()[2..], 4_u32.to_be_bytes(), "clients are told");
+        assert_eq!(said.unwrap()[2..], 4_u32.to_be_bytes(), "the bound is sent in the settings");
         for stream in [1, 3, 5, 7, 9, 11] {
             wire.begin(stream).await.unwrap();
         }
         for stream in [9, 11] {
-            let refused = wire.next().await.unwrap();
-            assert_eq!((refused.kind, refused.stream, refused.reason()), (RESET, stream, REFUSED_STREAM));
+            let rejected = wire.next().await.unwrap();
+            assert_eq!((rejected.kind, rejected.stream, rejected.reason()), (RESET, stream, REFUSED_STREAM));
         }
-        // The others go on, and make room as they end.
+        // The other streams continue, and free their slots as they end.
         for stream in [1, 3, 5, 7] {
             wire.finish(stream).await.unwrap();
             while wire.next().await.unwrap().flags & END_STREAM == 0 {}
@@ -72,8 +73,8 @@ async fn streams_beyond_the_bound_are_refused() {
 }
 
 #[tokio::test]
-async fn whoever_opens_and_resets_streams_is_cut_off() {
-    // Many at once, and each only when the one before is surely under way.
+async fn client_that_opens_and_resets_streams_is_disconnected() {
+    // Many at once, and then each only after the previous one is in flight.
     for pairs in [100, 1] {
         let service = Service::start("default_limit: none").await;
         for target in Target::both(&service) {
@@ -97,16 +98,16 @@ async fn whoever_opens_and_resets_streams_is_cut_off() {
                 if wire.is_seen().await.is_err() {
                     break;
                 }
-                assert!(honest.is_answered(stream).await, "others are served meanwhile");
+                assert!(honest.is_answered(stream).await, "other clients are served");
             }
-            assert!(resets >= 20, "a few may be given up: {resets}");
+            assert!(resets >= 20, "a few cancellations are allowed: {resets}");
             assert!(is_served(&target).await);
         }
     }
 }
 
 #[tokio::test]
-async fn whoever_gives_up_some_requests_is_not_cut_off() {
+async fn client_that_cancels_some_requests_is_not_disconnected() {
     let service = Service::start("default_limit: none").await;
     for target in Target::both(&service) {
         let mut wire = Wire::open(&target, &[]).await;
@@ -120,7 +121,7 @@ async fn whoever_gives_up_some_requests_is_not_cut_off() {
 }
 
 #[tokio::test]
-async fn whoever_dawdles_is_cut_off() {
+async fn slow_client_is_disconnected() {
     let service = Service::start("server: {idle_timeout: 400ms, max_connections: 1}").await;
     for target in Target::both(&service) {
         let head = target.head();
@@ -140,7 +141,7 @@ async fn whoever_dawdles_is_cut_off() {
             silent.write_all(text).await.unwrap();
             while let Ok(1..) = soon(silent.read(&mut [0; 1_024])).await {}
         }
-        assert!(is_served(&target).await, "the only place is free again");
+        assert!(is_served(&target).await, "the only slot is free again");
     }
 }
 
@@ -155,7 +156,7 @@ async fn heads_are_bounded() {
         wire.send(HEADERS, END_STREAM, 1, &head).await.unwrap();
         for rest in [false, false, false, true] {
             let flags = if rest { END_HEADERS } else { 0 };
-            // It may be closed before all of it is sent.
+            // The connection may be closed before all of it is sent.
             let _ = wire.send(CONTINUATION, flags, 1, &[b'a'; 15_024]).await;
         }
         while let Some(frame) = wire.next().await {
@@ -164,7 +165,7 @@ async fn heads_are_bounded() {
                 break;
             }
         }
-        // One that never ends.
+        // A header that never ends.
         let mut wire = Wire::open(&target, &[]).await;
         wire.send(HEADERS, 0, 1, &target.head()).await.unwrap();
         let mut sent = 0;
@@ -180,33 +181,34 @@ async fn heads_are_bounded() {
 }
 
 #[tokio::test]
-async fn whoever_takes_no_answers_is_cut_off() {
+async fn client_with_a_closed_window_is_disconnected() {
     let service =
         Service::start("server: {idle_timeout: 300ms, request_timeout: 300ms, max_connections: 1}").await;
     for target in Target::both(&service) {
-        // No room for answers at all, or for their first byte alone.
+        // A window of zero, or of one byte.
         for window in [0, 1] {
             let mut wire = Wire::open(&target, &[(INITIAL_WINDOW, window)]).await;
             for stream in [1, 3, 5] {
                 wire.begin(stream).await.unwrap();
                 wire.finish(stream).await.unwrap();
             }
-            // It takes part in everything else.
+            // The client responds to all other frames.
             while wire.next().await.is_some() {}
-            assert!(is_served(&target).await, "the only place is free again: {window} {target:?}");
+            assert!(is_served(&target).await, "the only slot is free again: {window} {target:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn whoever_does_not_read_is_cut_off() {
+async fn client_that_does_not_read_is_disconnected() {
     let yaml =
         "default_limit: none\nserver: {idle_timeout: 300ms, request_timeout: 300ms, max_connections: 1}";
     let service = Service::start(yaml).await;
     for target in Target::both(&service) {
         let wide = [(INITIAL_WINDOW, i32::MAX.unsigned_abs())];
         let mut wire = Wire::open(&target, &wide).await;
-        // Writes until the service stops taking: first its answers fill the buffers, then it gives the connection up.
+        // Writes until the service stops reading: first its responses fill the buffers, then it
+        // closes the connection.
         let flood = async {
             for stream in (1..).step_by(2) {
                 if wire.begin(stream).await.is_err() || wire.finish(stream).await.is_err() {
@@ -215,25 +217,25 @@ async fn whoever_does_not_read_is_cut_off() {
             }
         };
         soon(flood).await;
-        assert!(is_served(&target).await, "the only place is free again: {target:?}");
+        assert!(is_served(&target).await, "the only slot is free again: {target:?}");
     }
 }
 
 #[tokio::test]
-async fn a_stream_of_checks_whose_answers_are_not_taken_is_cut_off() {
+async fn stream_of_checks_with_unread_responses_is_disconnected() {
     let service =
         Service::start("server: {idle_timeout: 10s, request_timeout: 300ms, max_connections: 1}").await;
     let target = Target::stream(&service);
     let mut wire = Wire::open(&target, &[(INITIAL_WINDOW, 0)]).await;
     wire.begin(1).await.unwrap();
-    // More than the service keeps answers for.
+    // More than the number of responses that the service buffers.
     wire.stream.write_all(&bytes(DATA, 0, 1, &target.body()).repeat(1_000)).await.unwrap();
     while wire.next().await.is_some() {}
-    assert!(is_served(&Target::both(&service)[1]).await, "the only place is free again");
+    assert!(is_served(&Target::both(&service)[1]).await, "the only slot is free again");
 }
 
 #[tokio::test]
-async fn pings_and_settings_do_no_harm() {
+async fn floods_of_pings_and_settings_are_harmless() {
     let service = Service::start("default_limit: none").await;
     for target in Target::both(&service) {
         let mut wire = Wire::open(&target, &[]).await;
@@ -259,11 +261,11 @@ async fn idle_stream_of_checks_ends() {
         let mut wire = Wire::open(&target, &[]).await;
         wire.begin(1).await.unwrap();
         let since = Instant::now();
-        // Its head, and its trailers.
+        // The head and the trailers.
         while wire.next().await.unwrap().flags & END_STREAM == 0 {}
         assert!(since.elapsed() >= Duration::from_millis(450), "{path} {:?}", since.elapsed());
     }
-    // One that is used goes on.
+    // A stream in use continues.
     let target = Target::stream(&service);
     let mut wire = Wire::open(&target, &[]).await;
     wire.begin(1).await.unwrap();
@@ -277,7 +279,7 @@ async fn idle_stream_of_checks_ends() {
 }
 
 #[tokio::test]
-async fn a_client_that_vanished_is_noticed() {
+async fn vanished_client_is_detected() {
     let service = Service::start("server: {idle_timeout: 300ms, max_connections: 1}").await;
     let proxy = FaultProxy::start(service.grpc).await;
     let path = "/grpc.health.v1.Health/Watch";
@@ -286,27 +288,27 @@ async fn a_client_that_vanished_is_noticed() {
     wire.begin(1).await.unwrap();
     wire.send(DATA, END_STREAM, 1, &[0; 5]).await.unwrap();
     assert!(wire.next().await.unwrap().is_ok());
-    // A watched health may stay the same for as long as it likes: several times the idle time passes.
+    // A health watch may stay unchanged for any time: several idle timeouts pass.
     let quiet = async {
         while let Some(frame) = wire.next().await {
             assert_ne!(frame.kind, GO_AWAY);
         }
-        panic!("the stream was ended");
+        panic!("the stream must stay open");
     };
     assert!(tokio::time::timeout(Duration::from_millis(1_500), quiet).await.is_err());
-    // Whatever the service says from now on, nobody hears it.
-    proxy.set(Fault::SwallowReplies);
-    assert!(is_served(&Target::both(&service)[1]).await, "the only place is free again");
+    // From now on, the client receives nothing.
+    proxy.set(Fault::DropReplies);
+    assert!(is_served(&Target::both(&service)[1]).await, "the only slot is free again");
 }
 
 #[tokio::test]
-async fn a_connection_without_requests_is_closed_in_peace() {
+async fn idle_connection_is_closed_gracefully() {
     let service = Service::start("server: {idle_timeout: 300ms}").await;
     for target in Target::both(&service) {
         let mut wire = Wire::open(&target, &[]).await;
         assert!(wire.is_answered(1).await);
         let since = Instant::now();
-        // The first says that the end is near, the second which request was the last.
+        // The first GOAWAY announces the shutdown, the second names the last request.
         for last in [i32::MAX.unsigned_abs(), 1] {
             let farewell = wire.next().await.unwrap();
             assert_eq!((farewell.kind, farewell.farewell()), (GO_AWAY, (last, 0)), "{target:?}");

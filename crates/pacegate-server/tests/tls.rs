@@ -1,4 +1,4 @@
-//! Encrypted connections: who is let in, as whom, with which certificate, over HTTP/1.1, HTTP/2 and gRPC.
+//! TLS over HTTP/1.1, HTTP/2 and gRPC: which clients are admitted, and with which identity.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use tokio::time::{Duration, Instant};
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
-/// An authority, and the files of a service that it signed for.
+/// A certificate authority, and the files of a service whose certificate it signed.
 struct Files {
     directory: TempDir,
     authority: Authority,
@@ -41,12 +41,12 @@ impl Files {
         self.directory.path()
     }
 
-    /// A service that shows its certificate.
+    /// Starts a service with a certificate.
     async fn service(&self) -> Service {
         self.service_with("", "").await
     }
 
-    /// A service that wants to see one as well.
+    /// Starts a service that also requires client certificates.
     async fn mutual(&self) -> Service {
         self.service_with("client_ca: {}/authority.pem", "").await
     }
@@ -57,7 +57,7 @@ impl Files {
         Service::start(&format!("server: {{tls: {{{tls}}}, {server}}}")).await
     }
 
-    /// One that trusts the authority, and shows nothing.
+    /// Returns a caller that trusts the authority and presents no certificate.
     fn caller(&self) -> Caller {
         Caller::trusting(&self.authority)
     }
@@ -73,7 +73,7 @@ async fn is_served(service: &Service, caller: &Caller) {
     }
 }
 
-/// What comes before the connection is closed.
+/// Returns the bytes that arrive before the connection is closed.
 async fn rest_of(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 1_024];
@@ -101,10 +101,10 @@ async fn client_and_service_agree_on_a_protocol() {
 }
 
 #[tokio::test]
-async fn clients_refuse_a_service_that_is_not_the_right_one() {
+async fn clients_reject_a_service_with_an_invalid_certificate() {
     for (names, validity, expected) in [
-        (&NAMES[..], Validity::Over, "Expired"),
-        (&NAMES, Validity::ToCome, "NotValidYet"),
+        (&NAMES[..], Validity::Expired, "Expired"),
+        (&NAMES, Validity::NotYetValid, "NotValidYet"),
         (&["example.org", "127.0.0.2"], Validity::Now, "NotValidForName"),
     ] {
         let files = Files::with(Authority::new(), names, validity);
@@ -125,7 +125,7 @@ async fn clients_refuse_a_service_that_is_not_the_right_one() {
 }
 
 #[tokio::test]
-async fn a_service_refuses_clients_that_are_not_the_right_ones() {
+async fn service_rejects_clients_with_an_invalid_certificate() {
     let files = Files::new();
     let service = files.mutual().await;
     let right = files.named(&["orders.example.org"]);
@@ -134,13 +134,13 @@ async fn a_service_refuses_clients_that_are_not_the_right_ones() {
     let server = files.authority.server(&NAMES, Validity::Now);
     for (case, caller) in [
         ("no certificate", files.caller()),
-        ("of another authority", files.caller().showing(signed(&Authority::new(), Validity::Now))),
-        ("expired", files.caller().showing(signed(&files.authority, Validity::Over))),
-        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::ToCome))),
+        ("from another authority", files.caller().showing(signed(&Authority::new(), Validity::Now))),
+        ("expired", files.caller().showing(signed(&files.authority, Validity::Expired))),
+        ("not yet valid", files.caller().showing(signed(&files.authority, Validity::NotYetValid))),
         ("of a server", files.caller().showing(server)),
     ] {
         for wire in WIRES {
-            // The client may believe that it is connected, but gets no answer.
+            // The client may appear connected, but gets no response.
             let reason = caller.check(&service, wire).await.unwrap_err();
             assert!(!reason.is_empty(), "{case} {wire:?}");
         }
@@ -149,7 +149,7 @@ async fn a_service_refuses_clients_that_are_not_the_right_ones() {
 }
 
 #[tokio::test]
-async fn plain_text_to_an_encrypted_service_is_not_answered() {
+async fn plain_text_to_a_tls_service_gets_no_response() {
     let files = Files::new();
     let service = files.service().await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -161,18 +161,18 @@ async fn plain_text_to_an_encrypted_service_is_not_answered() {
         (service.http, &[0xff; 70_000]),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // It may be closed before everything is sent.
+        // The connection may be closed before everything is sent.
         let _ = stream.write_all(text).await;
         let _ = stream.shutdown().await;
         let answer = rest_of(stream).await;
-        // Nothing but an alert.
+        // Only a TLS alert.
         assert!(answer.len() < 16 && [None, Some(&0x15)].contains(&answer.first()), "{answer:?}");
     }
     is_served(&service, &files.caller()).await;
 }
 
 #[tokio::test]
-async fn encryption_to_a_plain_service_closes_its_own_connection_only() {
+async fn tls_to_a_plain_service_closes_its_own_connection_only() {
     let files = Files::new();
     let service = Service::start("server: {idle_timeout: 1s}").await;
     for wire in WIRES {
@@ -184,7 +184,7 @@ async fn encryption_to_a_plain_service_closes_its_own_connection_only() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
+async fn unfinished_handshake_times_out() {
     let files = Files::new();
     let service = files.service_with("", "idle_timeout: 300ms, max_connections: 1").await;
     for address in [service.http, service.grpc] {
@@ -205,12 +205,12 @@ async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
         };
         soon(dribble).await;
     }
-    // The only place is free again.
+    // The only slot is free again.
     is_served(&service, &files.caller()).await;
 }
 
 #[tokio::test]
-async fn a_certificate_speaks_for_its_owner() {
+async fn certificate_authenticates_its_owner() {
     let files = Files::new();
     let identities = "identities: {\"uri:spiffe://example.org/orders\": checker, \"email:ops@example.org\": admin, \"dns:Report.example.org\": reader, \"ip:10.0.0.7\": checker, \"ip:2001:db8::7\": checker}";
     let tls = format!("client_ca: {{}}/authority.pem, {identities}");
@@ -222,12 +222,12 @@ async fn a_certificate_speaks_for_its_owner() {
         (&["REPORT.example.org"], 403, 403),
         (&["10.0.0.7"], 200, 403),
         (&["2001:db8::7"], 200, 403),
-        // The first name that has a role counts.
-        (&["nobody.example.org", "ops@example.org", "report.example.org"], 200, 200),
-        // Names are compared whole.
+        // The first name with a role applies.
+        (&["unknown.example.org", "ops@example.org", "report.example.org"], 200, 200),
+        // Names are compared as a whole.
         (&["spiffe://example.org/orders/2"], 401, 401),
         (&["spiffe://example.org/order"], 401, 401),
-        (&["nobody.example.org"], 401, 401),
+        (&["unknown.example.org"], 401, 401),
         (&[], 401, 401),
     ] {
         for wire in WIRES {
@@ -242,7 +242,7 @@ async fn a_certificate_speaks_for_its_owner() {
 async fn name_of_another_type_has_no_role() {
     let files = Files::new();
     let names = ["ops@example.org", "spiffe://ops", "127.0.0.1", "ops"];
-    // What each name is in a certificate, and what the same text is of other types.
+    // Each name in a certificate, and the same text as another type.
     for (name, own) in names.into_iter().zip(["email", "uri", "ip", "dns"]) {
         for kind in ["dns", "uri", "email", "ip"].into_iter().filter(|kind| *kind != "ip" || own == "ip") {
             let tls = format!("client_ca: {{}}/authority.pem, identities: {{\"{kind}:{name}\": admin}}");
@@ -255,7 +255,7 @@ async fn name_of_another_type_has_no_role() {
 }
 
 #[tokio::test]
-async fn revoked_certificates_are_refused_once_the_list_is_loaded() {
+async fn revoked_certificates_are_rejected_once_the_list_is_loaded() {
     let files = Files::new();
     let list = files.path().join("revoked.pem");
     let (good, stolen) =
@@ -264,7 +264,7 @@ async fn revoked_certificates_are_refused_once_the_list_is_loaded() {
     let tls = "client_ca: {}/authority.pem, client_crl: {}/revoked.pem";
     let service = files.service_with(tls, "").await;
     let tls = service.tls.clone().unwrap();
-    assert!(tls.files().paths().any(|file| file == list), "the list is followed");
+    assert!(tls.files().paths().any(|file| file == list), "the list is watched");
     let [good, thief] = [&good, &stolen].map(|own| files.caller().showing(own.clone()));
     is_served(&service, &thief).await;
     fs::write(&list, files.authority.revoke(&[&stolen])).unwrap();
@@ -274,22 +274,22 @@ async fn revoked_certificates_are_refused_once_the_list_is_loaded() {
     }
     is_served(&service, &good).await;
     for (text, reason) in [
-        ("", "has no certificate revocation list"),
+        ("", "no certificate revocation list found"),
         ("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "could not be parsed"),
     ] {
         fs::write(&list, text).unwrap();
         let error = tls.reload().unwrap_err().to_string();
         assert!(error.starts_with("server.tls.client_crl: ") && error.contains(reason), "{error}");
-        assert!(thief.check(&service, Wire::Http1).await.is_err(), "the list before stays in force");
+        assert!(thief.check(&service, Wire::Http1).await.is_err(), "the previous list stays in force");
     }
-    // A list of another authority says nothing about this one's certificates, so none is believed.
+    // A list of another authority does not cover this one's certificates, so all are rejected.
     fs::write(&list, Authority::new().revoke(&[])).unwrap();
     tls.reload().unwrap();
     assert!(good.check(&service, Wire::Http1).await.is_err());
 }
 
 #[tokio::test]
-async fn change_that_a_browser_can_forge_is_refused() {
+async fn change_that_a_browser_can_forge_is_rejected() {
     let files = Files::new();
     let tls = "client_ca: {}/authority.pem, identities: {\"dns:ops.example.org\": admin}";
     let service = files.service_with(tls, "").await;
@@ -303,7 +303,7 @@ async fn change_that_a_browser_can_forge_is_refused() {
             ("POST", Some("text/plain"), None, 415),
             ("POST", json, None, 200),
             ("POST", Some("application/json; charset=utf-8"), None, 200),
-            // A browser does not know the key.
+            // A browser cannot send the key.
             ("POST", form, Some("secret"), 200),
             ("POST", None, Some("secret"), 200),
         ] {
@@ -311,22 +311,22 @@ async fn change_that_a_browser_can_forge_is_refused() {
             let (status, body) = admin.request_as(content_type, method, path, key, "").await.unwrap();
             assert_eq!(status, expected, "{wire:?} {method} {content_type:?} {key:?}: {body}");
         }
-        // Browsers ask before they send other methods; a form is refused there too.
+        // Browsers send a preflight for other methods; a form is rejected there too.
         for (content_type, expected) in [(None, 404), (json, 404), (form, 415)] {
             let path = "/api/v1/rules/00000000-0000-7000-8000-000000000000";
             let (status, body) = admin.request_as(content_type, "DELETE", path, None, "").await.unwrap();
             assert_eq!(status, expected, "{wire:?} DELETE {content_type:?}: {body}");
         }
         let preflight = admin.request_as(None, "OPTIONS", "/api/v1/rules", None, "").await.unwrap();
-        assert_eq!(preflight.0, 405, "no site is allowed what a browser asks for");
-        let mut nobody = files.named(&["nobody.example.org"]).open(&service, wire).await.unwrap();
-        let (status, _) = nobody.request_as(None, "POST", "/admin/reset/u", None, "").await.unwrap();
+        assert_eq!(preflight.0, 405, "preflights are never allowed");
+        let mut unknown = files.named(&["unknown.example.org"]).open(&service, wire).await.unwrap();
+        let (status, _) = unknown.request_as(None, "POST", "/admin/reset/u", None, "").await.unwrap();
         assert_eq!(status, 401);
     }
 }
 
 #[tokio::test]
-async fn a_key_wins_over_a_certificate() {
+async fn key_takes_precedence_over_a_certificate() {
     let files = Files::new();
     let tls = "client_ca: {}/authority.pem, identities: {\"email:ops@example.org\": admin}";
     let service = files.service_with(tls, "require_key: true").await;
@@ -337,13 +337,13 @@ async fn a_key_wins_over_a_certificate() {
         assert_eq!(admin.check(Some(&checker)).await, Ok(200), "{wire:?}");
         assert_eq!(admin.reset(Some(&checker)).await, Ok(403), "{wire:?}");
         assert_eq!(admin.reset(Some("wrong")).await, Ok(401), "{wire:?}");
-        let mut nobody = files.named(&["nobody.example.org"]).open(&service, wire).await.unwrap();
-        assert_eq!(nobody.reset(Some("secret")).await, Ok(200), "{wire:?}");
+        let mut unknown = files.named(&["unknown.example.org"]).open(&service, wire).await.unwrap();
+        assert_eq!(unknown.reset(Some("secret")).await, Ok(200), "{wire:?}");
     }
 }
 
 #[tokio::test]
-async fn the_audit_trail_names_the_certificate() {
+async fn audit_trail_names_the_certificate() {
     let files = Files::new();
     let tls = "client_ca: {}/authority.pem, identities: {\"uri:spiffe://example.org/ops\": admin, \"uri:spiffe://example.org/orders\": checker}";
     let service = files.service_with(tls, "").await;
@@ -356,12 +356,12 @@ async fn the_audit_trail_names_the_certificate() {
         assert_eq!(ops.request("PUT", &path, None, plan).await.unwrap().0, 201);
     }
     let records = service.catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
-    assert_eq!(records.len(), 2, "who was refused changed nothing");
+    assert_eq!(records.len(), 2, "rejected callers changed nothing");
     assert!(records.iter().all(|record| record.actor.key_id == "certificate:uri:spiffe://example.org/ops"));
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_for_new_connections() {
+async fn reloaded_certificate_applies_to_new_connections() {
     let files = Files::new();
     let service = files.mutual().await;
     let tls = service.tls.clone().unwrap();
@@ -376,25 +376,25 @@ async fn a_new_certificate_is_for_new_connections() {
     replacement.save(files.path(), "server");
     tls.reload().unwrap();
     for (wire, old) in &mut before {
-        assert_eq!(old.check(None).await, Ok(200), "{wire:?}: a connection goes on as it began");
+        assert_eq!(old.check(None).await, Ok(200), "{wire:?}: existing connections keep their certificate");
         let mut new = caller.open(&service, *wire).await.unwrap();
         assert_ne!(new.shown, first, "{wire:?}");
         assert_eq!(new.check(None).await, Ok(200), "{wire:?}");
     }
     let second = caller.open(&service, Wire::Http2).await.unwrap().shown;
 
-    // Whatever is wrong with the files is said, and changes nothing.
+    // Invalid files are reported and change nothing.
     let other = files.authority.server(&NAMES, Validity::Now);
     let (file, good) = (|name: &str| files.path().join(name), &replacement);
     let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let bad: [(&str, Option<&str>, &str, &str); 7] = [
-        ("server.pem", Some("garbage"), "server.tls.cert", "has no certificate"),
+        ("server.pem", Some("garbage"), "server.tls.cert", "no certificate found"),
         ("server.pem", Some(garbage), "server.tls.cert", "certificate"),
         ("server.pem", None, "server.tls.cert", "No such file"),
-        ("server.key", Some(&other.key), "server.tls.key", "is not the key of the certificate in"),
+        ("server.key", Some(&other.key), "server.tls.key", "not the private key of the certificate in"),
         ("server.key", Some("garbage"), "server.tls.key", ""),
         ("server.key", None, "server.tls.key", "No such file"),
-        ("authority.pem", Some("garbage"), "server.tls.client_ca", "has no certificate"),
+        ("authority.pem", Some("garbage"), "server.tls.client_ca", "no certificate found"),
     ];
     for (name, text, field, expected) in bad {
         let kept = fs::read(file(name)).unwrap();
@@ -405,7 +405,7 @@ async fn a_new_certificate_is_for_new_connections() {
         let error = tls.reload().unwrap_err().to_string();
         let named = format!("{field}: {}: ", file(name).display());
         assert!(error.starts_with(&named) && error.contains(expected), "{error}");
-        assert!(!error.contains(good.key.lines().nth(1).unwrap()), "a key is not shown");
+        assert!(!error.contains(good.key.lines().nth(1).unwrap()), "errors contain no private key");
         fs::write(file(name), kept).unwrap();
         for wire in WIRES {
             let mut new = caller.open(&service, wire).await.unwrap();
@@ -418,7 +418,7 @@ async fn a_new_certificate_is_for_new_connections() {
 }
 
 #[tokio::test]
-async fn another_authority_for_clients_can_be_loaded_too() {
+async fn client_authority_can_be_reloaded() {
     let files = Files::new();
     let service = files.mutual().await;
     let caller = files.named(&["orders.example.org"]);
@@ -431,7 +431,7 @@ async fn another_authority_for_clients_can_be_loaded_too() {
     for wire in WIRES {
         assert!(caller.check(&service, wire).await.is_err(), "{wire:?}");
     }
-    // Connections that were made before are closed as well.
+    // Existing connections are closed as well.
     soon(async {
         while before.check(None).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -441,7 +441,7 @@ async fn another_authority_for_clients_can_be_loaded_too() {
 }
 
 #[tokio::test]
-async fn certificate_that_is_not_valid_any_more_opens_nothing() {
+async fn expired_certificate_is_rejected() {
     let files = Files::new();
     let tls = "client_ca: {}/authority.pem, identities: {\"dns:orders.example.org\": checker}";
     let service = files.service_with(tls, "require_key: true").await;
@@ -453,7 +453,7 @@ async fn certificate_that_is_not_valid_any_more_opens_nothing() {
         before.push((wire, connection));
     }
     let mut stream = caller.open(&service, Wire::Grpc).await.unwrap().check_stream().await;
-    // Loaded again with the same authority, all of them go on.
+    // After a reload with the same authority, all connections continue.
     service.tls.as_ref().unwrap().reload().unwrap();
     for (wire, connection) in &mut before {
         assert_eq!(connection.check(None).await, Ok(200), "{wire:?}");
@@ -461,7 +461,7 @@ async fn certificate_that_is_not_valid_any_more_opens_nothing() {
     fs::write(files.path().join("authority.pem"), Authority::new().certificate()).unwrap();
     service.tls.as_ref().unwrap().reload().unwrap();
     for (wire, connection) in &mut before {
-        // It is refused at once, or the connection is closed already.
+        // The request is rejected immediately, or the connection is already closed.
         assert_ne!(connection.check(None).await, Ok(200), "{wire:?}");
     }
     let end = soon(stream.message()).await.unwrap_err();

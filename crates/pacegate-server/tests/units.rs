@@ -1,4 +1,4 @@
-//! Costs in units, over REST and gRPC: checks, batches, explanations, headers, and rules and plans that count them.
+//! Costs in units, over REST and gRPC: checks, batches, explanations, headers, rules and plans.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ fn chat(costs: Value) -> Value {
     json!({"user_id": "u", "endpoint": "/chat", "costs": costs})
 }
 
-/// Each limit's name, unit and what is left.
+/// Returns the name, unit and remaining quota of each limit.
 fn limits(body: &Value) -> Vec<(&str, &str, u64)> {
     let mut all = Vec::new();
     for limit in body["limits"].as_array().unwrap() {
@@ -55,7 +55,7 @@ async fn check_and_batch_charge_costs_by_unit() {
 }
 
 #[tokio::test]
-async fn wrong_costs_are_named() {
+async fn invalid_costs_are_named() {
     let client = Client::new(RULES);
     for (costs, field) in [
         (json!({"tokens": 0}), "costs.tokens"),
@@ -78,7 +78,7 @@ async fn wrong_costs_are_named() {
 }
 
 #[tokio::test]
-async fn explanation_says_which_unit_is_missing() {
+async fn explanation_names_the_missing_unit() {
     let client = Client::new(RULES);
     let answer = client.admin(Method::POST, "/api/v1/explain", chat(json!({}))).await;
     let rules = answer.body["rules"].as_array().unwrap();
@@ -189,7 +189,7 @@ async fn grpc_charges_costs_by_unit() {
         ..QuotaRequest::default()
     };
     let quota = client.get_remaining_quota(quota).await.unwrap().into_inner();
-    assert_eq!(quota.remaining, Some(100), "the least in proportion");
+    assert_eq!(quota.remaining, Some(100), "the lowest in proportion to its limit");
     let wrong = CheckRequest { costs: [("Tokens".to_owned(), 1)].into(), ..request(1) };
     let status = client.check_rate_limit(wrong).await.unwrap_err();
     assert!(status.code() == tonic::Code::InvalidArgument && status.message().contains("costs"), "{status}");

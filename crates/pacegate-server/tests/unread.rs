@@ -1,4 +1,5 @@
-//! Requests that are refused before their body was read: the answer arrives, and the connection stays usable or says that it is closed.
+//! Requests that are rejected before their body is read: the response arrives, and the connection
+//! stays usable or is closed explicitly.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,8 +11,8 @@ use sockets::{Service, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A write of the management API, which is refused for want of a key before its body is read.
-fn refused(length: usize, more: &str) -> String {
+/// Returns a management request that is rejected for its missing key before its body is read.
+fn rejected(length: usize, more: &str) -> String {
     format!(
         "POST /api/v1/rules HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{more}\r\n"
     )
@@ -32,12 +33,12 @@ async fn read_response(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn refused_request_leaves_the_connection_usable() {
+async fn rejected_request_leaves_the_connection_usable() {
     let service = Service::start("").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     for round in 0..30 {
-        // The head alone first, so that the service answers when nothing of the body is there.
-        stream.write_all(refused(2_000, "").as_bytes()).await.unwrap();
+        // The head first, so that the service responds before any of the body has arrived.
+        stream.write_all(rejected(2_000, "").as_bytes()).await.unwrap();
         if round % 2 == 0 {
             tokio::task::yield_now().await;
         }
@@ -51,7 +52,7 @@ async fn refused_request_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn body_of_three_megabytes_is_refused_on_a_connection_that_stays_usable() {
+async fn body_of_three_megabytes_is_rejected_on_a_connection_that_stays_usable() {
     let service = Service::start("").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
     let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 3000000\r\n\r\n";
@@ -65,25 +66,26 @@ async fn body_of_three_megabytes_is_refused_on_a_connection_that_stays_usable() 
 }
 
 #[tokio::test]
-async fn body_beyond_the_bound_is_refused_with_connection_close() {
+async fn body_above_the_bound_is_rejected_with_connection_close() {
     let service = Service::start("").await;
     let length = 20_000_000;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
-    stream.write_all(refused(length, "").as_bytes()).await.unwrap();
-    // The client reads nothing before all is sent, as most do: a reset would lose the answer.
+    stream.write_all(rejected(length, "").as_bytes()).await.unwrap();
+    // Like most clients, this one reads nothing before all is sent: a reset would lose the
+    // response.
     let body = vec![b' '; length];
     soon(stream.write_all(&body)).await.unwrap();
     let response = soon(read_response(&mut stream)).await;
     assert!(response.starts_with("HTTP/1.1 401"), "{response}");
     assert!(response.contains("connection: close"), "{response}");
-    assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0, "closed in order");
+    assert_eq!(soon(stream.read(&mut [0; 1])).await.unwrap(), 0, "closed gracefully");
 }
 
 #[tokio::test]
-async fn body_that_does_not_come_is_not_waited_for_long() {
+async fn missing_body_delays_the_response_only_briefly() {
     let service = Service::start("").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
-    stream.write_all(refused(2_000, "").as_bytes()).await.unwrap();
+    stream.write_all(rejected(2_000, "").as_bytes()).await.unwrap();
     stream.write_all(b"{").await.unwrap();
     let response = soon(read_response(&mut stream)).await;
     assert!(response.starts_with("HTTP/1.1 401"), "{response}");
@@ -92,16 +94,17 @@ async fn body_that_does_not_come_is_not_waited_for_long() {
 }
 
 #[tokio::test]
-async fn client_that_waits_to_be_asked_for_its_body_is_not_asked() {
+async fn client_that_expects_100_continue_gets_the_final_response_instead() {
     let service = Service::start("").await;
     let mut stream = TcpStream::connect(service.http).await.unwrap();
-    stream.write_all(refused(2_000, "expect: 100-continue\r\n").as_bytes()).await.unwrap();
+    stream.write_all(rejected(2_000, "expect: 100-continue\r\n").as_bytes()).await.unwrap();
     let response = soon(read_response(&mut stream)).await;
     assert!(response.starts_with("HTTP/1.1 401"), "{response}");
     assert!(response.contains("connection: close"), "{response}");
 }
 
-/// What curl says about a number of refused uploads of `length` bytes on one connection: its exit code and the statuses.
+/// Runs curl with a number of rejected uploads of `length` bytes on one connection; returns its
+/// exit code and the statuses.
 async fn curl(service: &Service, arguments: &[&str], length: usize, times: usize) -> (i32, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("body");
@@ -132,7 +135,7 @@ async fn curl(service: &Service, arguments: &[&str], length: usize, times: usize
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curl_gets_every_answer() {
+async fn curl_receives_every_response() {
     let service = Service::start("").await;
     for length in [2_000, 300_000, 3_000_000] {
         let (code, statuses) = curl(&service, &["--http1.1"], length, 5).await;
@@ -141,7 +144,7 @@ async fn curl_gets_every_answer() {
     }
     let (code, statuses) = curl(&service, &["--http1.1"], 20_000_000, 2).await;
     assert_eq!((code, statuses), (0, vec!["401 1".to_owned(), "401 1".to_owned()]));
-    // Several transfers of one curl over HTTP/2 without an upgrade fail in curl itself.
+    // Several transfers of one curl over HTTP/2 with prior knowledge fail in curl itself.
     for length in [2_000, 300_000, 3_000_000, 20_000_000] {
         for _ in 0..5 {
             let (code, statuses) = curl(&service, &["--http2-prior-knowledge"], length, 1).await;

@@ -41,7 +41,7 @@ impl Events {
         (read > 0 && line.trim_end() != "0").then(|| line.trim_end().to_owned())
     }
 
-    /// The next event's name and data; `None` at the end.
+    /// Returns the name and data of the next event; `None` at the end.
     async fn next(&mut self) -> Option<(String, String)> {
         let mut name = String::new();
         loop {
@@ -219,12 +219,12 @@ async fn number_of_streams_is_bounded() {
         }
         // One key cannot use up all streams.
         if watching.len() < 64 {
-            let mut refused = Events::open(&service, reader).await;
-            assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 429 Too Many Requests");
+            let mut rejected = Events::open(&service, reader).await;
+            assert_eq!(rejected.line().await.unwrap(), "HTTP/1.1 429 Too Many Requests");
         }
     }
-    let mut refused = Events::open(&service, &readers[0]).await;
-    assert_eq!(refused.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
+    let mut rejected = Events::open(&service, &readers[0]).await;
+    assert_eq!(rejected.line().await.unwrap(), "HTTP/1.1 503 Service Unavailable");
     drop(watching);
     // Closed connections free their streams.
     soon(async {

@@ -1,124 +1,127 @@
-//! What an error of a database means: rolled back, refused, or nobody knows.
+//! Classifies database errors: rolled back, not run, or uncertain.
 
 use std::io::ErrorKind;
 
 use pacegate_store::StoreError;
 use sqlx::error::DatabaseError;
 
-/// Why a transaction did not come to its end.
+/// Why a transaction did not complete.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// The database rolled it back and would take it again: a deadlock, a serialisation failure.
+pub(crate) enum TransactionError {
+    /// The database rolled it back, and it can be retried: a deadlock or a serialization failure.
     RolledBack(StoreError),
-    /// It was given up because somebody else held a row for too long, or a statement took too long, which MariaDB does not tell apart.
+    /// A row lock or a statement timed out; MariaDB does not distinguish the two.
     Locked(StoreError),
-    /// It did not run and will not: the connection is gone, or the database refuses.
+    /// It did not run and cannot be retried: the connection is lost, or the database rejected it.
     NotRun(StoreError),
-    /// The connection was lost while it was committed.
+    /// The connection was lost during the commit.
     Uncertain(StoreError),
 }
 
-/// Before COMMIT everything is undone by losing the connection.
-pub(crate) fn before_commit(error: &sqlx::Error) -> Trouble {
+/// Classifies an error before COMMIT, where losing the connection undoes everything.
+pub(crate) fn before_commit(error: &sqlx::Error) -> TransactionError {
     match error {
         sqlx::Error::Database(database) => of_database(&**database),
-        error => Trouble::NotRun(lost(error)),
+        error => TransactionError::NotRun(lost(error)),
     }
 }
 
-/// A lost COMMIT may have been carried out.
-pub(crate) fn during_commit(error: &sqlx::Error) -> Trouble {
+/// Classifies an error during COMMIT, which may have been executed although its reply was lost.
+pub(crate) fn during_commit(error: &sqlx::Error) -> TransactionError {
     match error {
-        // A server that is stopping may have carried it out all the same.
+        // A server that is shutting down may still have committed it.
         sqlx::Error::Database(database) => match of_database(&**database) {
-            Trouble::NotRun(error) | Trouble::Locked(error) if error.is_retryable() => {
-                Trouble::Uncertain(StoreError::uncertain(error.to_string()))
+            TransactionError::NotRun(error) | TransactionError::Locked(error) if error.is_retryable() => {
+                TransactionError::Uncertain(StoreError::uncertain(error.to_string()))
             }
-            trouble => trouble,
+            error => error,
         },
-        error => Trouble::Uncertain(StoreError::uncertain(format!(
-            "the connection was lost while committing: {error}"
+        error => TransactionError::Uncertain(StoreError::uncertain(format!(
+            "connection lost during commit: {error}"
         ))),
     }
 }
 
-fn of_database(error: &dyn DatabaseError) -> Trouble {
+fn of_database(error: &dyn DatabaseError) -> TransactionError {
     let code = error.code().unwrap_or_default();
-    // MySQL has numbers of its own beside the standard's states.
+    // MySQL has its own error numbers in addition to the SQLSTATE.
     let number =
         error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map_or(0, |error| error.number());
     match (&*code, number) {
-        (_, 1213) | ("40P01", _) => {
-            Trouble::RolledBack(StoreError::unavailable("a deadlock was resolved against us"))
-        }
-        (_, 1205 | 1969 | 3024) | ("55P03", _) => Trouble::Locked(locked()),
-        ("40001", _) => Trouble::RolledBack(StoreError::unavailable("transactions got in each other's way")),
-        // A statement that was prepared is missing, or was prepared by another client.
-        ("26000" | "42P05", _) => Trouble::NotRun(pooled()),
-        ("57014", _) => Trouble::RolledBack(StoreError::unavailable(
+        (_, 1213) | ("40P01", _) => TransactionError::RolledBack(StoreError::unavailable(
+            "transaction rolled back because of a deadlock",
+        )),
+        (_, 1205 | 1969 | 3024) | ("55P03", _) => TransactionError::Locked(locked()),
+        ("40001", _) => TransactionError::RolledBack(StoreError::unavailable(
+            "transaction rolled back because of a concurrent one",
+        )),
+        // A prepared statement is missing, or was prepared by another client.
+        ("26000" | "42P05", _) => TransactionError::NotRun(pooled()),
+        ("57014", _) => TransactionError::RolledBack(StoreError::unavailable(
             "the database cancelled a statement that took too long",
         )),
-        (_, 1044 | 1045 | 1142 | 1698) | ("28000" | "28P01" | "42501", _) => Trouble::NotRun(
-            StoreError::rejected(format!("the database refuses the user: {}", error.message())),
+        (_, 1044 | 1045 | 1142 | 1698) | ("28000" | "28P01" | "42501", _) => TransactionError::NotRun(
+            StoreError::rejected(format!("database access denied: {}", error.message())),
         ),
-        (_, 1049) | ("3D000", _) => Trouble::NotRun(StoreError::rejected(error.message())),
+        (_, 1049) | ("3D000", _) => TransactionError::NotRun(StoreError::rejected(error.message())),
         (_, 1146) | ("42P01", _) => {
-            Trouble::NotRun(StoreError::rejected("a table is missing; restart to create it"))
+            TransactionError::NotRun(StoreError::rejected("a table is missing; restart to create it"))
         }
         (_, 1040 | 1047 | 1053 | 1203 | 1226 | 1317 | 1927)
         | ("53100" | "53200" | "53300" | "57P01" | "57P02" | "57P03" | "58030", _) => {
-            Trouble::NotRun(StoreError::unavailable(error.message()))
+            TransactionError::NotRun(StoreError::unavailable(error.message()))
         }
-        _ => Trouble::NotRun(StoreError::rejected(format!("the database refuses: {}", error.message()))),
+        _ => TransactionError::NotRun(StoreError::rejected(format!("database error: {}", error.message()))),
     }
 }
 
-/// The connection has another server process for each transaction, which prepared statements do not survive.
+/// The error for a pooler that assigns each transaction to another server process, which breaks
+/// prepared statements.
 pub(crate) fn pooled() -> StoreError {
     StoreError::rejected(
-        "a connection pooler in transaction mode is between here and PostgreSQL: add pooling=transaction to the URL's \
+        "PostgreSQL is behind a connection pooler in transaction mode: add pooling=transaction to the URL's \
          parameters, or use session mode",
     )
 }
 
-/// The error of a URL, which may have a password in it.
+/// The error for an invalid URL, which may contain a password and is therefore not shown.
 pub(crate) fn invalid_url(_: sqlx::Error) -> StoreError {
     StoreError::rejected("expected a URL such as postgres://user:password@host:5432/database")
 }
 
-/// Somebody else holds a row that a request needs; nothing ran.
+/// Another transaction holds a row that a request needs; nothing ran.
 pub(crate) fn locked() -> StoreError {
-    StoreError::unavailable("a row stayed locked for too long")
+    StoreError::unavailable("timed out waiting for a row lock")
 }
 
-/// A connection that could not be made; nothing ran.
+/// The error for a connection that could not be established; nothing ran.
 pub(crate) fn not_connected(error: &sqlx::Error) -> StoreError {
     match error {
-        // That is how a handshake fails: another authority, another name, a certificate that is missing.
+        // This is how a handshake fails: unknown authority, wrong name, missing certificate.
         sqlx::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
-            StoreError::rejected(format!("TLS: {error}"))
+            StoreError::rejected(format!("TLS handshake failed: {error}"))
         }
         error => lost(error),
     }
 }
 
-/// A connection that was lost.
+/// The error for a lost connection.
 fn lost(error: &sqlx::Error) -> StoreError {
     match error {
         sqlx::Error::Database(database) => match of_database(&**database) {
-            Trouble::RolledBack(error)
-            | Trouble::Locked(error)
-            | Trouble::NotRun(error)
-            | Trouble::Uncertain(error) => error,
+            TransactionError::RolledBack(error)
+            | TransactionError::Locked(error)
+            | TransactionError::NotRun(error)
+            | TransactionError::Uncertain(error) => error,
         },
         sqlx::Error::Configuration(error) => StoreError::rejected(error.to_string()),
-        sqlx::Error::Tls(error) => StoreError::rejected(format!("TLS: {error}")),
+        sqlx::Error::Tls(error) => StoreError::rejected(format!("TLS handshake failed: {error}")),
         sqlx::Error::Io(error) => StoreError::unavailable(error.to_string()),
         error => StoreError::unavailable(error.to_string()),
     }
 }
 
-impl Trouble {
+impl TransactionError {
     pub(crate) fn into_error(self) -> StoreError {
         match self {
             Self::RolledBack(error) | Self::Locked(error) | Self::NotRun(error) | Self::Uncertain(error) => {

@@ -1,4 +1,5 @@
-//! The states of a batch while its rows are locked: commands are decided on them one after the other, and what changed is written back.
+//! The states of a batch while its rows are locked. Commands are decided on them in order, and the
+//! changed rows are written back.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +9,18 @@ use pacegate_store::{Idempotency, Outcome, StoreError};
 use crate::record::Record;
 use crate::request::{Act, OwnedCharge, Request};
 
-/// The locked rows, by key: empty bytes are a key that has no state yet.
+/// The locked rows, by key. Empty bytes mean a key without a state.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     rows: BTreeMap<String, Row>,
-    /// Tests bring a time of their own, by which nothing may be swept.
+    /// Set when a command has an explicit time, as in tests: the sweep must not remove such rows.
     keep: bool,
 }
 
 #[derive(Debug)]
 struct Row {
     content: Content,
-    /// When the content is no longer needed, if it changed.
+    /// When the content expires, if it changed.
     changed: Option<Timestamp>,
 }
 
@@ -32,17 +33,17 @@ enum Content {
     Foreign,
 }
 
-/// A row to be written back.
+/// A row to write back.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) key: String,
-    /// Empty when the key is to be forgotten.
+    /// Empty to reset the key.
     pub(crate) bytes: Vec<u8>,
     pub(crate) needed_until: Timestamp,
 }
 
 impl Ledger {
-    /// `rows` are those that were found; every other key has no state.
+    /// `rows` are the existing ones; every other key has no state.
     pub(crate) fn new(rows: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let content = |key: &str, bytes: &[u8]| match bytes {
             [] => Content::Nothing,
@@ -58,22 +59,22 @@ impl Ledger {
         Self { rows: rows.collect(), keep: false }
     }
 
-    /// Whether a row was found.
+    /// Whether the row exists.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.rows.contains_key(key)
     }
 
-    /// From now on nothing is swept by the database's time.
+    /// Excludes the written rows from the sweep, which uses the database's time.
     pub(crate) fn keep(&mut self) {
         self.keep = true;
     }
 
-    /// Decides on one request at `now`, and charges it in the ledger.
+    /// Decides one request at `now` and charges it in the ledger.
     pub(crate) fn apply(&mut self, request: &Request, now: Timestamp) -> Result<Outcome, StoreError> {
         if request.keys().any(|key| matches!(self.rows.get(key), Some(Row { content: Content::Foreign, .. })))
         {
             let rule = request.charges.first().map_or("", |charge| &charge.rule);
-            let message = format!("a row of rule `{rule}` holds a value that Pacegate did not write");
+            let message = format!("the row of rule `{rule}` contains a value that Pacegate did not write");
             return Err(StoreError::foreign(message));
         }
         if let (Some(record), Act::Take | Act::Peek) = (&request.record, request.act)
@@ -104,7 +105,7 @@ impl Ledger {
         }
     }
 
-    /// What has to be written, in the order of the keys.
+    /// The changed rows, in key order.
     pub(crate) fn changes(&self) -> Vec<Change> {
         let changed = self.rows.iter().filter_map(|(key, row)| {
             let needed_until = if self.keep { row.changed.map(|_| Timestamp::MAX) } else { row.changed }?;
@@ -150,7 +151,7 @@ impl Ledger {
     }
 }
 
-/// The rows of a request's charges, for the chain of them.
+/// The rows of a request's charges, as the states of its chain.
 struct Rows<'a> {
     ledger: &'a mut Ledger,
     charges: &'a [OwnedCharge],

@@ -6,8 +6,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
 use crate::ledger::Change;
 use crate::session::{Locked, expires_minute};
 
-/// Has MariaDB give up waiting for a lock before the callers do. To MySQL it is a comment: it knows whole seconds alone.
-const BRIEFLY: &str = "/*M! SET STATEMENT max_statement_time = 0.08 FOR */";
+/// Makes MariaDB stop waiting for a lock before the callers time out. To MySQL this is a comment:
+/// its lock timeout is in whole seconds.
+const LOCK_TIMEOUT: &str = "/*M! SET STATEMENT max_statement_time = 0.08 FOR */";
 const NOW: &str = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 
 const KEYS_BETWEEN: &str =
@@ -16,15 +17,15 @@ const KEYS_BETWEEN: &str =
 pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
     let mut connection = options.clone().disable_statement_logging().connect().await?;
     raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut connection).await?;
-    // A transaction begins with its first statement.
+    // A transaction starts with its first statement.
     raw_sql("SET SESSION autocommit = 0").execute(&mut connection).await?;
-    // Whole seconds are all there is for locks alone.
+    // The lock timeout is in whole seconds.
     raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut connection).await?;
     limit_statements(&mut connection, true).await?;
     Ok(connection)
 }
 
-/// Has the server give up statements when their callers have gone; or not, for changes of the schema.
+/// Sets or clears the server's timeout for statements. Migrations run without it.
 pub(crate) async fn limit_statements(
     connection: &mut MySqlConnection,
     limit: bool,
@@ -35,7 +36,7 @@ pub(crate) async fn limit_statements(
         ("SET SESSION max_statement_time = 0", "SET SESSION max_execution_time = 0")
     };
     match raw_sql(mariadb).execute(&mut *connection).await {
-        // MySQL has another name for it.
+        // MySQL's name for the setting.
         Err(sqlx::Error::Database(_)) => raw_sql(mysql).execute(connection).await.map(drop),
         done => done.map(drop),
     }
@@ -46,12 +47,13 @@ pub(crate) async fn lock(connection: &mut MySqlConnection, keys: &[&str]) -> Res
     timed(connection, locked).await
 }
 
-/// Makes the rows that are missing and locks all of them, in the order of the keys.
+/// Inserts the missing rows and locks all of them, in key order.
 pub(crate) async fn create(connection: &mut MySqlConnection, keys: &[&str]) -> Result<(), sqlx::Error> {
     let count = padded(keys.len());
-    // An insert that meets an existing row locks it; INSERT IGNORE would take a shared lock first, and deadlock on it.
+    // An insert that finds an existing row locks it. INSERT IGNORE would take a shared lock first
+    // and deadlock on it.
     let sql = format!(
-        "{BRIEFLY} INSERT INTO pacegate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
+        "{LOCK_TIMEOUT} INSERT INTO pacegate_state (k, state, expires) VALUES {} ON DUPLICATE KEY UPDATE k = VALUES(k)",
         list("(?, '', 0)", count)
     );
     let mut create = query(AssertSqlSafe(sql));
@@ -99,7 +101,7 @@ fn key_and_state(row: &MySqlRow) -> Result<(String, Vec<u8>), sqlx::Error> {
     Ok((String::from_utf8_lossy(&key).into_owned(), row.try_get(1)?))
 }
 
-/// Where there are no rows, they do not tell the time.
+/// Reads the time with a statement of its own if there are no rows that contain it.
 async fn timed(connection: &mut MySqlConnection, mut locked: Locked) -> Result<Locked, sqlx::Error> {
     if locked.rows.is_empty() {
         locked.now_micros = query(NOW).fetch_one(connection).await?.try_get(0)?;
@@ -107,7 +109,8 @@ async fn timed(connection: &mut MySqlConnection, mut locked: Locked) -> Result<L
     Ok(locked)
 }
 
-/// The rows are locked in the order of the primary key. Each row is read when it is locked, so the time of the last one is after all locks.
+/// Locks the rows in key order. The time is read with each row as it is locked, so the last one is
+/// after all locks.
 async fn lock_once(
     connection: &mut MySqlConnection,
     keys: &[&str],
@@ -118,9 +121,9 @@ async fn lock_once(
         return Ok(locked);
     }
     let count = padded(keys.len());
-    let briefly = if skip.is_empty() { BRIEFLY } else { "" };
+    let lock_timeout = if skip.is_empty() { LOCK_TIMEOUT } else { "" };
     let sql = format!(
-        "{briefly} SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM pacegate_state WHERE k IN ({}) ORDER BY k FOR UPDATE{skip}",
+        "{lock_timeout} SELECT k, state, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) FROM pacegate_state WHERE k IN ({}) ORDER BY k FOR UPDATE{skip}",
         list("?", count)
     );
     let mut select = query(AssertSqlSafe(sql));
@@ -151,7 +154,8 @@ pub(crate) async fn write(connection: &mut MySqlConnection, changes: &[Change]) 
     insert.execute(connection).await.map(drop)
 }
 
-/// Lists are filled up in steps, so that there are few different statements to prepare: 1, 2, 4, 8, then every eighth length.
+/// Lists are padded to few lengths, to limit the number of prepared statements: 1, 2, 4, 8, then
+/// multiples of 8.
 fn padded(length: usize) -> usize {
     if length <= 8 { length.max(1).next_power_of_two() } else { length.next_multiple_of(8) }
 }

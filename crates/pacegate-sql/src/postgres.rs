@@ -9,48 +9,51 @@ use crate::error::invalid_url;
 use crate::ledger::Change;
 use crate::session::{Locked, expires_minute};
 
-/// All settings end with the transaction: a pooler may give the server process to another client afterwards.
+/// All settings end with the transaction, because a pooler may then assign the server process to
+/// another client.
 ///
-/// Statements are given up when their callers have gone. Every statement reaches its few rows through the primary key: left to itself
-/// the planner changes over to reading the whole table when it has seen many updates and few statistics, ten times slower, in the
-/// middle of the day.
+/// Statements time out when their callers do. Every statement must use the primary key: the planner
+/// would otherwise switch to sequential scans after many updates without fresh statistics, which
+/// are ten times slower.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 80; SET LOCAL statement_timeout = 400; \
     SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; \
     SET LOCAL enable_mergejoin = off";
-/// The rows are locked in the order of their keys; the time is read after the last lock is there, because counting the locked rows needs them all.
+/// Locks the rows in key order. The time is read after the last lock, because counting the locked
+/// rows requires all of them.
 const LOCK: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM pacegate_state WHERE k = ANY($1) ORDER BY k FOR UPDATE) \
     SELECT locked.k, locked.state, clock.now FROM \
     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
     LEFT JOIN locked ON true";
-/// The same for those rows that nobody else has locked.
+/// The same, without the rows that other transactions have locked.
 const LOCK_FREE: &str = "WITH locked AS MATERIALIZED (SELECT k, state FROM pacegate_state WHERE k = ANY($1) ORDER BY k FOR UPDATE SKIP LOCKED) \
     SELECT locked.k, locked.state, clock.now FROM \
     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now FROM (SELECT count(*) FROM locked) AS counted) AS clock \
     LEFT JOIN locked ON true";
-/// How often two connections are compared before they are taken for connections of their own.
+/// Number of times that two connections are compared before they count as unpooled.
 const PROBES: u32 = 5;
 const READ: &str = "SELECT k, state FROM pacegate_state WHERE k = ANY($1)";
 const KEYS_BETWEEN: &str =
     "SELECT k FROM pacegate_state WHERE k > $1 AND k < $2 AND state <> ''::bytea ORDER BY k LIMIT 1000";
-/// Makes rows for new keys and locks them, and locks those that exist.
+/// Inserts rows for new keys and locks all rows.
 const CREATE: &str = "INSERT INTO pacegate_state (k, state, expires) SELECT k, ''::bytea, 0 FROM unnest($1::text[]) AS new (k) ORDER BY k COLLATE \"C\" \
     ON CONFLICT (k) DO UPDATE SET k = EXCLUDED.k";
 const WRITE: &str = "UPDATE pacegate_state SET state = new.state, expires = new.expires \
     FROM unnest($1::text[], $2::bytea[], $3::integer[]) AS new (k, state, expires) WHERE pacegate_state.k = new.k";
 
-/// Where a PostgreSQL is.
+/// The location of a PostgreSQL database.
 #[derive(Clone, Debug)]
 pub(crate) struct PgOptions {
     pub(crate) options: PgConnectOptions,
-    /// Whether a pooler may give each transaction another server process: then none keeps a prepared statement for the next one.
+    /// Whether a pooler may assign each transaction to another server process. Prepared statements
+    /// then do not outlive a transaction.
     pub(crate) is_pooled: bool,
 }
 
 impl PgOptions {
-    /// Reads a URL; its parameter `pooling` is ours.
+    /// Parses a URL. The parameter `pooling` is Pacegate's own.
     ///
     /// # Errors
-    /// [`StoreError`], without the password, when it is not valid.
+    /// [`StoreError`], without the password, when the URL is invalid.
     pub(crate) fn parse(url: &str) -> Result<Self, StoreError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let mut is_pooled = false;
@@ -69,7 +72,8 @@ impl PgOptions {
             }
         }
         let options: PgConnectOptions = format!("{base}{others}").parse().map_err(invalid_url)?;
-        // PgBouncer refuses this start-up parameter unless it is told to ignore it; no statement reads a float.
+        // PgBouncer rejects this startup parameter unless configured to ignore it; no statement
+        // reads a float.
         Ok(Self { options: options.extra_float_digits(None), is_pooled })
     }
 }
@@ -98,12 +102,13 @@ pub(crate) async fn connect(options: &PgOptions) -> Result<PgLink, sqlx::Error> 
     Ok(PgLink { connection, is_pooled: options.is_pooled })
 }
 
-/// Whether a pooler moves connections from one server process to another, as far as a few transactions on two connections show.
+/// Whether a pooler moves connections between server processes, as far as a few transactions on two
+/// connections show.
 pub(crate) async fn moves(first: &mut PgLink, second: &mut PgLink) -> Result<bool, sqlx::Error> {
     for _ in 0..PROBES {
         let own = first.process_id().await?;
         begin(second).await?;
-        // A pooler gives the process that became free last.
+        // A pooler assigns the process that was released last.
         let moves = second.process_id().await? == own || first.process_id().await? != own;
         raw_sql("ROLLBACK").execute(&mut second.connection).await?;
         if moves {
@@ -121,7 +126,7 @@ pub(crate) async fn lock(link: &mut PgLink, keys: &[&str]) -> Result<Locked, sql
     lock_once(link, LOCK, keys).await
 }
 
-/// Makes the rows that are missing and locks all of them, in the order of the keys.
+/// Inserts the missing rows and locks all of them, in key order.
 pub(crate) async fn create(link: &mut PgLink, keys: &[&str]) -> Result<(), sqlx::Error> {
     link.query(CREATE).bind(keys).execute(&mut link.connection).await.map(drop)
 }
@@ -130,7 +135,7 @@ pub(crate) async fn lock_free(link: &mut PgLink, keys: &[&str]) -> Result<Locked
     lock_once(link, LOCK_FREE, keys).await
 }
 
-/// The rows of these keys as last committed, locked or not.
+/// The last committed rows of these keys, whether or not they are locked.
 pub(crate) async fn read(link: &mut PgLink, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
     let found = link.query(READ).bind(keys).fetch_all(&mut link.connection).await?;
     found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()

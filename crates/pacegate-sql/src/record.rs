@@ -1,23 +1,24 @@
-//! The record of an admission under an idempotency key: enough to answer it again.
+//! The record of an admission under an idempotency key: enough to replay the decision.
 
 use std::time::Duration;
 
 use pacegate_core::{Algorithm, Answer, Answers, ChainDecision, Limit, Reason, Standing, Timestamp};
 
 const VERSION: u8 = 2;
-/// Stands for no time.
+/// Encodes the absence of a time.
 const NEVER: u64 = u64::MAX;
 
-/// Flags of an answer. Versions before debt wrote neither the last one nor what follows it.
+/// Flags of an answer. Versions without debt wrote neither the last flag nor the field that it
+/// announces.
 const ALLOWED: u8 = 1;
 const SHADOW: u8 = 2;
 const UNCHARGED: u8 = 4;
 
-/// What was admitted, and for which request.
+/// An admitted request and its decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) fingerprint: [u8; 16],
-    /// Under which limits: its answers hold only for those.
+    /// A digest of the limits that the answers are valid for.
     pub(crate) limits: [u8; 8],
     pub(crate) decision: ChainDecision,
 }
@@ -119,7 +120,7 @@ impl Reader<'_> {
         let (standing, previous) = (self.standing()?, self.standing()?);
         let (capacity, remaining, position) = (self.number()?, self.number()?, self.number()?);
         let (reset_at, retry_at, delay) = (self.time()?, self.time()?, self.time()?);
-        // An answer knows its algorithm and capacity from a limit; the window is not part of it.
+        // An answer takes its algorithm and capacity from a limit; the window is not part of it.
         let limit = Limit::try_new(algorithm, u64::from(capacity), Duration::from_secs(1)).ok()?;
         let mut answer = Answer::undecided(&limit, remaining, Timestamp::from_micros(reset_at), previous);
         answer.allowed = flags & ALLOWED != 0;

@@ -1,4 +1,4 @@
-//! A command that owns what it needs, so that it can wait in a queue for its batch.
+//! A command that owns its data, so that it can wait in a queue for its batch.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use sha2::{Digest, Sha256};
 
-/// The start of the keys of counters, and of the records of idempotency keys.
+/// The prefixes of the keys of counters and of idempotency records.
 const COUNTER: &str = "c:";
 const RECORD: &str = "i:";
 
-/// What to do.
+/// The action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Take,
@@ -21,7 +21,7 @@ pub(crate) enum Act {
     Refund,
 }
 
-/// One limit that a request concerns.
+/// One limit that a request is checked against.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCharge {
     pub(crate) key: String,
@@ -45,11 +45,11 @@ impl AsDemand for OwnedCharge {
 pub(crate) struct OwnedRecord {
     pub(crate) key: String,
     pub(crate) fingerprint: [u8; 16],
-    /// The limits it comes with.
+    /// A digest of the limits of the request.
     pub(crate) limits: [u8; 8],
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) act: Act,
@@ -63,10 +63,10 @@ impl Request {
             Action::Take { idempotency } => (Act::Take, idempotency.as_ref()),
             Action::Peek { idempotency } => (Act::Peek, idempotency.as_ref()),
             Action::Refund => (Act::Refund, None),
-            // Resets, and whatever has no answer of its own.
+            // Resets, and actions without an answer.
             _ => (Act::Reset, None),
         };
-        // Variants are searched for apart.
+        // The other variants are reset separately.
         let searched = |charge: &Charge<'_>| {
             matches!(command.action, Action::ResetVariants) && charge.key.counter().has_variants()
         };
@@ -87,13 +87,13 @@ impl Request {
         Self { act, charges: charges.collect(), record }
     }
 
-    /// Every row it touches.
+    /// The keys of all rows that the request touches.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let counters = self.charges.iter().map(|charge| charge.key.as_str());
         counters.chain(self.record.iter().map(|record| record.key.as_str()))
     }
 
-    /// Whether a row holds the record of an idempotency key.
+    /// Whether the key is that of an idempotency record.
     pub(crate) fn is_record(key: &str) -> bool {
         key.starts_with(RECORD)
     }
@@ -105,7 +105,7 @@ fn counter_key(key: &Key<'_>) -> String {
     text
 }
 
-/// The keys of all variants of a command's counters, by what the keys of each identity start with.
+/// The variants of a command's counters, grouped by the key prefix of their identity.
 pub(crate) fn variants(command: &Command<'_>) -> BTreeMap<String, Vec<Variants>> {
     let mut found: BTreeMap<String, Vec<Variants>> = BTreeMap::new();
     for charge in command.charges {
@@ -118,7 +118,7 @@ pub(crate) fn variants(command: &Command<'_>) -> BTreeMap<String, Vec<Variants>>
     found
 }
 
-/// What the keys of all counters of an identity start with.
+/// The key prefix of all counters of an identity.
 fn identity(key: &Key<'_>) -> String {
     let mut text = String::from(COUNTER);
     key.write_identity(&mut text);
@@ -126,7 +126,7 @@ fn identity(key: &Key<'_>) -> String {
     text
 }
 
-/// A hash, because callers' keys may be long and hold anything.
+/// A hash, because the caller chooses the key: it may be long and contain any character.
 fn record_key(idempotency: &Idempotency<'_>) -> String {
     let mut hasher = Sha256::new();
     hasher.update((idempotency.caller.len() as u64).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The schema, by numbered steps that run at start under a lock, one node at a time.
+//! Schema migrations: numbered steps that run at startup under a lock, one node at a time.
 
 use pacegate_store::StoreError;
 
@@ -6,7 +6,8 @@ use crate::error::before_commit;
 use crate::mysql;
 use crate::session::Session;
 
-/// The steps so far. Their text never changes once it is released; each can be repeated, because MySQL cannot undo half of one.
+/// The migration steps. A released statement never changes. Each step can be repeated, because
+/// MySQL cannot roll back half of one.
 const STEPS: [Step; 1] = [Step {
     mysql: include_str!("migrations/1.mysql.sql"),
     postgres: include_str!("migrations/1.postgres.sql"),
@@ -20,12 +21,13 @@ struct Step {
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS pacegate_schema (version integer NOT NULL PRIMARY KEY)";
 const VERSION: &str = "SELECT CAST(COALESCE(MAX(version), 0) AS CHAR(10)) FROM pacegate_schema";
 
-/// Brings the schema up to date. Nodes that start at once wait for each other; a step that was interrupted is finished by the next start.
+/// Migrates the schema to the current version. Nodes that start at the same time wait for each
+/// other; the next start completes an interrupted step.
 pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
     limit_statements(session, false).await?;
     let migrated = steps(session).await;
     let mut ended = if migrated.is_ok() { session.commit().await } else { session.rollback().await };
-    // PostgreSQL's lock goes with the transaction.
+    // PostgreSQL's lock ends with the transaction.
     if let (Session::MySql(_), Ok(())) = (&session, &ended) {
         ended = session.run("DO RELEASE_LOCK('pacegate_schema')").await;
     }
@@ -34,7 +36,7 @@ pub(crate) async fn migrate(session: &mut Session) -> Result<(), StoreError> {
     limit_statements(session, true).await
 }
 
-/// PostgreSQL's limits are part of each transaction.
+/// PostgreSQL's timeouts are part of each transaction.
 pub(crate) async fn limit_statements(session: &mut Session, limit: bool) -> Result<(), StoreError> {
     if let Session::MySql(connection) = session {
         let limited = mysql::limit_statements(connection, limit).await;
@@ -58,7 +60,7 @@ async fn steps(session: &mut Session) -> Result<(), StoreError> {
     let (done, known) = (usize::try_from(version).unwrap_or(usize::MAX), STEPS.len());
     if done > known {
         return Err(StoreError::rejected(format!(
-            "the schema has version {done}, newer than the {known} that this program knows"
+            "the schema has version {done}; this program supports versions up to {known}"
         )));
     }
     for (index, step) in STEPS.iter().enumerate().skip(done) {
@@ -69,7 +71,7 @@ async fn steps(session: &mut Session) -> Result<(), StoreError> {
         session.run(sql).await.map_err(|error| before_commit(&error).into_error())?;
         let record = format!("INSERT INTO pacegate_schema (version) VALUES ({})", index + 1);
         session.run_text(record).await.map_err(|error| before_commit(&error).into_error())?;
-        tracing::info!(version = index + 1, "the schema is brought up to date");
+        tracing::info!(version = index + 1, "schema migrated");
     }
     Ok(())
 }

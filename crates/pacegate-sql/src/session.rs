@@ -1,4 +1,4 @@
-//! A connection to one of the databases, and the few things that are done with it.
+//! A connection to one of the databases, and the operations on it.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{mysql, postgres};
 
 const MINUTE: u64 = 60_000_000;
 
-/// Where the database is.
+/// The location of the database.
 #[derive(Clone, Debug)]
 pub(crate) enum Options {
     MySql(Box<MySqlConnectOptions>),
@@ -26,17 +26,17 @@ pub(crate) enum Session {
     Postgres(PgLink),
 }
 
-/// The rows of a transaction, and the time after the last of them was locked.
+/// The rows of a transaction, and the time after the last lock.
 #[derive(Debug, Default)]
 pub(crate) struct Locked {
     pub(crate) rows: Vec<(String, Vec<u8>)>,
     pub(crate) now_micros: i64,
-    /// Those that exist and are locked by other transactions, if they were not waited for.
+    /// Existing rows that other transactions have locked, if they were skipped.
     pub(crate) held: BTreeSet<String>,
 }
 
 impl Locked {
-    /// Those of `keys` that have no locked row.
+    /// The `keys` without a locked row.
     pub(crate) fn absent<'a>(&self, keys: &[&'a str]) -> Vec<&'a str> {
         let here: BTreeSet<&str> = self.rows.iter().map(|(key, _)| key.as_str()).collect();
         keys.iter().copied().filter(|key| !here.contains(key)).collect()
@@ -53,19 +53,19 @@ impl Session {
 
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         match self {
-            // Begins by itself with the first statement, which saves a round trip.
+            // The first statement starts the transaction, which saves a round trip.
             Self::MySql(_) => Ok(()),
             Self::Postgres(link) => postgres::begin(link).await,
         }
     }
 
-    /// Gives up the transaction with its locks, and begins another.
+    /// Rolls back the transaction, which releases its locks, and begins another.
     pub(crate) async fn begin_again(&mut self) -> Result<(), sqlx::Error> {
         self.rollback().await?;
         self.begin().await
     }
 
-    /// Locks the existing rows of `keys`, which are sorted and differ.
+    /// Locks the existing rows of `keys`, which are sorted and distinct.
     pub(crate) async fn lock(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::lock(connection, keys).await,
@@ -73,7 +73,8 @@ impl Session {
         }
     }
 
-    /// Makes the missing rows of `keys`, which are sorted and differ, and locks all of them. No row may be locked yet.
+    /// Inserts the missing rows of `keys`, which are sorted and distinct, and locks all of them. No
+    /// row may be locked yet.
     pub(crate) async fn create(&mut self, keys: &[&str]) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::create(connection, keys).await,
@@ -81,7 +82,7 @@ impl Session {
         }
     }
 
-    /// The rows of `keys` as last committed, without waiting for locks.
+    /// The last committed rows of `keys`, without waiting for locks.
     pub(crate) async fn read(&mut self, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, sqlx::Error> {
         match self {
             Self::MySql(connection) => mysql::read(connection, keys).await,
@@ -89,10 +90,10 @@ impl Session {
         }
     }
 
-    /// How many keys [`keys_between`](Self::keys_between) finds at once.
+    /// Maximum number of keys that [`keys_between`](Self::keys_between) returns.
     pub(crate) const KEYS_MAX: usize = 1_000;
 
-    /// The first keys between these two that have a state, in order.
+    /// The first keys between these two that have a row, in order.
     pub(crate) async fn keys_between(
         &mut self,
         after: &str,
@@ -104,7 +105,8 @@ impl Session {
         }
     }
 
-    /// As [`lock`](Self::lock), without waiting: rows that other transactions have locked are left out.
+    /// Like [`lock`](Self::lock), without waiting: rows that other transactions have locked are
+    /// skipped.
     pub(crate) async fn lock_free(&mut self, keys: &[&str]) -> Result<Locked, sqlx::Error> {
         let mut locked = match self {
             Self::MySql(connection) => mysql::lock_free(connection, keys).await?,
@@ -132,7 +134,7 @@ impl Session {
         self.run("ROLLBACK").await
     }
 
-    /// The whole number that a statement answers as text, which both databases send alike.
+    /// The integer that a statement returns as text, which both databases encode in the same way.
     pub(crate) async fn number(&mut self, sql: &'static str) -> Result<i64, sqlx::Error> {
         let text: Option<String> = match self {
             Self::MySql(connection) => query(sql).fetch_one(connection).await?.try_get_unchecked(0)?,
@@ -143,7 +145,7 @@ impl Session {
         text.unwrap_or_default().trim().parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
     }
 
-    /// As [`run`](Self::run), for a text that was put together from our own numbers.
+    /// Like [`run`](Self::run), for a statement that contains generated numbers.
     pub(crate) async fn run_text(&mut self, sql: String) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop),
@@ -151,7 +153,7 @@ impl Session {
         }
     }
 
-    /// Statements without parameters or results.
+    /// Runs statements without parameters or results.
     pub(crate) async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(connection) => raw_sql(sql).execute(connection).await.map(drop),
@@ -160,7 +162,8 @@ impl Session {
     }
 }
 
-/// The minute after which a row is not needed any more. In minutes, so that the index on it changes once a minute and not with every check.
+/// The minute after which a row is expired. Minutes keep the index stable: it changes once a
+/// minute, not with every check.
 pub(crate) fn expires_minute(needed_until: Timestamp) -> i32 {
     i32::try_from(needed_until.as_micros() / MINUTE + 1).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! The store: lanes that decide whole batches in one transaction each.
+//! The store: lanes that decide a batch in one transaction each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,69 +20,75 @@ use sqlx::postgres::PgSslMode;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::error::{Trouble, before_commit, during_commit, invalid_url, locked, not_connected, pooled};
-use crate::forget::forget;
+use crate::error::{
+    TransactionError, before_commit, during_commit, invalid_url, locked, not_connected, pooled,
+};
 use crate::ledger::{Change, Ledger};
 use crate::postgres::{self, PgOptions};
 use crate::request::{Request, variants};
+use crate::reset::reset_variants;
 use crate::schema;
 use crate::session::{Locked, Options, Session};
 use crate::sweep::sweep_step;
 
-/// How many rows the commands of one transaction touch, unless one call touches more.
+/// Maximum number of rows in a transaction, unless one call alone needs more.
 const BATCH_ROWS_MAX: usize = 128;
-/// A batch that touches no more rows than this goes with single checks.
+/// Maximum number of rows of a batch that shares a lane with single checks.
 const SMALL_BATCH_ROWS_MAX: usize = 16;
-/// How many rows the commands that wait for a lane touch; more are refused.
+/// Maximum number of rows of the commands that queue for a lane; further ones are rejected.
 const QUEUE_ROWS_MAX: usize = 4_096;
-/// How often a transaction that was rolled back is tried again.
+/// Maximum number of retries of a transaction that was rolled back.
 const RETRIES_MAX: u32 = 3;
-/// Callers do not wait for longer than this, and others wait behind them.
+/// Time after which a rolled back transaction is not retried: its callers have timed out, and
+/// others queue behind it.
 const RETRY_WITHIN: Duration = Duration::from_millis(200);
-/// How often a lock that somebody else holds is waited for, each time for as long as the database is told to.
+/// Maximum number of waits for a lock of another transaction, each up to the database's lock
+/// timeout.
 const LOCK_WAITS_MAX: u32 = 2;
-/// How long a row that was waited for in vain is remembered.
+/// Time for which a row that stayed locked is not waited for again.
 const HELD_FOR: Duration = Duration::from_secs(1);
-/// How often a node looks for rows that are not needed any more, on average.
+/// Average interval at which a node removes expired rows.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-/// Longer than the database waits for a lock or works on a statement.
+/// Timeout of a transaction, longer than the database's timeouts for locks and statements.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a row that another transaction has locked is waited for, before variants cannot be forgotten.
-const FORGET_RETRIES_MAX: u32 = 20;
+/// Maximum number of retries of a variants reset that waits for locked rows.
+const RESET_RETRIES_MAX: u32 = 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How to use a database.
+/// Options of a [`SqlStore`].
 #[derive(Clone, Debug)]
 pub struct SqlOptions {
     pub(crate) options: Options,
-    /// What TLS needs, in PEM.
+    /// The PEM files that TLS needs.
     files: Vec<PathBuf>,
-    /// How many connections there are, each with a lane of its own. Large batches have one more, so that single checks do not wait for them.
+    /// Number of connections, each with its own lane. Large batches use one more, so that single
+    /// checks do not wait for them.
     pub connections: usize,
 }
 
 impl SqlOptions {
-    /// How many there are unless told otherwise.
+    /// Default number of connections.
     pub const CONNECTIONS: usize = 3;
-    /// The most connections.
+    /// Maximum number of connections.
     pub const CONNECTIONS_MAX: usize = 64;
 
-    /// The usual options for a `mysql://` or `postgres://` URL.
+    /// The default options for a `mysql://` or `postgres://` URL.
     ///
     /// # Errors
-    /// [`StoreError`], without the password, when the URL is not valid.
+    /// [`StoreError`], without the password, when the URL is invalid.
     pub fn new(url: &str) -> Result<Self, StoreError> {
         let options = if url.starts_with("mysql://") || url.starts_with("mariadb://") {
             Options::MySql(Box::new(url.parse().map_err(invalid_url)?))
         } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             Options::Postgres(Box::new(PgOptions::parse(url)?))
         } else {
-            return Err(StoreError::rejected("a database's URL starts with mysql:// or postgres://"));
+            return Err(StoreError::rejected("expected a URL that starts with mysql:// or postgres://"));
         };
         Ok(Self { options, files: Vec::new(), connections: Self::CONNECTIONS })
     }
 
-    /// Trusts `authority` beside the public ones, checks the server's name, and shows the client's certificate and key if there are any. Files in PEM.
+    /// Trusts `authority` in addition to the public ones, verifies the server's name, and presents
+    /// the client's certificate and key if given. All files are PEM.
     #[must_use]
     pub fn with_tls(mut self, authority: Option<&Path>, client: Option<(&Path, &Path)>) -> Self {
         let client_files = client.map(|(certificate, key)| [certificate, key]);
@@ -118,7 +124,7 @@ impl SqlOptions {
 #[derive(Debug)]
 pub struct SqlStore {
     batcher: Batcher<Job, Answer>,
-    /// The lane of large batches, behind those of single checks.
+    /// The index of the lane for large batches, which follows those for single checks.
     large_batches: usize,
     hasher: RandomState,
     options: Options,
@@ -127,7 +133,7 @@ pub struct SqlStore {
     sweeper: AbortHandle,
 }
 
-/// A command, and when it is applied if not now.
+/// A command, and its explicit time if it has one.
 #[derive(Debug)]
 struct Job {
     request: Request,
@@ -135,42 +141,43 @@ struct Job {
 }
 
 impl Job {
-    /// Every row it touches.
+    /// The keys of all rows that the job touches.
     fn keys(&self) -> impl Iterator<Item = &str> {
         self.request.keys()
     }
 }
 
 impl SqlStore {
-    /// Connects, and brings the schema up to date.
+    /// Connects, and migrates the schema.
     ///
     /// # Errors
-    /// [`StoreError`] when the database cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
+    /// [`StoreError`] when the database cannot be reached, or rejects the connection;
+    /// [`StoreError::is_permanent`] distinguishes the two.
     pub async fn connect(options: SqlOptions) -> Result<Self, StoreError> {
         for path in &options.files {
-            // Later it would pass for a database that cannot be reached.
+            // Checked here, because a later failure would look like an unreachable database.
             let unreadable =
                 |error| StoreError::rejected(format!("TLS: cannot read {}: {error}", path.display()));
             File::open(path).map_err(unreadable)?;
         }
         let mut session = connect(&options.options).await?;
-        refuse_unknown_pooler(&options.options, &mut session).await?;
+        reject_unknown_pooler(&options.options, &mut session).await?;
         schema::migrate(&mut session).await?;
         let mut sessions = vec![Some(session)];
         let connections_max = options.connections.clamp(1, SqlOptions::CONNECTIONS_MAX);
         sessions.resize_with(connections_max + 1, || None);
-        // The first one was made to look at the schema.
+        // One connection was already made, for the migration.
         let (connections, connects) = (Gauge::default(), Arc::new(AtomicU64::new(1)));
         let lane = |session: Option<Session>| Worker {
             options: options.options.clone(),
             session: session.map(|session| (session, connections.enter())),
             connections: connections.clone(),
             connects: connects.clone(),
-            held: Held::default(),
+            held: LockedRows::default(),
         };
         let lanes: Vec<Worker> = sessions.into_iter().map(lane).collect();
         let batcher = Batcher::start(lanes, BATCH_ROWS_MAX, QUEUE_ROWS_MAX);
-        let sweeper = tokio::spawn(sweep_for_ever(options.options.clone())).abort_handle();
+        let sweeper = tokio::spawn(sweep_forever(options.options.clone())).abort_handle();
         let store = Self {
             batcher,
             large_batches: connections_max,
@@ -180,13 +187,14 @@ impl SqlStore {
             connects,
             sweeper,
         };
-        store.rehearse().await?;
+        store.check_privileges().await?;
         Ok(store)
     }
 
-    /// Takes twice, gives back and resets a counter of its own, so that a missing right to insert, lock, update or delete rows is known at the
-    /// start. Identifiers differ from start to start: nodes that start together do not wait for each other.
-    async fn rehearse(&self) -> Result<(), StoreError> {
+    /// Takes twice, refunds and resets a private counter, so that a missing privilege to insert,
+    /// lock, update or delete rows is detected at startup. The identifier is random, so that nodes
+    /// that start at the same time do not wait for each other.
+    async fn check_privileges(&self) -> Result<(), StoreError> {
         let limit = Limit::try_new(Algorithm::FixedWindow, 2, Duration::from_secs(60));
         let limit = limit.map_err(|error| StoreError::rejected(error.to_string()))?;
         let counter = Counter::new("window", "pacegate", "start");
@@ -195,20 +203,20 @@ impl SqlStore {
         for action in [Action::take(), Action::take(), Action::Refund, Action::Reset] {
             self.apply(&Command { action, charges: &charges }, None).await?;
         }
-        // Rows are deleted by the sweeper otherwise, which needs the same right.
-        let forgotten = Request::new(&Command { action: Action::Reset, charges: &charges });
+        // Otherwise only the sweeper deletes rows, which needs the same privilege.
+        let request = Request::new(&Command { action: Action::Reset, charges: &charges });
         let mut session = connect(&self.options).await?;
-        let refused = |error: sqlx::Error| before_commit(&error).into_error();
-        session.run("BEGIN").await.map_err(refused)?;
-        for key in forgotten.keys() {
+        let denied = |error: sqlx::Error| before_commit(&error).into_error();
+        session.run("BEGIN").await.map_err(denied)?;
+        for key in request.keys() {
             let delete = format!("DELETE FROM pacegate_state WHERE k = '{key}'");
-            session.run_text(delete).await.map_err(refused)?;
+            session.run_text(delete).await.map_err(denied)?;
         }
-        session.run("COMMIT").await.map_err(refused)?;
+        session.run("COMMIT").await.map_err(denied)?;
         Ok(())
     }
 
-    /// Removes the rows that are not needed any more; says how many. It also happens by itself, now and then.
+    /// Removes expired rows and returns their number. This also happens in the background.
     ///
     /// # Errors
     /// [`StoreError`] when the database cannot be reached.
@@ -218,19 +226,21 @@ impl SqlStore {
 }
 
 impl SqlStore {
-    /// Requests for the same key meet in one lane instead of waiting for each other's locks.
+    /// Requests for the same key use the same lane, so that they do not wait for each other's
+    /// locks.
     fn lane(&self, request: &Request) -> usize {
         let hash = self.hasher.hash_one(request.keys().next().unwrap_or_default());
         (hash % self.large_batches as u64) as usize
     }
 
-    async fn ask(&self, lane: usize, request: Request, now: Option<Timestamp>) -> Answer {
+    async fn submit(&self, lane: usize, request: Request, now: Option<Timestamp>) -> Answer {
         let rows = request.keys().count();
         self.batcher.ask(lane, Job { request, now }, rows).await?
     }
 
-    /// Forgets the variants of a command's counters over a connection of its own: it takes long, and is rare.
-    async fn forget(&self, command: &Command<'_>) -> Result<(), StoreError> {
+    /// Resets the variants of a command's counters over a separate connection, because it is slow
+    /// and rare.
+    async fn reset_variants(&self, command: &Command<'_>) -> Result<(), StoreError> {
         let identities = variants(command);
         if identities.is_empty() {
             return Ok(());
@@ -238,12 +248,14 @@ impl SqlStore {
         let mut session = connect(&self.options).await?;
         for (identity, variants) in &identities {
             let mut retries = 0;
-            while let Err(error) = forget(&mut session, identity, variants).await {
+            while let Err(error) = reset_variants(&mut session, identity, variants).await {
                 match before_commit(&error) {
-                    Trouble::RolledBack(_) | Trouble::Locked(_) if retries < FORGET_RETRIES_MAX => {
+                    TransactionError::RolledBack(_) | TransactionError::Locked(_)
+                        if retries < RESET_RETRIES_MAX =>
+                    {
                         retries += 1
                     }
-                    trouble => return Err(trouble.into_error()),
+                    error => return Err(error.into_error()),
                 }
                 session.rollback().await.map_err(|error| not_connected(&error))?;
             }
@@ -256,24 +268,24 @@ impl Store for SqlStore {
     fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             if matches!(command.action, Action::ResetVariants) {
-                self.forget(command).await?;
+                self.reset_variants(command).await?;
             }
             let request = Request::new(command);
             let lane = self.lane(&request);
-            self.ask(lane, request, now).await
+            self.submit(lane, request, now).await
         })
     }
 
-    /// All commands go to one lane, one behind the other, so that they share a transaction.
+    /// All commands go to one lane together, so that they share a transaction.
     fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
             let mut requests = Vec::with_capacity(commands.len());
             for command in commands {
-                let forgotten = match command.action {
-                    Action::ResetVariants => self.forget(command).await,
+                let reset = match command.action {
+                    Action::ResetVariants => self.reset_variants(command).await,
                     _ => Ok(()),
                 };
-                requests.push(forgotten.map(|()| Request::new(command)));
+                requests.push(reset.map(|()| Request::new(command)));
             }
             let rows: usize = requests.iter().flatten().map(|request| request.keys().count()).sum();
             let first = requests.iter().flatten().next();
@@ -281,7 +293,7 @@ impl Store for SqlStore {
                 Some(first) => self.lane(first),
                 None => self.large_batches,
             };
-            join_all(requests.into_iter().map(async |request| self.ask(lane, request?, now).await)).await
+            join_all(requests.into_iter().map(async |request| self.submit(lane, request?, now).await)).await
         })
     }
 
@@ -299,21 +311,21 @@ impl Drop for SqlStore {
     }
 }
 
-async fn sweep_for_ever(options: Options) {
+async fn sweep_forever(options: Options) {
     loop {
-        // The nodes of a fleet take turns by chance.
+        // Random intervals spread the sweeps of a fleet.
         sleep(SWEEP_EVERY.mul_f64(0.5 + fastrand::f64())).await;
         match sweep(&options).await {
             Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "removed rows that are not needed any more"),
-            Err(error) => tracing::debug!(%error, "could not remove rows that are not needed any more"),
+            Ok(rows) => tracing::debug!(rows, "expired rows removed"),
+            Err(error) => tracing::debug!(%error, "removal of expired rows failed"),
         }
     }
 }
 
 async fn sweep(options: &Options) -> Result<u64, StoreError> {
     let mut session = connect(options).await?;
-    // Nobody waits for it, and it waits for nobody.
+    // No caller waits for a sweep, and it skips locked rows.
     schema::limit_statements(&mut session, false).await?;
     let mut removed = 0;
     loop {
@@ -327,21 +339,21 @@ async fn sweep(options: &Options) -> Result<u64, StoreError> {
 
 type Answer = Result<Outcome, StoreError>;
 
-/// One connection and the batches that go over it.
+/// One connection and the batches that it processes.
 struct Worker {
     options: Options,
     session: Option<(Session, Present)>,
     connections: Gauge,
     connects: Arc<AtomicU64>,
-    held: Held,
+    held: LockedRows,
 }
 
-/// What a transaction decided.
+/// The result of a transaction.
 #[derive(Debug)]
 struct Done {
-    /// In the order of the jobs; nothing for those whose rows were not all there to be locked.
+    /// One entry per job, in order; `None` for jobs with rows that could not be locked.
     answers: Vec<Option<Answer>>,
-    /// Rows that somebody else has locked.
+    /// Rows that other transactions have locked.
     held: BTreeSet<String>,
 }
 
@@ -359,11 +371,14 @@ impl Lane<Job, Answer> for Worker {
 }
 
 impl Worker {
-    /// Decides on all jobs in one transaction, and answers them. It is tried again when the database rolled it back, for those who still wait. When a row
-    /// stays locked by somebody else, those who do not need it go first, and those who do are refused if it is locked the next time too.
+    /// Decides all jobs in one transaction and sends their results.
+    ///
+    /// A transaction that the database rolled back is retried for the callers that still wait. If a
+    /// row stays locked by another transaction, jobs that do not need it go first; jobs that do are
+    /// rejected if it is still locked the next time.
     ///
     /// # Errors
-    /// For all that are left in the batch.
+    /// An error applies to all jobs that are left in the batch.
     async fn decide(&mut self, batch: &mut Vec<Asked<Job, Answer>>) -> Result<(), StoreError> {
         let (started, mut retries, mut lock_waits) = (Instant::now(), 0, 0);
         let mut wait = !self.held.any(batch.iter().flat_map(|(job, _)| job.keys()));
@@ -378,11 +393,11 @@ impl Worker {
             };
             let jobs: Vec<&Job> = batch.iter().map(|(job, _)| job).collect();
             let done = timeout(TRANSACTION_TIMEOUT, transaction(&mut session, &jobs, wait)).await;
-            // A connection that nobody listens to any more is dropped.
+            // The connection is dropped, because its reply is not awaited any more.
             let done = done.unwrap_or_else(|_| {
                 let message =
                     format!("the database did not finish a transaction within {TRANSACTION_TIMEOUT:?}");
-                Err(Trouble::Uncertain(StoreError::uncertain(message)))
+                Err(TransactionError::Uncertain(StoreError::uncertain(message)))
             });
             match done {
                 Ok(done) => {
@@ -390,7 +405,7 @@ impl Worker {
                     self.answer(batch, done, lock_waits >= LOCK_WAITS_MAX);
                     wait = true;
                 }
-                Err(Trouble::Locked(error)) => {
+                Err(TransactionError::Locked(error)) => {
                     self.roll_back(session, present).await;
                     lock_waits += 1;
                     if lock_waits > LOCK_WAITS_MAX {
@@ -398,17 +413,18 @@ impl Worker {
                     }
                     wait = false;
                 }
-                Err(Trouble::RolledBack(error)) => {
+                Err(TransactionError::RolledBack(error)) => {
                     self.roll_back(session, present).await;
                     if retries == RETRIES_MAX || started.elapsed() > RETRY_WITHIN {
                         return Err(error);
                     }
                     retries += 1;
                 }
-                // A connection that was closed while it was idle says so when it is used. Whatever was not committed did not happen.
-                Err(Trouble::NotRun(error)) if idle && error.is_retryable() => {}
-                // The connection is dropped, and with it everything that was not committed.
-                Err(trouble) => return Err(trouble.into_error()),
+                // A connection that was closed while idle fails on first use. Nothing was
+                // committed.
+                Err(TransactionError::NotRun(error)) if idle && error.is_retryable() => {}
+                // The connection is dropped, which undoes everything that was not committed.
+                Err(error) => return Err(error.into_error()),
             }
             batch.retain(|(_, answer)| !answer.is_closed());
         }
@@ -421,7 +437,8 @@ impl Worker {
         }
     }
 
-    /// Answers what was decided, and refuses what needs a row that was waited for in vain. The others stay in the batch.
+    /// Sends the results of decided jobs, and rejects jobs that need a row that stayed locked. The
+    /// others stay in the batch.
     fn answer(&mut self, batch: &mut Vec<Asked<Job, Answer>>, done: Done, waited: bool) {
         let mut left = Vec::new();
         for ((job, answer), outcome) in batch.drain(..).zip(done.answers) {
@@ -430,18 +447,18 @@ impl Worker {
                 continue;
             };
             self.held.free(job.keys());
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = answer.send(outcome);
         }
         *batch = left;
-        let mut hopeless: BTreeSet<String> = done.held;
-        hopeless.retain(|key| waited || self.held.any([key.as_str()].into_iter()));
-        fail(batch, |job| job.keys().any(|key| hopeless.contains(key)), &locked());
-        self.held.add(hopeless);
+        let mut blocked: BTreeSet<String> = done.held;
+        blocked.retain(|key| waited || self.held.any([key.as_str()].into_iter()));
+        fail(batch, |job| job.keys().any(|key| blocked.contains(key)), &locked());
+        self.held.add(blocked);
     }
 }
 
-/// Answers with an error, and takes the jobs out of the batch.
+/// Fails the selected jobs and removes them from the batch.
 fn fail(batch: &mut Vec<Asked<Job, Answer>>, which: impl Fn(&Job) -> bool, error: &StoreError) {
     let (failed, left) = batch.drain(..).partition(|(job, _)| which(job));
     *batch = left;
@@ -451,11 +468,12 @@ fn fail(batch: &mut Vec<Asked<Job, Answer>>, which: impl Fn(&Job) -> bool, error
     }
 }
 
-/// Rows that somebody else keeps locked: nobody waits for them again until they were seen free, or have not been asked for in a while.
+/// Rows that other transactions keep locked. They are not waited for again until they were seen
+/// free, or a while has passed.
 #[derive(Debug, Default)]
-struct Held(BTreeMap<String, Instant>);
+struct LockedRows(BTreeMap<String, Instant>);
 
-impl Held {
+impl LockedRows {
     fn any<'a>(&mut self, mut keys: impl Iterator<Item = &'a str>) -> bool {
         self.0.retain(|_, seen| seen.elapsed() < HELD_FOR);
         !self.0.is_empty() && keys.any(|key| self.0.contains_key(key))
@@ -475,9 +493,9 @@ impl Held {
     }
 }
 
-/// With `wait` every job is answered; without, those are left out that would have to wait for another transaction's lock
-/// or need new rows.
-async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result<Done, Trouble> {
+/// Runs the jobs in a transaction. With `wait`, every job is decided; without it, jobs that would
+/// have to wait for another transaction's lock or that need new rows are left out.
+async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result<Done, TransactionError> {
     let keys: BTreeSet<&str> = jobs.iter().flat_map(|job| job.keys()).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     session.begin().await.map_err(|error| before_commit(&error))?;
@@ -487,15 +505,16 @@ async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result
         end(session, &changes).await?;
         return Ok(Done { answers, held: locked.held });
     }
-    // Denials, peeks and resets of absent keys must not make rows, so a row is made only after a look at what the batch
-    // would write. This set only grows, so there are few rounds.
+    // Denials, peeks and resets of absent keys must not write rows, so a row is inserted only once
+    // the batch is known to write it. This set only grows, so there are few iterations.
     let mut needed: BTreeSet<String> = BTreeSet::new();
     loop {
         let mut locked = lock(session, &keys, &needed).await.map_err(|error| before_commit(&error))?;
         let own: BTreeSet<String> = locked.rows.iter().map(|(key, _)| key.clone()).collect();
         let absent = locked.absent(&keys);
         if !own.is_empty() && !absent.is_empty() {
-            // While a lock was waited for, its holder may have made rows that the statement did not see.
+            // During a wait for a lock, its holder may have inserted rows that the statement did
+            // not see.
             let read = session.read(&absent).await.map_err(|error| before_commit(&error))?;
             locked.rows.extend(read);
         }
@@ -507,14 +526,15 @@ async fn transaction(session: &mut Session, jobs: &[&Job], wait: bool) -> Result
         }
         needed.extend(unlocked.into_iter().map(|change| change.key.clone()));
         if !own.is_empty() {
-            // Rows made while others are locked would be locked out of order.
+            // Inserting rows while others are locked would violate the lock order.
             session.begin_again().await.map_err(|error| before_commit(&error))?;
             needed.extend(own);
         }
     }
 }
 
-/// Locks the rows of `keys` that exist; or, if there are `needed` ones, these alone, and makes those that are missing.
+/// Locks the existing rows of `keys`; if there are `needed` ones, locks only these and inserts the
+/// missing ones.
 async fn lock(
     session: &mut Session,
     keys: &[&str],
@@ -528,8 +548,8 @@ async fn lock(
     session.lock(&needed).await
 }
 
-/// Decides on the jobs in order by these rows; every other key has no state. Without `complete`, jobs with keys that have
-/// no row are left out, and so are later ones that share a key with them.
+/// Decides the jobs in order on these rows; every other key has no state. Without `complete`, jobs
+/// with keys without a row are left out, and so are later jobs that share a key with them.
 fn decide(
     jobs: &[&Job],
     rows: Vec<(String, Vec<u8>)>,
@@ -555,8 +575,8 @@ fn decide(
     (answers, ledger.changes())
 }
 
-/// Writes and commits the changes. Without any, nothing has to reach the disk.
-async fn end(session: &mut Session, changes: &[Change]) -> Result<(), Trouble> {
+/// Writes and commits the changes. Without changes, nothing has to be flushed to disk.
+async fn end(session: &mut Session, changes: &[Change]) -> Result<(), TransactionError> {
     if changes.is_empty() {
         return session.rollback().await.map_err(|error| before_commit(&error));
     }
@@ -564,8 +584,9 @@ async fn end(session: &mut Session, changes: &[Change]) -> Result<(), Trouble> {
     session.commit().await.map_err(|error| during_commit(&error))
 }
 
-/// Prepared statements do not work through a pooler in transaction mode, and may even run another client's statement.
-async fn refuse_unknown_pooler(options: &Options, session: &mut Session) -> Result<(), StoreError> {
+/// Rejects an undeclared pooler in transaction mode. Prepared statements do not work through one,
+/// and may even run another client's statement.
+async fn reject_unknown_pooler(options: &Options, session: &mut Session) -> Result<(), StoreError> {
     let (Session::Postgres(first), Options::Postgres(postgres)) = (session, options) else { return Ok(()) };
     if postgres.is_pooled {
         return Ok(());
@@ -575,17 +596,17 @@ async fn refuse_unknown_pooler(options: &Options, session: &mut Session) -> Resu
         Ok(Ok(false)) => Ok(()),
         Ok(Ok(true)) => Err(pooled()),
         Ok(Err(error)) => Err(not_connected(&error)),
-        Err(_) => Err(no_answer()),
+        Err(_) => Err(connect_timed_out()),
     }
 }
 
 async fn connect(options: &Options) -> Result<Session, StoreError> {
     match timeout(CONNECT_TIMEOUT, Session::connect(options)).await {
         Ok(session) => session.map_err(|error| not_connected(&error)),
-        Err(_) => Err(no_answer()),
+        Err(_) => Err(connect_timed_out()),
     }
 }
 
-fn no_answer() -> StoreError {
-    StoreError::unavailable(format!("the database does not answer within {CONNECT_TIMEOUT:?}"))
+fn connect_timed_out() -> StoreError {
+    StoreError::unavailable(format!("the database did not respond within {CONNECT_TIMEOUT:?}"))
 }

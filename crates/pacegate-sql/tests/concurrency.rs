@@ -1,10 +1,10 @@
-//! Two nodes on one database: hot keys that everybody wants in another order, and new keys that everybody makes at once.
+//! Two nodes on one database: hot keys in different orders, and concurrent inserts of new keys.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test fails by panicking and reports by printing"
+    reason = "a test fails by panicking and prints its results"
 )]
 
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use tokio::time::Instant;
 
 const SEED: u64 = 20_261_116;
 
-/// One test at a time: the machine is small, and a lock is only waited for so long.
+/// One test at a time: on a small machine, concurrent tests would exceed the lock timeout.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// What the tests need of a database server.
+/// The operations of a database server that the tests need.
 trait Server {
     const NAME: &'static str;
-    /// As it comes.
+    /// Starts it with default settings.
     fn start() -> Self;
-    /// So that every deadlock is counted.
+    /// Starts it so that every deadlock is counted.
     fn start_counting() -> Self;
     fn url(&self) -> String;
-    /// How many deadlocks it has resolved since it was started.
+    /// Number of deadlocks that it has resolved since it started.
     fn deadlocks(&self) -> u64;
 }
 
@@ -63,7 +63,7 @@ impl Server for Postgres {
         Self::start()
     }
 
-    /// Looks for deadlocks sooner than a lock times out; as it comes, they pass for locks that took too long.
+    /// Detects deadlocks before a lock times out; by default they look like lock timeouts.
     fn start_counting() -> Self {
         Self::start_with(&["-c", "deadlock_timeout=20ms"])
     }
@@ -84,12 +84,12 @@ async fn two_nodes(server: &impl Server) -> [Arc<SqlStore>; 2] {
     [node().await, node().await]
 }
 
-/// In one window that no test outlives.
+/// A window longer than any test.
 fn limit(capacity: u64) -> Limit {
     Limit::try_new(Algorithm::FixedWindow, capacity, Duration::from_secs(366 * 86_400)).unwrap()
 }
 
-/// Applies commands of one charge per key and tells which were admitted. No error may surface.
+/// Applies commands with one charge per key and returns which were admitted. No error may surface.
 async fn apply(
     store: &SqlStore,
     chains: &[Vec<Charge<'_>>],
@@ -105,7 +105,7 @@ async fn apply(
     decided.collect()
 }
 
-/// Every chain has the tightest limit, and one to four of the others, in any order.
+/// Every chain has the tightest limit and one to four of the others, in random order.
 async fn chains_over_hot_keys<S: Server>() {
     let _turn = TURN.lock().await;
     let server = S::start_counting();
@@ -141,9 +141,9 @@ async fn chains_over_hot_keys<S: Server>() {
                     let chain = places
                         .iter()
                         .map(|&place| Charge::new(Key::new(&hot[place].0, "hot", ""), &hot[place].1));
-                    let asked = Instant::now();
+                    let started = Instant::now();
                     let decision = apply(&node, &[chain.collect()], Action::take()).await.remove(0);
-                    slowest = slowest.max(asked.elapsed());
+                    slowest = slowest.max(started.elapsed());
                     for place in places.into_iter().filter(|_| decision.allowed) {
                         charged[place] += 1;
                     }
@@ -182,13 +182,13 @@ async fn chains_over_hot_keys<S: Server>() {
     );
 }
 
-/// Half of the tasks ask for all keys in one call, the others for one after the other, each in an order of its own.
+/// Half of the tasks request all keys in one call, the others one by one, each in its own order.
 async fn new_keys_race<S: Server>() {
     let _turn = TURN.lock().await;
     new_keys_race_on(S::start(), "new-keys").await;
 }
 
-/// The same where deadlocks are found at once and counted.
+/// The same, with deadlocks detected at once and counted.
 async fn new_keys_race_counted<S: Server>() {
     let _turn = TURN.lock().await;
     new_keys_race_on(S::start_counting(), "new-keys-counted").await;
@@ -244,7 +244,8 @@ async fn new_keys_race_on<S: Server>(server: S, name: &str) {
     );
 }
 
-/// Two batches, each larger than what single checks wait beside: both go to the one connection that is kept for them.
+/// Two batches above the size that shares a lane with single checks: both use the connection that
+/// is reserved for large batches.
 async fn large_batches_have_a_connection_of_their_own<S: Server>() {
     let _turn = TURN.lock().await;
     let server = S::start();

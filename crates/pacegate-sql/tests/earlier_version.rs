@@ -1,4 +1,4 @@
-//! Rows that an earlier version wrote are read by this one.
+//! This version reads the rows that an earlier version wrote.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,10 +9,10 @@ use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{MariaDb, Postgres};
 
-/// When the rows were written: 8 of 10 a minute were taken from each counter, and one more from the fixed window under an
-/// idempotency key.
+/// When the rows were written: 8 of 10 per minute were taken from each counter, and one more from
+/// the fixed window under an idempotency key.
 const WRITTEN_AT: Timestamp = Timestamp::from_micros(1_790_000_000_123_456);
-/// Version 0.1.0, before charges had costs of their own, in hexadecimal digits.
+/// Rows of version 0.1.0, before charges had their own costs, in hexadecimal.
 const ROWS: [(&str, &str); 7] = [
     ("c:user:u:fixed_window:", "010301000a808ece1cf5f09c0e09"),
     ("c:user:u:gcra:", "010600000a808ece1c80d8f116c0849fd1edff9603"),
@@ -61,7 +61,7 @@ async fn reads_old_rows(url: &str, insert: impl Fn(&str, &str)) {
         assert_eq!(left, Some(10 - used), "{algorithm}");
         assert!(!decide(&store, Action::take(), algorithm, 3, Fit::Whole).await.allowed, "{algorithm}");
         assert!(decide(&store, Action::take(), algorithm, 1, Fit::Whole).await.allowed, "{algorithm}");
-        // Debt is kept in the same form.
+        // Debt has the same stored form.
         let forced = decide(&store, Action::take(), algorithm, 30, Fit::Forced).await;
         assert_eq!(forced.answers[0].uncharged, 30 - (20 - used - 1), "{algorithm}");
     }

@@ -1,12 +1,13 @@
-//! What happens to requests when something happens to the database: real servers, real signals, real locks.
+//! Requests during faults of the database: real servers, real signals, real locks.
 //!
-//! Each test says what was admitted, what was lost, and how long it took. `scripts/reliability` runs them for longer.
+//! Each test prints what was admitted, what was lost, and how long it took. `scripts/reliability`
+//! runs them for longer.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test fails by panicking and reports by printing"
+    reason = "a test fails by panicking and prints its results"
 )]
 
 use std::future::poll_fn;
@@ -29,35 +30,35 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::{Instant, sleep};
 
-/// Databases are slower than Redis.
+/// Longer than for Redis, because databases are slower.
 const DEADLINE: Duration = Duration::from_millis(250);
-/// How soon a database that is back is used again.
+/// Time within which a database that is available again is used again.
 const BACK_WITHIN: Duration = Duration::from_secs(3);
 const SEED: u64 = 20_261_116;
-/// Shorter than a store waits for a locked row the first time.
+/// Shorter than the store's first wait for a locked row.
 const FIRST_LOCK_WAIT: Duration = Duration::from_millis(70);
-/// How many keys there are beside a locked one.
+/// Number of keys besides the locked one.
 const OTHERS: usize = 32;
 /// Locks the row of the only identifier of [`Load::new`].
-const LOCK: &str = "BEGIN; SELECT k FROM pacegate_state WHERE k = 'c:user:someone:load:' FOR UPDATE";
+const LOCK: &str = "BEGIN; SELECT k FROM pacegate_state WHERE k = 'c:user:user-1:load:' FOR UPDATE";
 
-/// One fault at a time: they are measured, and the machine is small.
+/// One test at a time: they measure, and the machine is small.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-/// What the tests need of a database server.
+/// The operations of a database server that the tests need.
 trait Server: DatabaseServer {
     const NAME: &'static str;
-    /// A connection of somebody else, whose locks are gone with it.
+    /// An unrelated connection; dropping it releases its locks.
     type Holder;
     fn start() -> Self;
     async fn hold(&self) -> Self::Holder;
     async fn release(holder: Self::Holder);
-    /// Whether somebody waits for a row right now.
-    async fn somebody_waits(holder: &mut Self::Holder) -> bool;
+    /// Whether a transaction is waiting for a row lock.
+    async fn has_lock_waiter(holder: &mut Self::Holder) -> bool;
 }
 
 macro_rules! server {
@@ -73,7 +74,7 @@ macro_rules! server {
             async fn hold(&self) -> $connection {
                 let mut connection = <$connection>::connect(&self.url()).await.unwrap();
                 let locked = raw_sql(LOCK).fetch_all(&mut connection).await.unwrap();
-                assert_eq!(locked.len(), 1, "there is such a row");
+                assert_eq!(locked.len(), 1, "the row exists");
                 connection
             }
 
@@ -82,7 +83,7 @@ macro_rules! server {
                 holder.close().await.unwrap();
             }
 
-            async fn somebody_waits(holder: &mut $connection) -> bool {
+            async fn has_lock_waiter(holder: &mut $connection) -> bool {
                 !raw_sql($waiting).fetch_all(holder).await.unwrap().is_empty()
             }
         }
@@ -102,12 +103,12 @@ async fn connect(url: &str) -> Arc<GuardedStore> {
     GuardedStore::new("default", sql, Arc::new(MemoryStore::default()), DEADLINE)
 }
 
-/// So much that nothing is denied for want of room.
+/// A limit so large that nothing is denied.
 fn plenty() -> Limit {
     limit(100_000_000)
 }
 
-/// In one window that no test outlives.
+/// A window longer than any test.
 fn limit(capacity: u64) -> Limit {
     Limit::try_new(Algorithm::FixedWindow, capacity, Duration::from_secs(366 * 86_400)).unwrap()
 }
@@ -116,28 +117,34 @@ fn figure(store: &dyn Store, name: &str) -> u64 {
     store.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
 }
 
-/// What was counted without an answer: at most what was on its way when it happened, `times` times; or what waited in vain, where a busy machine
-/// had more of that. Nothing that was admitted is forgotten.
+/// Number of requests that were counted without a response: at most those in flight when the fault
+/// occurred, `times` times, or those that timed out, of which a busy machine may have more. No
+/// admitted request may be missing.
 async fn uncertain(load: &Load, store: &dyn Store, report: &Report, times: u64) -> u64 {
     let (admitted, used) = (report.count(Fate::Admitted), load.used(store).await);
-    assert!(used >= admitted, "{admitted} were admitted, {used} are counted");
+    assert!(used >= admitted, "{admitted} were admitted, {used} were counted");
     let uncertain = used - admitted;
-    let in_vain = report.in_vain(DEADLINE);
-    let at_most = in_vain.max(load.callers as u64 * times);
-    assert!(uncertain <= at_most, "{uncertain} were counted without an answer, {in_vain} waited in vain");
+    let timed_out = report.timed_out(DEADLINE);
+    let at_most = timed_out.max(load.callers as u64 * times);
+    assert!(uncertain <= at_most, "{uncertain} were counted without a response, {timed_out} timed out");
     uncertain
 }
 
-/// How long it took until the store was relied on again.
+/// How long it took until the store was available again.
 async fn up_again(store: &GuardedStore, since: Instant) -> Duration {
     while store.health() != StoreHealth::Up && since.elapsed() < BACK_WITHIN {
         sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(store.health(), StoreHealth::Up, "not up {:?} after it was back", since.elapsed());
+    assert_eq!(
+        store.health(),
+        StoreHealth::Up,
+        "not up {:?} after the server was available",
+        since.elapsed()
+    );
     since.elapsed()
 }
 
-/// One line of figures; `scripts/reliability` collects them.
+/// Prints one line of figures, which `scripts/reliability` collects.
 fn pass<S: Server>(name: &str, report: &Report, figures: &str) {
     println!(
         "PASS {}-{name} seed={SEED} requests={} admitted={} degraded={} degraded_ms={} slowest_ms={} noise_ms={} {figures}",
@@ -195,7 +202,7 @@ async fn frozen<S: Server>() {
     let uncertain = uncertain(&load, &*store, &report, 1).await;
     let back = report.healthy_after(thawed_at).unwrap().max(up);
     assert!(back <= BACK_WITHIN, "{back:?}");
-    // Most answers while the breaker is open do not wait at all.
+    // While the breaker is open, most requests do not wait at all.
     let median = report.percentile(Fate::Degraded, 0.5);
     assert!(median <= Duration::from_millis(3) + report.lateness, "{median:?}");
     pass::<S>(
@@ -209,15 +216,16 @@ async fn frozen<S: Server>() {
     );
 }
 
-/// Somebody else's long transaction holds one row: its key waits, and all others go on.
-async fn locked_from_outside<S: Server>() {
+/// A long transaction of another client holds one row: its key waits, and all other keys are
+/// served.
+async fn locked_by_another_client<S: Server>() {
     let _turn = turn().await;
     let server = S::start();
     let store = connect(&server.url()).await;
-    // All ask equally often, so that the breaker sees a locked key for what it is: one of many.
+    // Equal request rates, so that the locked key is only one of many for the breaker.
     let pause = Duration::from_millis(10);
     let locked = Load { callers: 2, pause, ..Load::new(plenty()) };
-    // So many keys that every lane has several; their limits are reached meanwhile.
+    // Enough keys for several in every lane; their limits are reached during the test.
     let others: Vec<Load> = (0..OTHERS)
         .map(|number| Load {
             callers: 1,
@@ -241,23 +249,27 @@ async fn locked_from_outside<S: Server>() {
     }
     reports.iter().chain([&report]).for_each(|report| report.assert_punctual(DEADLINE));
 
-    // One request of each caller may have been on its way when the row was locked.
-    let meanwhile = |report: &Report, fates: &[Fate]| {
+    // One request of each caller may have been in flight when the row was locked.
+    let count_while_locked = |report: &Report, fates: &[Fate]| {
         let sent = |at| at > locked_at && at + DEADLINE < released_at;
         report.records.iter().filter(|record| sent(record.sent) && fates.contains(&record.fate)).count()
     };
     let (by_store, by_failure_mode) = ([Fate::Admitted, Fate::Denied], [Fate::Degraded]);
-    assert_eq!(meanwhile(&report, &by_store), 0, "nobody gets past the lock");
-    assert!(meanwhile(&report, &by_failure_mode) > 0, "the failure mode answers");
-    let served: Vec<usize> = reports.iter().map(|report| meanwhile(report, &by_store)).collect();
-    let degraded: usize = reports.iter().map(|report| meanwhile(report, &by_failure_mode)).sum();
+    assert_eq!(count_while_locked(&report, &by_store), 0, "no request passes the lock");
+    assert!(count_while_locked(&report, &by_failure_mode) > 0, "the failure mode decides");
+    let served: Vec<usize> = reports.iter().map(|report| count_while_locked(report, &by_store)).collect();
+    let degraded: usize = reports.iter().map(|report| count_while_locked(report, &by_failure_mode)).sum();
     let fewest = served.iter().min().copied().unwrap_or_default();
     let served: usize = served.iter().sum();
-    assert!(fewest > 0, "every other key is answered, also in the lane of the locked one");
-    // All of them are, unless the machine stands still for long enough to open the breaker, for a second.
+    assert!(fewest > 0, "every other key is served, also in the lane of the locked one");
+    // All of them are served, unless the machine stalls long enough to open the breaker for a
+    // second.
     let (openings, noise) = (figure(&*store, "breaker_openings"), report.lateness);
-    let told = format!("{openings} openings of the breaker, {noise:?} of noise");
-    assert!(served > degraded, "{served} requests for other keys were served, {degraded} were not; {told}");
+    let context = format!("{openings} openings of the breaker, {noise:?} of noise");
+    assert!(
+        served > degraded,
+        "{served} requests for other keys were served, {degraded} were not; {context}"
+    );
 
     let back = report.healthy_after(released_at).unwrap();
     assert!(back <= BACK_WITHIN, "{back:?}");
@@ -266,7 +278,7 @@ async fn locked_from_outside<S: Server>() {
     let mut others_admitted = 0;
     for (load, report) in others.iter().zip(&reports) {
         let (admitted, capacity) = (report.count(Fate::Admitted), u64::from(load.limits[0].1.capacity()));
-        assert!(admitted <= capacity, "{admitted} of {capacity} were admitted");
+        assert!(admitted <= capacity, "{admitted} were admitted, the capacity is {capacity}");
         others_admitted += admitted;
         late += unanswered(load, &*store, report).await;
     }
@@ -280,12 +292,15 @@ async fn locked_from_outside<S: Server>() {
     );
 }
 
-/// What was counted without an answer: nothing but requests that reached their deadline on the way.
+/// Number of requests that were counted without a response: only those that timed out in flight.
 async fn unanswered(load: &Load, store: &dyn Store, report: &Report) -> u64 {
     let reached = |record: &&Record| record.fate == Fate::Degraded && record.took >= DEADLINE;
     let late = report.records.iter().filter(reached).count() as u64;
     let (admitted, used) = (report.count(Fate::Admitted), load.used(store).await);
-    assert!((admitted..=admitted + late).contains(&used), "{admitted} + at most {late}, {used} are counted");
+    assert!(
+        (admitted..=admitted + late).contains(&used),
+        "expected {admitted} plus at most {late}, {used} were counted"
+    );
     used - admitted
 }
 
@@ -297,48 +312,53 @@ async fn take(store: &SqlStore, identifier: &str) -> Result<Outcome, StoreError>
     store.apply(&command, None).await
 }
 
-/// Two requests share a batch that is rolled back, because one of them needs a locked row. The other one's caller goes away meanwhile.
-async fn gone_callers_are_not_charged<S: Server>() {
+/// Two requests share a batch that is rolled back because one of them needs a locked row. The other
+/// one's caller is cancelled in between.
+async fn cancelled_callers_are_not_charged<S: Server>() {
     let _turn = turn().await;
     let server = S::start();
     let mut options = SqlOptions::new(&server.url()).unwrap();
     options.connections = 1;
     let store = SqlStore::connect(options).await.unwrap();
-    let gone = Load { identifiers: vec!["gone".into()], ..Load::new(plenty()) };
-    // A machine that stands still for too long at the wrong moment shows nothing.
+    let gone = Load { identifiers: vec!["cancelled".into()], ..Load::new(plenty()) };
+    // An attempt in which the machine stalls at the wrong moment is inconclusive.
     for attempt in 1..=20 {
-        for identifier in ["gone", "someone"] {
+        for identifier in ["cancelled", "user-1"] {
             take(&store, identifier).await.unwrap();
         }
         let used = gone.used(&store).await;
         let mut holder = server.hold().await;
-        let (sent, mut leaves) = (Instant::now(), Box::pin(take(&store, "gone")));
-        let mut stays = Box::pin(take(&store, "someone"));
-        // Both are in the queue before the lane, on this same thread, looks into it.
+        let (sent, mut leaves) = (Instant::now(), Box::pin(take(&store, "cancelled")));
+        let mut stays = Box::pin(take(&store, "user-1"));
+        // Both are queued before the lane, which runs on this thread, takes its batch.
         assert!(is_pending(&mut leaves).await && is_pending(&mut stays).await);
-        while !S::somebody_waits(&mut holder).await && sent.elapsed() < FIRST_LOCK_WAIT {}
+        while !S::has_lock_waiter(&mut holder).await && sent.elapsed() < FIRST_LOCK_WAIT {}
         let (pending, elapsed) = (is_pending(&mut leaves).await, sent.elapsed());
         drop(leaves);
-        let refused = stays.await;
+        let rejected = stays.await;
         S::release(holder).await;
         if pending && elapsed < FIRST_LOCK_WAIT {
-            assert!(refused.unwrap_err().is_retryable(), "the row stays locked");
-            take(&store, "someone").await.unwrap();
-            assert_eq!(gone.used(&store).await, used, "who went away before the repetition is not charged");
-            println!("PASS {}-gone attempts={attempt} charged=0", S::NAME);
+            assert!(rejected.unwrap_err().is_retryable(), "the row stays locked");
+            take(&store, "user-1").await.unwrap();
+            assert_eq!(
+                gone.used(&store).await,
+                used,
+                "a caller that is cancelled before the retry is not charged"
+            );
+            println!("PASS {}-cancelled attempts={attempt} charged=0", S::NAME);
             return;
         }
     }
-    panic!("this machine is too slow to go away in time");
+    panic!("the machine is too slow to cancel the caller in time");
 }
 
-/// Polls a future once; whether it needs more time.
+/// Polls a future once and returns whether it is pending.
 async fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await
 }
 
-/// The network swallows answers; when it ends, connections that lost some are closed.
-async fn replies_swallowed<S: Server>() {
+/// The network drops replies; afterwards, the affected connections are closed.
+async fn replies_dropped<S: Server>() {
     let _turn = turn().await;
     let server = S::start();
     let proxy = FaultProxy::start(format!("127.0.0.1:{}", server.port()).parse().unwrap()).await;
@@ -347,7 +367,7 @@ async fn replies_swallowed<S: Server>() {
     let load = Load::new(plenty());
     let running = load.clone().start(store.clone());
     sleep(Duration::from_millis(500)).await;
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     sleep(Duration::from_millis(effort(1_500, 10_000))).await;
     proxy.set(Fault::None);
     let back_at = Instant::now();
@@ -358,11 +378,12 @@ async fn replies_swallowed<S: Server>() {
     assert!(used >= admitted && used <= report.records.len() as u64, "{admitted} {used}");
     let back = report.healthy_after(back_at).unwrap().max(up);
     assert!(back <= BACK_WITHIN, "{back:?}");
-    pass::<S>("swallowed", &report, &format!("uncertain={} back_ms={}", used - admitted, back.as_millis()));
+    pass::<S>("dropped", &report, &format!("uncertain={} back_ms={}", used - admitted, back.as_millis()));
 }
 
-/// Passes connections on to a server until they are abandoned: those that exist then carry nothing more and are never
-/// closed, as when a machine vanished or a firewall forgot them. New ones work.
+/// Forwards connections to a server until they are abandoned. Abandoned connections transfer
+/// nothing and are never closed, as when a machine fails or a firewall drops its state. New
+/// connections work.
 struct Firewall {
     address: SocketAddr,
     abandon: watch::Sender<()>,
@@ -383,7 +404,8 @@ impl Firewall {
                         _ = copy_bidirectional(&mut client, &mut server) => return,
                         _ = abandoned.changed() => {}
                     }
-                    // The server notices, so that its locks are gone; the client does not.
+                    // The server sees the disconnect, so that its locks are released; the client
+                    // does not.
                     drop(server);
                     std::future::pending::<()>().await;
                     drop(client);
@@ -394,8 +416,8 @@ impl Firewall {
     }
 }
 
-/// Connections die without a word.
-async fn connections_forgotten<S: Server>() {
+/// Connections stop working without being closed.
+async fn connections_abandoned<S: Server>() {
     let _turn = turn().await;
     let server = S::start();
     let firewall = Firewall::start(server.port()).await;
@@ -406,7 +428,7 @@ async fn connections_forgotten<S: Server>() {
     sleep(Duration::from_millis(500)).await;
     firewall.abandon.send_replace(());
     let abandoned_at = Instant::now();
-    // Longer than it takes to notice, so that its end is not mistaken for the return.
+    // Longer than the detection takes, so that its end is not mistaken for the recovery.
     sleep(DEADLINE * 2).await;
     let up = up_again(&store, abandoned_at).await;
     let report = running.stop_when_healthy(abandoned_at + up, Duration::from_secs(5)).await;
@@ -414,15 +436,15 @@ async fn connections_forgotten<S: Server>() {
     let uncertain = uncertain(&load, &*store, &report, 1).await;
     let back = report.healthy_after(abandoned_at).unwrap().max(up);
     assert!(back <= BACK_WITHIN, "{back:?}");
-    pass::<S>("forgotten", &report, &format!("lost=0 uncertain={uncertain} back_ms={}", back.as_millis()));
+    pass::<S>("abandoned", &report, &format!("lost=0 uncertain={uncertain} back_ms={}", back.as_millis()));
 }
 
 macro_rules! faults {
     ($($fault:ident),*) => {
         mod mariadb {
             #[tokio::test]
-            async fn gone_callers_are_not_charged() {
-                super::gone_callers_are_not_charged::<super::MariaDb>().await;
+            async fn cancelled_callers_are_not_charged() {
+                super::cancelled_callers_are_not_charged::<super::MariaDb>().await;
             }
 
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -433,8 +455,8 @@ macro_rules! faults {
 
         mod postgres {
             #[tokio::test]
-            async fn gone_callers_are_not_charged() {
-                super::gone_callers_are_not_charged::<super::Postgres>().await;
+            async fn cancelled_callers_are_not_charged() {
+                super::cancelled_callers_are_not_charged::<super::Postgres>().await;
             }
 
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -445,4 +467,4 @@ macro_rules! faults {
     };
 }
 
-faults!(killed_and_restarted, frozen, locked_from_outside, replies_swallowed, connections_forgotten);
+faults!(killed_and_restarted, frozen, locked_by_another_client, replies_dropped, connections_abandoned);

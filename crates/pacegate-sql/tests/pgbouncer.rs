@@ -12,7 +12,7 @@ use pacegate_testkit::server::{PgBouncer, Postgres, Served};
 use sqlx::{Connection, PgConnection, Row, raw_sql};
 use tokio::task::JoinSet;
 
-/// Fewer than a store has connections, so that transactions move from one server process to another.
+/// Fewer than the connections of a store, so that transactions move between server processes.
 const POOL: u16 = 2;
 
 async fn connect(url: &str) -> Result<SqlStore, StoreError> {
@@ -39,7 +39,7 @@ async fn take(store: &SqlStore, identifier: &str) -> Result<bool, StoreError> {
     }
 }
 
-/// Two nodes share the pool with each other.
+/// Two nodes share the pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_checks_through_a_transaction_pool_are_exact() {
     let server = Postgres::start();
@@ -58,7 +58,7 @@ async fn concurrent_checks_through_a_transaction_pool_are_exact() {
         });
     }
     let admitted: u32 = running.join_all().await.iter().sum();
-    assert_eq!(admitted, 4 * 50, "each of four users has 50 of the 80 that were asked for");
+    assert_eq!(admitted, 4 * 50, "each of four users is admitted 50 of 80 times");
 }
 
 #[tokio::test]
@@ -75,15 +75,15 @@ async fn settings_do_not_reach_other_clients_of_the_pool() {
     let changed = "SELECT string_agg(name, ' ' ORDER BY name) FROM pg_settings WHERE source = 'session' \
          AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings')";
     let row = raw_sql(changed).fetch_one(&mut other).await.unwrap();
-    assert_eq!(row.try_get::<Option<String>, _>(0).unwrap(), None, "settings of the store");
-    // The store's limit on statements is shorter.
+    assert_eq!(row.try_get::<Option<String>, _>(0).unwrap(), None, "the store's settings do not leak");
+    // Longer than the store's statement timeout.
     raw_sql("SELECT pg_sleep(0.6)").execute(&mut other).await.unwrap();
     let prepared = raw_sql("SELECT name FROM pg_prepared_statements WHERE name <> ''");
     assert_eq!(prepared.fetch_all(&mut other).await.unwrap().len(), 0);
 }
 
 #[tokio::test]
-async fn a_transaction_pool_without_the_mode_is_refused_at_start() {
+async fn undeclared_transaction_pooling_is_rejected_at_startup() {
     let server = Postgres::start();
     for connections in [1, 2, 20] {
         let bouncer = PgBouncer::start(&server, "transaction", connections);
@@ -93,7 +93,7 @@ async fn a_transaction_pool_without_the_mode_is_refused_at_start() {
 }
 
 #[tokio::test]
-async fn a_session_pool_needs_no_mode() {
+async fn session_pooling_needs_no_parameter() {
     let server = Postgres::start();
     let bouncer = PgBouncer::start(&server, "session", 20);
     for mode in ["", "?pooling=session", "?pooling=transaction"] {
@@ -105,7 +105,7 @@ async fn a_session_pool_needs_no_mode() {
 }
 
 #[test]
-fn an_unknown_mode_is_refused_by_name() {
+fn unknown_pooling_mode_is_rejected() {
     let error = SqlOptions::new("postgres://u:secret@localhost/db?pooling=statement").unwrap_err();
     assert_eq!(error.to_string(), "pooling: expected `session` or `transaction`");
 }

@@ -1,10 +1,10 @@
-//! What databases read for a statement: a few rows, however many there are.
+//! Query plans: a statement reads a few rows, whatever the size of the table.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test fails by panicking and reports by printing"
+    reason = "a test fails by panicking and prints its results"
 )]
 
 use std::time::Duration;
@@ -16,9 +16,9 @@ use pacegate_testkit::server::{MariaDb, Postgres};
 use tokio::time::{Instant, sleep};
 
 const ROWS: usize = 50_000;
-/// As many as share a transaction.
+/// Number of keys in a transaction.
 const BATCH: usize = 100;
-/// Of each size.
+/// Number of batches of each size.
 const BATCHES: usize = 20;
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -26,7 +26,7 @@ async fn connect(server: &Postgres) -> SqlStore {
     SqlStore::connect(SqlOptions::new(&server.url()).unwrap()).await.unwrap()
 }
 
-/// Takes for all keys in one call, of a limit that is soon used up.
+/// Takes for all keys in one call, from a limit that is soon exhausted.
 async fn take(store: &SqlStore, numbers: impl Iterator<Item = usize>) {
     let counter = Counter::new("rule", "user", "");
     let limit = Limit::try_new(Algorithm::FixedWindow, 2, Duration::from_secs(366 * 86_400)).unwrap();
@@ -39,12 +39,12 @@ async fn take(store: &SqlStore, numbers: impl Iterator<Item = usize>) {
     }
 }
 
-/// How often the table was read as a whole, and through an index. Sessions report that at the latest when they end.
+/// Number of sequential and index scans. Sessions report them at the latest when they end.
 async fn scans(server: &Postgres) -> (u64, u64) {
     let others = "SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
     let since = Instant::now();
     while server.query(others) != "0" {
-        assert!(since.elapsed() < ENDED_WITHIN, "sessions do not end");
+        assert!(since.elapsed() < ENDED_WITHIN, "sessions did not end in time");
         sleep(Duration::from_millis(20)).await;
     }
     let row =
@@ -53,7 +53,8 @@ async fn scans(server: &Postgres) -> (u64, u64) {
     (whole.parse().unwrap(), index.parse().unwrap())
 }
 
-/// Runs batches of every size over known, exhausted and new keys; then says how often the whole table was read for them.
+/// Runs batches of every size over known, exhausted and new keys. Returns the number of sequential
+/// scans.
 async fn whole_reads(server: &Postgres, rows: usize, new: usize) -> u64 {
     let (whole, index) = scans(server).await;
     let store = connect(server).await;
@@ -66,13 +67,14 @@ async fn whole_reads(server: &Postgres, rows: usize, new: usize) -> u64 {
     drop(store);
     let (whole_after, index_after) = scans(server).await;
     let (whole, index) = (whole_after - whole, index_after - index);
-    assert!(whole + index >= 4 * BATCHES as u64, "the takes show: {whole} {index}");
+    assert!(whole + index >= 4 * BATCHES as u64, "the statistics include the takes: {whole} {index}");
     whole
 }
 
-/// PostgreSQL reaches rows by their key, whatever its statistics say: one that reads the whole table for a check is ten times slower.
+/// PostgreSQL finds rows by their key, whatever its statistics are: a sequential scan for a check
+/// is ten times slower.
 #[tokio::test]
-async fn every_statement_goes_through_the_primary_key() {
+async fn every_statement_uses_the_primary_key() {
     let server = Postgres::start();
     drop(connect(&server).await);
     let mut seen = Vec::new();
@@ -88,11 +90,12 @@ async fn every_statement_goes_through_the_primary_key() {
         server.query("ANALYZE pacegate_state");
         seen.push((rows, "after ANALYZE", whole_reads(&server, rows, new + 1_000).await));
     }
-    assert!(seen.iter().all(|(_, _, reads)| *reads == 0), "the whole table was read: {seen:?}");
+    assert!(seen.iter().all(|(_, _, reads)| *reads == 0), "sequential scans: {seen:?}");
     println!("PASS postgres-plans rows={ROWS} whole_reads=0");
 }
 
-/// Fills a table in which three rows are not needed any more; `numbers` is what the database calls a list of all numbers `n`.
+/// Fills a table that has three expired rows; `numbers` is the database's syntax for a list of all
+/// numbers `n`.
 fn fill(query: impl Fn(&str) -> String, numbers: &str) {
     query(&format!(
         "INSERT INTO pacegate_state (k, state, expires) \
@@ -101,7 +104,7 @@ fn fill(query: impl Fn(&str) -> String, numbers: &str) {
 }
 
 #[tokio::test]
-async fn a_sweep_of_mariadb_reads_what_it_removes() {
+async fn mariadb_sweep_reads_only_expired_rows() {
     let server = MariaDb::start();
     let store = SqlStore::connect(SqlOptions::new(&server.url()).unwrap()).await.unwrap();
     fill(|sql| server.query(sql), &format!("(SELECT seq AS n FROM seq_1_to_{ROWS}) AS numbers"));
@@ -117,12 +120,12 @@ async fn a_sweep_of_mariadb_reads_what_it_removes() {
 }
 
 #[tokio::test]
-async fn a_sweep_of_postgres_reads_what_it_removes() {
+async fn postgres_sweep_reads_only_expired_rows() {
     let server = Postgres::start();
     drop(connect(&server).await);
     fill(|sql| server.query(sql), &format!("generate_series(1, {ROWS}) AS n"));
     let read = async || {
-        // Waits until all is reported.
+        // Waits until all statistics are reported.
         scans(&server).await;
         let sums = "SELECT (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'pacegate_state') \
              + (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'pacegate_state')";

@@ -1,4 +1,5 @@
-//! The behaviour suite on a real PostgreSQL: a server of its own for each test, because histories of different tests share keys.
+//! The behaviour suite on a real PostgreSQL. Each test has its own server, because histories of
+//! different tests share keys.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The schema and what is removed from it.
+//! Schema migrations and the removal of expired rows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::{MariaDb, Postgres};
 
-/// What both databases are asked.
+/// The operations that both databases offer.
 trait Database {
     fn url(&self) -> String;
     fn query(&self, sql: &str) -> String;
@@ -72,10 +72,11 @@ async fn many_nodes_can_start_at_once() {
 }
 
 #[tokio::test]
-async fn a_migration_that_was_interrupted_is_finished_by_the_next_start() {
+async fn interrupted_migration_is_completed_by_the_next_start() {
     for database in both() {
         drop(connect(&database.url()).await.unwrap());
-        // As if the node had died between the step and its record; PostgreSQL undoes both, MySQL neither.
+        // As if the node had died between the step and its record; PostgreSQL undoes both, MySQL
+        // neither.
         database.query("DELETE FROM pacegate_schema");
         if database.url().starts_with("postgres") {
             database.query("DROP TABLE pacegate_state");
@@ -87,17 +88,20 @@ async fn a_migration_that_was_interrupted_is_finished_by_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_and_left_alone() {
+async fn newer_schema_is_rejected_and_not_modified() {
     for database in both() {
         drop(connect(&database.url()).await.unwrap());
         database.query("INSERT INTO pacegate_schema (version) VALUES (99)");
         let error = connect(&database.url()).await.unwrap_err();
-        assert!(error.is_permanent() && error.to_string().contains("version 99, newer than"), "{error}");
+        assert!(
+            error.is_permanent() && error.to_string().contains("has version 99; this program supports"),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_wrong_password_and_a_missing_database_are_permanent() {
+async fn wrong_password_and_missing_database_are_permanent_errors() {
     for database in both() {
         for (right, wrong) in [(":secret@", ":wrong@"), ("/pacegate", "/nowhere")] {
             let error = connect(&database.url().replacen(right, wrong, 1)).await.unwrap_err();
@@ -110,22 +114,23 @@ async fn a_wrong_password_and_a_missing_database_are_permanent() {
 }
 
 #[tokio::test]
-async fn rows_that_are_not_needed_any_more_are_swept() {
+async fn expired_rows_are_swept() {
     for database in both() {
         let store = connect(&database.url()).await.unwrap();
         for number in 0..1_200 {
             assert!(take(&store, &format!("user-{number}")).await);
         }
-        assert_eq!(store.sweep().await.unwrap(), 0, "all are needed");
+        assert_eq!(store.sweep().await.unwrap(), 0, "no row is expired");
         database.query("UPDATE pacegate_state SET expires = 1 WHERE k <> 'c:user:user-7:rule:'");
-        assert_eq!(store.sweep().await.unwrap(), 1_199, "in more than one step");
+        assert_eq!(store.sweep().await.unwrap(), 1_199, "expired rows are removed in several steps");
         assert_eq!(database.query("SELECT COUNT(*) FROM pacegate_state"), "1");
-        assert!(!take(&store, "user-7").await, "the one that limits someone stays");
+        assert!(!take(&store, "user-7").await, "the row that is still limiting stays");
         assert!(take(&store, "user-8").await);
     }
 }
 
-/// A row goes when the minute in `expires` has passed by the database's clock, and not before.
+/// A row is removed once the minute in `expires` has passed by the database's clock, and not
+/// before.
 #[tokio::test]
 async fn sweep_keeps_rows_until_their_minute_has_passed() {
     for database in both() {
@@ -146,7 +151,7 @@ async fn sweep_keeps_rows_until_their_minute_has_passed() {
             let values = rows.join(", ");
             database.query(&format!("INSERT INTO pacegate_state (k, state, expires) VALUES {values}"));
             let removed = store.sweep().await.unwrap();
-            // Otherwise another minute began in between.
+            // Otherwise the minute changed in between.
             if minute() == now {
                 let kept = database.query("SELECT k FROM pacegate_state ORDER BY k");
                 assert_eq!((removed, kept.as_str()), (3, "4\n5\n6\n7"));
@@ -156,9 +161,9 @@ async fn sweep_keeps_rows_until_their_minute_has_passed() {
     }
 }
 
-/// A row's minute is not before the end of what it counts.
+/// A row's minute is not before the end of its counter's window.
 #[tokio::test]
-async fn a_row_expires_after_its_counter_is_fresh_again() {
+async fn row_expires_after_its_counter_is_fresh_again() {
     for database in both() {
         let store = connect(&database.url()).await.unwrap();
         for seconds in [1, 59, 60, 61, 3_600] {
@@ -179,7 +184,7 @@ async fn a_row_expires_after_its_counter_is_fresh_again() {
 }
 
 #[tokio::test]
-async fn a_denial_leaves_its_row_as_it_is() {
+async fn denial_does_not_change_its_row() {
     for database in both() {
         let store = connect(&database.url()).await.unwrap();
         assert!(take(&store, "u").await);
@@ -191,7 +196,7 @@ async fn a_denial_leaves_its_row_as_it_is() {
     }
 }
 
-/// One command over counters of `rules`, each with a capacity of 1.
+/// Applies one command to counters of `rules`, each with a capacity of 1.
 async fn apply(
     store: &SqlStore,
     action: Action<'_>,

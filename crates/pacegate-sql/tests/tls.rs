@@ -1,4 +1,5 @@
-//! TLS on real servers that answer nothing else: who is trusted, and who is let in.
+//! TLS on real servers that accept nothing else: trusted authorities, server names and client
+//! certificates.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +11,7 @@ use pacegate_sql::{SqlOptions, SqlStore};
 use pacegate_store::{Charge, Command, Outcome, Store, StoreError};
 use pacegate_testkit::server::{Certificates, MariaDb, Postgres};
 
-/// What the tests need of a database server.
+/// The operations of a database server that the tests need.
 trait Server: Sized {
     fn start_tls(client_certificate: bool) -> (Self, Certificates);
     fn url(&self) -> String;
@@ -59,7 +60,7 @@ fn client(certificates: &Certificates) -> Option<(&Path, &Path)> {
     Some((&certificates.client_certificate, &certificates.client_key))
 }
 
-/// Trusts an authority, with a certificate of the client's own or without.
+/// Connects with a trusted authority, with or without a client certificate.
 async fn connect(
     url: &str,
     authority: &Path,
@@ -68,7 +69,7 @@ async fn connect(
     SqlStore::connect(SqlOptions::new(url).unwrap().with_tls(Some(authority), client)).await
 }
 
-/// Of a limit of one.
+/// Takes from a limit of one.
 async fn take(store: &SqlStore, identifier: &str) -> bool {
     let counter = Counter::new("rule", "user", "");
     let limit = Limit::try_new(Algorithm::FixedWindow, 1, Duration::from_secs(366 * 86_400)).unwrap();
@@ -80,7 +81,7 @@ async fn take(store: &SqlStore, identifier: &str) -> bool {
     }
 }
 
-/// Enough keys that every connection of the store has some.
+/// Enough keys for every connection of the store.
 async fn takes_work(store: &SqlStore) {
     for number in 0..32 {
         let identifier = format!("user-{number}");
@@ -89,13 +90,13 @@ async fn takes_work(store: &SqlStore) {
     }
 }
 
-/// Somebody has to change something, and the database is as it was.
-fn refused<S: Server>(server: &S, connected: Result<SqlStore, StoreError>) {
-    let error = not_let_in(server, connected);
+/// The error is permanent, and the database is unchanged.
+fn rejected<S: Server>(server: &S, connected: Result<SqlStore, StoreError>) {
+    let error = connection_fails(server, connected);
     assert!(error.is_permanent(), "{error}");
 }
 
-fn not_let_in<S: Server>(server: &S, connected: Result<SqlStore, StoreError>) -> StoreError {
+fn connection_fails<S: Server>(server: &S, connected: Result<SqlStore, StoreError>) -> StoreError {
     let error = connected.unwrap_err();
     assert!(!error.to_string().contains("secret"), "{error}");
     let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'pacegate%'";
@@ -103,52 +104,53 @@ fn not_let_in<S: Server>(server: &S, connected: Result<SqlStore, StoreError>) ->
     error
 }
 
-async fn a_server_of_the_given_authority_is_trusted<S: Server>() {
+async fn server_of_the_given_authority_is_trusted<S: Server>() {
     let (server, certificates) = S::start_tls(false);
-    // The server lets nobody in without TLS, so whoever is let in is encrypted.
-    refused(&server, SqlStore::connect(SqlOptions::new(&server.plain_url()).unwrap()).await);
+    // The server rejects connections without TLS, so an accepted one is encrypted.
+    rejected(&server, SqlStore::connect(SqlOptions::new(&server.plain_url()).unwrap()).await);
     let store = connect(&server.url(), &certificates.authority, None).await.unwrap();
     takes_work(&store).await;
     assert_eq!(server.query("SELECT COUNT(*) FROM pacegate_state"), "32");
 }
 
-async fn a_server_of_another_authority_is_refused<S: Server>() {
+async fn server_of_another_authority_is_rejected<S: Server>() {
     let ((server, _), (other, others)) = (S::start_tls(false), S::start_tls(false));
-    refused(&server, connect(&server.url(), &others.authority, None).await);
+    rejected(&server, connect(&server.url(), &others.authority, None).await);
     drop(connect(&other.url(), &others.authority, None).await.unwrap());
 }
 
-async fn a_server_of_another_name_is_refused<S: Server>() {
+async fn server_with_another_name_is_rejected<S: Server>() {
     let (server, certificates) = S::start_tls(false);
-    // The same address in a notation that is none of the certificate's names.
+    // The same address in a notation that is not among the certificate's names.
     let url = server.url().replacen("@127.0.0.1:", "@0x7f000001:", 1);
-    refused(&server, connect(&url, &certificates.authority, None).await);
-    let anybody = SqlStore::connect(SqlOptions::new(&url).unwrap()).await;
-    assert!(anybody.is_ok(), "there it is, for those who check no name: {:?}", anybody.err());
+    rejected(&server, connect(&url, &certificates.authority, None).await);
+    let unverified = SqlStore::connect(SqlOptions::new(&url).unwrap()).await;
+    assert!(unverified.is_ok(), "without name verification the connection succeeds: {:?}", unverified.err());
 }
 
-async fn a_server_that_wants_a_certificate_gets_it<S: Server>() {
+async fn client_certificate_is_presented_on_request<S: Server>() {
     let ((server, certificates), (_other, others)) = (S::start_tls(true), S::start_tls(true));
-    refused(&server, connect(&server.url(), &certificates.authority, None).await);
-    // Signed by somebody whom the server does not know. It may hang up before its reason is read.
-    not_let_in(&server, connect(&server.url(), &certificates.authority, client(&others)).await);
+    rejected(&server, connect(&server.url(), &certificates.authority, None).await);
+    // Signed by an authority that the server does not trust. The server may close the connection
+    // before its reason is read.
+    connection_fails(&server, connect(&server.url(), &certificates.authority, client(&others)).await);
     let store = connect(&server.url(), &certificates.authority, client(&certificates)).await.unwrap();
     takes_work(&store).await;
 }
 
-async fn a_server_without_tls_is_refused<S: Server>(server: S) {
+async fn server_without_tls_is_rejected<S: Server>(server: S) {
     let (_other, certificates) = S::start_tls(false);
-    refused(&server, connect(&server.url(), &certificates.authority, None).await);
+    rejected(&server, connect(&server.url(), &certificates.authority, None).await);
 }
 
-async fn a_file_that_cannot_be_read_is_permanent<S: Server>() {
+async fn unreadable_file_is_a_permanent_error<S: Server>() {
     let (server, certificates) = S::start_tls(false);
     let nowhere = certificates.authority.with_file_name("nowhere.pem");
-    refused(&server, connect(&server.url(), &nowhere, None).await);
-    // A key is no certificate.
-    refused(&server, connect(&server.url(), &certificates.client_key, None).await);
+    rejected(&server, connect(&server.url(), &nowhere, None).await);
+    // A key is not a certificate.
+    rejected(&server, connect(&server.url(), &certificates.client_key, None).await);
     let client = Some((certificates.client_certificate.as_path(), nowhere.as_path()));
-    refused(&server, connect(&server.url(), &certificates.authority, client).await);
+    rejected(&server, connect(&server.url(), &certificates.authority, client).await);
 }
 
 macro_rules! on_both {
@@ -160,8 +162,8 @@ macro_rules! on_both {
             })*
 
             #[tokio::test]
-            async fn a_server_without_tls_is_refused() {
-                super::a_server_without_tls_is_refused(super::MariaDb::start()).await;
+            async fn server_without_tls_is_rejected() {
+                super::server_without_tls_is_rejected(super::MariaDb::start()).await;
             }
         }
 
@@ -172,17 +174,17 @@ macro_rules! on_both {
             })*
 
             #[tokio::test]
-            async fn a_server_without_tls_is_refused() {
-                super::a_server_without_tls_is_refused(super::Postgres::start()).await;
+            async fn server_without_tls_is_rejected() {
+                super::server_without_tls_is_rejected(super::Postgres::start()).await;
             }
         }
     };
 }
 
 on_both!(
-    a_server_of_the_given_authority_is_trusted,
-    a_server_of_another_authority_is_refused,
-    a_server_of_another_name_is_refused,
-    a_server_that_wants_a_certificate_gets_it,
-    a_file_that_cannot_be_read_is_permanent
+    server_of_the_given_authority_is_trusted,
+    server_of_another_authority_is_rejected,
+    server_with_another_name_is_rejected,
+    client_certificate_is_presented_on_request,
+    unreadable_file_is_a_permanent_error
 );

@@ -1,13 +1,14 @@
-//! Concurrent callers on shared keys: exactly as many pass as the limit says.
+//! Concurrent callers on shared keys: exactly the limit must be admitted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// How many of `threads` × `attempts` calls of `take` are admitted when they come at the same time.
+/// Number of `threads` × `attempts` concurrent calls of `take` that are admitted.
 ///
 /// ```
 /// let once = std::sync::Mutex::new(true);
-/// let admitted = pacegate_testkit::admission::count(8, 10, || std::mem::take(&mut *once.lock().unwrap()));
+/// let take = || std::mem::take(&mut *once.lock().unwrap());
+/// let admitted = pacegate_testkit::admission::count(8, 10, take);
 /// assert_eq!(admitted, 1);
 /// ```
 pub fn count(threads: usize, attempts: usize, take: impl Fn() -> bool + Sync) -> u64 {

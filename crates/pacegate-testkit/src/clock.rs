@@ -1,4 +1,4 @@
-//! Time that moves only when a test says so.
+//! A clock that moves only when a test moves it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,20 +27,20 @@ impl SimulatedClock {
         Self(AtomicU64::new(time.as_micros()))
     }
 
-    /// Moves forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let now = self.now().saturating_add(by);
         self.set(now);
     }
 
-    /// Shows `time` from now on, be it earlier or later.
+    /// Sets the clock to `time`, earlier or later.
     pub fn set(&self, time: Timestamp) {
         self.0.store(time.as_micros(), Ordering::SeqCst);
     }
 }
 
 impl Default for SimulatedClock {
-    /// A clock at a moment in 2026, so that windows are not at their very beginning.
+    /// A clock in 2026, so that windows are not at their very start.
     fn default() -> Self {
         Self::at(Timestamp::from_micros(1_790_000_000_123_456))
     }

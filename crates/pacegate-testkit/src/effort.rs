@@ -1,6 +1,6 @@
-//! How hard a test tries: bounded in a normal run, in full for `scripts/reliability`.
+//! The effort of a test: bounded in a normal run, full in `scripts/reliability`.
 
-/// `full` when the environment says `PACEGATE_EFFORT=full`, else `normal`.
+/// Returns `full` if the environment has `PACEGATE_EFFORT=full`, else `normal`.
 ///
 /// ```
 /// let rounds = pacegate_testkit::effort(10, 1_000);

@@ -1,7 +1,7 @@
-//! Histories: what happens to a few keys, in what order and when.
+//! Histories: timed operations on a few keys.
 //!
-//! Times and costs are drawn in relation to the limits (a fraction of the window, one more than the capacity, one microsecond
-//! before the announced retry), because that is where mistakes hide.
+//! Times and costs are drawn in relation to the limits (a fraction of the window, one above the
+//! capacity, one microsecond before the announced retry), because errors hide there.
 
 use std::time::Duration;
 
@@ -13,52 +13,52 @@ use proptest::sample::select;
 /// A sequence of operations on a few keys.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// For each key, the limits that are in force for it at one time or another.
+    /// The limits of each key; the operations switch between them.
     pub keys: Vec<Vec<Limit>>,
     /// The time of the first operation, in microseconds.
     pub start: u64,
-    /// What happens.
+    /// The operations.
     pub operations: Vec<Operation>,
 }
 
 /// One operation of a history.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// When, in relation to the operation before.
+    /// The time, relative to the previous operation.
     pub step: Step,
-    /// What.
+    /// The action.
     pub act: Act,
-    /// On which keys, each at most once, under which of their limits, and how much.
+    /// The keys, each at most once, with their limits and costs.
     pub charges: Vec<Charged>,
 }
 
-/// A key of the history, the limit in force for it, and what it is charged with.
+/// A key of the history, the limit in force for it, and its charge.
 #[derive(Clone, Copy, Debug)]
 pub struct Charged {
     /// Index into [`History::keys`].
     pub key: usize,
     /// Index into that key's limits.
     pub limit: usize,
-    /// How much.
+    /// The cost.
     pub amount: Amount,
-    /// How much room it needs.
+    /// How much of the cost must be available.
     pub fit: Fit,
-    /// Whether the limit only watches.
+    /// Whether the limit is in shadow mode.
     pub shadow: bool,
 }
 
-/// What an operation does.
+/// The action of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Charges if there is room everywhere.
+    /// Charges if every limit allows it.
     Take,
-    /// Only looks.
+    /// Charges nothing.
     Peek,
-    /// Forgets.
+    /// Resets the counters.
     Reset,
-    /// Gives back, without saying when it was taken.
+    /// Refunds without the time of the charge.
     Refund,
-    /// Gives back what the latest admission took.
+    /// Refunds the latest admission.
     RefundLatest,
 }
 
@@ -75,25 +75,25 @@ pub enum Step {
     Back(u64),
     /// To the retry time last announced, or one microsecond before or after it.
     Retry(i8),
-    /// To a time of its own.
+    /// To an absolute time.
     Jump(u64),
 }
 
 /// The cost of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// A number of its own.
+    /// An absolute number.
     Exactly(u64),
     /// Thousandths of the limit's capacity.
     OfCapacity(u64),
-    /// Nothing: a look.
+    /// Zero, which checks whether 1 would be allowed.
     Nothing,
-    /// The capacity plus one, which never fits.
+    /// The capacity plus one, which is never allowed.
     TooMuch,
 }
 
 impl Step {
-    /// The time of this operation, given that of the one before, the window and the last announced retry.
+    /// The time of this operation, from the previous time, the window and the last announced retry.
     pub fn apply(self, now: u64, window: u64, retry_at: Option<u64>) -> u64 {
         let time = match self {
             Self::Stay => now,
@@ -135,13 +135,14 @@ pub fn of(algorithm: Algorithm) -> impl Strategy<Value = History> {
     })
 }
 
-/// Histories of one key whose limit changes between a few variants.
+/// Histories of one key with a limit that changes between a few variants.
 pub fn of_changing(algorithm: Algorithm) -> impl Strategy<Value = History> {
     (variants(algorithm), start(), vec(operation(1, 4), 1..40))
         .prop_map(|(variants, start, operations)| History { keys: vec![variants], start, operations })
 }
 
-/// Histories of chains: one to five keys of any algorithms at once, each with a cost of its own, some of them in shadow mode.
+/// Histories of chains: one to five keys of any algorithm, each with its own cost, some in shadow
+/// mode.
 pub fn of_chains() -> impl Strategy<Value = History> {
     let keys = vec(algorithm().prop_flat_map(variants), 5);
     (keys, start(), vec(operation(5, 4), 1..30)).prop_map(|(keys, start, operations)| History {
@@ -151,18 +152,18 @@ pub fn of_chains() -> impl Strategy<Value = History> {
     })
 }
 
-/// Any of the six.
+/// Any of the six algorithms.
 pub fn algorithm() -> impl Strategy<Value = Algorithm> {
     select(&Algorithm::ALL[..])
 }
 
-/// A valid limit: mostly of everyday size, sometimes at the extremes.
+/// A valid limit: usually of a common size, sometimes extreme.
 pub fn limit(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     (number(), number(), window())
         .prop_map(move |(quota, burst, window)| build(algorithm, quota, burst, window))
 }
 
-/// The same algorithm and window with other numbers, and now and then another window or algorithm.
+/// The same algorithm and window with other values, and occasionally another window or algorithm.
 fn variants(algorithm: Algorithm) -> impl Strategy<Value = Vec<Limit>> {
     let odd = (self::algorithm(), window());
     (window(), vec((number(), number()), 3), odd, number()).prop_map(
@@ -183,7 +184,7 @@ fn build(algorithm: Algorithm, quota: u64, burst: u64, window: u64) -> Limit {
     let limit = Limit::try_new(algorithm, quota, Duration::from_micros(window));
     let limit =
         limit.and_then(|limit| if algorithm.takes_burst() { limit.with_burst(burst) } else { Ok(limit) });
-    limit.expect("the ranges below are those of a valid limit")
+    limit.expect("the ranges below give valid limits")
 }
 
 fn number() -> impl Strategy<Value = u64> {
@@ -245,7 +246,7 @@ fn amount() -> impl Strategy<Value = Amount> {
 
 fn charges(keys: usize, limits: usize) -> impl Strategy<Value = Vec<Charged>> {
     let order = Just((0..keys).collect::<Vec<_>>()).prop_shuffle();
-    // The first variant most of the time, so that limits change now and then and not at every step.
+    // The first variant most of the time, so that limits change occasionally and not at every step.
     let variant = prop_oneof![4 => Just(0), 1 => 0..limits];
     let fit = prop_oneof![10 => Just(Fit::Whole), 2 => Just(Fit::Overdraw), 1 => Just(Fit::Forced)];
     let each = vec((variant, amount(), fit, prop::bool::weighted(0.15)), keys);

@@ -1,14 +1,4 @@
-//! What every store is tested with, those of this repository and those of others.
-//!
-//! - [`model`]: a naive reference model of the six algorithms that shares no code with the core;
-//! - [`history`]: generators of histories, with equal and backward times, changing limits and extreme values;
-//! - [`replay()`]: runs a history on a store and on the model, and reports the first difference;
-//! - [`store_suite!`]: one named test per behaviour for a store of your own;
-//! - [`admission`]: concurrent callers, of which exactly as many must pass as the limit says;
-//! - [`load`]: callers that keep a store busy while something happens to it;
-//! - [`REPORT_SPELLINGS`]: one path in many spellings;
-//! - [`SimulatedClock`]: time that moves only when told;
-//! - [`server`]: real Redis and database servers as child processes, and a proxy that misbehaves on demand.
+//! The tests that every store must pass, in this repository or outside it.
 //!
 //! ```
 //! use proptest::strategy::{Strategy, ValueTree};
@@ -20,7 +10,28 @@
 //! assert!(!history.operations.is_empty());
 //! ```
 //!
-//! It is for tests only: nothing in it is fast.
+//! - [`model`]: a naive reference model of the six algorithms.
+//! - [`history`]: generators of histories, with equal and backward times, changing limits and
+//!   extreme values.
+//! - [`replay()`]: runs a history on a store and on the model, and reports the first difference.
+//! - [`store_suite!`]: defines one test per behaviour for a store.
+//! - [`admission`]: concurrent callers, of which exactly the limit must be admitted.
+//! - [`load`]: callers that keep a store busy during a fault.
+//! - [`REPORT_SPELLINGS`]: one path in many spellings.
+//! - [`SimulatedClock`]: a clock that moves only on request.
+//! - [`server`]: real Redis and database servers as child processes, and a proxy that loses
+//!   replies.
+//!
+//! # Invariants
+//!
+//! - The model must never share code with `pacegate-core`; a test checks its imports.
+//! - No crate may have the test kit as a normal dependency: it is for tests only, and nothing in it
+//!   is fast.
+//! - Every random choice must follow from a [`Seed`] that is printed on failure.
+//!
+//! # Where to go next
+//!
+//! A new store starts with [`store_suite!`]. [`suite`] lists the behaviours that it checks.
 
 pub mod admission;
 mod clock;

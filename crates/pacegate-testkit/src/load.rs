@@ -1,4 +1,4 @@
-//! Callers that keep a store busy while something happens to it, and what became of each request.
+//! Callers that keep a store busy during a fault, and the outcome of each request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,36 +9,37 @@ use pacegate_store::{Action, Charge, Command, FailureMode, Idempotency, Outcome,
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a store that has come back may take to say what is used, and how often it is asked.
-const KNOWS_WITHIN: Duration = Duration::from_secs(10);
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// How much later than the deadline an answer may be.
+/// Time within which an available store must report its usage, and the polling interval.
+const USAGE_KNOWN_WITHIN: Duration = Duration::from_secs(10);
+const USAGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum delay of a response beyond the deadline.
 const GRACE: Duration = Duration::from_millis(5);
 
-/// What the callers ask for.
+/// The load: callers and their requests.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// How many ask at the same time.
+    /// Number of concurrent callers.
     pub callers: usize,
-    /// How long each one rests between two requests.
+    /// Pause of each caller between two requests.
     pub pause: Duration,
-    /// Whose requests they are, in turn.
+    /// The identifiers of the requests, in rotation.
     pub identifiers: Vec<String>,
     /// The limits of each request, all of one identity.
     pub limits: Vec<(Counter, Limit)>,
-    /// What happens while the store fails.
+    /// The failure mode of the limits.
     pub on_store_error: FailureMode,
-    /// Whether each request has an idempotency key of its own.
+    /// Whether each request has its own idempotency key.
     pub idempotent: bool,
 }
 
 impl Load {
-    /// A few callers of one identifier under one limit that denies while its store fails, so that everything admitted was admitted by the store.
+    /// A few callers of one identifier under one limit that fails closed, so that the store itself
+    /// made every admission.
     pub fn new(limit: Limit) -> Self {
         Self {
             callers: 16,
             pause: Duration::from_millis(2),
-            identifiers: vec!["someone".into()],
+            identifiers: vec!["user-1".into()],
             limits: vec![(Counter::new("load", "user", ""), limit)],
             on_store_error: FailureMode::Closed,
             idempotent: false,
@@ -56,7 +57,8 @@ impl Load {
         Running { callers, lateness, stop, load, store }
     }
 
-    /// How much is used of the first limit, summed over all identifiers. A store that has just come back may have to be asked again.
+    /// Usage of the first limit, summed over all identifiers. Retried while the store is becoming
+    /// available.
     pub async fn used(&self, store: &dyn Store) -> u64 {
         let mut used = 0;
         for identifier in &self.identifiers {
@@ -65,22 +67,23 @@ impl Load {
             let command = Command::peek(&charges);
             let known = async {
                 loop {
-                    let outcome = store.apply(&command, None).await.expect("the store answers");
+                    let outcome = store.apply(&command, None).await.expect("the store responds");
                     let Outcome::Decided(decision) = outcome else { return limit.capacity() };
                     if let Some(remaining) = decision.remaining() {
                         return remaining;
                     }
-                    sleep(ASK_AGAIN).await;
+                    sleep(USAGE_POLL_INTERVAL).await;
                 }
             };
-            let remaining = timeout(KNOWS_WITHIN, known).await.expect("the store knows");
+            let remaining =
+                timeout(USAGE_KNOWN_WITHIN, known).await.expect("the store reports its usage in time");
             used += u64::from(limit.capacity() - remaining);
         }
         used
     }
 }
 
-/// Callers at work.
+/// Running callers.
 pub struct Running {
     callers: Vec<JoinHandle<Vec<Record>>>,
     lateness: JoinHandle<Duration>,
@@ -94,41 +97,42 @@ pub struct Running {
 pub struct Record {
     /// When it was sent.
     pub sent: Instant,
-    /// How long the answer took.
+    /// How long the response took.
     pub took: Duration,
-    /// What became of it.
+    /// The outcome.
     pub fate: Fate,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The store admitted it.
     Admitted,
     /// The store denied it.
     Denied,
-    /// The failure mode answered.
+    /// The failure mode decided.
     Degraded,
-    /// There was no answer.
+    /// The call returned an error.
     Failed,
 }
 
-/// What became of all requests.
+/// The outcomes of all requests.
 #[derive(Debug)]
 pub struct Report {
-    /// Every request, in the order they were sent.
+    /// Every request, in the order of sending.
     pub records: Vec<Record>,
-    /// By how much timers of this process were late at worst: no answer can be more punctual than that.
+    /// Maximum lateness of timers in this process; no response can be more punctual.
     pub lateness: Duration,
 }
 
 impl Running {
-    /// Waits until the store has answered again for everybody, `within` this long at most, then stops the callers.
+    /// Waits up to `within` until the store decides for every identifier again, then stops the
+    /// callers.
     pub async fn stop_when_healthy(self, since: Instant, within: Duration) -> Report {
         while since.elapsed() < within {
             sleep(Duration::from_millis(10)).await;
             if self.is_healthy().await {
-                // A little longer, so that callers meet the store again.
+                // A little longer, so that callers use the store again.
                 sleep(Duration::from_millis(300)).await;
                 break;
             }
@@ -136,7 +140,7 @@ impl Running {
         self.stop().await
     }
 
-    /// Whether every identifier is counted by the store again.
+    /// Whether the store counts every identifier again.
     async fn is_healthy(&self) -> bool {
         let (counter, limit) = &self.load.limits[0];
         for identifier in &self.load.identifiers {
@@ -163,50 +167,52 @@ impl Running {
 }
 
 impl Report {
-    /// How many requests had this fate.
+    /// Number of requests with this outcome.
     pub fn count(&self, fate: Fate) -> u64 {
         self.records.iter().filter(|record| record.fate == fate).count() as u64
     }
 
-    /// How many requests the store did not answer within the deadline. Each of them may have been counted.
-    pub fn in_vain(&self, deadline: Duration) -> u64 {
-        let in_vain = |record: &&Record| record.fate == Fate::Degraded && record.took >= deadline;
-        self.records.iter().filter(in_vain).count() as u64
+    /// Number of requests that the store did not decide within the deadline. Each of them may have
+    /// been counted.
+    pub fn timed_out(&self, deadline: Duration) -> u64 {
+        let timed_out = |record: &&Record| record.fate == Fate::Degraded && record.took >= deadline;
+        self.records.iter().filter(timed_out).count() as u64
     }
 
-    /// The longest that a request took.
+    /// The longest duration of a request.
     pub fn slowest(&self) -> Duration {
         self.records.iter().map(|record| record.took).max().unwrap_or_default()
     }
 
-    /// Panics unless every request was answered: 99 of 100, and half of those that waited in vain, within five milliseconds of the deadline, none much
-    /// later; beyond what this machine's timers were late by, which stands still for a moment now and then.
+    /// Panics unless every request got a response in time: 99 % of them, and half of those that
+    /// timed out, within five milliseconds of the deadline, and none much later. The lateness of
+    /// this machine's timers is deducted, because it may stall for a moment.
     pub fn assert_punctual(&self, deadline: Duration) {
-        assert_eq!(self.count(Fate::Failed), 0, "every request gets an answer");
+        assert_eq!(self.count(Fate::Failed), 0, "every request gets a response");
         let mut all: Vec<Duration> = self.records.iter().map(|record| record.took).collect();
-        let mut in_vain: Vec<Duration> = all.iter().copied().filter(|took| *took >= deadline).collect();
+        let mut timed_out: Vec<Duration> = all.iter().copied().filter(|took| *took >= deadline).collect();
         for (took, at_most) in [
             (percentile(&mut all, 0.99), deadline + GRACE),
-            (percentile(&mut in_vain, 0.5), deadline + GRACE),
+            (percentile(&mut timed_out, 0.5), deadline + GRACE),
             (self.slowest(), deadline * 3),
         ] {
             let took = took.saturating_sub(self.lateness);
             assert!(
                 took <= at_most,
-                "{took:?} beyond {:?} of noise is later than {at_most:?}",
+                "{took:?}, after deducting {:?} of timer lateness, exceeds {at_most:?}",
                 self.lateness
             );
         }
     }
 
-    /// How long after `instant` the store itself first answered a request that was sent after it.
+    /// Time from `instant` until the store itself decided a request that was sent after it.
     pub fn healthy_after(&self, instant: Instant) -> Option<Duration> {
         let own =
             |record: &&Record| record.sent >= instant && matches!(record.fate, Fate::Admitted | Fate::Denied);
         self.records.iter().find(own).map(|record| (record.sent + record.took).duration_since(instant))
     }
 
-    /// From the first degraded request to the end of the last.
+    /// Time from the first degraded request to the end of the last.
     pub fn degraded_for(&self) -> Duration {
         let degraded = || self.records.iter().filter(|record| record.fate == Fate::Degraded);
         match (degraded().next(), degraded().map(|record| record.sent + record.took).max()) {
@@ -215,7 +221,7 @@ impl Report {
         }
     }
 
-    /// The time within which this share of the requests of one fate was answered.
+    /// The time within which this share of the requests with one outcome got a response.
     pub fn percentile(&self, fate: Fate, share: f64) -> Duration {
         let mut times: Vec<Duration> =
             self.records.iter().filter(|record| record.fate == fate).map(|record| record.took).collect();
@@ -267,7 +273,7 @@ async fn call(load: Arc<Load>, store: Arc<dyn Store>, caller: usize, stop: Arc<A
     records
 }
 
-/// A timer beside the callers: what it is late by, the machine is to blame for.
+/// Measures how late a timer is, which is the machine's fault and not the store's.
 async fn measure_lateness(stop: Arc<AtomicBool>) -> Duration {
     let nap = Duration::from_millis(5);
     let mut worst = Duration::ZERO;

@@ -15,11 +15,11 @@ use crate::model::{
 /// The first operation on which a store and the model disagree.
 #[derive(Debug)]
 pub struct Difference {
-    /// Its place in the history.
+    /// The index of the operation in the history.
     pub operation: usize,
-    /// When it happened.
+    /// The time of the operation.
     pub now: u64,
-    /// What each of the two says.
+    /// What the store and the model return.
     pub detail: String,
 }
 
@@ -29,8 +29,11 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Replays `history` on `store`, under keys that start with `namespace`, and compares every answer with the model's: allowed,
-/// remaining, reset_at, retry_at, standing, delay, and which limit binds. Answers with the number of operations.
+/// Replays `history` on `store` under keys that start with `namespace`, and compares every answer
+/// with the model's.
+///
+/// It compares allowed, remaining, reset_at, retry_at, standing, delay, and which limit binds.
+/// Returns the number of operations.
 ///
 /// # Errors
 /// The first [`Difference`], which also covers a store that fails.
@@ -113,7 +116,7 @@ async fn on_store(
     taken_at: Option<u64>,
 ) -> Result<Outcome, String> {
     let charge = |charged: &Charged| {
-        let key = Key::new(&counters[charged.key], "someone", "/");
+        let key = Key::new(&counters[charged.key], "user-1", "/");
         let limit = &history.keys[charged.key][charged.limit];
         let cost = match charged.amount.cost(u64::from(limit.capacity())) {
             0 => Cost::ZERO,
@@ -134,7 +137,7 @@ async fn on_store(
     outcome.map_err(|error| error.to_string())
 }
 
-/// Charges of one refund have times of their own: every third one has none.
+/// Charges of one refund have different times: every third one has none.
 fn time_of(charged: &Charged, taken_at: Option<u64>) -> Option<u64> {
     taken_at.filter(|_| charged.key % 3 != 2)
 }
@@ -142,7 +145,8 @@ fn time_of(charged: &Charged, taken_at: Option<u64>) -> Option<u64> {
 fn compare(expected: &ModelDecision, decision: &ChainDecision, now: u64, refund: bool) -> Result<(), String> {
     let answers: Vec<ModelAnswer> = decision.answers.iter().map(model_answer).collect();
     if refund {
-        // A refund answers what is left; whether a request of cost 1 would pass is not part of its contract.
+        // A refund returns what remains; whether a request of cost 1 would be allowed is not part
+        // of its contract.
         let left = |answers: &[ModelAnswer]| {
             answers.iter().map(|answer| (answer.remaining, answer.reset_at)).collect::<Vec<_>>()
         };
@@ -189,7 +193,7 @@ fn model_answer(answer: &Answer) -> ModelAnswer {
     ModelAnswer {
         allowed: answer.allowed,
         capacity: u64::from(answer.capacity),
-        // A store that works knows its numbers; one that does not differs from the model.
+        // A working store reports its values; the value for a failed one differs from the model.
         remaining: answer.remaining.map_or(u64::MAX, u64::from),
         reset_at: answer.reset_at.map_or(u64::MAX, Timestamp::as_micros),
         retry_at: answer.retry_at.map(Timestamp::as_micros),

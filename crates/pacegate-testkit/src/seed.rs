@@ -2,12 +2,12 @@
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// Everything random in a test run follows from this number, which is printed when something fails.
+/// The seed of everything random in a test run. It is printed on failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// A generator of values that depends on this seed alone.
+    /// A generator of values that depends only on this seed.
     pub fn runner(self) -> TestRunner {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&self.0.to_le_bytes());

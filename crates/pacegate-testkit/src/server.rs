@@ -1,17 +1,18 @@
-//! Real servers as child processes, for tests that need more than a model.
+//! Real servers as child processes.
 //!
-//! Everything listens on 127.0.0.1, keeps its files in a temporary directory and ends with the value that
-//! started it. `redis-server` and `redis-cli` must be on the `PATH`, and for the databases MariaDB,
-//! PostgreSQL and PgBouncer must be installed where Debian puts them; no service has to run already.
+//! Every server listens on 127.0.0.1, keeps its files in a temporary directory and stops when its
+//! value is dropped. `redis-server` and `redis-cli` must be on the `PATH`. MariaDB, PostgreSQL and
+//! PgBouncer must be installed where Debian installs them. No service needs to be running.
 //!
-//! - [`RedisServer`]: one server, plain or with TLS, that can be killed, restarted and frozen;
-//! - [`RedisSentinels`]: a primary with replicas, watched by sentinels that replace it;
-//! - [`RedisCluster`]: a cluster whose slots can be moved while it is in use;
-//! - [`MariaDb`] and [`Postgres`]: one database server, which can be killed, restarted and frozen too;
-//! - [`PgBouncer`]: a connection pooler in front of a [`Postgres`];
-//! - [`Authority`]: signs certificates for servers and clients, good ones and bad ones;
-//! - [`free_port`]: where a server can listen that is to be found at the same place again;
-//! - [`FaultProxy`]: stands in front of any of them and loses, delays or cuts replies.
+//! - [`RedisServer`]: one server, plain or with TLS, that can be killed, restarted and frozen.
+//! - [`RedisSentinels`]: a primary with replicas, monitored by sentinels that fail over.
+//! - [`RedisCluster`]: a cluster with slots that can be moved while it is in use.
+//! - [`MariaDb`] and [`Postgres`]: one database server, which can be killed, restarted and frozen
+//!   too.
+//! - [`PgBouncer`]: a connection pooler in front of a [`Postgres`].
+//! - [`Authority`]: signs valid and invalid certificates for servers and clients.
+//! - [`free_port`]: a port for a server that must keep its address across restarts.
+//! - [`FaultProxy`]: a proxy in front of any of them that drops, delays or cuts replies.
 
 mod certificates;
 mod cluster;

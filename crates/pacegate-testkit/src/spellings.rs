@@ -1,7 +1,7 @@
-//! Spellings of one path, for tests that none of them slips past its limit.
+//! Spellings of one path, for tests that no spelling bypasses the limit of a path.
 
-/// Paths under which one server or another serves `/report.csv`, given that there is a directory `/sub`.
-/// They are sent as they are, without a client that would normalise them.
+/// Paths under which one server or another serves `/report.csv`, if there is a directory `/sub`.
+/// Send them verbatim, without a client that would normalize them.
 pub const REPORT_SPELLINGS: [&str; 84] = [
     "/report.csv",
     "/report.csv?",

@@ -1,9 +1,9 @@
-//! The behaviour suite: what every store must do, as one test each.
+//! The behaviour suite: one test for each behaviour of a store.
 
 #![expect(
     clippy::print_stdout,
     clippy::panic,
-    reason = "it runs inside tests, which speak by printing and panicking"
+    reason = "it runs inside tests, which print results and fail by panicking"
 )]
 
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::history::{self, History};
 use crate::replay::replay;
 use crate::seed::Seed;
 
-/// Makes one test per behaviour for the store that `$factory`, an async expression, yields as an `Arc<dyn Store>`.
+/// Defines one test per behaviour for the store that `$factory`, an async expression, yields as an
+/// `Arc<dyn Store>`.
 ///
-/// `histories` is how many histories are replayed per algorithm, with and without changing limits, and for chains. The calling crate needs
-/// `tokio` with `macros` and `rt-multi-thread`.
+/// `histories` is the number of histories to replay per algorithm, with and without changing
+/// limits, and for chains. The calling crate needs `tokio` with `macros` and `rt-multi-thread`.
 #[macro_export]
 macro_rules! store_suite {
     ($factory:expr, histories = $histories:expr) => {
@@ -29,14 +30,14 @@ macro_rules! store_suite {
             token_bucket TokenBucket, leaky_bucket LeakyBucket, fixed_window FixedWindow,
             sliding_log SlidingLog, sliding_counter SlidingCounter, gcra Gcra);
         $crate::store_suite!(@behaviours $factory,
-            repeats_an_admission_for_five_minutes,
-            keeps_callers_idempotency_keys_apart,
-            judges_a_repeated_denial_afresh,
-            refuses_an_idempotency_key_on_another_request,
+            replays_an_admission_for_five_minutes,
+            separates_idempotency_keys_of_callers,
+            does_not_replay_denials,
+            rejects_an_idempotency_key_on_another_request,
             records_a_take_without_limits,
-            looks_an_admission_up_without_recording_one,
+            peeks_at_an_admission_without_recording_one,
             replays_an_admission_under_other_limits,
-            keeps_adversarial_identifiers_apart,
+            separates_adversarial_identifiers,
             applies_a_batch_in_order);
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -80,7 +81,8 @@ macro_rules! store_suite {
     )+};
 }
 
-/// Histories of one algorithm, half of them with changing limits, give the same answers as the model.
+/// Histories of one algorithm, half of them with changing limits, give the same answers as the
+/// model.
 pub async fn agrees(store: &dyn Store, algorithm: Algorithm, histories: usize) {
     let steady = replay_many(store, &history::of(algorithm), histories / 2, algorithm.name()).await;
     let name = format!("{algorithm}-changing");
@@ -90,7 +92,8 @@ pub async fn agrees(store: &dyn Store, algorithm: Algorithm, histories: usize) {
     println!("PASS parity-{algorithm} seed=0..{histories} operations={operations} differences=0");
 }
 
-/// Histories of chains of mixed algorithms give the same answers as the model, and a denied chain charges nothing.
+/// Histories of chains of mixed algorithms give the same answers as the model, and a denied chain
+/// charges nothing.
 pub async fn agrees_on_chains(store: &dyn Store, histories: usize) {
     let operations = replay_many(store, &history::of_chains(), histories, "chain").await;
     println!("PASS parity-chains seed=0..{histories} operations={operations} differences=0");
@@ -118,7 +121,7 @@ async fn replay_many(
     operations
 }
 
-/// 64 callers at once on one key of each algorithm: exactly the limit is admitted.
+/// 64 concurrent callers on one key of each algorithm: exactly the limit is admitted.
 pub async fn concurrent_callers_are_admitted_exactly(store: Arc<dyn Store>) {
     for algorithm in Algorithm::ALL {
         for quota in [1, 7, 100] {
@@ -130,7 +133,8 @@ pub async fn concurrent_callers_are_admitted_exactly(store: Arc<dyn Store>) {
     }
 }
 
-/// Chains that share a wide limit and differ in a narrow one: what is admitted is charged to both, what is denied to neither.
+/// Chains that share a wide limit and differ in a narrow one: an admission charges both, a denial
+/// neither.
 pub async fn concurrent_chains_leak_nothing(store: Arc<dyn Store>) {
     let limit = |quota| {
         Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(3_600)).expect("a valid limit")
@@ -143,12 +147,13 @@ pub async fn concurrent_chains_leak_nothing(store: Arc<dyn Store>) {
     assert_eq!(admitted, [5, 5]);
     let counter = Counter::new("chain-wide", "user", "");
     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &wide)];
-    let outcome = store.apply(&Command::peek(&charges), Some(START)).await.expect("the store answers");
+    let outcome = store.apply(&Command::peek(&charges), Some(START)).await.expect("the store responds");
     assert_eq!(decided(outcome).remaining(), Some(990), "a denied chain charged nothing");
     println!("PASS chains seed=none requests={} leaked=0", 64 * attempts());
 }
 
-/// Eight callers at once with each idempotency key: it is charged once, and all are told the same.
+/// Eight concurrent callers with each idempotency key: it is charged once, and all get the same
+/// decision.
 pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
     let keys = effort(100, 10_000);
     let limit =
@@ -161,7 +166,7 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
                 tokio::spawn(async move {
                     let charges = [Charge::new(Key::new(&counter, "everyone", "/"), &limit)];
                     let key = key.to_string();
-                    let home = Some(Identity { dimension: "user", identifier: "everyone" });
+                    let home = Some(Identity { dimension: "user", identifier: "shared" });
                     let idempotency = Some(Idempotency {
                         caller: "caller",
                         key: &key,
@@ -170,7 +175,7 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
                         sender: None,
                     });
                     let command = Command { action: Action::Take { idempotency }, charges: &charges };
-                    decided(store.apply(&command, Some(START)).await.expect("the store answers"))
+                    decided(store.apply(&command, Some(START)).await.expect("the store responds"))
                 })
             })
             .collect();
@@ -181,7 +186,7 @@ pub async fn concurrent_duplicates_are_charged_once(store: Arc<dyn Store>) {
             assert_eq!(decision.remaining(), Some((keys * 2 - key - 1) as u32));
             replayed += u32::from(decision.replayed);
         }
-        assert_eq!(replayed, 7, "one of eight is charged");
+        assert_eq!(replayed, 7, "one of eight duplicates is charged");
     }
     println!("PASS idempotency seed=none keys={keys} duplicates=8 charges={keys}");
 }
@@ -190,7 +195,7 @@ fn attempts() -> usize {
     effort(10, 3_200)
 }
 
-/// 64 callers take a number of times each, every one from the chains in turn; how many each chain admitted.
+/// Number of admissions of each chain, when 64 callers take from the chains in rotation.
 async fn admitted_of_64_callers(store: &Arc<dyn Store>, chains: Vec<Vec<(String, Limit)>>) -> Vec<u64> {
     let mut callers = Vec::new();
     for caller in 0..64 {
@@ -205,7 +210,7 @@ async fn admitted_of_64_callers(store: &Arc<dyn Store>, chains: Vec<Vec<(String,
             let mut admitted = 0;
             for _ in 0..attempts() {
                 let outcome =
-                    store.apply(&Command::take(&charges), Some(START)).await.expect("the store answers");
+                    store.apply(&Command::take(&charges), Some(START)).await.expect("the store responds");
                 admitted += u64::from(decided(outcome).allowed);
             }
             (which, admitted)
@@ -231,7 +236,7 @@ fn idempotency<'a>(caller: &'a str, key: &'a str, body: u8) -> Action<'a> {
     }
 }
 
-/// Records are kept with the counters of this identity, as a limiter keeps them.
+/// Records are stored with the counters of this identity, as a limiter does.
 const HOME: Option<Identity<'static>> = Some(Identity { dimension: "user", identifier: "u" });
 
 async fn apply(
@@ -243,7 +248,7 @@ async fn apply(
 ) -> Outcome {
     let (counter, limit) = (Counter::new(rule, "user", ""), three_a_minute());
     let charges = [Charge::new(Key::new(&counter, identifier, "/"), &limit)];
-    store.apply(&Command { action, charges: &charges }, Some(now)).await.expect("the store answers")
+    store.apply(&Command { action, charges: &charges }, Some(now)).await.expect("the store responds")
 }
 
 fn decided(outcome: Outcome) -> ChainDecision {
@@ -253,8 +258,8 @@ fn decided(outcome: Outcome) -> ChainDecision {
     }
 }
 
-/// A repeated take answers with the first decision and charges nothing, until five minutes have passed.
-pub async fn repeats_an_admission_for_five_minutes(store: &dyn Store) {
+/// A repeated take returns the first decision and charges nothing, until five minutes have passed.
+pub async fn replays_an_admission_for_five_minutes(store: &dyn Store) {
     let take = idempotency("caller", "key", 1);
     let first = decided(apply(store, take, "repeat", "u", START).await);
     assert!(first.allowed && !first.replayed);
@@ -271,19 +276,19 @@ pub async fn repeats_an_admission_for_five_minutes(store: &dyn Store) {
     assert!(!decided(apply(store, take, "repeat", "u", later).await).replayed);
 }
 
-/// The same key from another caller is another key.
-pub async fn keeps_callers_idempotency_keys_apart(store: &dyn Store) {
-    // The second pair would run into the first if caller and key were simply put one after the other.
+/// The same key from another caller is a different key.
+pub async fn separates_idempotency_keys_of_callers(store: &dyn Store) {
+    // The second pair would collide with the first if caller and key were simply concatenated.
     for (caller, key) in [("a", "bc"), ("ab", "c"), ("", "abc")] {
         let decision = decided(apply(store, idempotency(caller, key, 1), "apart", "u", START).await);
-        assert!(!decision.replayed, "{caller}/{key} replayed somebody else's admission");
+        assert!(!decision.replayed, "{caller}/{key} replayed the admission of another caller");
     }
     let peek = decided(apply(store, Action::peek(), "apart", "u", START).await);
     assert_eq!(peek.remaining(), Some(0));
 }
 
-/// A denial is not kept: once there is room, the same idempotency key is admitted.
-pub async fn judges_a_repeated_denial_afresh(store: &dyn Store) {
+/// A denial is not recorded: once the limit allows it, the same idempotency key is admitted.
+pub async fn does_not_replay_denials(store: &dyn Store) {
     for _ in 0..3 {
         assert!(decided(apply(store, Action::take(), "afresh", "u", START).await).allowed);
     }
@@ -294,8 +299,8 @@ pub async fn judges_a_repeated_denial_afresh(store: &dyn Store) {
     assert!(decision.allowed && !decision.replayed);
 }
 
-/// The same key on another request is refused and charges nothing.
-pub async fn refuses_an_idempotency_key_on_another_request(store: &dyn Store) {
+/// The same key on another request is rejected and charges nothing.
+pub async fn rejects_an_idempotency_key_on_another_request(store: &dyn Store) {
     decided(apply(store, idempotency("caller", "other", 1), "mismatch", "u", START).await);
     let outcome = apply(store, idempotency("caller", "other", 2), "mismatch", "u", START).await;
     assert!(matches!(outcome, Outcome::Mismatch), "{outcome:?}");
@@ -303,19 +308,20 @@ pub async fn refuses_an_idempotency_key_on_another_request(store: &dyn Store) {
     assert_eq!(peek.remaining(), Some(2));
 }
 
-/// A take without limits is admitted and its idempotency key is recorded: it anchors the key of a whole batch.
+/// A take without limits is admitted and its idempotency key is recorded: this claims the key of a
+/// whole batch.
 pub async fn records_a_take_without_limits(store: &dyn Store) {
     let command = |body| Command { action: idempotency("caller", "anchor", body), charges: &[] };
     let outcomes = store.apply_batch(&[command(1), command(1), command(2)], Some(START)).await;
     let outcomes: Vec<Outcome> =
-        outcomes.into_iter().map(|outcome| outcome.expect("the store answers")).collect();
+        outcomes.into_iter().map(|outcome| outcome.expect("the store responds")).collect();
     assert!(matches!(&outcomes[0], Outcome::Decided(decision) if decision.allowed && !decision.replayed));
     assert!(matches!(&outcomes[1], Outcome::Decided(decision) if decision.replayed));
     assert!(matches!(&outcomes[2], Outcome::Mismatch));
 }
 
-/// A peek under an idempotency key finds the admission that was recorded, and records nothing itself.
-pub async fn looks_an_admission_up_without_recording_one(store: &dyn Store) {
+/// A peek under an idempotency key finds the recorded admission, and records nothing itself.
+pub async fn peeks_at_an_admission_without_recording_one(store: &dyn Store) {
     let take = idempotency("caller", "looked-up", 1);
     let peek = |body| Action::Peek {
         idempotency: Some(Idempotency {
@@ -329,15 +335,15 @@ pub async fn looks_an_admission_up_without_recording_one(store: &dyn Store) {
     let before = decided(apply(store, peek(1), "looked-up", "u", START).await);
     assert!(before.allowed && !before.replayed);
     let taken = decided(apply(store, take, "looked-up", "u", START).await);
-    assert!(!taken.replayed, "the peek recorded itself");
+    assert!(!taken.replayed, "a peek records nothing");
     let found = decided(apply(store, peek(1), "looked-up", "u", START).await);
     assert!(found.replayed);
     assert_eq!(found.answers, taken.answers);
     assert!(matches!(apply(store, peek(2), "looked-up", "u", START).await, Outcome::Mismatch));
 }
 
-/// A request that was admitted is admitted again after its limits changed, charges nothing, and is answered with the
-/// numbers of the limits in force.
+/// A repeated request is admitted after its limits changed, charges nothing, and returns the values
+/// of the limits in force.
 pub async fn replays_an_admission_under_other_limits(store: &dyn Store) {
     let limit = |quota| {
         Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(60)).expect("a valid limit")
@@ -350,12 +356,12 @@ pub async fn replays_an_admission_under_other_limits(store: &dyn Store) {
         let charges: Vec<Charge<'_>> =
             limits.iter().map(|(counter, limit)| Charge::new(Key::new(counter, "u", "/"), limit)).collect();
         let command = Command { action, charges: &charges };
-        decided(store.apply(&command, Some(START)).await.expect("the store answers"))
+        decided(store.apply(&command, Some(START)).await.expect("the store responds"))
     };
     let take = idempotency("caller", "replay", 1);
     assert!(!apply(take, &[(&first, &three)]).await.replayed);
     assert!(apply(Action::take(), &[(&other, &one)]).await.allowed);
-    // More, others, none, other numbers: nothing is left of the second one.
+    // More limits, others, none, other values: the second one has nothing remaining.
     let in_force: [(Limits<'_>, &[u32]); 6] = [
         (&[(&first, &three), (&other, &one)], &[2, 0]),
         (&[(&other, &one), (&first, &three)], &[0, 2]),
@@ -382,8 +388,9 @@ fn peek_of(take: Action<'_>) -> Action<'_> {
     }
 }
 
-/// Identifiers that try to look like another key, a separator, a hash tag or an escape have counters of their own.
-pub async fn keeps_adversarial_identifiers_apart(store: &dyn Store) {
+/// Identifiers that resemble another key, a separator, a hash tag or an escape have their own
+/// counters.
+pub async fn separates_adversarial_identifiers(store: &dyn Store) {
     let long = "x".repeat(600);
     let longer = "x".repeat(601);
     let identifiers = [
@@ -434,9 +441,13 @@ pub async fn keeps_adversarial_identifiers_apart(store: &dyn Store) {
                 let outcomes = store.apply_batch(&[command, command], Some(START)).await;
                 let allowed: Vec<bool> = outcomes
                     .into_iter()
-                    .map(|outcome| decided(outcome.expect("the store answers")).allowed)
+                    .map(|outcome| decided(outcome.expect("the store responds")).allowed)
                     .collect();
-                assert_eq!(allowed, [true, false], "{counter:?} {identifier:?} {endpoint:?} is not alone");
+                assert_eq!(
+                    allowed,
+                    [true, false],
+                    "{counter:?} {identifier:?} {endpoint:?} shares its counter"
+                );
                 keys += 1;
             }
         }
@@ -444,7 +455,8 @@ pub async fn keeps_adversarial_identifiers_apart(store: &dyn Store) {
     assert_eq!(keys, identifiers.len() * 6);
 }
 
-/// Commands of one batch that share a key take effect one after the other, and each is answered in its place.
+/// Commands of one batch that share a key take effect in order, and the results have the same
+/// order.
 pub async fn applies_a_batch_in_order(store: &dyn Store) {
     let (counter, limit) = (Counter::new("batch", "user", ""), three_a_minute());
     let charges = [Charge::new(Key::new(&counter, "u", "/"), &limit)];
@@ -454,7 +466,7 @@ pub async fn applies_a_batch_in_order(store: &dyn Store) {
     let outcomes = store.apply_batch(&commands, Some(START)).await;
     let remaining: Vec<Option<u32>> = outcomes
         .into_iter()
-        .map(|outcome| match outcome.expect("the store answers") {
+        .map(|outcome| match outcome.expect("the store responds") {
             Outcome::Decided(decision) => decision.remaining(),
             _ => None,
         })

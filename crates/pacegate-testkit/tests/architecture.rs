@@ -1,4 +1,4 @@
-//! The rules between crates, which no compiler checks: dependencies point inward.
+//! Dependency rules between crates: dependencies point inward.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The names under `[dependencies]` of a crate.
+/// The names in the `[dependencies]` section of a crate.
 fn dependencies(name: &str) -> Vec<String> {
     let manifest = fs::read_to_string(crates().join(name).join("Cargo.toml")).unwrap();
     let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
@@ -18,7 +18,7 @@ fn dependencies(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn inner_crates_do_not_know_outer_ones() {
+fn inner_crates_do_not_depend_on_outer_ones() {
     let rules: [(&str, &[&str]); 11] = [
         ("pacegate-core", &["sha2", "smallvec", "thiserror"]),
         (
@@ -229,7 +229,7 @@ fn inner_crates_do_not_know_outer_ones() {
 }
 
 #[test]
-fn the_reference_model_shares_no_code_with_the_core() {
+fn reference_model_shares_no_code_with_the_core() {
     for entry in fs::read_dir(crates().join("pacegate-testkit/src/model")).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();

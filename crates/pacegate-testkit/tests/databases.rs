@@ -1,5 +1,5 @@
-//! The database servers for tests do what tests rely on: they answer, die, keep what was committed and stand
-//! still when told.
+//! The database servers behave as tests rely on: they respond, are killed, keep committed data and
+//! freeze.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ fn is_stopped(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ")
 }
 
-/// Runs a program and returns whether it succeeded and what it printed.
+/// Runs a program and returns whether it succeeded, with its output.
 fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(arguments).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -34,7 +34,7 @@ macro_rules! database_tests {
             use super::*;
 
             #[test]
-            fn it_answers_the_administrator_and_the_user_of_its_url() {
+            fn responds_to_the_administrator_and_the_user_of_its_url() {
                 let server = $Server::start();
                 let port = server.port();
                 assert_eq!(server.url(), format!("{}://pacegate:secret@127.0.0.1:{port}/pacegate", $scheme));
@@ -50,7 +50,7 @@ macro_rules! database_tests {
             }
 
             #[test]
-            fn a_killed_server_is_gone_and_comes_back_with_what_was_committed() {
+            fn killed_server_restarts_with_committed_data() {
                 let mut server = $Server::start();
                 let (port, pid) = (server.port(), server.pid());
                 server.query("CREATE TABLE kept (a int)");
@@ -78,7 +78,7 @@ macro_rules! database_tests {
             }
 
             #[test]
-            fn a_frozen_server_answers_nothing_until_it_is_thawed() {
+            fn frozen_server_does_not_respond_until_thawed() {
                 let server = $Server::start();
                 thread::scope(|scope| {
                     let old = scope.spawn(|| server.query($sleep));
@@ -88,7 +88,7 @@ macro_rules! database_tests {
                     server.freeze();
                     server.freeze();
                     let new = scope.spawn(|| server.query("SELECT 'answer'"));
-                    // A stopped process answers nothing, however long the clients wait.
+                    // A stopped process does not respond, however long the clients wait.
                     assert!(is_stopped(server.pid()));
                     assert!(!old.is_finished() && !new.is_finished());
                     server.thaw();
@@ -107,10 +107,10 @@ database_tests!(
     "mysql",
     |port, password, sql| {
         let (port, password) = (format!("--port={port}"), format!("--password={password}"));
-        let whom = ["--no-defaults", "--host=127.0.0.1", "--user=pacegate", &port, &password];
+        let connection = ["--no-defaults", "--host=127.0.0.1", "--user=pacegate", &port, &password];
         run(
             "mariadb",
-            &[&whom[..], &["--batch", "--skip-column-names", "--execute", sql, "pacegate"]].concat(),
+            &[&connection[..], &["--batch", "--skip-column-names", "--execute", sql, "pacegate"]].concat(),
         )
     },
     "SELECT SLEEP(1)",
@@ -130,16 +130,16 @@ database_tests!(
 );
 
 #[test]
-fn more_arguments_reach_the_server() {
+fn additional_arguments_reach_the_server() {
     let server = MariaDb::start_with(&["--max-connections=23"]);
     assert_eq!(server.query("SELECT @@max_connections, @@innodb_flush_log_at_trx_commit"), "23\t1");
     let server = Postgres::start_with(&["-c", "max_connections=23"]);
     assert_eq!(server.query("SELECT current_setting('max_connections'), current_setting('fsync')"), "23\ton");
 }
 
-/// What a server forks has to stand still and end with it.
+/// Child processes of a server freeze and end with it.
 #[test]
-fn the_other_processes_of_postgres_share_its_fate() {
+fn postgres_child_processes_freeze_and_end_with_it() {
     let server = Postgres::start();
     let others = server.query("SELECT pid FROM pg_stat_activity WHERE backend_type LIKE '%writer'");
     let others: Vec<u32> = others.lines().map(|pid| pid.parse().unwrap()).collect();
@@ -150,6 +150,6 @@ fn the_other_processes_of_postgres_share_its_fate() {
     server.thaw();
     assert!(!others.iter().any(|pid| stat(pid).contains(") T ")));
     drop(server);
-    // Whoever adopts them may not have noticed yet.
+    // The process that adopts them may not have reaped them yet.
     assert!(others.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
 }

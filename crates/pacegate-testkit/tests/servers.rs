@@ -1,5 +1,5 @@
-//! The servers for tests do what tests rely on: they answer, die, stand still, fail over, move slots and lose
-//! replies when told.
+//! The servers behave as tests rely on: they respond, are killed, freeze, fail over, move slots and
+//! lose replies.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,13 +18,13 @@ fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Runs a program and returns whether it succeeded and what it printed.
+/// Runs a program and returns whether it succeeded, with its output.
 fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(arguments).output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Asks every few milliseconds until the condition holds.
+/// Polls every few milliseconds until the condition holds.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if condition() {
@@ -36,7 +36,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_killed_server_is_gone_and_comes_back_empty_on_the_same_port() {
+fn killed_server_restarts_empty_on_the_same_port() {
     let mut server = RedisServer::start();
     let (port, pid) = (server.port(), server.pid());
     assert_eq!(server.url(), format!("redis://127.0.0.1:{port}"));
@@ -58,7 +58,7 @@ fn a_killed_server_is_gone_and_comes_back_empty_on_the_same_port() {
 }
 
 #[test]
-fn a_restart_keeps_the_arguments_and_the_directory() {
+fn restart_keeps_the_arguments_and_the_directory() {
     let arguments = ["--requirepass", "secret", "--appendonly", "yes", "--appendfsync", "always"];
     let mut server = RedisServer::start_with(&arguments);
     assert_eq!(server.command(&["PING"]), "NOAUTH Authentication required.");
@@ -71,7 +71,7 @@ fn a_restart_keeps_the_arguments_and_the_directory() {
 }
 
 #[test]
-fn a_frozen_server_answers_when_it_is_thawed() {
+fn frozen_server_responds_when_thawed() {
     let server = RedisServer::start();
     let mut connection = TcpStream::connect(server.address()).unwrap();
     connection.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -87,7 +87,7 @@ fn a_frozen_server_answers_when_it_is_thawed() {
 }
 
 #[test]
-fn nothing_is_left_of_a_dropped_server_even_if_it_was_frozen() {
+fn dropped_server_leaves_nothing_even_if_frozen() {
     let mut server = RedisServer::start();
     server.freeze();
     server.restart();
@@ -101,20 +101,20 @@ fn nothing_is_left_of_a_dropped_server_even_if_it_was_frozen() {
 
 #[test]
 #[should_panic(expected = "no-such-option")]
-fn a_server_that_cannot_start_shows_its_log() {
+fn failed_start_shows_the_log() {
     RedisServer::start_with(&["--no-such-option", "yes"]);
 }
 
 #[test]
 #[should_panic(expected = "every port is taken")]
-fn a_taken_port_is_noticed_although_another_server_answers_on_it() {
+fn taken_port_is_detected_although_another_server_responds() {
     let other = RedisServer::start();
     RedisServer::start_with(&["--port", &other.port().to_string()]);
 }
 
 #[test]
 #[should_panic(expected = "Connection refused")]
-fn a_command_to_a_killed_server_fails() {
+fn command_to_a_killed_server_fails() {
     let mut server = RedisServer::start();
     server.kill();
     server.command(&["PING"]);
@@ -136,7 +136,7 @@ fn tls_needs_the_authority_and_a_client_certificate() {
     let ping = |arguments: &[&[&str]]| run("redis-cli", &[&arguments.concat()[..], &["PING"]].concat());
     assert_eq!(ping(&[&trusting, &identity]), (true, "PONG".to_owned()));
     assert!(!ping(&[&trusting]).0, "without a client certificate");
-    assert!(!ping(&[&["-p", &port, "--tls"], &identity]).0, "without trust in the authority");
+    assert!(!ping(&[&["-p", &port, "--tls"], &identity]).0, "without trusting the authority");
     assert!(!ping(&[&["-p", &port]]).0, "without TLS");
 
     let certificate = certificates.server_certificate.to_str().unwrap();
@@ -151,14 +151,14 @@ fn tls_needs_the_authority_and_a_client_certificate() {
 }
 
 #[test]
-fn a_tls_server_restarts_although_nobody_kept_its_certificates() {
+fn tls_server_keeps_its_certificates_across_restarts() {
     let (mut server, _) = RedisServer::start_tls();
     server.restart();
     assert_eq!(server.command(&["PING"]), "PONG");
 }
 
 #[test]
-fn sentinels_make_the_replica_the_primary_when_the_primary_is_killed() {
+fn sentinels_fail_over_when_the_primary_is_killed() {
     let mut sentinels = RedisSentinels::start(1, 3);
     let ports = sentinels.sentinel_ports();
     let [first, second, third] = ports[..] else { panic!("{ports:?}") };
@@ -181,7 +181,7 @@ fn sentinels_make_the_replica_the_primary_when_the_primary_is_killed() {
 }
 
 #[test]
-fn a_slot_moves_with_its_keys_while_clients_are_redirected() {
+fn slot_moves_with_its_keys_while_clients_are_redirected() {
     const KEYS: [&str; 3] = ["{a}1", "{a}2", r#""{a}\x00 \n\"\xff""#];
     let mut cluster = RedisCluster::start(3, 0);
     let ports: Vec<String> = cluster.servers().iter().map(|server| server.port().to_string()).collect();
@@ -200,8 +200,8 @@ fn a_slot_moves_with_its_keys_while_clients_are_redirected() {
 
     thread::scope(|scope| {
         scope.spawn(|| cluster.migrate_slot(slot, to, Duration::from_millis(300)));
-        let elsewhere = format!("ASK {slot} {}", addresses[to]);
-        eventually("ASK", || KEYS.iter().any(|key| ask(from, &["GET", key]) == elsewhere));
+        let redirection = format!("ASK {slot} {}", addresses[to]);
+        eventually("ASK", || KEYS.iter().any(|key| ask(from, &["GET", key]) == redirection));
         eventually("TRYAGAIN", || ask(from, &["MGET", KEYS[0], KEYS[1], KEYS[2]]).starts_with("TRYAGAIN"));
     });
 
@@ -217,21 +217,21 @@ fn a_slot_moves_with_its_keys_while_clients_are_redirected() {
 }
 
 #[test]
-fn a_replica_takes_over_the_slots_of_a_killed_primary() {
+fn replica_takes_over_the_slots_of_a_killed_primary() {
     let mut cluster = RedisCluster::start(3, 1);
     assert_eq!(cluster.owner_of(0), 0);
     assert_eq!(cluster.owner_of(16_383), 2);
     cluster.servers()[0].kill();
-    let heir = cluster.owner_of(0);
-    assert!(heir >= 3, "server {heir} was no replica");
-    let nodes = cluster.servers()[heir].command(&["CLUSTER", "NODES"]);
+    let successor = cluster.owner_of(0);
+    assert!(successor >= 3, "server {successor} was not a replica");
+    let nodes = cluster.servers()[successor].command(&["CLUSTER", "NODES"]);
     let myself = nodes.lines().find(|line| line.contains("myself")).unwrap();
-    assert!(myself.starts_with(&cluster.node_ids()[heir]) && myself.contains("master"), "{myself}");
+    assert!(myself.starts_with(&cluster.node_ids()[successor]) && myself.contains("master"), "{myself}");
     cluster.servers()[0].restart();
-    eventually("the return as a replica", || {
+    eventually("the restart as a replica", || {
         cluster.servers()[0].command(&["INFO", "replication"]).contains("role:slave")
     });
-    assert_eq!(cluster.owner_of(0), heir);
+    assert_eq!(cluster.owner_of(0), successor);
 }
 
 async fn proxied() -> (RedisServer, FaultProxy) {
@@ -251,7 +251,8 @@ impl Client {
         self.0.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
     }
 
-    /// The next chunk, which is empty when the connection was closed; `None` when nothing comes for a while.
+    /// The next chunk, which is empty when the connection was closed; `None` when nothing arrives
+    /// for a while.
     async fn receive(&mut self) -> Option<String> {
         let mut buffer = [0; 1024];
         match timeout(Duration::from_secs(1), self.0.read(&mut buffer)).await.ok()? {
@@ -268,7 +269,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_proxy_without_fault_passes_everything_until_it_is_cut_or_dropped() {
+async fn proxy_without_fault_forwards_everything_until_cut_or_dropped() {
     let (_server, proxy) = proxied().await;
     let mut client = Client::connect(proxy.address()).await;
     assert_eq!(client.ask("INCR key").await.unwrap(), ":1");
@@ -277,7 +278,7 @@ async fn a_proxy_without_fault_passes_everything_until_it_is_cut_or_dropped() {
 
     let mut client = Client::connect(proxy.address()).await;
     assert_eq!(client.ask("INCR key").await.unwrap(), ":2");
-    assert_eq!(proxy.swallowed(), 0);
+    assert_eq!(proxy.dropped(), 0);
     let address = proxy.address();
     drop(proxy);
     assert_eq!(client.receive().await.unwrap(), "");
@@ -286,19 +287,19 @@ async fn a_proxy_without_fault_passes_everything_until_it_is_cut_or_dropped() {
 }
 
 #[tokio::test]
-async fn a_swallowed_reply_is_executed_and_never_arrives() {
+async fn dropped_reply_is_executed_and_never_arrives() {
     let (server, proxy) = proxied().await;
     let mut client = Client::connect(proxy.address()).await;
-    let mut unharmed = Client::connect(proxy.address()).await;
+    let mut unaffected = Client::connect(proxy.address()).await;
     assert_eq!(client.ask("INCR key").await.unwrap(), ":1");
-    proxy.set(Fault::SwallowReplies);
+    proxy.set(Fault::DropReplies);
     assert_eq!(client.ask("INCR key").await, None);
     assert_eq!(server.command(&["GET", "key"]), "2");
-    assert_eq!(proxy.swallowed(), 1);
+    assert_eq!(proxy.dropped(), 1);
 
     proxy.set(Fault::None);
-    assert_eq!(client.receive().await.unwrap(), "", "a connection that lost a reply cannot go on");
-    assert_eq!(unharmed.ask("INCR key").await.unwrap(), ":3");
+    assert_eq!(client.receive().await.unwrap(), "", "a connection that lost a reply is closed");
+    assert_eq!(unaffected.ask("INCR key").await.unwrap(), ":3");
     assert_eq!(Client::connect(proxy.address()).await.ask("INCR key").await.unwrap(), ":4");
 }
 
@@ -328,7 +329,7 @@ async fn cut_replies_are_executed_and_follow_from_the_seed() {
     let mut patterns = Vec::new();
     for seed in [7, 7, 8] {
         proxy.set(Fault::CutReplies { one_in: 4, seed });
-        let before = proxy.swallowed();
+        let before = proxy.dropped();
         let mut pattern = Vec::new();
         for _ in 0..64 {
             let answer = Client::connect(proxy.address()).await.ask("INCR key").await.unwrap();
@@ -336,7 +337,7 @@ async fn cut_replies_are_executed_and_follow_from_the_seed() {
         }
         let cut = pattern.iter().filter(|&&cut| cut).count();
         assert!((4..=32).contains(&cut), "{cut} of 64");
-        assert_eq!(proxy.swallowed() - before, cut as u64);
+        assert_eq!(proxy.dropped() - before, cut as u64);
         patterns.push(pattern);
     }
     assert_eq!(server.command(&["GET", "key"]), "192");
@@ -345,7 +346,7 @@ async fn cut_replies_are_executed_and_follow_from_the_seed() {
 }
 
 #[tokio::test]
-async fn refused_connections_are_closed_and_present_ones_go_on() {
+async fn refused_connections_are_closed_and_existing_ones_continue() {
     let (server, proxy) = proxied().await;
     let mut present = Client::connect(proxy.address()).await;
     assert_eq!(present.ask("INCR key").await.unwrap(), ":1");

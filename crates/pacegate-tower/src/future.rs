@@ -57,7 +57,7 @@ where
             StateProjection::Passing { future, decision, families } => {
                 let mut result = ready!(future.poll(context));
                 if let (Ok(response), Some(decision)) = (&mut result, decision) {
-                    families.write_unless_there(decision, response.headers_mut());
+                    families.write_if_absent(decision, response.headers_mut());
                 }
                 Poll::Ready(result)
             }

@@ -147,7 +147,7 @@ impl<S> Pacegate<S> {
             };
             let mut response = serve(inner, request).await?;
             if let Some(decision) = decision {
-                gate.responder.families.write_unless_there(&decision, response.headers_mut());
+                gate.responder.families.write_if_absent(&decision, response.headers_mut());
             }
             Ok(response)
         }))

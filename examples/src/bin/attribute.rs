@@ -1,4 +1,5 @@
-//! Functions with a limit of their own: the attribute checks before they run, and a denied call is an error of theirs.
+//! Functions with their own limit: the attribute checks before the body runs, and a denied call
+//! returns the function's error.
 //!
 //! ```text
 //! cargo run -p pacegate-examples --bin attribute

@@ -1,4 +1,5 @@
-//! A shop's API in axum: limits per user and per address in one step, a stricter one for orders, and an admin route.
+//! A shop's API in axum: limits per user and per address in one step, a stricter one for orders,
+//! and an admin route.
 //!
 //! ```text
 //! cargo run -p pacegate-examples --bin axum_api
@@ -52,7 +53,8 @@ async fn main() -> anyhow::Result<()> {
             Rule::builder("orders", "user", Limit::per_hour(60).burst(5)).endpoint("/orders").method("POST"),
         )
         .build()?;
-    // All limits that apply to a request are charged in one step, or none is: an order that is refused takes nothing from anybody.
+    // All limits of a request are charged in one step or not at all: a denied order consumes
+    // nothing.
     let limits = PacegateLayer::builder(limiter.clone())
         .by(principal(|user: &User| user.name.into()))
         .and_by(address())
@@ -62,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
         .route("/items", get(async || Json(json!(["tea", "bread"]))))
         .route("/orders", post(order))
         .layer(limits);
-    // Whoever administers limits must not be kept out by one.
+    // Administrators must not be locked out by a limit.
     let admin = Router::new()
         .route("/admin/limits/{user}", get(show).delete(reset))
         .with_state(limiter)
@@ -76,7 +78,8 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An order costs as much as it has items; everything else costs 1, also an order that cannot be read, which its handler refuses.
+/// An order costs as much as it has items. Everything else costs 1, including an unreadable order,
+/// which its handler rejects.
 fn cost(request: &RequestHead<'_>) -> u32 {
     match Query::<Order>::try_from_uri(request.uri) {
         Ok(order) if request.path() == "/orders" => order.items.get(),
@@ -84,7 +87,8 @@ fn cost(request: &RequestHead<'_>) -> u32 {
     }
 }
 
-/// Finds out who asks. It stands outside of the limits, which count by what it found; so it has to be cheap.
+/// Identifies the caller. It runs before the limits, which count by its result, so it has to be
+/// cheap.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     let Some((_, user)) = KEYS.iter().find(|(known, _)| key == Some(known)) else {
@@ -121,7 +125,7 @@ async fn reset(State(limiter): State<Limiter>, Path(user): Path<String>) -> Resu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A user that nobody can be counted by, such as one with a line break in its name.
+/// A user id that is not a valid identifier, such as one with a line break.
 struct AppError(pacegate::CheckError);
 
 impl From<pacegate::CheckError> for AppError {

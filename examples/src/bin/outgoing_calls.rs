@@ -1,4 +1,5 @@
-//! A client that limits itself: it may call a partner's API 20 times a second, five times at once, and waits for its turn.
+//! A client that limits itself: it may call a partner's API 20 times a second, five times at once,
+//! and waits for its turn.
 //!
 //! ```text
 //! python3 -m http.server 8000 --bind 127.0.0.1 &
@@ -17,7 +18,7 @@ use hyper_util::rt::TokioExecutor;
 use pacegate::{Check, Limit, Limiter};
 use tokio::time::Instant;
 
-/// Whoever cannot have a turn by then is told so at once, instead of waiting in vain.
+/// A call that cannot have its turn by then fails at once instead of waiting.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[tokio::main]
@@ -31,7 +32,7 @@ async fn main() -> anyhow::Result<()> {
     let start = Instant::now();
     for call in 1..=calls {
         let turn = limiter.wait(&Check::key("partner").plan("partner-api"), WAIT_MAX).await?;
-        anyhow::ensure!(turn.allowed(), "no turn within {WAIT_MAX:?}; try again in {:?}", turn.retry_after());
+        anyhow::ensure!(turn.allowed(), "no turn within {WAIT_MAX:?}; retry in {:?}", turn.retry_after());
         let response = client.get(url.clone()).await?;
         println!("{:>4} ms  call {call}: {}", start.elapsed().as_millis(), response.status());
     }

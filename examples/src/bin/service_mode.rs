@@ -1,4 +1,5 @@
-//! One program, two places to count: `mode: embedded` in its configuration counts in the process, `mode: service` asks a Pacegate service.
+//! One program, two modes: `mode: embedded` in its configuration counts in the process,
+//! `mode: service` calls a Pacegate service.
 //!
 //! ```text
 //! cargo run -p pacegate-examples --bin service_mode -- examples/service_mode.yaml

@@ -18,7 +18,8 @@ use tonic::transport::server::TcpIncoming;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::builder().plan("calls", [Limit::per_minute(1).burst(3)]).build()?;
-    // A call that is refused gets RESOURCE_EXHAUSTED, with `retry-after` in its metadata, and never reaches a service.
+    // A denied call gets RESOURCE_EXHAUSTED, with `retry-after` in its metadata, and never reaches
+    // a service.
     let limits = PacegateLayer::builder(limiter).by(address()).plan("calls").build()?;
     let (_, health) = tonic_health::server::health_reporter();
 

@@ -1,4 +1,5 @@
-//! A worker of a pool that shares one limit in Redis: however many there are, together they do what the limit allows.
+//! A worker of a pool that shares one limit in Redis: any number of them together stays within the
+//! limit.
 //!
 //! ```text
 //! redis-server --port 6379 &
@@ -22,7 +23,8 @@ async fn main() -> anyhow::Result<()> {
     let (mut done, mut left) = (0, 0);
     for _ in 0..jobs {
         let decision = limiter.check(&Check::key("reports").plan("daily-reports")).await?;
-        // While Redis fails nobody knows what the others did. The file says `closed`: then nothing is done.
+        // While Redis is unavailable the usage of the other workers is unknown. The file sets
+        // `closed`, so no job is done.
         anyhow::ensure!(!decision.degraded(), "the limit could not be asked");
         if decision.allowed() {
             done += 1;

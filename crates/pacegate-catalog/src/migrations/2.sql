@@ -1,12 +1,12 @@
--- What the audit trail is verified with. Records of the trail are keyed from here on; earlier ones cannot be verified.
+-- Verification of the audit trail. Records are keyed from here on; earlier ones cannot be verified.
 
 CREATE TABLE IF NOT EXISTS pacegate_audit_state (
     id BIGINT NOT NULL PRIMARY KEY,
-    -- Names the key that the trail is written under; empty until the first change.
+    -- The id of the key that the trail is written under; empty until the first change.
     key_id VARCHAR(64) NOT NULL,
-    -- The key itself, only if it is configured nowhere else.
+    -- The key itself, unless it is configured outside the catalog.
     secret VARCHAR(64) NOT NULL,
-    -- Over the trail's two ends and the numbers of rows.
+    -- The MAC of the trail's two ends and the numbers of rows.
     mac VARCHAR(64) NOT NULL,
     rule_rows BIGINT NOT NULL,
     plan_rows BIGINT NOT NULL,

@@ -1,4 +1,5 @@
--- Decisions by their endpoint. Rows from before this step have no key and are found by it no more; they go with their age.
+-- Finds decisions by endpoint. Rows from before this step have no key and are not found; retention
+-- removes them.
 
 ALTER TABLE pacegate_decision_log ADD COLUMN {if_missing} endpoint_key VARCHAR(64);
 

@@ -8,9 +8,9 @@ use pacegate_catalog::{
     Retention, RowChange, UserChange,
 };
 
-use super::{Place, actor, rule};
+use super::{TestDatabase, actor, rule};
 
-async fn everything(place: &Place, catalog: &Catalog) {
+async fn make_every_change(database: &TestDatabase, catalog: &Catalog) {
     let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     catalog.replace_rule(&actor(), &made.rule_id, None, &rule("a", 2), None).await.unwrap();
     catalog.delete_rule(&actor(), &made.rule_id, None).await.unwrap();
@@ -21,7 +21,7 @@ async fn everything(place: &Place, catalog: &Catalog) {
         .put_user(&actor(), "u1", UserChange::all(Some("free"), &[("a".into(), numbers)]), None)
         .await
         .unwrap();
-    let expires_at = place.after(10);
+    let expires_at = database.after(10);
     let new = NewOverride { user_id: "u1".into(), rule: "a".into(), numbers, reason: None, expires_at };
     let made = catalog.add_override(&actor(), new).await.unwrap();
     catalog.delete_override(&actor(), "u1", &made.override_id, None).await.unwrap();
@@ -30,7 +30,7 @@ async fn everything(place: &Place, catalog: &Catalog) {
     catalog.revoke_key(&actor(), &key.key_id, None).await.unwrap();
 }
 
-/// How many records are as they were written, and what else was found.
+/// Number of intact records, and the problems that were found.
 async fn verified(catalog: &Catalog) -> (u64, Vec<AuditProblem>) {
     let check = catalog.audit_verify(None).await.unwrap();
     assert_eq!(check.is_intact(), check.problems.is_empty());
@@ -43,9 +43,9 @@ async fn all(catalog: &Catalog) -> Vec<AuditRecord> {
     records
 }
 
-pub(crate) async fn every_change_is_recorded_with_before_and_after(place: &Place) {
-    let catalog = place.open().await;
-    everything(place, &catalog).await;
+pub(crate) async fn every_change_is_recorded_with_before_and_after(database: &TestDatabase) {
+    let catalog = database.open().await;
+    make_every_change(database, &catalog).await;
     let records = all(&catalog).await;
     let rows = [
         ("rule.create", None, r#""limit":1,"#, false),
@@ -63,7 +63,7 @@ pub(crate) async fn every_change_is_recorded_with_before_and_after(place: &Place
     assert_eq!(records.len(), rows.len());
     for (index, (record, (action, before, after, about_user))) in records.iter().zip(rows).enumerate() {
         assert_eq!(record.sequence, i64::try_from(index).unwrap() + 1);
-        assert_eq!((record.action.as_str(), &record.actor, record.at), (action, &actor(), place.now()));
+        assert_eq!((record.action.as_str(), &record.actor, record.at), (action, &actor(), database.now()));
         assert_eq!(record.user_id.as_deref(), about_user.then_some("u1"), "{action}");
         assert_eq!(record.before.is_some(), before.is_some(), "{action}");
         assert_eq!(record.after.is_some(), !after.is_empty(), "{action}");
@@ -76,14 +76,14 @@ pub(crate) async fn every_change_is_recorded_with_before_and_after(place: &Place
     assert_eq!(verified(&catalog).await, (11, vec![]));
 }
 
-pub(crate) async fn pages_are_filtered_and_newest_first(place: &Place) {
-    let catalog = place.open().await;
-    let other = Actor { key_id: "Somebody".into(), ..Actor::default() };
+pub(crate) async fn pages_are_filtered_and_newest_first(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let other = Actor { key_id: "Operator".into(), ..Actor::default() };
     for number in 0..9 {
         let by = if number % 3 == 0 { &other } else { &actor() };
         let user = if number % 2 == 0 { "u1" } else { "U1" };
         catalog.put_user(by, user, UserChange::all(None, &[]), None).await.unwrap();
-        place.clock.advance(Duration::from_secs(1));
+        database.clock.advance(Duration::from_secs(1));
     }
     let about = Rule { identifier: Some("u1".into()), ..rule("a", 1) };
     catalog.create_rule(&actor(), &about, None).await.unwrap();
@@ -95,26 +95,26 @@ pub(crate) async fn pages_are_filtered_and_newest_first(place: &Place) {
     assert_eq!(sequences(any(), None, 3).await, [10, 9, 8]);
     assert_eq!(sequences(any(), Some(8), 3).await, [7, 6, 5]);
     assert!(sequences(any(), Some(1), 3).await.is_empty());
-    // A rule for one user is about that user.
+    // A rule for one user is recorded for that user.
     let user = || AuditFilter { user: Some("u1".into()), ..any() };
     assert_eq!(sequences(user(), None, 10).await, [10, 9, 7, 5, 3, 1]);
     assert_eq!(sequences(user(), Some(7), 2).await, [5, 3]);
-    let by = AuditFilter { actor: Some("Somebody".into()), ..any() };
+    let by = AuditFilter { actor: Some("Operator".into()), ..any() };
     assert_eq!(sequences(by.clone(), None, 10).await, [7, 4, 1]);
     let recent = AuditFilter {
-        since: Some(pacegate::Timestamp::from_micros(place.now().as_micros() - 3_000_000)),
+        since: Some(pacegate::Timestamp::from_micros(database.now().as_micros() - 3_000_000)),
         ..any()
     };
     assert_eq!(sequences(recent.clone(), None, 10).await, [10, 9, 8, 7]);
     let all = AuditFilter { user: Some("u1".into()), actor: by.actor, since: recent.since };
     assert_eq!(sequences(all, None, 10).await, [7]);
-    assert!(sequences(AuditFilter { user: Some("nobody".into()), ..any() }, None, 10).await.is_empty());
+    assert!(sequences(AuditFilter { user: Some("unknown".into()), ..any() }, None, 10).await.is_empty());
     let error = catalog.audit_page(any(), None, 1_001).await.unwrap_err();
     assert!(error.is_invalid() && error.field() == Some("limit"));
 }
 
-pub(crate) async fn the_trail_is_verified_across_pages(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn trail_is_verified_across_pages(database: &TestDatabase) {
+    let catalog = database.open().await;
     assert_eq!(verified(&catalog).await, (0, vec![]));
     let count: u64 = 1_003;
     for _ in 0..count {
@@ -122,15 +122,17 @@ pub(crate) async fn the_trail_is_verified_across_pages(place: &Place) {
     }
     assert_eq!(verified(&catalog).await, (count, vec![]));
     for broken in [1_001, 1_000, 1] {
-        place.tamper(&format!("UPDATE pacegate_audit_log SET subject = 'v' WHERE sequence = {broken}")).await;
+        database
+            .tamper(&format!("UPDATE pacegate_audit_log SET subject = 'v' WHERE sequence = {broken}"))
+            .await;
         let found = vec![AuditProblem::Record(broken)];
         assert_eq!(verified(&catalog).await, (u64::try_from(broken).unwrap() - 1, found));
     }
 }
 
-pub(crate) async fn tampering_is_found(place: &Place) {
-    let catalog = place.open().await;
-    everything(place, &catalog).await;
+pub(crate) async fn tampering_is_detected(database: &TestDatabase) {
+    let catalog = database.open().await;
+    make_every_change(database, &catalog).await;
     // Every column of a record about a user, with and without a value.
     let columns = [
         ("at", "at + 1", "at - 1"),
@@ -152,71 +154,71 @@ pub(crate) async fn tampering_is_found(place: &Place) {
             |value: &str| format!("UPDATE pacegate_audit_log SET {column} = {value} WHERE sequence = 6");
         let right = if right.is_empty() {
             let sql = format!("SELECT {column} FROM pacegate_audit_log WHERE sequence = 6");
-            format!("'{}'", place.text(&sql).await)
+            format!("'{}'", database.text(&sql).await)
         } else {
             right.to_owned()
         };
-        place.tamper(&set(wrong)).await;
+        database.tamper(&set(wrong)).await;
         assert_eq!(verified(&catalog).await, (5, vec![AuditProblem::Record(6)]), "{column}");
-        place.tamper(&set(&right)).await;
+        database.tamper(&set(&right)).await;
         assert_eq!(verified(&catalog).await, (11, vec![]), "{column}");
     }
 
-    // A record that no change wrote, after the newest one.
+    // A forged record after the newest one.
     let copied = "at, actor_key, actor_id, actor_address, request_id, action, subject, user_key, user_id, before_json, after_json, hash";
-    place
+    database
         .tamper(&format!("INSERT INTO pacegate_audit_log (sequence, {copied}) SELECT 12, {copied} FROM pacegate_audit_log WHERE sequence = 11"))
         .await;
     assert_eq!(verified(&catalog).await, (11, vec![AuditProblem::Record(12)]));
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 12").await;
+    database.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 12").await;
 
-    // The newest records cut off, one in the middle missing, and the oldest ones missing.
+    // The newest record deleted, one in the middle, and the oldest one.
     for (deleted, intact) in [(11, 10), (6, 5), (1, 0)] {
-        place.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence = {deleted}")).await;
+        database.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence = {deleted}")).await;
         assert_eq!(verified(&catalog).await, (intact, vec![AuditProblem::Record(deleted)]));
     }
 }
 
-/// Cuts the newest record off and sets the state back to the one before.
-pub(super) async fn cut_off(place: &Place, last: i64) {
+/// Deletes the newest record and reverts the state to the one before it.
+pub(super) async fn truncate(database: &TestDatabase, last: i64) {
     let hash = match last {
         0 => String::new(),
-        _ => place.text(&format!("SELECT hash FROM pacegate_audit_log WHERE sequence = {last}")).await,
+        _ => database.text(&format!("SELECT hash FROM pacegate_audit_log WHERE sequence = {last}")).await,
     };
-    place.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence > {last}")).await;
+    database.tamper(&format!("DELETE FROM pacegate_audit_log WHERE sequence > {last}")).await;
     let state = format!("UPDATE pacegate_catalog_state SET audit_sequence = {last}, audit_hash = '{hash}'");
-    place.tamper(&state).await;
+    database.tamper(&state).await;
 }
 
-pub(crate) async fn a_trail_that_is_cut_off_or_emptied_is_found(place: &Place) {
-    let catalog = place.open().await;
-    everything(place, &catalog).await;
+pub(crate) async fn truncated_or_emptied_trail_is_detected(database: &TestDatabase) {
+    let catalog = database.open().await;
+    make_every_change(database, &catalog).await;
     let head = catalog.audit_verify(None).await.unwrap().head;
     assert_eq!((head.sequence, &head.hash), (11, &all(&catalog).await[10].hash));
     let noted: AuditHead = head.to_string().parse().unwrap();
     assert!(catalog.audit_verify(Some(&noted)).await.unwrap().is_intact());
 
-    cut_off(place, 10).await;
+    truncate(database, 10).await;
     let check = catalog.audit_verify(Some(&noted)).await.unwrap();
     assert!(check.problems.contains(&AuditProblem::State), "{:?}", check.problems);
     assert!(check.problems.contains(&AuditProblem::Head(noted.clone())), "{:?}", check.problems);
 
-    // Everything deleted, and the state as in a new catalog.
+    // Everything deleted, and the state of a new catalog.
     for sql in [
         "DELETE FROM pacegate_audit_log",
         "UPDATE pacegate_catalog_state SET audit_sequence = 0, audit_hash = '', audit_removed_sequence = 0, audit_removed_hash = ''",
     ] {
-        place.tamper(sql).await;
+        database.tamper(sql).await;
     }
     assert!(catalog.audit_verify(None).await.unwrap().problems.contains(&AuditProblem::State));
-    place.tamper("UPDATE pacegate_audit_state SET key_id = '', mac = ''").await;
+    database.tamper("UPDATE pacegate_audit_state SET key_id = '', mac = ''").await;
     let check = catalog.audit_verify(Some(&noted)).await.unwrap();
     assert!(check.problems.contains(&AuditProblem::Unsealed), "{:?}", check.problems);
     assert!(check.problems.contains(&AuditProblem::Head(noted)), "{:?}", check.problems);
 }
 
-pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn table_edits_are_reported_by_row(database: &TestDatabase) {
+    let catalog = database.open().await;
     let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     let removed = catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
     catalog.put_plan(&actor(), "gold", &[Limit::per_hour(5).build().unwrap().into()], None).await.unwrap();
@@ -224,11 +226,11 @@ pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
     let users = (0..1_100).map(|number| (format!("imported {number}"), Some("free".to_owned())));
     catalog.import_users(&actor(), users).await.unwrap();
     let numbers = LimitOverride { quota: 9, window: None, burst: None };
-    let expires_at = place.after(10);
+    let expires_at = database.after(10);
     let new = NewOverride { user_id: "u1".into(), rule: "a".into(), numbers, reason: None, expires_at };
     let of = catalog.add_override(&actor(), new).await.unwrap();
     let (key, _) = catalog.create_key(&actor(), "reader", "k", None).await.unwrap();
-    catalog.note_key_use(&key.key_id, place.after(1)).await.unwrap();
+    catalog.note_key_use(&key.key_id, database.after(1)).await.unwrap();
     assert_eq!(verified(&catalog).await.1, []);
 
     let row = |kind, subject: &str, change| AuditProblem::Row { kind, subject: subject.to_owned(), change };
@@ -248,7 +250,7 @@ pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
         ("pacegate_api_keys SET role = 'admin'", row("key", &key.key_id, edited)),
     ];
     for (number, (sql, _)) in edits.iter().enumerate() {
-        place.tamper(&format!("UPDATE {sql}")).await;
+        database.tamper(&format!("UPDATE {sql}")).await;
         let found = verified(&catalog).await.1;
         assert_eq!(found.len(), number + 1, "{sql}: {found:?}");
     }
@@ -257,29 +259,29 @@ pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
         assert!(found.contains(problem), "{sql}: {found:?}");
     }
     catalog.audit_seal(&actor()).await.unwrap();
-    assert_eq!(verified(&catalog).await, (1, vec![]), "the operator vouches for what there is now");
+    assert_eq!(verified(&catalog).await, (1, vec![]), "sealing accepts the current content");
 
-    // A row that no change made, one that no change removed, and one set back with its own old seal.
+    // A row added, a row deleted, and a row reverted together with its old seal.
     let columns = "number, rule_id, variant_key, definition_json, version, created_at, updated_at";
-    place
+    database
         .tamper(&format!(
             "INSERT INTO pacegate_rules ({columns}) VALUES (1000, 'f00d', 'f00d', '{{}}', 1, 0, 0)"
         ))
         .await;
-    place.tamper(&format!("DELETE FROM pacegate_rules WHERE rule_id = '{}'", removed.rule_id)).await;
+    database.tamper(&format!("DELETE FROM pacegate_rules WHERE rule_id = '{}'", removed.rule_id)).await;
     let seal = format!("SELECT seal FROM pacegate_seals WHERE subject_key = '{}'", made.rule_id);
     let definition = format!("SELECT definition_json FROM pacegate_rules WHERE rule_id = '{}'", made.rule_id);
     let updated_at = format!("SELECT updated_at FROM pacegate_rules WHERE rule_id = '{}'", made.rule_id);
-    let (old_seal, old) = (place.text(&seal).await, place.text(&definition).await);
-    let old_time = place.number(&updated_at).await;
+    let (old_seal, old) = (database.text(&seal).await, database.text(&definition).await);
+    let old_time = database.number(&updated_at).await;
     catalog.replace_rule(&actor(), &made.rule_id, None, &rule("a", 5), None).await.unwrap();
-    place
+    database
         .tamper(&format!(
             "UPDATE pacegate_rules SET definition_json = '{old}', version = 1, updated_at = {old_time} WHERE rule_id = '{}'",
             made.rule_id
         ))
         .await;
-    place
+    database
         .tamper(&format!(
             "UPDATE pacegate_seals SET seal = '{old_seal}' WHERE subject_key = '{}'",
             made.rule_id
@@ -293,26 +295,26 @@ pub(crate) async fn edits_of_the_tables_are_named(place: &Place) {
     ];
     assert!(expected.iter().all(|problem| found.contains(problem)), "{found:?}");
     assert_eq!(found.len(), 3, "{found:?}");
-    // Without its seal too, only the number of rows tells.
-    place.tamper("DELETE FROM pacegate_users WHERE user_id = 'imported 7'").await;
-    place
+    // Without its seal, only the number of rows reveals it.
+    database.tamper("DELETE FROM pacegate_users WHERE user_id = 'imported 7'").await;
+    database
         .tamper("DELETE FROM pacegate_seals WHERE kind = 'user' AND subject_key NOT IN (SELECT user_key FROM pacegate_users)")
         .await;
     let (_, found) = verified(&catalog).await;
     assert!(found.contains(&AuditProblem::Rows { kind: "user", expected: 1_101, found: 1_100 }), "{found:?}");
 }
 
-pub(crate) async fn a_changed_state_stays_known_after_the_next_change(place: &Place) {
-    let catalog = place.open().await;
-    everything(place, &catalog).await;
-    cut_off(place, 10).await;
+pub(crate) async fn edited_state_stays_reported_after_the_next_change(database: &TestDatabase) {
+    let catalog = database.open().await;
+    make_every_change(database, &catalog).await;
+    truncate(database, 10).await;
     catalog.create_rule(&actor(), &rule("later", 1), None).await.unwrap();
     catalog.create_rule(&actor(), &rule("even later", 1), None).await.unwrap();
     let (records, found) = verified(&catalog).await;
     assert_eq!((records, found.contains(&AuditProblem::Noted(11))), (13, true), "{found:?}");
-    // Retention does not move the start of a trail whose state was edited.
-    place.tamper("UPDATE pacegate_catalog_state SET audit_removed_sequence = 1").await;
-    let now = place.after(100);
+    // Retention does not move the start of a trail with an edited state.
+    database.tamper("UPDATE pacegate_catalog_state SET audit_removed_sequence = 1").await;
+    let now = database.after(100);
     let all = Retention {
         audit: now,
         decisions: now,
@@ -325,20 +327,20 @@ pub(crate) async fn a_changed_state_stays_known_after_the_next_change(place: &Pl
     assert!(verified(&catalog).await.1.contains(&AuditProblem::State));
 }
 
-pub(crate) async fn a_catalog_from_before_seals_is_sealed_by_its_first_change(place: &Place) {
-    let catalog = place.open().await;
-    everything(place, &catalog).await;
+pub(crate) async fn first_change_seals_a_catalog_of_an_earlier_version(database: &TestDatabase) {
+    let catalog = database.open().await;
+    make_every_change(database, &catalog).await;
     catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
-    // As the first version of the schema left it.
+    // The first version of the schema.
     for sql in [
         "DELETE FROM pacegate_catalog_schema WHERE version > 1",
         "DROP TABLE pacegate_audit_state",
         "DROP TABLE pacegate_seals",
     ] {
-        place.tamper(sql).await;
+        database.tamper(sql).await;
     }
     drop(catalog);
-    let catalog = place.open().await;
+    let catalog = database.open().await;
     assert_eq!(verified(&catalog).await.1, [AuditProblem::Unsealed]);
     catalog.create_rule(&actor(), &rule("b", 1), None).await.unwrap();
     let check = catalog.audit_verify(None).await.unwrap();
@@ -346,17 +348,18 @@ pub(crate) async fn a_catalog_from_before_seals_is_sealed_by_its_first_change(pl
     assert_eq!(all(&catalog).await[12].action, "audit.seal");
 }
 
-pub(crate) async fn another_audit_key_is_reported(place: &Place) {
-    let (first, second) = ("a secret of thirty-two bytes or so", "another secret, just as long as that");
-    let catalog = place.open_keyed(Some(first)).await;
-    everything(place, &catalog).await;
+pub(crate) async fn another_audit_key_is_reported(database: &TestDatabase) {
+    let (first, second) = ("a secret of at least thirty-two bytes", "another secret, just as long as that");
+    let catalog = database.open_keyed(Some(first)).await;
+    make_every_change(database, &catalog).await;
     assert_eq!(verified(&catalog).await, (11, vec![]));
-    assert_eq!(verified(&place.open_keyed(Some(first)).await).await, (11, vec![]));
-    let other = place.open_keyed(Some(second)).await;
+    assert_eq!(verified(&database.open_keyed(Some(first)).await).await, (11, vec![]));
+    let other = database.open_keyed(Some(second)).await;
     let (records, found) = verified(&other).await;
     assert!(matches!((records, &found[..]), (0, [AuditProblem::OtherKey { .. }])), "{found:?}");
 
-    // A change under another key goes on and says so; the operator decides when the new key counts.
+    // A change under another key succeeds and reports it; the operator decides when the new key
+    // applies.
     other.create_rule(&actor(), &rule("later", 1), None).await.unwrap();
     assert_eq!(all(&other).await[11].action, "audit.key");
     assert!(verified(&other).await.1.contains(&AuditProblem::Record(1)));
@@ -364,6 +367,6 @@ pub(crate) async fn another_audit_key_is_reported(place: &Place) {
     assert_eq!(verified(&other).await, (1, vec![]));
 
     let options = CatalogOptions { audit_key: Some("too short".into()), ..CatalogOptions::default() };
-    let error = Catalog::open_with(&place.url, options).await.unwrap_err();
+    let error = Catalog::open_with(&database.url, options).await.unwrap_err();
     assert!(error.is_permanent() && error.to_string().contains("at least 32 bytes"), "{error}");
 }

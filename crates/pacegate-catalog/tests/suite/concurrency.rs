@@ -1,4 +1,4 @@
-//! Many writers and readers at once, on one node and on several.
+//! Many concurrent writers and readers, on one node and on several.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -13,10 +13,10 @@ use pacegate_catalog::{AuditFilter, Expected, Registry, Retention, UserChange};
 use pacegate_config::Config;
 use tokio::task::JoinSet;
 
-use super::{Place, actor, rule};
+use super::{TestDatabase, actor, rule};
 
-pub(crate) async fn one_of_32_writers_with_the_same_version_wins(place: &Place) {
-    let nodes = [place.open().await, place.open().await];
+pub(crate) async fn one_of_32_writers_with_the_same_version_wins(database: &TestDatabase) {
+    let nodes = [database.open().await, database.open().await];
     let made = nodes[0].create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     let mut writers = JoinSet::new();
     for number in 0..32 {
@@ -32,11 +32,11 @@ pub(crate) async fn one_of_32_writers_with_the_same_version_wins(place: &Place) 
     assert!(lost.iter().all(|lost| lost.as_ref().unwrap_err().is_changed()), "{lost:?}");
     let stored = nodes[1].rule(&made.rule_id).await.unwrap();
     assert_eq!(stored.as_ref(), won[0].as_ref().ok());
-    assert_eq!(nodes[0].revision().await.unwrap().all, 2, "those who lost changed nothing");
+    assert_eq!(nodes[0].revision().await.unwrap().all, 2, "rejected writers changed nothing");
 }
 
-pub(crate) async fn a_hundred_writers_leave_a_trail_without_gaps(place: &Place) {
-    let nodes = [place.open().await, place.open().await, place.open().await];
+pub(crate) async fn concurrent_writers_leave_no_gaps_in_the_trail(database: &TestDatabase) {
+    let nodes = [database.open().await, database.open().await, database.open().await];
     let mut writers = JoinSet::new();
     for number in 0..100 {
         let node = nodes[number % 3].clone();
@@ -52,16 +52,16 @@ pub(crate) async fn a_hundred_writers_leave_a_trail_without_gaps(place: &Place) 
     assert_eq!(nodes[2].rules().await.unwrap().rules.len(), 100);
 }
 
-/// Every change adds one to the revision, and to the version of the rule or of the plan.
-pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
-    let catalog = place.open().await;
+/// Every change increments the revision and the version of the rule or plan.
+pub(crate) async fn lists_match_their_revision(database: &TestDatabase) {
+    let catalog = database.open().await;
     let limit = Limit::per_hour(1).build().unwrap();
     catalog.put_rule(&actor(), &rule("a", 1), None, None).await.unwrap();
     catalog.put_plan(&actor(), "p", &[limit.into()], None).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
     for _ in 0..3 {
-        let (node, done) = (place.open().await, done.clone());
+        let (node, done) = (database.open().await, done.clone());
         readers.spawn(async move {
             let mut seen = BTreeSet::new();
             while !done.load(Ordering::SeqCst) {
@@ -79,51 +79,51 @@ pub(crate) async fn lists_belong_to_their_revision(place: &Place) {
     }
     done.store(true, Ordering::SeqCst);
     let seen = readers.join_all().await;
-    assert!(seen.iter().sum::<usize>() > 10, "readers saw changes being made: {seen:?}");
+    assert!(seen.iter().sum::<usize>() > 10, "readers ran during changes: {seen:?}");
 }
 
-/// A backup is restored while nodes run, and changed until its numbers are the same as before.
-pub(crate) async fn a_restored_catalog_is_read_again(place: &Place) {
-    let (node, other) = (place.open().await, place.open().await);
+/// A backup is restored while nodes run, then changed until its numbers equal those before.
+pub(crate) async fn restored_catalog_is_reloaded(database: &TestDatabase) {
+    let (node, other) = (database.open().await, database.open().await);
     let registry = Registry::start(Config::default(), Stores::default(), node.clone()).await.unwrap();
     let made = other.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
     other.replace_rule(&actor(), &made.rule_id, None, &rule("a", 2), None).await.unwrap();
     let (before, changed) = registry.refresh().await.unwrap();
     assert!(changed && registry.refresh().await.unwrap() == (before, false));
 
-    super::audit::cut_off(place, 1).await;
-    place.tamper("UPDATE pacegate_catalog_state SET revision = 1, rules_revision = 1").await;
+    super::audit::truncate(database, 1).await;
+    database.tamper("UPDATE pacegate_catalog_state SET revision = 1, rules_revision = 1").await;
     let (lower, changed) = registry.refresh().await.unwrap();
     assert!(changed && lower.rules == 1 && lower.epoch != before.epoch, "{before:?} {lower:?}");
 
-    super::audit::cut_off(place, 0).await;
-    place.tamper("UPDATE pacegate_catalog_state SET revision = 0, rules_revision = 0").await;
+    super::audit::truncate(database, 0).await;
+    database.tamper("UPDATE pacegate_catalog_state SET revision = 0, rules_revision = 0").await;
     other.put_plan(&actor(), "gold", &[Limit::per_hour(5).build().unwrap().into()], None).await.unwrap();
     let (same, changed) = registry.refresh().await.unwrap();
     assert_eq!((same.all, same.rules), (lower.all, lower.rules));
-    assert!(changed && same.epoch != lower.epoch, "the same numbers in another history");
+    assert!(changed && same.epoch != lower.epoch, "equal numbers in another history are a different epoch");
     assert_eq!(registry.sources().catalog.plans.len(), 1);
 }
 
-pub(crate) async fn a_change_outlives_its_caller(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn change_completes_after_its_caller_is_cancelled(database: &TestDatabase) {
+    let catalog = database.open().await;
     for number in 0..20 {
         let (by, rule) = (actor(), rule(&format!("rule {number}"), 1));
         let mut call = pin!(catalog.create_rule(&by, &rule, None));
-        // Polled once and dropped, whether or not the change has already ended.
+        // Polled once and dropped, whether or not the change has completed.
         poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_ready())).await;
     }
-    // Those that had not begun never do; what had begun ends before the next change.
+    // Changes that had not started never do; those that had complete before the next one.
     catalog.put_user(&actor(), "u", UserChange::all(None, &[]), None).await.unwrap();
     let list = catalog.rules().await.unwrap();
-    assert!(!list.rules.is_empty(), "the first one had begun");
+    assert!(!list.rules.is_empty(), "the first change had started");
     let rules = i64::try_from(list.rules.len()).unwrap();
     assert_eq!((list.revision.rules, list.revision.all), (rules, rules + 1));
     assert_eq!(catalog.audit_verify(None).await.unwrap().records, u64::try_from(rules + 1).unwrap());
 }
 
-pub(crate) async fn keys_with_one_secret_are_made_once(place: &Place) {
-    let nodes = [place.open().await, place.open().await];
+pub(crate) async fn concurrent_keys_with_one_secret_are_created_once(database: &TestDatabase) {
+    let nodes = [database.open().await, database.open().await];
     let mut starts = JoinSet::new();
     for number in 0..8 {
         let node = nodes[number % 2].clone();
@@ -137,17 +137,17 @@ pub(crate) async fn keys_with_one_secret_are_made_once(place: &Place) {
     assert_eq!(nodes[0].revision().await.unwrap().all, 1);
 }
 
-pub(crate) async fn the_trail_is_whole_while_old_records_go(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn trail_stays_intact_during_retention(database: &TestDatabase) {
+    let catalog = database.open().await;
     let count = 60;
     for _ in 0..count {
         catalog.put_user(&actor(), "u", UserChange::all(None, &[]), None).await.unwrap();
-        place.clock.advance(Duration::from_secs(1));
+        database.clock.advance(Duration::from_secs(1));
     }
     let done = Arc::new(AtomicBool::new(false));
     let mut watchers = JoinSet::new();
     for _ in 0..2 {
-        let (node, done) = (place.open().await, done.clone());
+        let (node, done) = (database.open().await, done.clone());
         watchers.spawn(async move {
             while !done.load(Ordering::SeqCst) {
                 assert_eq!(node.audit_verify(None).await.unwrap().problems, []);
@@ -155,7 +155,7 @@ pub(crate) async fn the_trail_is_whole_while_old_records_go(place: &Place) {
         });
     }
     for seconds in (0..count).rev() {
-        let before = Timestamp::from_micros(place.now().as_micros() - seconds * 1_000_000);
+        let before = Timestamp::from_micros(database.now().as_micros() - seconds * 1_000_000);
         let nothing = Timestamp::default();
         let retention = Retention {
             audit: before,
@@ -169,6 +169,6 @@ pub(crate) async fn the_trail_is_whole_while_old_records_go(place: &Place) {
     }
     done.store(true, Ordering::SeqCst);
     watchers.join_all().await;
-    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_audit_log").await, 0);
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_audit_log").await, 0);
     assert_eq!(catalog.audit_verify(None).await.unwrap().records, 0);
 }

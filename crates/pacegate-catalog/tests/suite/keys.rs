@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use pacegate_catalog::AuditFilter;
 
-use super::{Place, actor};
+use super::{TestDatabase, actor};
 
-pub(crate) async fn only_the_hash_of_a_secret_is_kept(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn only_the_hash_of_a_secret_is_stored(database: &TestDatabase) {
+    let catalog = database.open().await;
     assert!(!catalog.has_admin_key().await.unwrap());
     let (key, secret) = catalog.create_key(&actor(), "reader", "Grafana 📈", None).await.unwrap();
     let parts: Vec<&str> = secret.split('_').collect();
@@ -23,31 +23,31 @@ pub(crate) async fn only_the_hash_of_a_secret_is_kept(place: &Place) {
     assert!(catalog.has_admin_key().await.unwrap());
     assert_eq!(catalog.keys().await.unwrap().len(), 2);
 
-    // Neither the table nor the trail has the secret or its tail.
+    // Neither the table nor the trail contains the secret or its tail.
     let found = format!("SELECT COUNT(*) FROM pacegate_api_keys WHERE hash LIKE '%{}%'", parts[2]);
-    assert_eq!(place.number(&found).await, 0);
+    assert_eq!(database.number(&found).await, 0);
     for record in catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap() {
         let text = format!("{record:?}");
         assert!(!text.contains(parts[2]) && !text.contains("hash\":"), "{text}");
     }
-    assert_eq!(admin.created_at, place.now());
+    assert_eq!(admin.created_at, database.now());
 }
 
-pub(crate) async fn revoked_and_expired_keys_say_so(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn revoked_and_expired_keys_are_marked(database: &TestDatabase) {
+    let catalog = database.open().await;
     let (forever, secret) = catalog.create_key(&actor(), "admin", "a", None).await.unwrap();
-    place.clock.advance(Duration::from_secs(1));
+    database.clock.advance(Duration::from_secs(1));
     let (brief, brief_secret) =
-        catalog.create_key(&actor(), "admin", "b", Some(place.after(10))).await.unwrap();
-    assert!(brief.is_live(place.now()) && !brief.is_live(place.after(10)));
+        catalog.create_key(&actor(), "admin", "b", Some(database.after(10))).await.unwrap();
+    assert!(brief.is_live(database.now()) && !brief.is_live(database.after(10)));
     assert_eq!(catalog.keys().await.unwrap(), [forever.clone(), brief.clone()]);
 
     let revoked = catalog.revoke_key(&actor(), &forever.key_id, None).await.unwrap();
-    assert_eq!(revoked.revoked_at, Some(place.now()));
-    assert!(!revoked.is_live(place.now()));
+    assert_eq!(revoked.revoked_at, Some(database.now()));
+    assert!(!revoked.is_live(database.now()));
     assert_eq!(catalog.key_by_secret(&secret).await.unwrap(), Some(revoked.clone()));
     let revision = catalog.revision().await.unwrap();
-    place.clock.advance(Duration::from_secs(1));
+    database.clock.advance(Duration::from_secs(1));
     assert_eq!(catalog.revoke_key(&actor(), &forever.key_id, None).await.unwrap(), revoked);
     assert_eq!(catalog.revision().await.unwrap(), revision, "revoking again changes nothing");
     for unknown in ["0123456789abcdef", "a\0", ""] {
@@ -55,22 +55,24 @@ pub(crate) async fn revoked_and_expired_keys_say_so(place: &Place) {
     }
 
     assert!(catalog.has_admin_key().await.unwrap());
-    place.clock.advance(Duration::from_secs(60));
+    database.clock.advance(Duration::from_secs(60));
     assert!(!catalog.has_admin_key().await.unwrap());
     assert_eq!(catalog.key_by_secret(&brief_secret).await.unwrap(), Some(brief.clone()));
 
-    for (at, noted) in
-        [(place.now(), place.now()), (place.after(5), place.after(5)), (place.now(), place.after(5))]
-    {
+    for (at, noted) in [
+        (database.now(), database.now()),
+        (database.after(5), database.after(5)),
+        (database.now(), database.after(5)),
+    ] {
         catalog.note_key_use(&brief.key_id, at).await.unwrap();
         assert_eq!(catalog.key_by_secret(&brief_secret).await.unwrap().unwrap().last_used_at, Some(noted));
     }
-    catalog.note_key_use("\0", place.now()).await.unwrap();
+    catalog.note_key_use("\0", database.now()).await.unwrap();
     assert_eq!(catalog.revision().await.unwrap(), revision);
 }
 
-pub(crate) async fn a_chosen_secret_is_kept_once(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn chosen_secret_is_stored_once(database: &TestDatabase) {
+    let catalog = database.open().await;
     let (key, created) = catalog
         .create_key_with_secret(&actor(), "my own secret", "admin", "PACEGATE_ADMIN_KEY")
         .await
@@ -84,15 +86,15 @@ pub(crate) async fn a_chosen_secret_is_kept_once(place: &Place) {
     assert_eq!(catalog.key_by_secret("My own secret").await.unwrap(), None);
 }
 
-pub(crate) async fn keys_that_cannot_be_made(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn invalid_keys_are_rejected(database: &TestDatabase) {
+    let catalog = database.open().await;
     let long = "n".repeat(129);
     for (field, role, name, expires_at) in [
         ("role", "root", "a", None),
         ("name", "admin", "", None),
         ("name", "admin", long.as_str(), None),
         ("name", "admin", "a\nb", None),
-        ("expires_at", "admin", "a", Some(place.now())),
+        ("expires_at", "admin", "a", Some(database.now())),
     ] {
         let error = catalog.create_key(&actor(), role, name, expires_at).await.unwrap_err();
         assert!(error.is_invalid() && error.field() == Some(field), "{error}");

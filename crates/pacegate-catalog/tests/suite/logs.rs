@@ -1,15 +1,15 @@
-//! The decision log, usage, and how old they get.
+//! The decision log, usage and retention.
 
 use std::time::Duration;
 
 use pacegate::Timestamp;
 use pacegate_catalog::{DecisionFilter, DecisionRecord, Period, Retention, UsageFilter, UsageRecord};
 
-use super::{Place, actor, rule};
+use super::{TestDatabase, actor, rule};
 
-fn decision(place: &Place, number: u64) -> DecisionRecord {
+fn decision(database: &TestDatabase, number: u64) -> DecisionRecord {
     DecisionRecord {
-        at: place.after(number),
+        at: database.after(number),
         request_id: Some(format!("r-{number}")),
         user_id: Some(format!("u{}", number % 3)),
         dimension: "user".into(),
@@ -25,15 +25,19 @@ fn decision(place: &Place, number: u64) -> DecisionRecord {
     }
 }
 
-pub(crate) async fn decisions_are_kept_and_filtered(place: &Place) {
-    let catalog = place.open().await;
-    let all: Vec<DecisionRecord> = (0..1_203).map(|number| decision(place, number)).collect();
+pub(crate) async fn decisions_are_stored_and_filtered(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let all: Vec<DecisionRecord> = (0..1_203).map(|number| decision(database, number)).collect();
     catalog.append_decisions(&all).await.unwrap();
     let filters = [
         DecisionFilter::default(),
         DecisionFilter { user_id: Some("u1".into()), ..DecisionFilter::default() },
         DecisionFilter { endpoint: Some("/odd ' \" 🦀".into()), ..DecisionFilter::default() },
-        DecisionFilter { since: Some(place.after(600)), allowed: Some(false), ..DecisionFilter::default() },
+        DecisionFilter {
+            since: Some(database.after(600)),
+            allowed: Some(false),
+            ..DecisionFilter::default()
+        },
     ];
     for filter in filters {
         let wanted = |record: &&DecisionRecord| {
@@ -55,42 +59,43 @@ pub(crate) async fn decisions_are_kept_and_filtered(place: &Place) {
     assert!(catalog.decision_page(DecisionFilter::default(), None, 1_001).await.is_err());
 }
 
-/// The text of an endpoint is too long for an index; its key has one.
-pub(crate) async fn decisions_are_found_by_the_key_of_their_endpoint(place: &Place) {
-    let catalog = place.open().await;
-    catalog.append_decisions(&[decision(place, 0), decision(place, 1)]).await.unwrap();
-    place.tamper("UPDATE pacegate_decision_log SET endpoint = '/other'").await;
+/// The text of an endpoint is too long for an index; its key is indexed.
+pub(crate) async fn decisions_are_found_by_endpoint_key(database: &TestDatabase) {
+    let catalog = database.open().await;
+    catalog.append_decisions(&[decision(database, 0), decision(database, 1)]).await.unwrap();
+    database.tamper("UPDATE pacegate_decision_log SET endpoint = '/other'").await;
     let filter = DecisionFilter { endpoint: Some("/even".into()), ..DecisionFilter::default() };
     let found = catalog.decision_page(filter, None, 10).await.unwrap();
     let ids: Vec<_> = found.iter().map(|(_, record)| record.request_id.as_deref()).collect();
     assert_eq!(ids, [Some("r-0")]);
 }
 
-/// What is not bounded before it comes here: only its own row may be lost.
-pub(crate) async fn refused_decision_costs_no_other_row(place: &Place) {
-    let catalog = place.open().await;
-    let mut all: Vec<DecisionRecord> = (0..700).map(|number| decision(place, number)).collect();
+/// Unbounded records: only the offending row may be lost.
+pub(crate) async fn rejected_decision_does_not_affect_other_rows(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let mut all: Vec<DecisionRecord> = (0..700).map(|number| decision(database, number)).collect();
     all[123].method = Some("M".repeat(65));
     all[456].identifier = "a\0b".into();
-    // Some databases keep these texts; a time that is taken is refused by all.
-    place.tamper("CREATE UNIQUE INDEX one_at_a_time ON pacegate_decision_log (at)").await;
+    // Some databases accept these texts; all of them reject a duplicate time.
+    database.tamper("CREATE UNIQUE INDEX one_at_a_time ON pacegate_decision_log (at)").await;
     all[300].at = all[200].at;
-    let refused = catalog.append_decisions(&all).await.unwrap();
-    let mut kept = Vec::new();
+    let rejected = catalog.append_decisions(&all).await.unwrap();
+    let mut stored = Vec::new();
     let mut after = None;
     while let Some(page) = Some(catalog.decision_page(DecisionFilter::default(), after, 1_000).await.unwrap())
         .filter(|page| !page.is_empty())
     {
         after = page.last().map(|(number, _)| *number);
-        kept.extend(page.into_iter().map(|(_, record)| record));
+        stored.extend(page.into_iter().map(|(_, record)| record));
     }
-    assert!((1..=3).contains(&refused), "{refused} rows were refused");
-    assert_eq!(kept.len() as u64 + refused, 700);
-    // As they come from the service, all are kept, and so is usage by such an identifier.
-    let later = |(number, record)| DecisionRecord { at: place.after(number), ..record }.bounded();
+    assert!((1..=3).contains(&rejected), "{rejected} rows were rejected");
+    assert_eq!(stored.len() as u64 + rejected, 700);
+    // Bounded records, as the service writes them, are all stored, and so is usage of such
+    // identifiers.
+    let later = |(number, record)| DecisionRecord { at: database.after(number), ..record }.bounded();
     let bounded: Vec<DecisionRecord> = (1_000..).zip(all).map(later).collect();
     assert_eq!(catalog.append_decisions(&bounded).await.unwrap(), 0);
-    let usage = [used(place.now(), "a\0b", 1, 0), used(place.now(), &"u".repeat(5_000), 1, 0)];
+    let usage = [used(database.now(), "a\0b", 1, 0), used(database.now(), &"u".repeat(5_000), 1, 0)];
     catalog.add_usage(Period::Minute, &usage).await.unwrap();
 }
 
@@ -98,11 +103,11 @@ fn used(start: Timestamp, identifier: &str, allowed: u64, blocked: u64) -> Usage
     UsageRecord { start, dimension: "user".into(), identifier: identifier.into(), allowed, blocked }
 }
 
-pub(crate) async fn usage_adds_up(place: &Place) {
-    let (catalog, other) = (place.open().await, place.open().await);
-    let start = Period::Minute.start_of(place.now());
+pub(crate) async fn usage_is_summed_across_nodes(database: &TestDatabase) {
+    let (catalog, other) = (database.open().await, database.open().await);
+    let start = Period::Minute.start_of(database.now());
     let later = start.saturating_add(Duration::from_secs(60));
-    // Two nodes at once, the second half-way through the minute.
+    // Two nodes at once, the second halfway through the minute.
     let half = start.saturating_add(Duration::from_secs(30));
     let first = [used(start, "u1", 5, 1), used(start, "u2", 1, 0), used(later, "u1", 2, 2)];
     let second = [used(half, "u2", 10, 0), used(half, "u1", 1, 1), used(half, "U1", 1, 0)];
@@ -113,16 +118,16 @@ pub(crate) async fn usage_adds_up(place: &Place) {
     let all = catalog.usage(Period::Minute, UsageFilter::default(), start, 10).await.unwrap();
     let shown: Vec<(&str, u64, u64)> =
         all.iter().map(|record| (record.identifier.as_str(), record.allowed, record.blocked)).collect();
-    assert_eq!(shown, [("u1", 8, 4), ("u2", 11, 0), ("U1", 1, 0)], "the heaviest first");
+    assert_eq!(shown, [("u1", 8, 4), ("u2", 11, 0), ("U1", 1, 0)], "the heaviest identifiers come first");
     let only = UsageFilter { dimension: Some("user".into()), identifier: Some("u1".into()) };
     let recent = catalog.usage(Period::Minute, only, later, 10).await.unwrap();
     assert_eq!(recent, [used(later, "u1", 2, 2)]);
     assert!(catalog.usage(Period::Hour, UsageFilter::default(), start, 10).await.unwrap().is_empty());
 }
 
-pub(crate) async fn usage_pages_have_every_identifier_once(place: &Place) {
-    let catalog = place.open().await;
-    let (start, later) = (place.after(0), place.after(7_200));
+pub(crate) async fn usage_pages_have_every_identifier_once(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let (start, later) = (database.after(0), database.after(7_200));
     let of = |at, from: u64| -> Vec<UsageRecord> {
         (from..from + 20).map(|number| used(at, &format!("u{number}"), 1, number)).collect()
     };
@@ -142,17 +147,17 @@ pub(crate) async fn usage_pages_have_every_identifier_once(place: &Place) {
             }
         }
         assert_eq!(found.len(), count, "in pages of {limit}");
-        assert_eq!(found["u15"], if since == start { 2 } else { 1 }, "all periods added up");
+        assert_eq!(found["u15"], if since == start { 2 } else { 1 }, "all periods are summed");
     }
     let foreign = Some("' OR 1".to_owned());
     assert!(catalog.usage_page(Period::Hour, start, foreign, 5).await.unwrap_err().is_invalid());
 }
 
-/// Minutes go first, because hours have what was in them; those that are listed go last.
-pub(crate) async fn usage_beyond_its_rows_is_removed_oldest_first(place: &Place) {
-    let catalog = place.open().await;
+/// Minutes go first, because the hours include them; recent minutes, which are listed, go last.
+pub(crate) async fn usage_above_the_maximum_is_removed_oldest_first(database: &TestDatabase) {
+    let catalog = database.open().await;
     let nothing = Timestamp::default();
-    let start = Period::Hour.start_of(place.after(3_600));
+    let start = Period::Hour.start_of(database.after(3_600));
     let after = |seconds: u64| start.saturating_add(Duration::from_secs(seconds));
     // 400 minutes with 2 rows each, and 8 hours with 5.
     let minutes: Vec<UsageRecord> =
@@ -171,22 +176,22 @@ pub(crate) async fn usage_beyond_its_rows_is_removed_oldest_first(place: &Place)
     };
     let count = async |seconds: u64| {
         let sql = format!("SELECT COUNT(*) FROM pacegate_usage_rollups WHERE period_seconds = {seconds}");
-        place.number(&sql).await
+        database.number(&sql).await
     };
     let oldest = async |seconds: u64| {
         let sql =
             format!("SELECT MIN(period_start) FROM pacegate_usage_rollups WHERE period_seconds = {seconds}");
-        Timestamp::from_micros(place.number(&sql).await.unsigned_abs())
+        Timestamp::from_micros(database.number(&sql).await.unsigned_abs())
     };
-    for (kept, removed, minutes, hours, first_minute, first_hour) in [
+    for (rows_max, removed, minutes, hours, first_minute, first_hour) in [
         (840, 0, 800, 40, 0, 0),
         (821, 20, 780, 40, 10, 0),
         (750, 70, 720, 30, 40, 2),
         (100, 650, 100, 0, 350, 0),
     ] {
-        let gone = catalog.remove_old(retention(kept)).await.unwrap();
-        assert_eq!((gone.usage_beyond, gone.usage), (removed, 0), "{kept} rows are kept");
-        assert_eq!((count(60).await, count(3_600).await), (minutes, hours), "{kept} rows are kept");
+        let gone = catalog.remove_old(retention(rows_max)).await.unwrap();
+        assert_eq!((gone.usage_beyond, gone.usage), (removed, 0), "maximum of {rows_max} rows");
+        assert_eq!((count(60).await, count(3_600).await), (minutes, hours), "maximum of {rows_max} rows");
         assert_eq!(oldest(60).await, after(first_minute * 60));
         if hours > 0 {
             assert_eq!(oldest(3_600).await, after(first_hour * 3_600));
@@ -194,19 +199,19 @@ pub(crate) async fn usage_beyond_its_rows_is_removed_oldest_first(place: &Place)
     }
 }
 
-pub(crate) async fn long_identifiers_are_found_as_they_were_sent(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn long_identifiers_are_found_by_their_full_text(database: &TestDatabase) {
+    let catalog = database.open().await;
     let long = |last: char| format!("{}{last}", "ü".repeat(400));
-    let usage = [used(place.now(), &long('a'), 1, 0), used(place.now(), &long('b'), 2, 0)];
+    let usage = [used(database.now(), &long('a'), 1, 0), used(database.now(), &long('b'), 2, 0)];
     catalog.add_usage(Period::Minute, &usage).await.unwrap();
     let filter = UsageFilter { identifier: Some(long('b')), ..UsageFilter::default() };
-    let found = catalog.usage(Period::Minute, filter, place.now(), 10).await.unwrap();
+    let found = catalog.usage(Period::Minute, filter, database.now(), 10).await.unwrap();
     assert_eq!(found.iter().map(|record| record.allowed).collect::<Vec<_>>(), [2]);
     let user_id = Some(long('a'));
     let endpoint = format!("/{}", "x".repeat(2_000));
     let record =
-        DecisionRecord { user_id: user_id.clone(), endpoint: endpoint.clone(), ..decision(place, 1) };
-    catalog.append_decisions(&[record.bounded(), decision(place, 2)]).await.unwrap();
+        DecisionRecord { user_id: user_id.clone(), endpoint: endpoint.clone(), ..decision(database, 1) };
+    catalog.append_decisions(&[record.bounded(), decision(database, 2)]).await.unwrap();
     for filter in [
         DecisionFilter { user_id, ..DecisionFilter::default() },
         DecisionFilter { endpoint: Some(endpoint), ..DecisionFilter::default() },
@@ -215,19 +220,20 @@ pub(crate) async fn long_identifiers_are_found_as_they_were_sent(place: &Place) 
     }
 }
 
-pub(crate) async fn what_is_too_old_is_removed_and_the_trail_stays_verifiable(place: &Place) {
-    let catalog = place.open().await;
-    let decisions: Vec<DecisionRecord> = (0..1_203).map(|number| decision(place, number)).collect();
+pub(crate) async fn retention_removes_old_rows_and_keeps_the_trail_verifiable(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let decisions: Vec<DecisionRecord> = (0..1_203).map(|number| decision(database, number)).collect();
     catalog.append_decisions(&decisions).await.unwrap();
-    let minutes: Vec<UsageRecord> =
-        (0..1_200).map(|number| used(place.after(number / 600 * 60), &format!("u{number}"), 1, 0)).collect();
+    let minutes: Vec<UsageRecord> = (0..1_200)
+        .map(|number| used(database.after(number / 600 * 60), &format!("u{number}"), 1, 0))
+        .collect();
     catalog.add_usage(Period::Minute, &minutes).await.unwrap();
     catalog.add_usage(Period::Hour, &minutes).await.unwrap();
     for number in 0..10 {
         catalog.create_rule(&actor(), &rule(&format!("r{number}"), 5), None).await.unwrap();
-        place.clock.advance(Duration::from_secs(1));
+        database.clock.advance(Duration::from_secs(1));
     }
-    let start = Timestamp::from_micros(place.now().as_micros() - 10_000_000);
+    let start = Timestamp::from_micros(database.now().as_micros() - 10_000_000);
     let at = |seconds: u64| start.saturating_add(Duration::from_secs(seconds));
     let nothing = Timestamp::default();
     let keep = Retention {
@@ -248,18 +254,18 @@ pub(crate) async fn what_is_too_old_is_removed_and_the_trail_stays_verifiable(pl
     assert!(removed.usage >= 600, "{removed:?}");
     let left = catalog.decision_page(DecisionFilter::default(), None, 1_000).await.unwrap();
     assert_eq!(left.len(), 103);
-    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_audit_log").await, 6);
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_audit_log").await, 6);
     let check = catalog.audit_verify(None).await.unwrap();
     assert_eq!(
         (check.first, check.records, &*check.problems),
         (5, 6, &[][..]),
-        "the rest still hangs together"
+        "the remaining trail is intact"
     );
     catalog.create_rule(&actor(), &rule("later", 5), None).await.unwrap();
     assert_eq!(catalog.audit_verify(None).await.unwrap().records, 7);
-    // Without the note about what was removed, a cut-off beginning would not be noticed.
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 5").await;
+    // Without the hash of the last removed record, a truncated beginning would not be noticed.
+    database.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 5").await;
     assert_eq!(catalog.audit_verify(None).await.unwrap().first_broken(), Some(5));
     let hours = catalog.usage(Period::Hour, UsageFilter::default(), nothing, 1_000).await.unwrap();
-    assert_eq!(hours.len(), 1_000, "hours stay longer");
+    assert_eq!(hours.len(), 1_000, "hours are kept longer");
 }

@@ -1,4 +1,4 @@
-//! What a catalog does on every database. Each scenario has a database of its own, empty at first.
+//! The behaviour of a catalog on every database. Each scenario starts with its own empty database.
 
 pub(crate) mod audit;
 pub(crate) mod concurrency;
@@ -20,39 +20,39 @@ use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row, raw_sql};
 
 /// An empty database.
-pub(crate) struct Place {
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
-    /// The database itself, where `url` is that of a pooler in front of it.
+    /// The URL of the database itself, when `url` is that of a pooler.
     direct: String,
-    /// What has to live as long as the database is used.
+    /// Kept alive as long as the database is used.
     _guard: Box<dyn Any + Send + Sync>,
     pub(crate) clock: Arc<SimulatedClock>,
 }
 
-impl Place {
+impl TestDatabase {
     pub(crate) fn new(url: String, guard: impl Any + Send + Sync) -> Self {
         Self { direct: url.clone(), url, _guard: Box::new(guard), clock: Arc::default() }
     }
 
     /// The same database through a pooler at `url`.
-    #[allow(dead_code, reason = "one database of several has a pooler")]
+    #[allow(dead_code, reason = "only one test binary uses a pooler")]
     pub(crate) fn through(self, url: String) -> Self {
         Self { url, ..self }
     }
 
-    /// A catalog with the scenario's clock: another node, if there is one already.
+    /// Opens a catalog with the scenario's clock; opening again adds another node.
     pub(crate) async fn open(&self) -> Catalog {
         self.open_keyed(None).await
     }
 
-    /// As [`open`](Self::open), with an audit key of the operator's.
+    /// Like [`open`](Self::open), with a configured audit key.
     pub(crate) async fn open_keyed(&self, audit_key: Option<&str>) -> Catalog {
         let audit_key = audit_key.map(str::to_owned);
         let options = CatalogOptions { clock: self.clock.clone(), audit_key };
         Catalog::open_with(&self.url, options).await.unwrap()
     }
 
-    /// Does what no catalog would do.
+    /// Edits the database outside the catalog.
     pub(crate) async fn tamper(&self, sql: &str) {
         let mut connection = self.connect().await;
         raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
@@ -89,95 +89,95 @@ impl Place {
 }
 
 pub(crate) fn actor() -> Actor {
-    Actor { key_id: "somebody".into(), address: Some("192.0.2.7".into()), request_id: Some("r-1".into()) }
+    Actor { key_id: "operator".into(), address: Some("192.0.2.7".into()), request_id: Some("r-1".into()) }
 }
 
 pub(crate) fn rule(name: &str, quota: u64) -> Rule {
     Rule::new(name, "user", Limit::per_minute(quota).build().unwrap())
 }
 
-/// Every scenario as a test of its own on the database that `$place` makes.
+/// Defines one test for each scenario, on the database that `$database` creates.
 #[macro_export]
 macro_rules! catalog_suite {
-    ($place:expr) => {
-        $crate::catalog_suite!($place, audit: [
+    ($database:expr) => {
+        $crate::catalog_suite!($database, audit: [
             every_change_is_recorded_with_before_and_after,
             pages_are_filtered_and_newest_first,
-            the_trail_is_verified_across_pages,
-            tampering_is_found,
-            a_trail_that_is_cut_off_or_emptied_is_found,
-            edits_of_the_tables_are_named,
-            a_changed_state_stays_known_after_the_next_change,
-            a_catalog_from_before_seals_is_sealed_by_its_first_change,
+            trail_is_verified_across_pages,
+            tampering_is_detected,
+            truncated_or_emptied_trail_is_detected,
+            table_edits_are_reported_by_row,
+            edited_state_stays_reported_after_the_next_change,
+            first_change_seals_a_catalog_of_an_earlier_version,
             another_audit_key_is_reported,
         ]);
-        $crate::catalog_suite!($place, concurrency: [
+        $crate::catalog_suite!($database, concurrency: [
             one_of_32_writers_with_the_same_version_wins,
-            a_hundred_writers_leave_a_trail_without_gaps,
-            lists_belong_to_their_revision,
-            a_restored_catalog_is_read_again,
-            a_change_outlives_its_caller,
-            keys_with_one_secret_are_made_once,
-            the_trail_is_whole_while_old_records_go,
+            concurrent_writers_leave_no_gaps_in_the_trail,
+            lists_match_their_revision,
+            restored_catalog_is_reloaded,
+            change_completes_after_its_caller_is_cancelled,
+            concurrent_keys_with_one_secret_are_created_once,
+            trail_stays_intact_during_retention,
         ]);
-        $crate::catalog_suite!($place, keys: [
-            only_the_hash_of_a_secret_is_kept,
-            revoked_and_expired_keys_say_so,
-            a_chosen_secret_is_kept_once,
-            keys_that_cannot_be_made,
+        $crate::catalog_suite!($database, keys: [
+            only_the_hash_of_a_secret_is_stored,
+            revoked_and_expired_keys_are_marked,
+            chosen_secret_is_stored_once,
+            invalid_keys_are_rejected,
         ]);
-        $crate::catalog_suite!($place, logs: [
-            decisions_are_kept_and_filtered,
-            decisions_are_found_by_the_key_of_their_endpoint,
-            refused_decision_costs_no_other_row,
-            usage_adds_up,
+        $crate::catalog_suite!($database, logs: [
+            decisions_are_stored_and_filtered,
+            decisions_are_found_by_endpoint_key,
+            rejected_decision_does_not_affect_other_rows,
+            usage_is_summed_across_nodes,
             usage_pages_have_every_identifier_once,
-            usage_beyond_its_rows_is_removed_oldest_first,
-            long_identifiers_are_found_as_they_were_sent,
-            what_is_too_old_is_removed_and_the_trail_stays_verifiable,
+            usage_above_the_maximum_is_removed_oldest_first,
+            long_identifiers_are_found_by_their_full_text,
+            retention_removes_old_rows_and_keeps_the_trail_verifiable,
         ]);
-        $crate::catalog_suite!($place, plans: [
-            plans_are_made_replaced_and_removed,
-            plans_that_cannot_be_kept,
+        $crate::catalog_suite!($database, plans: [
+            plans_are_created_replaced_and_deleted,
+            invalid_plans_are_rejected,
         ]);
-        $crate::catalog_suite!($place, rules: [
-            a_rule_comes_back_as_it_was_given,
-            a_rule_is_replaced_and_removed,
+        $crate::catalog_suite!($database, rules: [
+            stored_rule_equals_the_original,
+            rule_is_replaced_and_deleted,
             one_rule_per_variant,
-            putting_a_rule_makes_or_replaces_it,
+            put_rule_creates_or_replaces,
             pages_have_every_rule_once,
-            a_row_that_somebody_edited_is_left_out,
-            a_change_that_fails_leaves_nothing,
-            rules_that_cannot_be_kept,
-            similar_texts_stay_apart,
+            unreadable_row_is_skipped,
+            failed_change_leaves_no_trace,
+            invalid_rules_are_rejected,
+            similar_texts_stay_distinct,
         ]);
-        $crate::catalog_suite!($place, start: [
+        $crate::catalog_suite!($database, start: [
             many_nodes_start_at_once,
-            a_newer_schema_is_refused,
-            an_interrupted_migration_is_finished,
-            a_second_start_changes_nothing,
+            newer_schema_is_rejected,
+            interrupted_migration_is_completed,
+            second_start_changes_nothing,
         ]);
-        $crate::catalog_suite!($place, users: [
-            a_user_is_kept_replaced_and_removed,
-            overrides_hold_until_they_expire,
+        $crate::catalog_suite!($database, users: [
+            user_is_created_replaced_and_deleted,
+            overrides_apply_until_they_expire,
             override_of_an_address_applies_until_it_expires,
-            the_newest_override_of_a_rule_wins,
-            a_user_has_at_most_a_hundred_overrides,
+            newest_override_of_a_rule_wins,
+            user_has_at_most_100_overrides,
             pages_have_every_user_once,
-            users_that_differ_a_little_stay_apart,
-            users_that_cannot_be_kept,
-            thousands_are_imported_at_once,
+            similar_users_stay_distinct,
+            invalid_users_are_rejected,
+            import_creates_thousands_of_users,
             profiles_of_many_users_are_read_together,
             changes_name_their_users_and_keys,
         ]);
     };
-    ($place:expr, $module:ident: [$($scenario:ident),+ $(,)?]) => {
+    ($database:expr, $module:ident: [$($scenario:ident),+ $(,)?]) => {
         mod $module {
             use super::*;
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $scenario() {
-                    $crate::suite::$module::$scenario(&$place).await;
+                    $crate::suite::$module::$scenario(&$database).await;
                 }
             )+
         }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use pacegate::{Algorithm, Cost, Limit, PlanLimit};
 use pacegate_catalog::Expected;
 
-use super::{Place, actor};
+use super::{TestDatabase, actor};
 
-pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn plans_are_created_replaced_and_deleted(database: &TestDatabase) {
+    let catalog = database.open().await;
     let second = Limit::per_second(10).burst(20).build().unwrap();
     let log = Limit::try_new(Algorithm::SlidingLog, 5, Duration::from_micros(1_500)).unwrap();
-    // The same numbers count another unit beside requests.
+    // The same values for another unit than requests.
     let tokens = PlanLimit { limit: log, unit: Some("tokens".into()), cost: Some(Cost::try_new(7).unwrap()) };
     let limits = [second.into(), log.into(), tokens];
     let (gold, created) = catalog.put_plan(&actor(), "gold", &limits, None).await.unwrap();
@@ -49,17 +49,17 @@ pub(crate) async fn plans_are_made_replaced_and_removed(place: &Place) {
     assert_eq!(catalog.plan("gold").await.unwrap(), None);
     assert!(catalog.delete_plan(&actor(), "gold", None).await.unwrap_err().is_not_found());
 
-    place.tamper("UPDATE pacegate_plans SET limits_json = '[{' WHERE name = 'Gold'").await;
+    database.tamper("UPDATE pacegate_plans SET limits_json = '[{' WHERE name = 'Gold'").await;
     let list = catalog.rules().await.unwrap();
     assert_eq!((list.plans.len(), list.unreadable.len()), (1, 1));
     assert!(list.unreadable[0].contains("Gold"));
     assert!(catalog.plan("Gold").await.unwrap_err().is_permanent());
-    place.tamper("UPDATE pacegate_plans SET name = 'Gold' WHERE name = 'a plan'").await;
+    database.tamper("UPDATE pacegate_plans SET name = 'Gold' WHERE name = 'a plan'").await;
     assert_eq!(catalog.rules().await.unwrap().unreadable.len(), 2);
 }
 
-pub(crate) async fn plans_that_cannot_be_kept(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn invalid_plans_are_rejected(database: &TestDatabase) {
+    let catalog = database.open().await;
     let limit = Limit::per_second(10).build().unwrap();
     let other = Limit::per_second(20).build().unwrap();
     for (field, name, limits) in [

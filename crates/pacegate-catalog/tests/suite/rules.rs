@@ -5,7 +5,7 @@ use std::time::Duration;
 use pacegate::{Algorithm, Cost, FailureMode, Limit, Methods, Mode, Pattern, Rule, Scope};
 use pacegate_catalog::{Expected, PolicyDetail, UserChange};
 
-use super::{Place, actor, rule};
+use super::{TestDatabase, actor, rule};
 
 fn full() -> Rule {
     Rule {
@@ -29,8 +29,8 @@ fn full() -> Rule {
     }
 }
 
-pub(crate) async fn a_rule_comes_back_as_it_was_given(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn stored_rule_equals_the_original(database: &TestDatabase) {
+    let catalog = database.open().await;
     assert_eq!(catalog.rules().await.unwrap(), pacegate_catalog::RuleList::default());
     let policy = Some(PolicyDetail { refill_rate: u64::MAX, window_seconds: 60 });
     let mut stored = vec![catalog.create_rule(&actor(), &full(), policy).await.unwrap()];
@@ -41,10 +41,10 @@ pub(crate) async fn a_rule_comes_back_as_it_was_given(place: &Place) {
         );
     }
     assert_eq!(stored[0].rule, full());
-    assert_eq!((stored[0].version, stored[0].created_at, stored[0].policy), (1, place.now(), policy));
+    assert_eq!((stored[0].version, stored[0].created_at, stored[0].policy), (1, database.now(), policy));
     assert!(stored.windows(2).all(|pair| pair[0].number < pair[1].number));
 
-    let other = place.open().await;
+    let other = database.open().await;
     let list = other.rules().await.unwrap();
     assert_eq!(list.rules, stored);
     assert_eq!((list.revision.all, list.revision.rules, list.revision.users), (7, 7, 0));
@@ -58,10 +58,10 @@ pub(crate) async fn a_rule_comes_back_as_it_was_given(place: &Place) {
     }
 }
 
-pub(crate) async fn a_rule_is_replaced_and_removed(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn rule_is_replaced_and_deleted(database: &TestDatabase) {
+    let catalog = database.open().await;
     let made = catalog.create_rule(&actor(), &rule("a", 1), None).await.unwrap();
-    place.clock.advance(Duration::from_secs(5));
+    database.clock.advance(Duration::from_secs(5));
 
     let replaced = catalog
         .replace_rule(&actor(), &made.rule_id, Some(Expected::Version(1)), &full(), None)
@@ -69,7 +69,7 @@ pub(crate) async fn a_rule_is_replaced_and_removed(place: &Place) {
         .unwrap();
     assert_eq!((replaced.version, &replaced.rule), (2, &full()));
     assert_eq!((replaced.number, replaced.created_at), (made.number, made.created_at));
-    assert_eq!(replaced.updated_at, place.now());
+    assert_eq!(replaced.updated_at, database.now());
     assert_eq!(catalog.rule(&made.rule_id).await.unwrap(), Some(replaced));
     assert_eq!(catalog.rule_of_variant(&rule("a", 1)).await.unwrap(), None);
 
@@ -98,11 +98,11 @@ pub(crate) async fn a_rule_is_replaced_and_removed(place: &Place) {
     assert_eq!(catalog.rules().await.unwrap().rules, []);
     assert_eq!(catalog.revision().await.unwrap().rules, 4);
     let next = catalog.create_rule(&actor(), &rule("c", 1), None).await.unwrap();
-    assert!(next.number > made.number, "numbers are not used again");
+    assert!(next.number > made.number, "numbers are not reused");
 }
 
-pub(crate) async fn one_rule_per_variant(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn one_rule_per_variant(database: &TestDatabase) {
+    let catalog = database.open().await;
     let mut first = rule("a", 1);
     first.endpoint = Pattern::parse("/x/{id}").unwrap();
     let made = catalog.create_rule(&actor(), &first, None).await.unwrap();
@@ -122,7 +122,7 @@ pub(crate) async fn one_rule_per_variant(place: &Place) {
     ];
     for variant in &variants {
         let other = catalog.create_rule(&actor(), variant, None).await.unwrap();
-        // Becoming another rule's variant is refused, staying one's own is not.
+        // A rule cannot take another rule's variant, but can keep its own.
         let conflict = catalog.replace_rule(&actor(), &other.rule_id, None, &same, None).await.unwrap_err();
         assert_eq!(conflict.existing(), Some(made.rule_id.as_str()));
         catalog
@@ -133,8 +133,8 @@ pub(crate) async fn one_rule_per_variant(place: &Place) {
     assert_eq!(catalog.rules().await.unwrap().rules.len(), 7);
 }
 
-pub(crate) async fn putting_a_rule_makes_or_replaces_it(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn put_rule_creates_or_replaces(database: &TestDatabase) {
+    let catalog = database.open().await;
     let (made, created) = catalog.put_rule(&actor(), &rule("a", 1), None, None).await.unwrap();
     assert!(created);
     let policy = Some(PolicyDetail { refill_rate: 1, window_seconds: 2 });
@@ -144,18 +144,18 @@ pub(crate) async fn putting_a_rule_makes_or_replaces_it(place: &Place) {
     assert_eq!(catalog.rules().await.unwrap().rules, [again]);
 }
 
-pub(crate) async fn pages_have_every_rule_once(place: &Place) {
-    let catalog = place.open().await;
-    // LimitOverride grow beyond 32 bits.
-    place.tamper("UPDATE pacegate_catalog_state SET revision = 5000000000").await;
+pub(crate) async fn pages_have_every_rule_once(database: &TestDatabase) {
+    let catalog = database.open().await;
+    // Numbers exceed 32 bits.
+    database.tamper("UPDATE pacegate_catalog_state SET revision = 5000000000").await;
     for number in 0..25 {
         catalog.create_rule(&actor(), &rule(&format!("rule {number}"), 1), None).await.unwrap();
     }
     let all = catalog.rules().await.unwrap().rules;
     catalog.delete_rule(&actor(), &all[7].rule_id, None).await.unwrap();
-    // A page that would be empty without its unreadable rows is not the end.
+    // A page of unreadable rows only is not the end.
     let broken: Vec<String> = all[10..14].iter().map(|rule| format!("'{}'", rule.rule_id)).collect();
-    place
+    database
         .tamper(&format!(
             "UPDATE pacegate_rules SET definition_json = '' WHERE rule_id IN ({})",
             broken.join(", ")
@@ -181,8 +181,8 @@ pub(crate) async fn pages_have_every_rule_once(place: &Place) {
     }
 }
 
-pub(crate) async fn a_row_that_somebody_edited_is_left_out(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn unreadable_row_is_skipped(database: &TestDatabase) {
+    let catalog = database.open().await;
     let edits = [
         (r#""quota":1,"#, r#""quota":0,"#),
         (r#""quota":1,"#, r#""quota":"1","#),
@@ -201,19 +201,19 @@ pub(crate) async fn a_row_that_somebody_edited_is_left_out(place: &Place) {
     for (number, (right, wrong)) in edits.iter().enumerate() {
         let made = catalog.create_rule(&actor(), &rule(&format!("bad {number}"), 1), None).await.unwrap();
         let set = format!("SET definition_json = REPLACE(definition_json, '{right}', '{wrong}')");
-        place.tamper(&format!("UPDATE pacegate_rules {set} WHERE rule_id = '{}'", made.rule_id)).await;
+        database.tamper(&format!("UPDATE pacegate_rules {set} WHERE rule_id = '{}'", made.rule_id)).await;
         let error = catalog.rule(&made.rule_id).await.unwrap_err();
         assert!(error.is_permanent() && error.to_string().contains(&made.rule_id), "{wrong}: {error}");
         let list = catalog.rules().await.unwrap();
         assert_eq!((list.rules.len(), list.unreadable.len()), (1, number + 1), "{wrong}");
         assert!(list.unreadable[number].contains(&made.rule_id), "{wrong}: {:?}", list.unreadable);
     }
-    place
+    database
         .tamper(&format!("UPDATE pacegate_rules SET created_at = -5 WHERE rule_id = '{}'", good.rule_id))
         .await;
     assert_eq!(catalog.rules().await.unwrap().unreadable.len(), edits.len() + 1);
     let micros = good.created_at.as_micros();
-    place
+    database
         .tamper(&format!(
             "UPDATE pacegate_rules SET created_at = {micros} WHERE rule_id = '{}'",
             good.rule_id
@@ -222,13 +222,13 @@ pub(crate) async fn a_row_that_somebody_edited_is_left_out(place: &Place) {
     assert_eq!(catalog.rules().await.unwrap().rules, [good]);
 }
 
-pub(crate) async fn a_change_that_fails_leaves_nothing(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn failed_change_leaves_no_trace(database: &TestDatabase) {
+    let catalog = database.open().await;
     let kept = catalog.create_rule(&actor(), &rule("kept", 1), None).await.unwrap();
     catalog.put_user(&actor(), "u1", UserChange::all(Some("gold"), &[]), None).await.unwrap();
     let (list, user) = (catalog.rules().await.unwrap(), catalog.user("u1").await.unwrap());
-    // The audit record comes last; its place is taken.
-    place
+    // The audit record is written last; its sequence is already taken.
+    database
         .tamper(
             "INSERT INTO pacegate_audit_log (sequence, at, actor_key, actor_id, action, subject, hash) \
              VALUES (3, 0, '', '', '', '', '')",
@@ -252,14 +252,14 @@ pub(crate) async fn a_change_that_fails_leaves_nothing(place: &Place) {
     assert_eq!(catalog.user("u2").await.unwrap(), None);
     assert_eq!(catalog.keys().await.unwrap(), []);
 
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 3").await;
+    database.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 3").await;
     let made = catalog.create_rule(&actor(), &rule("new", 1), None).await.unwrap();
-    assert_eq!(made.number, list.revision.all + 1, "what failed was not counted");
+    assert_eq!(made.number, list.revision.all + 1, "failed changes do not raise the revision");
     assert_eq!(catalog.audit_verify(None).await.unwrap().first_broken(), None);
 }
 
-pub(crate) async fn rules_that_cannot_be_kept(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn invalid_rules_are_rejected(database: &TestDatabase) {
+    let catalog = database.open().await;
     let rows = [
         ("name", Rule { name: String::new(), ..rule("a", 1) }),
         ("name", Rule { name: "n".repeat(129), ..rule("a", 1) }),
@@ -289,8 +289,8 @@ pub(crate) async fn rules_that_cannot_be_kept(place: &Place) {
     assert_eq!(catalog.rule(&made.rule_id).await.unwrap().unwrap().rule, longest);
 }
 
-pub(crate) async fn similar_texts_stay_apart(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn similar_texts_stay_distinct(database: &TestDatabase) {
+    let catalog = database.open().await;
     let identifiers = [
         "a",
         "A",

@@ -7,7 +7,7 @@ use pacegate::{Check, LimitOverride, Profile, Stores};
 use pacegate_catalog::{AuditFilter, Changes, NewOverride, Registry, Revision, UserChange};
 use pacegate_config::Config;
 
-use super::{Place, actor};
+use super::{TestDatabase, actor};
 
 fn numbers(quota: u64) -> LimitOverride {
     LimitOverride { quota, window: None, burst: None }
@@ -17,54 +17,54 @@ fn exact() -> LimitOverride {
     LimitOverride { quota: 5_000, window: Some(Duration::from_micros(1_234_567)), burst: Some(7) }
 }
 
-fn new(place: &Place, rule: &str, quota: u64, seconds: u64) -> NewOverride {
+fn new(database: &TestDatabase, rule: &str, quota: u64, seconds: u64) -> NewOverride {
     NewOverride {
         user_id: "u1".into(),
         rule: rule.into(),
         numbers: numbers(quota),
         reason: Some("because\n'it' is \"Friday\" 🎉".into()),
-        expires_at: place.after(seconds),
+        expires_at: database.after(seconds),
     }
 }
 
-pub(crate) async fn a_user_is_kept_replaced_and_removed(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn user_is_created_replaced_and_deleted(database: &TestDatabase) {
+    let catalog = database.open().await;
     assert_eq!(catalog.user("u1").await.unwrap(), None);
-    assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (Profile::default(), None));
+    assert_eq!(catalog.profile("u1", database.now()).await.unwrap(), (Profile::default(), None));
     let custom = vec![("per-minute".to_owned(), exact()), ("a".to_owned(), numbers(1))];
     let made =
         catalog.put_user(&actor(), "u1", UserChange::all(Some("premium"), &custom), None).await.unwrap();
     assert_eq!((made.tier.as_deref(), &made.custom_limits, made.version), (Some("premium"), &custom, 1));
     assert_eq!(catalog.user("u1").await.unwrap(), Some(made));
     let profile = Profile { tier: Some("premium".into()), custom_limits: custom, overrides: Vec::new() };
-    assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (profile, None));
+    assert_eq!(catalog.profile("u1", database.now()).await.unwrap(), (profile, None));
     let revision = catalog.revision().await.unwrap();
     assert_eq!((revision.all, revision.rules, revision.users), (1, 0, 1));
 
     let again = catalog.put_user(&actor(), "u1", UserChange::all(None, &[]), None).await.unwrap();
     assert_eq!((again.tier, again.custom_limits, again.version), (None, Vec::new(), 2));
-    catalog.add_override(&actor(), new(place, "a", 1, 10)).await.unwrap();
+    catalog.add_override(&actor(), new(database, "a", 1, 10)).await.unwrap();
     catalog.delete_user(&actor(), "u1").await.unwrap();
     assert_eq!(catalog.user("u1").await.unwrap(), None);
-    assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), []);
+    assert_eq!(catalog.overrides("u1", database.now()).await.unwrap(), []);
     assert!(catalog.delete_user(&actor(), "u1").await.unwrap_err().is_not_found());
-    // Somebody without a tier may have overrides.
-    catalog.add_override(&actor(), new(place, "a", 1, 10)).await.unwrap();
+    // A user without a tier can have overrides.
+    catalog.add_override(&actor(), new(database, "a", 1, 10)).await.unwrap();
     catalog.delete_user(&actor(), "u1").await.unwrap();
-    assert_eq!(catalog.profile("u1", place.now()).await.unwrap(), (Profile::default(), None));
+    assert_eq!(catalog.profile("u1", database.now()).await.unwrap(), (Profile::default(), None));
 }
 
-pub(crate) async fn overrides_hold_until_they_expire(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn overrides_apply_until_they_expire(database: &TestDatabase) {
+    let catalog = database.open().await;
     let long = catalog
-        .add_override(&actor(), NewOverride { numbers: exact(), reason: None, ..new(place, "a", 1, 100) })
+        .add_override(&actor(), NewOverride { numbers: exact(), reason: None, ..new(database, "a", 1, 100) })
         .await
         .unwrap();
-    let short = catalog.add_override(&actor(), new(place, "b", 2, 10)).await.unwrap();
-    assert_eq!(short.reason, new(place, "b", 2, 10).reason);
-    assert_eq!(short.created_at, place.now());
-    assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), [long.clone(), short.clone()]);
-    let (profile, expires) = catalog.profile("u1", place.now()).await.unwrap();
+    let short = catalog.add_override(&actor(), new(database, "b", 2, 10)).await.unwrap();
+    assert_eq!(short.reason, new(database, "b", 2, 10).reason);
+    assert_eq!(short.created_at, database.now());
+    assert_eq!(catalog.overrides("u1", database.now()).await.unwrap(), [long.clone(), short.clone()]);
+    let (profile, expires) = catalog.profile("u1", database.now()).await.unwrap();
     assert_eq!(profile.overrides, [("a".to_owned(), exact()), ("b".to_owned(), numbers(2))]);
     assert_eq!(expires, Some(short.expires_at));
 
@@ -74,7 +74,7 @@ pub(crate) async fn overrides_hold_until_they_expire(place: &Place) {
     let (profile, expires) = catalog.profile("u1", short.expires_at).await.unwrap();
     assert_eq!((profile.overrides.len(), expires), (1, Some(long.expires_at)));
     assert_eq!(catalog.profile("u1", long.expires_at).await.unwrap(), (Profile::default(), None));
-    assert_eq!(catalog.overrides("u2", place.now()).await.unwrap(), []);
+    assert_eq!(catalog.overrides("u2", database.now()).await.unwrap(), []);
 
     assert!(
         catalog.delete_override(&actor(), "u2", &long.override_id, None).await.unwrap_err().is_not_found()
@@ -85,12 +85,12 @@ pub(crate) async fn overrides_hold_until_they_expire(place: &Place) {
     assert!(
         catalog.delete_override(&actor(), "u1", &long.override_id, None).await.unwrap_err().is_not_found()
     );
-    assert_eq!(catalog.overrides("u1", place.now()).await.unwrap(), [short]);
+    assert_eq!(catalog.overrides("u1", database.now()).await.unwrap(), [short]);
     assert_eq!(catalog.revision().await.unwrap().users, 3);
 }
 
-pub(crate) async fn override_of_an_address_applies_until_it_expires(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn override_of_an_address_applies_until_it_expires(database: &TestDatabase) {
+    let catalog = database.open().await;
     let rules = "rules: [{name: a, dimension: ip, algorithm: fixed_window, limit: 2, window: 1d}]";
     let registry = Registry::start(Config::parse(rules).unwrap(), Stores::default(), catalog.clone());
     let registry = registry.await.unwrap();
@@ -99,25 +99,28 @@ pub(crate) async fn override_of_an_address_applies_until_it_expires(place: &Plac
         registry.limiter().peek(&check).await.unwrap().remaining()
     };
     let address = "203.0.113.9";
-    let of_address = NewOverride { user_id: address.into(), ..new(place, "a", 500, 10) };
+    let of_address = NewOverride { user_id: address.into(), ..new(database, "a", 500, 10) };
     let made = catalog.add_override_for(&actor(), "IP", of_address.clone()).await.unwrap();
     assert_eq!((made.dimension.as_str(), made.user_id.as_str()), ("ip", address));
     assert!(registry.refresh().await.unwrap().1, "the override is compiled with the rules");
     assert_eq!((limit(address).await, limit("203.0.113.8").await), (Some(500), Some(2)));
     // A user of the same name is another identity.
-    assert_eq!(catalog.overrides(address, place.now()).await.unwrap(), []);
-    assert_eq!(catalog.overrides_of("ip", address, place.now()).await.unwrap(), std::slice::from_ref(&made));
+    assert_eq!(catalog.overrides(address, database.now()).await.unwrap(), []);
+    assert_eq!(
+        catalog.overrides_of("ip", address, database.now()).await.unwrap(),
+        std::slice::from_ref(&made)
+    );
     let records = catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
     assert_eq!((records[0].action.as_str(), records[0].user_id.as_deref()), ("override.create", None));
     assert!(records[0].after.as_deref().unwrap().contains(address));
     assert!(catalog.audit_verify(None).await.unwrap().is_intact());
 
-    place.clock.advance(Duration::from_secs(10));
+    database.clock.advance(Duration::from_secs(10));
     assert!(registry.refresh().await.unwrap().1, "nothing changed but the time");
     assert_eq!(limit(address).await, Some(2));
     assert!(!registry.refresh().await.unwrap().1);
 
-    let again = NewOverride { expires_at: place.after(10), ..of_address };
+    let again = NewOverride { expires_at: database.after(10), ..of_address };
     let made = catalog.add_override_for(&actor(), "ip", again).await.unwrap();
     let by = actor();
     let delete = |dimension| catalog.delete_override_of(&by, dimension, address, &made.override_id, None);
@@ -127,36 +130,39 @@ pub(crate) async fn override_of_an_address_applies_until_it_expires(place: &Plac
     assert_eq!(limit(address).await, Some(2));
 }
 
-pub(crate) async fn the_newest_override_of_a_rule_wins(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn newest_override_of_a_rule_wins(database: &TestDatabase) {
+    let catalog = database.open().await;
     for (quota, seconds) in [(1, 1_000), (2, 10), (3, 100)] {
-        catalog.add_override(&actor(), new(place, "a", quota, seconds)).await.unwrap();
+        catalog.add_override(&actor(), new(database, "a", quota, seconds)).await.unwrap();
     }
-    let at = |seconds| catalog.profile("u1", place.after(seconds));
+    let at = |seconds| catalog.profile("u1", database.after(seconds));
     assert_eq!(at(0).await.unwrap().0.overrides, [("a".to_owned(), numbers(3))]);
-    assert_eq!(at(0).await.unwrap().1, Some(place.after(100)));
-    // The one before holds again when the newest has expired.
+    assert_eq!(at(0).await.unwrap().1, Some(database.after(100)));
+    // The previous override applies again once the newest has expired.
     assert_eq!(at(100).await.unwrap().0.overrides, [("a".to_owned(), numbers(1))]);
-    assert_eq!(at(100).await.unwrap().1, Some(place.after(1_000)));
+    assert_eq!(at(100).await.unwrap().1, Some(database.after(1_000)));
 }
 
-pub(crate) async fn a_user_has_at_most_a_hundred_overrides(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn user_has_at_most_100_overrides(database: &TestDatabase) {
+    let catalog = database.open().await;
     for number in 0..100 {
-        catalog.add_override(&actor(), new(place, &format!("rule {number}"), 1, 10 + number)).await.unwrap();
+        catalog
+            .add_override(&actor(), new(database, &format!("rule {number}"), 1, 10 + number))
+            .await
+            .unwrap();
     }
-    let error = catalog.add_override(&actor(), new(place, "more", 1, 10)).await.unwrap_err();
+    let error = catalog.add_override(&actor(), new(database, "more", 1, 10)).await.unwrap_err();
     assert!(error.is_invalid() && error.field() == Some("overrides"), "{error}");
-    let other = NewOverride { user_id: "u2".into(), ..new(place, "more", 1, 10) };
+    let other = NewOverride { user_id: "u2".into(), ..new(database, "more", 1, 10) };
     catalog.add_override(&actor(), other).await.unwrap();
-    // Expired ones make room, and are gone.
-    place.clock.advance(Duration::from_secs(12));
-    catalog.add_override(&actor(), new(place, "more", 1, 10)).await.unwrap();
-    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_overrides").await, 100 - 3 + 1 + 1);
+    // Expired overrides do not count, and are deleted.
+    database.clock.advance(Duration::from_secs(12));
+    catalog.add_override(&actor(), new(database, "more", 1, 10)).await.unwrap();
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_overrides").await, 100 - 3 + 1 + 1);
 }
 
-pub(crate) async fn pages_have_every_user_once(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn pages_have_every_user_once(database: &TestDatabase) {
+    let catalog = database.open().await;
     let ids: BTreeSet<String> = (0..21).map(|number| format!("user {number}")).collect();
     let users: Vec<_> = ids.iter().map(|id| (id.clone(), Some("free".to_owned()))).collect();
     assert_eq!(catalog.import_users(&actor(), users).await.unwrap(), 21);
@@ -180,8 +186,8 @@ pub(crate) async fn pages_have_every_user_once(place: &Place) {
     }
 }
 
-pub(crate) async fn users_that_differ_a_little_stay_apart(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn similar_users_stay_distinct(database: &TestDatabase) {
+    let catalog = database.open().await;
     let longest = "x".repeat(1_023);
     let (long_a, long_b) = (format!("{longest}a"), format!("{longest}b"));
     let ids =
@@ -199,8 +205,8 @@ pub(crate) async fn users_that_differ_a_little_stay_apart(place: &Place) {
     }
 }
 
-pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn invalid_users_are_rejected(database: &TestDatabase) {
+    let catalog = database.open().await;
     let twice = [("a".to_owned(), numbers(1)), ("a".to_owned(), numbers(2))];
     let zero = [("a".to_owned(), numbers(0))];
     let long = "u".repeat(1_025);
@@ -215,7 +221,7 @@ pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
         let error = catalog.put_user(&actor(), id, UserChange::all(tier, custom), None).await.unwrap_err();
         assert!(error.is_invalid() && error.field() == Some(field), "{error}");
     }
-    let good = new(place, "a", 1, 10);
+    let good = new(database, "a", 1, 10);
     for (field, bad) in [
         ("user_id", NewOverride { user_id: String::new(), ..good.clone() }),
         ("rule", NewOverride { rule: "r".repeat(129), ..good.clone() }),
@@ -229,7 +235,7 @@ pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
             },
         ),
         ("reason", NewOverride { reason: Some("r".repeat(1_025)), ..good.clone() }),
-        ("expires_at", NewOverride { expires_at: place.now(), ..good.clone() }),
+        ("expires_at", NewOverride { expires_at: database.now(), ..good.clone() }),
     ] {
         let error = catalog.add_override(&actor(), bad).await.unwrap_err();
         assert!(error.is_invalid() && error.field() == Some(field), "{error}");
@@ -237,17 +243,17 @@ pub(crate) async fn users_that_cannot_be_kept(place: &Place) {
     assert_eq!(catalog.revision().await.unwrap().all, 0);
 }
 
-pub(crate) async fn thousands_are_imported_at_once(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn import_creates_thousands_of_users(database: &TestDatabase) {
+    let catalog = database.open().await;
     let custom = [("a".to_owned(), numbers(3))];
     catalog.put_user(&actor(), "user 5", UserChange::all(Some("old"), &custom), None).await.unwrap();
     let users = (0..2_500).map(|number| (format!("user {number}"), Some("free".to_owned())));
-    // The last one of several counts, also in one batch.
+    // The last entry of a user wins, also within one batch.
     let users =
         users.chain([("user 2499".to_owned(), None), ("user 2498".to_owned(), Some("gold".to_owned()))]);
     assert_eq!(catalog.import_users(&actor(), users).await.unwrap(), 2_502);
 
-    assert_eq!(place.number("SELECT COUNT(*) FROM pacegate_users").await, 2_500);
+    assert_eq!(database.number("SELECT COUNT(*) FROM pacegate_users").await, 2_500);
     let five = catalog.user("user 5").await.unwrap().unwrap();
     assert_eq!((five.tier.as_deref(), five.custom_limits.len(), five.version), (Some("free"), 1, 2));
     assert_eq!(catalog.user("user 2499").await.unwrap().unwrap().tier, None);
@@ -258,40 +264,40 @@ pub(crate) async fn thousands_are_imported_at_once(place: &Place) {
     assert_eq!((records[0].action.as_str(), catalog.revision().await.unwrap().users), ("user.import", 4));
 }
 
-pub(crate) async fn profiles_of_many_users_are_read_together(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn profiles_of_many_users_are_read_together(database: &TestDatabase) {
+    let catalog = database.open().await;
     let users = (0..100).map(|number| (format!("user {number}"), Some(format!("tier {}", number % 7))));
     catalog.import_users(&actor(), users).await.unwrap();
-    for user_id in ["user 3", "nowhere else"] {
-        let own = NewOverride { user_id: user_id.into(), ..new(place, "a", 9, 10) };
+    for user_id in ["user 3", "only overrides"] {
+        let own = NewOverride { user_id: user_id.into(), ..new(database, "a", 9, 10) };
         catalog.add_override(&actor(), own).await.unwrap();
     }
-    let asked: Vec<String> = (0..150).rev().map(|number| format!("user {number}")).collect();
-    let mut asked: Vec<&str> = asked.iter().map(String::as_str).collect();
-    asked.extend(["nowhere else", "USER 3"]);
-    let found = catalog.profiles(&asked, place.now()).await.unwrap();
-    assert_eq!(found.len(), asked.len());
-    for (user_id, found) in asked.iter().zip(found) {
-        let alone = catalog.profile(user_id, place.now()).await.unwrap();
+    let user_ids: Vec<String> = (0..150).rev().map(|number| format!("user {number}")).collect();
+    let mut user_ids: Vec<&str> = user_ids.iter().map(String::as_str).collect();
+    user_ids.extend(["only overrides", "USER 3"]);
+    let found = catalog.profiles(&user_ids, database.now()).await.unwrap();
+    assert_eq!(found.len(), user_ids.len());
+    for (user_id, found) in user_ids.iter().zip(found) {
+        let alone = catalog.profile(user_id, database.now()).await.unwrap();
         assert_eq!(found.unwrap(), alone, "{user_id}");
         let number: Option<u32> = user_id.strip_prefix("user ").map(|number| number.parse().unwrap());
         let tier = number.filter(|number| *number < 100).map(|number| format!("tier {}", number % 7));
         assert_eq!(alone.0.tier, tier, "{user_id}");
-        assert_eq!(alone.1.is_some(), ["user 3", "nowhere else"].contains(user_id), "{user_id}");
+        assert_eq!(alone.1.is_some(), ["user 3", "only overrides"].contains(user_id), "{user_id}");
     }
-    // A row that cannot be read costs no other user its profile.
-    place.tamper("UPDATE pacegate_users SET custom_limits_json = 'x' WHERE user_id = 'user 5'").await;
-    let found = catalog.profiles(&["user 4", "user 5", "user 6"], place.now()).await.unwrap();
+    // An unreadable row affects only its own user.
+    database.tamper("UPDATE pacegate_users SET custom_limits_json = 'x' WHERE user_id = 'user 5'").await;
+    let found = catalog.profiles(&["user 4", "user 5", "user 6"], database.now()).await.unwrap();
     assert_eq!(found.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
-    assert!(catalog.profiles(&[], place.now()).await.unwrap().is_empty());
+    assert!(catalog.profiles(&[], database.now()).await.unwrap().is_empty());
 }
 
-pub(crate) async fn changes_name_their_users_and_keys(place: &Place) {
-    let catalog = place.open().await;
+pub(crate) async fn changes_name_their_users_and_keys(database: &TestDatabase) {
+    let catalog = database.open().await;
     let start = catalog.revision().await.unwrap();
     catalog.put_user(&actor(), "a", UserChange::all(Some("gold"), &[]), None).await.unwrap();
     catalog.create_rule(&actor(), &super::rule("r", 1), None).await.unwrap();
-    let own = NewOverride { user_id: "b".into(), ..new(place, "r", 8, 20) };
+    let own = NewOverride { user_id: "b".into(), ..new(database, "r", 8, 20) };
     let made = catalog.add_override(&actor(), own).await.unwrap();
     let users = catalog.revision().await.unwrap();
     let changes = catalog.changes(start, users).await.unwrap().unwrap();
@@ -303,13 +309,13 @@ pub(crate) async fn changes_name_their_users_and_keys(place: &Place) {
     let changes = catalog.changes(users, keys).await.unwrap().unwrap();
     assert_eq!((changes.users, changes.keys), (vec!["b".to_owned(), "a".to_owned()], true));
     assert_eq!(catalog.changes(keys, keys).await.unwrap(), Some(Changes::default()));
-    // What cannot be said: an import, what retention removed, and another history.
+    // Unknown: an import, records removed by retention, and another history.
     catalog.import_users(&actor(), [("c".to_owned(), None)]).await.unwrap();
     let import = catalog.revision().await.unwrap();
     assert_eq!(catalog.changes(keys, import).await.unwrap(), None);
     assert_eq!(catalog.changes(import, keys).await.unwrap(), None);
     let restored = Revision { epoch: 1, ..keys };
     assert_eq!(catalog.changes(users, restored).await.unwrap(), None);
-    place.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 1").await;
+    database.tamper("DELETE FROM pacegate_audit_log WHERE sequence = 1").await;
     assert_eq!(catalog.changes(start, users).await.unwrap(), None);
 }

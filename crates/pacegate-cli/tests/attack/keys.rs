@@ -127,7 +127,7 @@ fn guessing_keys_is_bounded_and_locks_no_valid_key_out() {
     let allowed = minutes * 20 + GUESSERS as u64;
     assert!(guessed <= allowed, "{guessed} of {tried} guesses were answered, expected at most {allowed}");
     let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
-    let lines = log.lines().filter(|line| line.contains("API key refused")).count() as u64;
+    let lines = log.lines().filter(|line| line.contains("API key rejected")).count() as u64;
     assert!((1..=took.as_secs() + 2).contains(&lines), "{lines} lines in {took:?}");
     checkers.push(SHORT.to_owned());
     assert!(checkers.iter().all(|key| !log.contains(key.as_str())), "a key is in the log");

@@ -1,4 +1,4 @@
-//! The texts of a response's headers, in one piece of memory; and those that never change, written once.
+//! Header values of a response, in one allocation, and a cache of those that never change.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -8,21 +8,21 @@ use bytes::Bytes;
 use http::HeaderValue;
 use pacegate::{Answer, Decision, NamedLimit};
 
-use super::{earlier_of_that_name, seconds_ceil};
+use super::{earlier_with_same_name, seconds_ceil};
 
-/// The largest Integer of a Structured Field.
+/// The largest Integer of a Structured Field (RFC 8941).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
-/// How many limits each thread remembers the texts of.
-const REMEMBERED: usize = 8;
+/// Number of limits whose values each thread caches.
+const CACHED: usize = 8;
 
-/// Texts on their way into headers: written one after the other, then cut out of one allocation.
+/// Builds header values: written one after the other, then sliced from one allocation.
 pub(super) struct Values {
     text: Vec<u8>,
 }
 
 impl Values {
     pub(super) fn new() -> Self {
-        // What one limit with a short name needs.
+        // Enough for one limit with a short name.
         Self { text: Vec::with_capacity(64) }
     }
 
@@ -33,17 +33,19 @@ impl Values {
         start..self.text.len()
     }
 
-    /// One item per enforced limit, in whole seconds: `"name";q=100;w=60`, with `qu="tokens"` for a unit other than requests.
+    /// Writes one item per enforced limit, in whole seconds: `"name";q=100;w=60`, with
+    /// `qu="tokens"` for a unit other than requests.
     pub(super) fn policies(&mut self, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
-        for place in enforced(decision) {
-            let (limit, unit) = (&decision.limits()[place].limit, &decision.limits()[place].unit);
-            self.name(decision, place, start);
-            // A burst above the quota is the same rate over a longer window, so that the remainder never exceeds the quota sent.
+        for index in enforced(decision) {
+            let (limit, unit) = (&decision.limits()[index].limit, &decision.limits()[index].unit);
+            self.name(decision, index, start);
+            // A burst above the quota is sent as the same rate over a longer window, so that the
+            // remaining quota never exceeds the quota sent.
             self.push(";q=");
             self.integer(u64::from(limit.capacity()));
             if let Some(unit) = unit {
-                // A unit is a word of letters, digits, `_` and `-`: nothing to escape.
+                // A unit has letters, digits, `_` and `-` only, so it needs no escaping.
                 self.push(";qu=\"");
                 self.push(unit);
                 self.push("\"");
@@ -54,19 +56,19 @@ impl Values {
         start..self.text.len()
     }
 
-    /// One item per enforced limit whose numbers are known: `"name";r=50;t=30`
+    /// Writes one item per enforced limit whose numbers are known: `"name";r=50;t=30`
     pub(super) fn states(&mut self, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
-        for place in enforced(decision) {
-            if is_known(&decision.answers()[place]) {
-                self.name(decision, place, start);
-                self.state(&decision.answers()[place], decision);
+        for index in enforced(decision) {
+            if is_known(&decision.answers()[index]) {
+                self.name(decision, index, start);
+                self.state(&decision.answers()[index], decision);
             }
         }
         start..self.text.len()
     }
 
-    /// The same for a decision by one limit, whose quoted name is written already.
+    /// Writes the item of a decision by one limit, whose quoted name is cached.
     #[inline]
     pub(super) fn only_state(&mut self, name: &str, decision: &Decision) -> Range<usize> {
         let start = self.text.len();
@@ -88,16 +90,17 @@ impl Values {
         self.integer(seconds_ceil(reset_at.saturating_since(decision.at())));
     }
 
-    /// The quoted name of a limit, behind others of the list that begins at `start`.
-    fn name(&mut self, decision: &Decision, place: usize, start: usize) {
+    /// Writes the quoted name of a limit, after the other items of the list that begins at `start`.
+    fn name(&mut self, decision: &Decision, index: usize, start: usize) {
         if self.text.len() > start {
             self.push(", ");
         }
         self.push("\"");
-        self.push(&decision.limits()[place].name);
-        let earlier = earlier_of_that_name(decision, place);
+        self.push(&decision.limits()[index].name);
+        let earlier = earlier_with_same_name(decision, index);
         if earlier > 0 {
-            // Several limits of one name (a plan's) are told apart, as policy names have to be.
+            // Policy names must be unique, so several limits of one name (as in a plan) get a
+            // number.
             self.push("#");
             self.number(earlier as u64 + 1);
         }
@@ -119,16 +122,16 @@ impl Values {
     }
 }
 
-/// Whether the numbers of an answer are known, which they are not when its store failed.
+/// Returns whether the numbers of an answer are known; they are not if its store was unavailable.
 fn is_known(answer: &Answer) -> bool {
     answer.remaining.is_some() && answer.reset_at.is_some()
 }
 
-/// Texts that can be cut out.
+/// Finished values that can be sliced.
 pub(super) struct Written(Bytes);
 
 impl Written {
-    /// The text at a place that [`Values`] said; `None` when there is none.
+    /// Returns the value at a range that [`Values`] returned; `None` if the range is empty.
     pub(super) fn get(&self, range: Range<usize>) -> Option<HeaderValue> {
         if range.is_empty() {
             return None;
@@ -139,10 +142,10 @@ impl Written {
 
 fn enforced(decision: &Decision) -> impl Iterator<Item = usize> {
     (0..decision.limits().len().min(decision.answers().len()))
-        .filter(|place| !decision.answers()[*place].shadow)
+        .filter(|index| !decision.answers()[*index].shadow)
 }
 
-/// What is said about a limit in every response, whatever is left of it.
+/// The header values of a limit that do not depend on its state.
 pub(super) struct Fixed {
     limit: Arc<NamedLimit>,
     pub(super) capacity: HeaderValue,
@@ -153,22 +156,24 @@ pub(super) struct Fixed {
 }
 
 thread_local! {
-    /// By where the limit is in memory. The limit is kept, so that no other one can be there.
-    static LIMITS: RefCell<[Option<Fixed>; REMEMBERED]> =
-        const { RefCell::new([const { None }; REMEMBERED]) };
+    /// Keyed by the memory address of the limit. The limit is kept alive, so that no other one can
+    /// have its address.
+    static LIMITS: RefCell<[Option<Fixed>; CACHED]> =
+        const { RefCell::new([const { None }; CACHED]) };
 }
 
 impl Fixed {
-    /// Has `use_it` see what is fixed about a decision by one limit, which most are; `None` for others.
+    /// Calls `use_it` with the fixed values of a decision by one limit, which is the usual case;
+    /// `None` for others.
     #[inline]
     pub(super) fn with<T>(decision: &Decision, use_it: impl FnOnce(Option<&Self>) -> T) -> T {
         let ([limit], [answer]) = (decision.limits(), decision.answers()) else { return use_it(None) };
-        // A repeated answer may be older than the limit.
+        // A replayed decision may be older than the limit.
         if answer.capacity != limit.limit.capacity() {
             return use_it(None);
         }
-        let slot = (Arc::as_ptr(limit) as usize / 64) % REMEMBERED;
-        // Taken out meanwhile, because whoever uses it may come here again.
+        let slot = (Arc::as_ptr(limit) as usize / 64) % CACHED;
+        // Taken out during the call, because the callback may call this function again.
         let mut known = LIMITS.with_borrow_mut(|limits| limits[slot].take());
         if !known.as_ref().is_some_and(|known| Arc::ptr_eq(&known.limit, limit)) {
             known = Self::write(decision, limit);

@@ -1,4 +1,4 @@
-//! What happens on a connection, so that those on which nothing happens, or nothing good, can be ended.
+//! The activity of a connection, to find idle, stuck and misbehaving clients.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use pin_project_lite::pin_project;
 use super::listener::Presence;
 use crate::Bounds;
 
-/// How many looks make up the time a connection may be idle.
-const LOOKS: u32 = 4;
-/// How many requests a client may give up beyond those it takes answers to.
-const GIVEN_UP_MAX: i64 = 1_000;
+/// Number of polls per idle timeout.
+const POLLS: u32 = 4;
+/// Maximum number of requests that a client may cancel beyond those it completes.
+const CANCELLED_MAX: i64 = 1_000;
 
-/// What a connection has been doing.
+/// The activity of a connection.
 #[derive(Debug)]
 pub struct Activity {
     http2: AtomicBool,
-    /// Counts the requests that are under way.
+    /// Counts the requests in flight.
     presence: Arc<Presence>,
-    /// Those among them that should end soon.
+    /// The number of those that are expected to end.
     short: AtomicUsize,
-    /// Goes up whenever something happens.
+    /// Increases with any progress.
     progress: AtomicU64,
-    /// What it was at the last look, and for how many looks it has been that.
+    /// The progress at the last poll, and the number of polls without progress.
     seen: AtomicU64,
     quiet: AtomicU64,
-    /// Requests given up, less those that were finished.
-    given_up: AtomicI64,
+    /// Cancelled requests minus completed requests.
+    cancelled: AtomicI64,
 }
 
-/// What a look at a connection shows.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Alive,
-    /// It has no request, and has had none for a while.
+    /// It has been without a request for the idle timeout.
     Idle,
-    /// It was asked to leave and does not, or does not take its answers.
+    /// It was asked to close and did not, or does not take its responses.
     Stuck,
 }
 
@@ -55,22 +55,22 @@ impl Activity {
             progress: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             quiet: AtomicU64::new(0),
-            given_up: AtomicI64::new(0),
+            cancelled: AtomicI64::new(0),
         }
     }
 
-    /// How often to look.
-    pub(super) fn look_every(bounds: &Bounds) -> Duration {
-        bounds.idle_timeout / LOOKS
+    /// Returns the time between two polls.
+    pub(super) fn poll_every(bounds: &Bounds) -> Duration {
+        bounds.idle_timeout / POLLS
     }
 
-    /// A request begins. One that is not `long` is expected to end.
+    /// Starts a request. One that is not `long` is expected to end.
     pub(super) fn begin<B>(
         self: &Arc<Self>,
         request: Request<B>,
         long: bool,
-    ) -> (Begun, Request<Received<B>>) {
-        // Only HTTP/2 has requests that are given up while the connection goes on.
+    ) -> (InFlight, Request<Received<B>>) {
+        // Only HTTP/2 can cancel a request without closing the connection.
         let broken = (request.version() == Version::HTTP_2).then(|| Arc::new(AtomicBool::new(false)));
         if broken.is_some() {
             self.http2.store(true, Ordering::Relaxed);
@@ -78,16 +78,16 @@ impl Activity {
         self.presence.enter();
         self.short.fetch_add(usize::from(!long), Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
-        let begun = Begun { activity: self.clone(), long, finished: false, broken: broken.clone() };
-        (begun, request.map(|body| Received { body, broken }))
+        let in_flight = InFlight { activity: self.clone(), long, finished: false, broken: broken.clone() };
+        (in_flight, request.map(|body| Received { body, broken }))
     }
 
-    /// Whether there has been a request.
+    /// Returns whether there has been a request.
     pub(super) fn has_begun(&self) -> bool {
         self.progress.load(Ordering::Relaxed) > 0
     }
 
-    /// What the connection does, and whether it has to close.
+    /// Returns the state of the connection.
     pub fn presence(&self) -> &Presence {
         &self.presence
     }
@@ -96,16 +96,16 @@ impl Activity {
         self.http2.load(Ordering::Relaxed)
     }
 
-    /// Judges what has happened since the last look.
-    pub(super) fn look(&self, bounds: &Bounds) -> Verdict {
+    /// Evaluates the progress since the last poll.
+    pub(super) fn poll(&self, bounds: &Bounds) -> Verdict {
         let progress = self.progress.load(Ordering::Relaxed);
         if self.seen.swap(progress, Ordering::Relaxed) != progress {
             self.quiet.store(0, Ordering::Relaxed);
             return Verdict::Alive;
         }
         let quiet = self.quiet.fetch_add(1, Ordering::Relaxed) + 1;
-        let quiet_for = Self::look_every(bounds) * u32::try_from(quiet).unwrap_or(u32::MAX);
-        // Asked to leave after the idle time, cut off after twice that.
+        let quiet_for = Self::poll_every(bounds) * u32::try_from(quiet).unwrap_or(u32::MAX);
+        // Asked to close after the idle timeout, closed after twice that.
         if !self.presence.is_active() {
             return match quiet_for {
                 quiet_for if quiet_for >= bounds.idle_timeout * 2 => Verdict::Stuck,
@@ -113,7 +113,8 @@ impl Activity {
                 _ => Verdict::Alive,
             };
         }
-        // The service answers within its time, so the answers are there and nobody takes them.
+        // The service responds within its timeout, so the responses exist and the client reads
+        // none.
         let unread = self.short.load(Ordering::Relaxed) > 0;
         if unread && quiet_for >= bounds.request_timeout + bounds.idle_timeout {
             Verdict::Stuck
@@ -123,24 +124,24 @@ impl Activity {
     }
 }
 
-/// A request under way, from its head to the end of its answer.
+/// A request in flight, from its head to the end of its response.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct InFlight {
     activity: Arc<Activity>,
     long: bool,
     finished: bool,
     broken: Option<Arc<AtomicBool>>,
 }
 
-impl Begun {
-    /// Goes on until the whole answer is taken.
+impl InFlight {
+    /// Extends the request until the whole response is taken.
     pub(super) fn track<B: Body>(mut self, body: B) -> Tracked<B> {
         self.finished = body.is_end_stream();
-        Tracked { body, begun: self }
+        Tracked { body, in_flight: self }
     }
 }
 
-impl Drop for Begun {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let activity = &*self.activity;
         activity.presence.leave();
@@ -148,18 +149,19 @@ impl Drop for Begun {
         activity.progress.fetch_add(1, Ordering::Relaxed);
         let broken = self.broken.as_ref().is_some_and(|broken| broken.load(Ordering::Relaxed));
         if self.finished && !broken {
-            // Those finished before do not make up for any number given up later.
-            if activity.given_up.load(Ordering::Relaxed) > 0 {
-                activity.given_up.fetch_sub(1, Ordering::Relaxed);
+            // Completed requests do not offset later cancellations.
+            if activity.cancelled.load(Ordering::Relaxed) > 0 {
+                activity.cancelled.fetch_sub(1, Ordering::Relaxed);
             }
-        } else if activity.given_up.fetch_add(1, Ordering::Relaxed) >= GIVEN_UP_MAX {
+        } else if activity.cancelled.fetch_add(1, Ordering::Relaxed) >= CANCELLED_MAX {
             activity.presence.cut_off();
         }
     }
 }
 
 pin_project! {
-    /// The body of a request. One that breaks off was given up, whatever the answer to it is.
+    /// The body of a request. If it is truncated, the request counts as cancelled, whatever the
+    /// response.
     #[derive(Debug)]
     pub struct Received<B> {
         #[pin]
@@ -194,11 +196,11 @@ impl<B: Body> Body for Received<B> {
 }
 
 pin_project! {
-    /// The body of an answer; the request ends with it.
+    /// The body of a response; the request ends with it.
     pub struct Tracked<B> {
         #[pin]
         body: B,
-        begun: Begun,
+        in_flight: InFlight,
     }
 }
 
@@ -213,13 +215,13 @@ impl<B: Body> Body for Tracked<B> {
         let mut this = self.project();
         let polled = this.body.as_mut().poll_frame(context);
         if let Poll::Ready(frame) = &polled {
-            this.begun.activity.progress.fetch_add(1, Ordering::Relaxed);
+            this.in_flight.activity.progress.fetch_add(1, Ordering::Relaxed);
             let last = match frame {
                 None => true,
                 Some(Ok(frame)) => frame.is_trailers() || this.body.is_end_stream(),
                 Some(Err(_)) => false,
             };
-            this.begun.finished |= last;
+            this.in_flight.finished |= last;
         }
         polled
     }

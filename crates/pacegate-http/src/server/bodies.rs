@@ -1,9 +1,10 @@
-//! Bodies of requests under way: kept as their bytes arrive, within one budget of memory for all of them.
+//! Request bodies in flight, within one memory budget.
 //!
-//! What a client announces reserves nothing. A body that arrived whole is charged while its request is decided. A body whose
-//! end is missing is charged with the bytes it holds and with its request. When these bodies need more than their part of the
-//! budget, the ones that have waited longest are refused, first those of the address that holds most: a caller that holds
-//! memory without sending loses it to callers that send.
+//! The length that a client announces reserves nothing. A complete body is charged while its
+//! request is decided. An incomplete body is charged with the bytes it holds and with its request.
+//! When the incomplete bodies exceed their part of the budget, those that have waited longest are
+//! rejected, starting with the address that holds most: a caller that holds memory without sending
+//! loses it to callers that send.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
@@ -23,29 +24,31 @@ use tokio::time::timeout;
 use super::listener::network_of;
 use super::unread::{DISCARD_BYTES_MAX, DISCARD_TIME_MAX};
 
-/// A body of at most this size that arrived whole is not charged: its request takes more than that itself.
+/// Maximum size of a complete body that is not charged: its request takes more memory itself.
 const FREE_BYTES_MAX: usize = 1024;
-/// What a request takes whose body has not arrived yet, besides that body: its head, its stream and its future. Measured.
+/// Memory of a request with an incomplete body, besides the body: its head, stream and future.
+/// Measured.
 const REQUEST_BYTES: usize = 20 * 1024;
-/// What a stream of messages takes besides the message that is on its way: buffers of its decoder and of its answers. Measured.
+/// Memory of a stream of messages, besides the current message: buffers of its decoder and of its
+/// responses. Measured.
 const STREAM_BYTES: usize = 52 * 1024;
 
-/// The memory that bodies of requests under way may take together.
+/// The memory budget of request bodies in flight.
 #[derive(Debug)]
 pub struct Bodies {
     max: usize,
-    /// The part of it for bodies whose end is missing. What arrives whole has the rest for itself.
+    /// The part for incomplete bodies. The rest is reserved for complete bodies.
     waiting_max: usize,
     held: AtomicUsize,
-    refused: AtomicU64,
+    rejected: AtomicU64,
     waiting: Mutex<Waiting>,
 }
 
-/// Bodies whose end is missing.
+/// The incomplete bodies.
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: usize,
-    /// The number that was given last.
+    /// The number that was assigned last.
     last: u64,
     callers: HashMap<IpAddr, Caller>,
 }
@@ -53,23 +56,23 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Caller {
     bytes: usize,
-    /// In the order in which they began to wait.
+    /// In the order in which they started to wait.
     bodies: BTreeMap<u64, (usize, Arc<Signal>)>,
 }
 
-/// What is known about a body that waits, and how it is told that it is refused.
+/// The state of a waiting body, and its rejection signal.
 #[derive(Debug, Default)]
 struct Signal {
-    /// Its place among those that wait; 0 before it has one.
+    /// Its number among the waiting bodies; 0 before it has one.
     number: AtomicU64,
-    /// Whether something arrived since it was last looked at, on a stream that goes on.
+    /// Whether a message arrived on a stream since the last check.
     moved: AtomicBool,
-    refused: AtomicBool,
+    rejected: AtomicBool,
     waker: AtomicWaker,
 }
 
 impl Signal {
-    /// Takes the next place.
+    /// Assigns the next number.
     fn enter(&self, last: &mut u64) -> u64 {
         *last += 1;
         self.number.store(*last, Ordering::Relaxed);
@@ -77,39 +80,39 @@ impl Signal {
     }
 }
 
-/// There is no memory left for a body.
+/// The memory budget is used up.
 #[derive(Debug)]
 pub struct Full;
 
 impl Bodies {
-    /// Bounds bodies to `max` bytes together.
+    /// Bounds all bodies to `max` bytes in total.
     pub fn new(max: usize) -> Self {
         Self {
             max,
             waiting_max: max / 8 * 3,
             held: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
             waiting: Mutex::default(),
         }
     }
 
-    /// How many bytes are charged now.
+    /// Returns the number of bytes that are charged now.
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed) as u64
     }
 
-    /// How many requests were refused.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    /// Returns the number of rejected requests.
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
     }
 
-    /// Notes that a body waits for more, with what it holds now.
+    /// Registers that a body waits for more data, with the bytes it holds now.
     fn wait(&self, caller: IpAddr, bytes: usize, signal: &Arc<Signal>) {
-        let mut refused = Vec::new();
+        let mut rejected = Vec::new();
         {
             let waiting = &mut *self.waiting.lock();
             let number = signal.number.load(Ordering::Relaxed);
-            // One that was refused in the meantime is told so by its signal.
+            // A body that was rejected in the meantime learns it from its signal.
             if number != 0 && !waiting.remove(caller, number) {
                 return;
             }
@@ -119,20 +122,20 @@ impl Bodies {
             own.bytes += bytes;
             waiting.bytes += bytes;
             if waiting.bytes > self.waiting_max {
-                // More than is needed, so that this is rare.
-                waiting.refuse_down_to(self.waiting_max / 8 * 7, &mut refused);
+                // More than necessary, so that this is rare.
+                waiting.reject_down_to(self.waiting_max / 8 * 7, &mut rejected);
             }
         }
-        self.refused.fetch_add(refused.len() as u64, Ordering::Relaxed);
-        for signal in refused {
-            signal.refused.store(true, Ordering::Release);
+        self.rejected.fetch_add(rejected.len() as u64, Ordering::Relaxed);
+        for signal in rejected {
+            signal.rejected.store(true, Ordering::Release);
             signal.waker.wake();
         }
     }
 }
 
 impl Waiting {
-    /// Forgets a body; says whether it was there.
+    /// Removes a body; returns whether it was registered.
     fn remove(&mut self, caller: IpAddr, number: u64) -> bool {
         let Some(own) = self.callers.get_mut(&caller) else { return false };
         let Some((bytes, _)) = own.bodies.remove(&number) else { return false };
@@ -144,7 +147,7 @@ impl Waiting {
         true
     }
 
-    fn refuse_down_to(&mut self, target: usize, refused: &mut Vec<Arc<Signal>>) {
+    fn reject_down_to(&mut self, target: usize, rejected: &mut Vec<Arc<Signal>>) {
         while self.bytes > target {
             let Some((caller, own)) = self.callers.iter_mut().max_by_key(|(_, own)| own.bytes) else {
                 return;
@@ -154,14 +157,14 @@ impl Waiting {
                 && own.bytes > half
                 && let Some((_, (bytes, signal))) = own.bodies.pop_first()
             {
-                // A stream that is in use is as good as new.
+                // A stream in use counts as new.
                 if signal.moved.swap(false, Ordering::Relaxed) {
                     own.bodies.insert(signal.enter(&mut self.last), (bytes, signal));
                     continue;
                 }
                 own.bytes -= bytes;
                 self.bytes -= bytes;
-                refused.push(signal);
+                rejected.push(signal);
             }
             if own.bodies.is_empty() {
                 self.callers.remove(&caller);
@@ -170,7 +173,7 @@ impl Waiting {
     }
 }
 
-/// Memory that is charged for one body until this is dropped.
+/// The memory charged for one body, until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     bodies: Arc<Bodies>,
@@ -180,19 +183,19 @@ pub struct Held {
 }
 
 impl Held {
-    /// Charges nothing yet, for a caller at this address.
+    /// Creates an empty charge for a caller at this address.
     pub fn new(bodies: &Arc<Bodies>, caller: Option<IpAddr>) -> Self {
         let caller = caller.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), network_of);
         Self { bodies: bodies.clone(), caller, bytes: 0, waiting: None }
     }
 
-    /// Charges `bytes` instead of what was charged so far.
+    /// Replaces the charge by `bytes`.
     fn charge(&mut self, bytes: usize) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes);
         let held = &self.bodies.held;
         if held.fetch_add(more, Ordering::Relaxed) + more > self.bodies.max && more > 0 {
             held.fetch_sub(more, Ordering::Relaxed);
-            self.bodies.refused.fetch_add(1, Ordering::Relaxed);
+            self.bodies.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(Full);
         }
         held.fetch_sub(self.bytes.saturating_sub(bytes), Ordering::Relaxed);
@@ -203,24 +206,25 @@ impl Held {
         Ok(())
     }
 
-    /// Charges a request that has `bytes` of its body.
+    /// Charges a request that holds `bytes` of its body.
     pub fn charge_request(&mut self, bytes: usize) -> Result<(), Full> {
         self.charge(REQUEST_BYTES + bytes)
     }
 
-    /// Charges a stream that has `bytes` of a message.
+    /// Charges a stream that holds `bytes` of a message.
     pub fn charge_stream(&mut self, bytes: usize) -> Result<(), Full> {
         self.charge(STREAM_BYTES + bytes)
     }
 
-    /// A message of a stream arrived.
+    /// Records that a message of a stream arrived.
     pub fn moved(&self) {
         if let Some(signal) = &self.waiting {
             signal.moved.store(true, Ordering::Relaxed);
         }
     }
 
-    /// More of the body is waited for. An error when others need the memory more.
+    /// Records that more of the body is expected. Returns an error if the body was rejected in
+    /// favour of others.
     pub fn wait(&mut self, context: &Context<'_>) -> Result<(), Full> {
         let signal = self.waiting.get_or_insert_with(|| {
             let signal = Arc::default();
@@ -228,10 +232,10 @@ impl Held {
             signal
         });
         signal.waker.register(context.waker());
-        if signal.refused.load(Ordering::Acquire) { Err(Full) } else { Ok(()) }
+        if signal.rejected.load(Ordering::Acquire) { Err(Full) } else { Ok(()) }
     }
 
-    /// Nothing is waited for any more.
+    /// Records that nothing more is expected.
     pub fn arrived(&mut self) {
         if let Some(signal) = self.waiting.take() {
             let mut waiting = self.bodies.waiting.lock();
@@ -247,10 +251,10 @@ impl Drop for Held {
     }
 }
 
-/// A whole body, charged as long as it is there.
+/// A complete body, charged until it is dropped.
 #[derive(Debug)]
 pub struct Gathered {
-    /// All of it.
+    /// The whole body.
     pub bytes: Bytes,
     /// The memory that is charged for it, if it is large.
     pub held: Option<Held>,
@@ -267,11 +271,11 @@ impl Deref for Gathered {
 /// Why a body could not be gathered.
 #[derive(Debug)]
 pub enum Incomplete {
-    /// It is longer than it may be.
+    /// The body is too large.
     TooLarge,
-    /// It broke off.
+    /// The body was truncated.
     Broken,
-    /// There is no memory for it.
+    /// The memory budget is used up.
     Full(Full),
 }
 
@@ -281,7 +285,8 @@ impl From<Full> for Incomplete {
     }
 }
 
-/// The whole body of a request from `caller`, if it has at most `bytes_max`. It costs next to nothing when it is there already.
+/// Reads the whole body of a request from `caller`, up to `bytes_max`. It costs almost nothing if
+/// the body is already complete.
 pub async fn gather<B: Body<Data = Bytes>>(
     body: B,
     bytes_max: usize,
@@ -314,20 +319,21 @@ pub async fn gather<B: Body<Data = Bytes>>(
     .await
 }
 
-/// A body on its way.
+/// A body being read.
 struct Gathering<'a> {
     bodies: &'a Arc<Bodies>,
     caller: Option<IpAddr>,
     bytes_max: usize,
-    /// The first piece, which mostly is the whole body. It is a part of the connection's buffer.
+    /// The first piece, which usually is the whole body. It is a part of the connection's buffer.
     first: Bytes,
-    /// All pieces, once there are several or more are waited for: a small piece must not keep a large buffer.
+    /// All pieces, once there are several or more are expected: a small piece must not keep a large
+    /// buffer alive.
     chunks: Chunks,
     held: Option<Held>,
 }
 
-/// Bytes in chunks. A body that grows neither copies what it has nor frees it: memory that many bodies free at different
-/// sizes stays with the allocator for a while.
+/// Bytes in chunks. A growing body neither copies nor frees what it has: the allocator would keep
+/// memory that many bodies free at different sizes.
 #[derive(Default)]
 struct Chunks {
     chunks: Vec<Vec<u8>>,
@@ -336,15 +342,16 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// The largest chunk.
+    /// Maximum size of a chunk.
     const BYTES_MAX: usize = 16 * 1024;
 
-    /// The size of the next chunk for so many bytes: as much as there is already, so that small bodies stay small.
+    /// Returns the size of the next chunk for `bytes`: as much as there is already, so that small
+    /// bodies stay small.
     fn next(&self, bytes: usize) -> usize {
         bytes.max(self.capacity).min(Self::BYTES_MAX)
     }
 
-    /// Fills the last chunk; returns what does not fit.
+    /// Fills the last chunk; returns the rest.
     fn fill<'d>(&mut self, data: &'d [u8]) -> &'d [u8] {
         let Some(last) = self.chunks.last_mut() else { return data };
         let (fits, rest) = data.split_at(data.len().min(last.capacity() - last.len()));
@@ -418,7 +425,7 @@ impl Gathering<'_> {
         }
         let held = self.held();
         held.arrived();
-        // Chunks are charged with their capacity already.
+        // The capacity of chunks is already charged.
         if held.bytes == 0 {
             held.charge(bytes.len())?;
         }
@@ -426,8 +433,8 @@ impl Gathering<'_> {
     }
 }
 
-/// Takes what still arrives of a body that is not wanted, for a moment, so that the client sees its answer and the connection
-/// goes on. Not for longer than the memory of such requests allows.
+/// Discards what still arrives of an unwanted body, for a short time, so that the client receives
+/// its response and the connection stays usable. Stops early if the memory budget is used up.
 pub async fn discard<B: Body<Data = Bytes>>(body: B, bodies: &Arc<Bodies>, caller: Option<IpAddr>) {
     if body.is_end_stream() {
         return;
@@ -472,7 +479,7 @@ mod tests {
     type Pieces = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
     const MAX: usize = 256 * 1024;
 
-    /// A body whose pieces are sent by hand.
+    /// Returns a body whose pieces the test sends.
     fn slow() -> (Pieces, impl Body<Data = Bytes, Error = std::io::Error>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (sender, StreamBody::new(UnboundedReceiverStream::new(receiver)))
@@ -486,7 +493,7 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    /// Begins to gather a body of which `length` bytes arrive.
+    /// Starts to gather a body of which `length` bytes arrive.
     async fn begin(
         bodies: &Arc<Bodies>,
         last: u8,
@@ -502,7 +509,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whole_body_is_charged_until_it_is_dropped_and_a_small_one_never() {
+    async fn large_body_is_charged_until_it_is_dropped_and_a_small_one_never() {
         let bodies = Arc::new(Bodies::new(1 << 20));
         let whole = |length: usize| Whole::new(Bytes::from(vec![b'x'; length]));
         let small = gather(whole(1_024), MAX, &bodies, None).await.unwrap();
@@ -536,14 +543,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn oldest_bodies_of_the_heaviest_address_are_refused_for_new_ones() {
+    async fn oldest_bodies_of_the_heaviest_address_are_rejected_for_new_ones() {
         let bodies = Arc::new(Bodies::new(1 << 20));
         let (other, other_task) = begin(&bodies, 2, 50_000).await;
         let mut attackers = Vec::new();
         for _ in 0..40 {
             attackers.push(begin(&bodies, 1, 50_000).await);
         }
-        assert!(bodies.refused() > 20, "{}", bodies.refused());
+        assert!(bodies.rejected() > 20, "{}", bodies.rejected());
         assert!(bodies.held() <= 1 << 20);
         let (last, last_task) = attackers.pop().unwrap();
         let (_, first_task) = attackers.remove(0);
@@ -555,7 +562,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_arrives_whole_has_room_while_others_wait() {
+    async fn complete_bodies_are_accepted_while_others_wait() {
         let bodies = Arc::new(Bodies::new(1 << 20));
         let mut waiting = Vec::new();
         for last in 0..200 {
@@ -586,7 +593,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unwanted_body_is_taken_for_a_moment() {
+    async fn unwanted_body_is_discarded_for_a_short_time() {
         let bodies = Arc::new(Bodies::new(1 << 20));
         let (pieces, body) = slow();
         send(&pieces, 10);

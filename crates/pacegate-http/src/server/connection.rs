@@ -1,4 +1,4 @@
-//! One connection: encrypted or not, HTTP/1 or HTTP/2, watched while it lasts.
+//! One connection: encrypted or not, HTTP/1 or HTTP/2, monitored until it ends.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -28,46 +28,48 @@ use super::tls::{CERTIFICATE_CHECK_EVERY, ClientCertificate, Tls};
 use super::unread::Lingering;
 use crate::Bounds;
 
-/// How long a connection that came just before the end may take to send its request.
+/// Time for a connection that was accepted just before shutdown to send its request.
 const LAST_REQUEST: Duration = Duration::from_millis(250);
-/// How long a client without requests may take to leave once the program stops.
+/// Time for a client without requests to close its connection after shutdown starts.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a client may take to answer a ping.
+/// Time for a client to respond to a ping.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How far a program is from its end.
+/// The phase of a program's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Connections are accepted and served.
     Serving,
-    /// The same, but clients are asked to leave: HTTP/2 by GOAWAY, HTTP/1 by what answers requests.
+    /// Still serving, but clients are asked to close their connections: HTTP/2 by GOAWAY, HTTP/1 by
+    /// the responses.
     Draining,
-    /// Nothing is accepted any more, and what runs is finished.
+    /// No connection is accepted any more, and requests in flight complete.
     Stopping,
 }
 
-/// Goes through both phases of stopping; load balancers have `delay` to notice the first one.
+/// Runs both phases of a graceful shutdown; load balancers have `delay` to notice the first one.
 pub async fn stop(phase: &watch::Sender<Phase>, delay: Duration) {
     phase.send_replace(Phase::Draining);
     tokio::time::sleep(delay).await;
     phase.send_replace(Phase::Stopping);
 }
 
-/// Answers the requests of one connection.
+/// Responds to the requests of one connection.
 pub trait Requests: Send + Sync + 'static {
-    /// The body of an answer.
+    /// The body of a response.
     type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
 
     /// Whether a connection can switch to another protocol, as WebSockets do.
     const UPGRADES: bool = false;
 
-    /// Whether a request at `path` lasts as long as the client likes. Others are expected to end.
+    /// Returns whether a request to `path` stays open for as long as the client wants. Others are
+    /// expected to end.
     fn is_long(&self, _path: &str) -> bool {
         false
     }
 
-    /// Answers a request. It is called before the returned future is first polled, so that a request
-    /// counts even if the client gives it up at once.
+    /// Responds to a request. Called before the returned future is first polled, so that a request
+    /// counts even if the client cancels it immediately.
     fn respond(
         self: Arc<Self>,
         request: Request<Received<Incoming>>,
@@ -77,24 +79,24 @@ pub trait Requests: Send + Sync + 'static {
 /// The client of a connection.
 #[derive(Debug)]
 pub struct Client {
-    /// Where it connects from.
+    /// The address of the client.
     pub address: SocketAddr,
     /// The certificate that it presented, if any.
     pub certificate: Option<Arc<ClientCertificate>>,
-    /// What the connection does.
+    /// The activity of the connection.
     pub activity: Arc<Activity>,
-    /// Says whether a closed connection reads on; see [`Unread`](super::Unread).
+    /// Whether a closed connection continues to read; see [`Unread`](super::Unread).
     pub lingering: Lingering,
-    /// The slot that the connection occupies for as long as one of its holders lives.
+    /// The slot of the connection, which is freed when the last reference is dropped.
     pub slot: Arc<Slot>,
 }
 
-/// How much a client may send before it is read, in bytes.
+/// Buffer and window sizes, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// The largest head of an HTTP/1 request; the connection's buffer has this size.
+    /// Maximum size of the head of an HTTP/1 request; the connection's buffer has this size.
     pub head: usize,
-    /// The largest list of headers of an HTTP/2 request.
+    /// Maximum size of the header list of an HTTP/2 request.
     pub headers: u32,
     /// The window of one HTTP/2 request.
     pub stream_window: u32,
@@ -102,22 +104,22 @@ pub struct Sizes {
     pub connection_window: u32,
 }
 
-/// How connections are served.
+/// The settings of a listener's connections.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How many there are, and how long clients may take.
+    /// Maximum numbers and timeouts.
     pub bounds: Arc<Bounds>,
     /// Whether HTTP/2 is the only protocol, as for gRPC.
     pub http2_only: bool,
-    /// How much a client may send before it is read.
+    /// Buffer and window sizes.
     pub sizes: Sizes,
     /// Encrypts connections, if set.
     pub tls: Option<Arc<Tls>>,
-    /// How far the program is from its end.
+    /// The phase of the program's shutdown.
     pub phases: watch::Receiver<Phase>,
 }
 
-/// A connection to be served.
+/// An accepted connection.
 pub(super) struct Connection {
     pub(super) settings: Settings,
     pub(super) address: SocketAddr,
@@ -126,9 +128,9 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn serve<R: Requests>(self, stream: TcpStream, connect: impl Fn(Client) -> R) {
-        // An answer is one small write; waiting to fill a packet would only delay it.
+        // A response is one small write; waiting to fill a packet would only delay it.
         let _ = stream.set_nodelay(true);
-        // A client that reads no answers would otherwise hold its slot for ever.
+        // Otherwise a client that reads no responses would hold its slot forever.
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.settings.bounds.request_timeout));
         let lingering = Lingering::default();
@@ -172,10 +174,13 @@ impl Connection {
         let begin = activity.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let long = requests.is_long(request.uri().path());
-            let (begun, request) = begin.begin(request, long);
-            // In a box: the future of a request can be large, and the HTTP library moves it several times.
+            let (in_flight, request) = begin.begin(request, long);
+            // Boxed: the future of a request can be large, and the HTTP library moves it several
+            // times.
             let answer = Box::pin(requests.clone().respond(request));
-            async move { Ok::<Response<Tracked<R::Body>>, Infallible>(answer.await.map(|body| begun.track(body))) }
+            async move {
+                Ok::<Response<Tracked<R::Body>>, Infallible>(answer.await.map(|body| in_flight.track(body)))
+            }
         });
         let builder = self.builder();
         if R::UPGRADES {
@@ -207,7 +212,8 @@ impl Connection {
         if *http2_only { builder.http2_only() } else { builder }
     }
 
-    /// Serves requests until the client leaves, misbehaves or has nothing to say, or the program stops.
+    /// Serves requests until the client disconnects, misbehaves or is idle, or the program shuts
+    /// down.
     async fn watch<C>(
         self,
         mut connection: Pin<&mut C>,
@@ -217,11 +223,11 @@ impl Connection {
         C: GracefulConnection<Error = Box<dyn Error + Send + Sync>>,
     {
         let Settings { bounds, mut phases, .. } = self.settings;
-        let mut looks = interval(Activity::look_every(&bounds));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        looks.reset();
+        let mut polls = interval(Activity::poll_every(&bounds));
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        polls.reset();
         let has_certificate = certificate.is_some();
-        let mut refused =
+        let mut certificate_invalid =
             OptionFuture::from(certificate.map(|certificate| Box::pin(certificate.until_invalid())));
         let mut ending = false;
         let mut left = interval_at(Instant::now() + LEAVE_WITHIN, LEAVE_WITHIN);
@@ -232,7 +238,7 @@ impl Connection {
                 // The sender outlives all connections.
                 _ = phases.changed(), if !ending => {
                     let phase = *phases.borrow_and_update();
-                    // A connection that was just accepted has a request on its way.
+                    // A connection that was just accepted is about to send a request.
                     if phase == Phase::Stopping
                         && !activity.has_begun()
                         && let Ok(result) = timeout(LAST_REQUEST, connection.as_mut()).await
@@ -245,30 +251,30 @@ impl Connection {
                         connection.as_mut().graceful_shutdown();
                     }
                 }
-                // HTTP/2 ends when the client has answered, which not all do.
+                // HTTP/2 ends when the client acknowledges, which not all clients do.
                 _ = left.tick(), if ending => if !activity.presence().is_active() {
-                    return tracing::debug!("a client does not leave and is cut off");
+                    return tracing::debug!("connection closed: client did not disconnect during shutdown");
                 },
                 () = activity.presence().is_cut_off() => {
-                    return tracing::debug!("a client misbehaves, or has to leave for another one, and is cut off");
+                    return tracing::debug!("connection closed: client misbehaved or was evicted");
                 }
-                _ = &mut refused, if has_certificate => {
+                _ = &mut certificate_invalid, if has_certificate => {
                     connection.as_mut().graceful_shutdown();
-                    // Streams find it out as well, and say why they end.
+                    // Streams detect it as well, and return an error with the reason.
                     match timeout(CERTIFICATE_CHECK_EVERY * 2, connection.as_mut()).await {
                         Ok(result) => break result,
-                        Err(_) => return tracing::debug!("a client without a valid certificate is cut off"),
+                        Err(_) => return tracing::debug!("connection closed: client certificate no longer valid"),
                     }
                 }
-                _ = looks.tick() => match activity.look(&bounds) {
+                _ = polls.tick() => match activity.poll(&bounds) {
                     Verdict::Alive => {}
                     Verdict::Idle => connection.as_mut().graceful_shutdown(),
-                    Verdict::Stuck => return tracing::debug!("a client does not move on and is cut off"),
+                    Verdict::Stuck => return tracing::debug!("connection closed: client made no progress"),
                 },
             }
         };
         if let Err(error) = result {
-            tracing::debug!(error, "a connection ended early");
+            tracing::debug!(error, "connection ended with an error");
         }
     }
 }

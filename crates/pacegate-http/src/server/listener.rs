@@ -1,8 +1,8 @@
-//! A listener: connections are accepted up to a bound for all and a bound for each address, and
-//! finished when the program stops.
+//! A listener: it accepts connections up to a total bound and a bound per address, and drains them
+//! on shutdown.
 //!
-//! When all slots are taken, the connections that have been without a request for longest leave, those that never sent one
-//! first. So clients that say nothing cannot keep others out.
+//! When all slots are taken, the connections that have been idle longest are evicted, those that
+//! never sent a request first, so that silent clients cannot keep others out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,40 +25,41 @@ use super::connection::{Client, Connection, Phase, Requests, Settings};
 use super::per_second::PerSecond;
 use crate::Bounds;
 
-/// How long requests in flight may take once the program is told to stop.
+/// Maximum time for requests in flight to complete after shutdown starts.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it can take until connections that the operating system has let in are heard of.
+/// Time to wait for connections that the operating system has already accepted.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(10);
-/// How long to wait when the operating system has no room for a connection.
+/// Time to wait after the operating system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// A connection is without a request for so long before it has to leave for another one.
+/// Minimum idle time of a connection before it can be evicted.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-/// How often it is looked whether one has been without a request for so long.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// When all slots are taken, one of so many is freed at once: looking at all connections is not cheap.
+/// Time between two searches for connections to evict.
+const EVICT_EVERY: Duration = Duration::from_millis(100);
+/// When all slots are taken, one in this many is freed at once, because scanning all connections is
+/// expensive.
 const FREED_SHARE: usize = 100;
-/// Files that are not connections of clients: those of stores, the catalog and the program itself.
+/// File descriptors reserved for stores, the catalog and the program itself.
 const OTHER_FILES: usize = 128;
 
 static LINES: PerSecond = PerSecond::new(1);
 
-/// How many log lines about connections were too many.
-pub fn lines_held_back() -> u64 {
-    LINES.held_back()
+/// Returns the number of suppressed log lines about connections.
+pub fn suppressed_lines() -> u64 {
+    LINES.suppressed()
 }
 
-/// What happened to the connections of a listener.
+/// The connection metrics of a listener.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Connections that are served.
+    /// Number of open connections.
     pub open: Gauge,
-    /// Connections that were refused because their address had too many.
+    /// Number of connections rejected because their address had too many.
     pub refused: AtomicU64,
-    /// Connections without a request that had to leave for others.
+    /// Number of idle connections evicted for others.
     pub evicted: AtomicU64,
 }
 
-/// A socket, and the slots of its connections.
+/// A listening socket, and the slots of its connections.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -66,7 +67,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Bounds the connections of `socket`, which is one of so many users of this process' files.
+    /// Bounds the connections of `socket`, one of `users` listeners that share the process's file
+    /// descriptors.
     pub fn new(socket: TcpListener, bounds: &Bounds, users: usize, figures: Arc<Figures>) -> Self {
         let mut max = bounds.max_connections;
         if let Some(files) = max_files().map(|files| files.saturating_sub(OTHER_FILES).max(1) / users)
@@ -76,15 +78,16 @@ impl Listener {
                 address = socket.local_addr().ok().map(tracing::field::display),
                 max_connections = max,
                 connections = files,
-                "the limit of open files allows fewer connections than server.max_connections"
+                "connections reduced below server.max_connections by the limit of open files"
             );
             max = files.max(1);
         }
         Self { socket, slots: Arc::new(Slots::new(max, bounds, figures)) }
     }
 
-    /// Serves each connection with the [`Requests`] that `connect` makes for its client, until the
-    /// phase is [`Phase::Stopping`]; then it stops listening, finishes what was accepted, and returns.
+    /// Serves each connection with the [`Requests`] that `connect` creates for its client, until
+    /// the phase is [`Phase::Stopping`]. Then it stops listening, drains the accepted connections,
+    /// and returns.
     pub async fn serve<R: Requests>(
         self,
         settings: Settings,
@@ -98,7 +101,8 @@ impl Listener {
         let mut connections = JoinSet::new();
         // The sender outlives all listeners.
         let mut stopping = pin!(phases.wait_for(|phase| *phase == Phase::Stopping));
-        // Accepted, and without a slot yet: further ones wait in the operating system instead of in memory.
+        // An accepted connection without a slot; further ones wait in the operating system's
+        // backlog.
         let mut waiting = None;
         loop {
             tokio::select! {
@@ -107,11 +111,11 @@ impl Listener {
                 (stream, peer, slot) = self.next(&mut waiting) => {
                     connections.spawn(serve(stream, peer, slot));
                 }
-                // Finished connections are forgotten as they finish.
+                // Finished connections are removed as they finish.
                 Some(_) = connections.join_next() => {}
             }
         }
-        // The operating system has let these in already, and they may have sent a request.
+        // The operating system has already accepted these, and they may have sent a request.
         if let Some((stream, peer)) = waiting {
             connections.spawn(serve(stream, peer, Slot::extra()));
         }
@@ -124,11 +128,12 @@ impl Listener {
         drop(self.socket);
         let drained = async { while connections.join_next().await.is_some() {} };
         if timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-            tracing::warn!("some requests were still running and are cut off");
+            tracing::warn!("drain timed out; remaining requests aborted");
         }
     }
 
-    /// The next connection that has a slot. One that waits for its slot stays in `waiting` when this is dropped.
+    /// Returns the next connection with a slot. A connection that waits for its slot stays in
+    /// `waiting` if this future is dropped.
     async fn next(&self, waiting: &mut Option<(TcpStream, SocketAddr)>) -> (TcpStream, SocketAddr, Slot) {
         loop {
             let (stream, peer) = match waiting.take() {
@@ -140,15 +145,14 @@ impl Listener {
                 Err(Full::Address) => {
                     if LINES.admit() {
                         tracing::warn!(
-                            "an address has as many connections as server.max_connections_per_address \
-                             allows; further ones are refused"
+                            "connection rejected: its address has reached server.max_connections_per_address"
                         );
                     }
                 }
                 Err(Full::All) => {
                     *waiting = Some((stream, peer));
-                    // The time in which a connection becomes one that may leave is nothing to be told of.
-                    let _ = timeout(LOOK_EVERY, self.slots.freed.notified()).await;
+                    // No notification is sent when a connection becomes idle, so poll for it.
+                    let _ = timeout(EVICT_EVERY, self.slots.freed.notified()).await;
                 }
             }
         }
@@ -161,10 +165,10 @@ impl Listener {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     if LINES.admit() {
-                        tracing::warn!(%error, "could not accept a connection");
+                        tracing::warn!(%error, "connection could not be accepted");
                     }
-                    // It may be that no more files can be opened.
-                    self.slots.make_room();
+                    // The limit of open files may be reached.
+                    self.slots.evict_some();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -177,13 +181,13 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// How many files this process can have open; `None` for any number.
+/// Returns the maximum number of open files of this process; `None` if unlimited.
 fn max_files() -> Option<usize> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current?.try_into().ok()
 }
 
-/// The address that connections of `address` are counted by: a host with one IPv6 address has its
-/// whole network.
+/// Returns the address by which connections of `address` are counted. IPv6 addresses are counted by
+/// their /64 network, because a host owns a whole network.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -194,24 +198,24 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Why a connection has no slot.
+/// Why a connection gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Full {
-    /// Its address has as many as one may have.
+    /// Its address has the maximum number of connections.
     Address,
-    /// All are taken.
+    /// All slots are taken.
     All,
 }
 
-/// The slots of a door.
+/// The slots of a listener.
 #[derive(Debug)]
 struct Slots {
     max: usize,
     max_per_address: usize,
-    /// Proxies, which stand for many clients.
+    /// Proxies, which carry the requests of many clients.
     exempt: Vec<IpNet>,
     taken: Mutex<Taken>,
-    /// Told when a slot may be free.
+    /// Notified when a slot may be free.
     freed: Notify,
     figures: Arc<Figures>,
 }
@@ -220,7 +224,7 @@ struct Slots {
 struct Taken {
     count: usize,
     next: u64,
-    /// By address, then in the order in which they came.
+    /// Keyed by address, then in order of arrival.
     by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Presence>>>,
 }
 
@@ -248,14 +252,14 @@ impl Slots {
         }
     }
 
-    /// A slot for a connection from `peer`.
+    /// Takes a slot for a connection from `peer`.
     fn take(self: &Arc<Self>, peer: IpAddr) -> Result<Slot, Full> {
         let peer = peer.to_canonical();
         let address = network_of(peer);
         let mut taken = self.taken.lock();
         if let Some(own) = taken.by_address.get(&address)
             && own.len() >= self.max_per_address
-            // Otherwise the bound for all is the one that counts.
+            // Otherwise the total bound applies.
             && self.max_per_address < self.max
             && !self.exempt.iter().any(|network| network.contains(&peer))
         {
@@ -282,8 +286,8 @@ impl Slots {
         Ok(Slot { registered: Some((self.clone(), address, number)), presence, _present: Some(present) })
     }
 
-    /// Lets some connections leave that have been without a request for longest.
-    fn make_room(&self) {
+    /// Evicts some of the connections that have been idle longest.
+    fn evict_some(&self) {
         self.free_some(&mut self.taken.lock());
     }
 
@@ -314,22 +318,22 @@ impl Slots {
     }
 }
 
-/// A slot among the connections of a door, free again when it is dropped.
+/// A connection slot of a listener; dropping it frees the slot.
 #[derive(Debug)]
 pub struct Slot {
-    /// Where it was taken, unless it is one beyond the bound.
+    /// Where it is registered; `None` for a slot beyond the bound.
     registered: Option<(Arc<Slots>, IpAddr, u64)>,
     presence: Arc<Presence>,
     _present: Option<pacegate::store::Present>,
 }
 
 impl Slot {
-    /// A slot beyond the bound, for a connection that is there already when the program stops.
+    /// Returns a slot beyond the bound, for a connection that arrived before shutdown.
     fn extra() -> Self {
         Self { registered: None, presence: Arc::default(), _present: None }
     }
 
-    /// What the connection does, and whether it has to leave.
+    /// Returns the state of the connection.
     pub fn presence(&self) -> &Arc<Presence> {
         &self.presence
     }
@@ -344,12 +348,12 @@ impl Drop for Slot {
     }
 }
 
-/// Whether a connection has requests, and since when it has none.
+/// Whether a connection has requests, and since when it is idle.
 #[derive(Debug)]
 pub struct Presence {
     opened: Instant,
     active: AtomicUsize,
-    /// Milliseconds after it was opened, from one on; zero before the first request has ended.
+    /// Milliseconds after it was opened, at least 1; zero before the first request has ended.
     idle_since: AtomicU64,
     cut: Notify,
 }
@@ -366,7 +370,7 @@ impl Default for Presence {
 }
 
 impl Presence {
-    /// A request begins, and goes on until the value is dropped.
+    /// Starts a request, which ends when the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
         self.enter();
         Busy(self.clone())
@@ -377,28 +381,29 @@ impl Presence {
     }
 
     pub(super) fn leave(&self) {
-        // Before the count: a connection that looks idle has been so since this moment.
+        // Stored before the count, so that a connection that appears idle has this time.
         let after = self.opened.elapsed().as_millis() as u64;
         self.idle_since.store(after.max(1), Ordering::Relaxed);
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether there is a request under way.
+    /// Returns whether a request is in flight.
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::Relaxed) > 0
     }
 
-    /// Has the connection closed at once.
+    /// Closes the connection immediately.
     pub fn cut_off(&self) {
         self.cut.notify_one();
     }
 
-    /// Completes when the connection is to be cut off.
+    /// Completes when the connection must be closed.
     pub(super) async fn is_cut_off(&self) {
         self.cut.notified().await;
     }
 
-    /// Whether it has had a request, and since when it has none; `None` if it may stay. Those that leave first are the least.
+    /// Returns whether it has had a request, and since when it is idle; `None` if it cannot be
+    /// evicted. The smallest values are evicted first.
     fn idle(&self, now: Instant) -> Option<(bool, Instant)> {
         if self.is_active() {
             return None;
@@ -409,7 +414,7 @@ impl Presence {
     }
 }
 
-/// A request under way on a connection.
+/// A request in flight on a connection.
 #[derive(Debug)]
 #[must_use = "the request ends when this is dropped"]
 pub struct Busy(Arc<Presence>);
@@ -448,8 +453,8 @@ mod tests {
         (refused.load(Ordering::Relaxed), evicted.load(Ordering::Relaxed))
     }
 
-    /// Whether the connection was told to leave.
-    async fn has_left(slot: &Slot) -> bool {
+    /// Returns whether the connection was evicted.
+    async fn is_evicted(slot: &Slot) -> bool {
         timeout(Duration::from_millis(1), slot.presence.is_cut_off()).await.is_ok()
     }
 
@@ -458,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_has_so_many_places_and_others_have_theirs() {
+    async fn slots_of_an_address_are_bounded_independently_of_others() {
         let slots = slots(10, 2, &[]);
         let (first, second) = (slots.take(A).unwrap(), slots.take(A).unwrap());
         let _busy = (first.presence.begin(), second.presence.begin());
@@ -483,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn trusted_proxies_have_no_bound_of_their_own() {
+    async fn trusted_proxies_have_no_bound_per_address() {
         let slots = slots(3, 1, &["10.0.0.1/32"]);
         let _taken = [slots.take(A).unwrap(), slots.take(A).unwrap(), slots.take(B).unwrap()];
         assert_eq!(slots.take(A).unwrap_err(), Full::All);
@@ -491,25 +496,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn idle_connection_of_an_address_at_its_bound_leaves_for_a_new_one() {
+    async fn idle_connection_of_an_address_at_its_bound_is_evicted_for_a_new_one() {
         let slots = slots(10, 2, &[]);
         let (used, silent) = (slots.take(A).unwrap(), slots.take(A).unwrap());
         drop(used.presence.begin());
-        assert_eq!(slots.take(A).unwrap_err(), Full::Address, "both have only just come");
+        assert_eq!(slots.take(A).unwrap_err(), Full::Address, "both connections are new");
         pass(IDLE_MIN).await;
         let new = slots.take(A).unwrap();
         let _request = new.presence.begin();
-        assert!(has_left(&silent).await && !has_left(&used).await, "the one without a request goes first");
+        assert!(
+            is_evicted(&silent).await && !is_evicted(&used).await,
+            "the connection without a request is evicted first"
+        );
         pass(IDLE_MIN).await;
         let _newer = slots.take(A).unwrap();
         assert_eq!(counts(&slots), (1, 2));
-        // Those that have left hold no slot when they end.
+        // Evicted connections hold no slot when they end.
         drop((silent, used));
         assert_eq!(slots.taken.lock().count, 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silent_connections_leave_first_when_all_places_are_taken() {
+    async fn silent_connections_are_evicted_first_when_all_slots_are_taken() {
         let slots = slots(4, 4, &[]);
         let busy = slots.take(A).unwrap();
         let _request = busy.presence.begin();
@@ -520,13 +528,13 @@ mod tests {
         pass(IDLE_MIN).await;
         let mut came = Vec::new();
         for left in [&silent[0], &silent[1], &used] {
-            assert!(!has_left(left).await);
+            assert!(!is_evicted(left).await);
             came.push(slots.take(B).unwrap());
             came.last().unwrap().presence.begin().forget();
-            assert!(has_left(left).await);
+            assert!(is_evicted(left).await);
         }
-        assert_eq!(slots.take(B).unwrap_err(), Full::All, "what has a request stays");
-        assert!(!has_left(&busy).await);
+        assert_eq!(slots.take(B).unwrap_err(), Full::All, "active connections are not evicted");
+        assert!(!is_evicted(&busy).await);
         assert_eq!(counts(&slots), (0, 3));
         drop(came);
         assert!(slots.take(B).is_ok());
@@ -540,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_places_are_freed_at_once() {
+    async fn many_slots_are_freed_at_once() {
         let slots = slots(1000, 1000, &[]);
         let _silent: Vec<_> = (0..1_000).map(|_| slots.take(A).unwrap()).collect();
         pass(IDLE_MIN).await;

@@ -1,26 +1,26 @@
-//! So much a second, and no more: log lines and rows that an attack must not multiply.
+//! A bound per second, for log lines and rows that an attack must not multiply.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::now;
 
-/// Lets so many pass each second, and counts the others.
+/// Admits a maximum number of events per second, and counts the others.
 #[derive(Debug)]
 pub struct PerSecond {
     max: u64,
-    /// The second that is being counted for, and how many came in it.
+    /// The current second, and the number of events in it.
     second: AtomicU64,
     count: AtomicU64,
-    held_back: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl PerSecond {
-    /// Lets `max` pass each second.
+    /// Admits at most `max` events per second.
     pub const fn new(max: u64) -> Self {
-        Self { max, second: AtomicU64::new(0), count: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+        Self { max, second: AtomicU64::new(0), count: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
-    /// Whether one more may pass now.
+    /// Returns whether one more event is admitted now.
     pub fn admit(&self) -> bool {
         let second = now().as_micros() / 1_000_000;
         if self.second.swap(second, Ordering::Relaxed) != second {
@@ -28,14 +28,14 @@ impl PerSecond {
         }
         let admitted = self.count.fetch_add(1, Ordering::Relaxed) < self.max;
         if !admitted {
-            self.held_back.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
         admitted
     }
 
-    /// How many were not let pass since the start.
-    pub fn held_back(&self) -> u64 {
-        self.held_back.load(Ordering::Relaxed)
+    /// Returns the number of rejected events since the start.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed.load(Ordering::Relaxed)
     }
 }
 
@@ -44,12 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_pass_and_the_others_are_counted() {
+    fn events_above_the_bound_are_rejected_and_counted() {
         let lines = PerSecond::new(10);
         let passed = (0..1_000).filter(|_| lines.admit()).count();
-        // The clock may have gone on to the next second, not to the one after that.
+        // The clock may have advanced to the next second, but no further.
         assert!((10..=20).contains(&passed), "{passed}");
-        assert_eq!(passed as u64 + lines.held_back(), 1_000);
+        assert_eq!(passed as u64 + lines.suppressed(), 1_000);
         assert!(!PerSecond::new(0).admit());
     }
 }

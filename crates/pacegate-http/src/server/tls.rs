@@ -1,4 +1,5 @@
-//! Encrypted connections: the service's certificate, which can be replaced while it runs, and whom clients' certificates name.
+//! TLS: the server's certificate, which can be replaced at run time, and the names in client
+//! certificates.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,41 +20,41 @@ use x509_parser::time::ASN1Time;
 
 use crate::{CertificateName, TlsFiles};
 
-/// How often the certificate of a connected client is checked again.
+/// Time between two validations of a connected client's certificate.
 pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// What encrypted connections need. New connections use what was loaded last; those that there are
-/// go on with the service's certificate that they began with, for as long as the client's own is valid.
+/// The TLS configuration. New connections use what was loaded last; existing connections keep the
+/// server certificate they started with, as long as the client's own certificate is valid.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
     loaded: ArcSwap<Loaded>,
 }
 
-/// What was made of the files, for each kind of listener.
+/// The loaded files, for each kind of listener.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) http: Arc<ServerConfig>,
     pub(super) http2: Arc<ServerConfig>,
-    /// Judges clients' certificates, if they have to show one.
+    /// Verifies client certificates, if they are required.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// The certificate that a client showed when it connected. It may expire, or its authority may be replaced, while the
-/// connection goes on.
+/// The certificate that a client presented. It may expire, or its authority may be replaced, during
+/// the connection.
 #[derive(Debug)]
 pub struct ClientCertificate {
     tls: Arc<Tls>,
-    /// It, followed by those between it and its authority.
+    /// The certificate, followed by its intermediates.
     chain: Vec<CertificateDer<'static>>,
-    /// In seconds since 1970, the first of the chain.
+    /// The earliest expiry in the chain, in seconds since the epoch.
     expires_at: i64,
-    /// What it was last found valid with; `None` once it was not.
+    /// The configuration with which it was last found valid; `None` once it was invalid.
     valid_with: Mutex<Option<Arc<Loaded>>>,
 }
 
 impl ClientCertificate {
-    /// The certificate of a connection that was let in with what was `loaded`.
+    /// The certificate of a connection that was accepted under `loaded`.
     pub(super) fn new(tls: Arc<Tls>, loaded: Arc<Loaded>, chain: &[CertificateDer<'_>]) -> Self {
         let expiry = |certificate: &CertificateDer<'_>| {
             let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -67,12 +68,13 @@ impl ClientCertificate {
         }
     }
 
-    /// Lists the subject alternative names in it.
+    /// Returns its subject alternative names.
     pub fn names(&self) -> Vec<CertificateName> {
         self.chain.first().map(names).unwrap_or_default()
     }
 
-    /// Whether a client could still connect with it. It is judged anew when the files were loaded again.
+    /// Returns whether a client could still connect with it. It is verified again after the files
+    /// were reloaded.
     pub fn is_valid(&self) -> bool {
         let mut valid_with = self.valid_with.lock();
         let Some(known) = &*valid_with else { return false };
@@ -83,7 +85,7 @@ impl ClientCertificate {
         is_valid
     }
 
-    /// Completes when it is not valid any more, which is looked at every few seconds.
+    /// Completes when it is no longer valid; checked every few seconds.
     pub(super) async fn until_invalid(self: Arc<Self>) {
         while self.is_valid() {
             tokio::time::sleep(CERTIFICATE_CHECK_EVERY).await;
@@ -101,27 +103,27 @@ fn unix_seconds() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Why connections cannot be encrypted with these files.
+/// Why these TLS files cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or what is in it is not what should be.
+    /// A file cannot be read, or its content is invalid.
     #[error("server.tls.{field}: {file}: {reason}")]
     File {
         /// The field of the configuration that names the file.
         field: &'static str,
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// What encrypts cannot do what connections need.
+    /// The TLS library does not support the required settings.
     #[error("server.tls: {0}")]
     Unsupported(String),
 }
 
 impl Tls {
-    /// Loads these files.
+    /// Loads the files.
     ///
     /// # Errors
     /// [`TlsError`] when one of them cannot be used.
@@ -130,21 +132,21 @@ impl Tls {
         Ok(Arc::new(Self { files: files.clone(), loaded }))
     }
 
-    /// Loads the files again, for the connections to come.
+    /// Reloads the files, for new connections.
     ///
     /// # Errors
-    /// [`TlsError`] when one of them cannot be used; then everything stays as it was.
+    /// [`TlsError`] when one of them cannot be used; the previous files stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.loaded.store(Arc::new(Loaded::load(&self.files)?));
         Ok(())
     }
 
-    /// The files it is made of.
+    /// Returns the files.
     pub fn files(&self) -> &TlsFiles {
         &self.files
     }
 
-    /// What was loaded last.
+    /// Returns the configuration that was loaded last.
     pub(super) fn loaded(&self) -> Arc<Loaded> {
         self.loaded.load_full()
     }
@@ -190,14 +192,14 @@ impl Loaded {
         };
         let mut http = builder.with_single_cert(certificates, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                let reason = format!("is not the key of the certificate in {}", files.cert.display());
+                let reason = format!("not the private key of the certificate in {}", files.cert.display());
                 unusable("key", &files.key, reason)
             }
             rustls::Error::InvalidCertificate(_) => unusable("cert", &files.cert, error.to_string()),
             error => unusable("key", &files.key, error.to_string()),
         })?;
         if files.client_ca.is_some() {
-            // A session that is taken up again would not look at the certificate again, which may have expired.
+            // A resumed session would not verify the certificate again, which may have expired.
             http.session_storage = Arc::new(NoServerSessionStorage {});
             http.send_tls13_tickets = 0;
         }
@@ -212,21 +214,21 @@ fn certificates(field: &'static str, file: &Path) -> Result<Vec<CertificateDer<'
     let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match certificates {
         Ok(certificates) if certificates.is_empty() => {
-            Err(unusable(field, file, "has no certificate".into()))
+            Err(unusable(field, file, "no certificate found".into()))
         }
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(unusable(field, file, error.to_string())),
     }
 }
 
-/// The revocation lists in a file. One that its authority should have replaced is used on, and the log
-/// says so: refusing it would turn all clients away.
+/// Reads the revocation lists in a file. An outdated list is still used and logged: rejecting it
+/// would lock out all clients.
 fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     let lists = CertificateRevocationListDer::pem_file_iter(file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| unusable("client_crl", file, error.to_string()))?;
     if lists.is_empty() {
-        return Err(unusable("client_crl", file, "has no certificate revocation list".into()));
+        return Err(unusable("client_crl", file, "no certificate revocation list found".into()));
     }
     for list in &lists {
         let next = x509_parser::parse_x509_crl(list).ok().and_then(|(_, list)| list.next_update());
@@ -241,7 +243,7 @@ fn unusable(field: &'static str, file: &Path, reason: String) -> TlsError {
     TlsError::File { field, file: file.display().to_string(), reason }
 }
 
-/// The names of whom a certificate was given to.
+/// Returns the subject alternative names of a certificate.
 fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let Ok((_, certificate)) = x509_parser::parse_x509_certificate(certificate) else { return Vec::new() };
     let Ok(Some(alternative)) = certificate.subject_alternative_name() else { return Vec::new() };

@@ -1,6 +1,8 @@
-//! Bodies of requests that are answered before they were read: discarded within bounds, so that the connection stays usable and the answer arrives.
+//! Unread request bodies, which are discarded within bounds, so that the connection stays usable
+//! and the response arrives.
 //!
-//! A server that closes a connection with unread data resets it, and the reset may overtake the answer.
+//! A server that closes a connection with unread data resets it, and the reset may overtake the
+//! response.
 
 use std::io;
 use std::pin::Pin;
@@ -19,38 +21,40 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::activity::Received;
 
-/// How much of a body is discarded before the answer, so that the connection can be used again.
+/// Maximum number of bytes that are discarded before the response, so that the connection can be
+/// reused.
 pub const DISCARD_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// How long the client may take to send it.
+/// Maximum time for discarding them.
 pub const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
-/// How much is discarded after the answer on a connection that is closed, or a stream that is reset.
+/// Maximum number of bytes that are discarded after the response, on a connection that is closed or
+/// a stream that is reset.
 const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// How long that may take.
+/// Maximum time for discarding them.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Where a body goes that is dropped before its end.
+/// Holds a body that was dropped before its end.
 type Slot = Arc<Mutex<Option<Received<Incoming>>>>;
 
-/// The body of a request, which is not lost when it is dropped before its end.
+/// The body of a request; if it is dropped before its end, it can still be discarded.
 #[derive(Debug)]
 pub struct RequestBody {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     inner: Option<Received<Incoming>>,
     slot: Option<Slot>,
 }
 
-/// What is to be done about the body of a request once the request is answered.
+/// Handles the unread body of a request after its response is known.
 #[derive(Debug)]
 pub struct Unread {
     /// `None` for a request without a body.
     slot: Option<Slot>,
     version: Version,
-    /// Whether the client sends its body only when it is asked to.
+    /// Whether the client waits for `100 Continue` before it sends its body.
     expects: bool,
 }
 
 impl Unread {
-    /// Keeps an eye on the body of a request.
+    /// Tracks the body of a request.
     pub fn watch(request: Request<Received<Incoming>>) -> (Self, Request<RequestBody>) {
         let slot = (!request.body().is_end_stream()).then(Slot::default);
         let expects = request.headers().contains_key(EXPECT);
@@ -58,18 +62,19 @@ impl Unread {
         (unread, request.map(|body| RequestBody { inner: Some(body), slot }))
     }
 
-    /// Discards what was not read, within bounds. If that is too much, the answer says that the connection is closed (HTTP/1), and what still comes is
-    /// discarded for a while after it.
+    /// Discards the unread body, within bounds. If it is too large, the response closes the
+    /// connection (HTTP/1), and further data is discarded for a while after it.
     #[inline]
     pub async fn settle<B>(self, response: &mut Response<B>, lingering: &Lingering) {
         let Some(body) = self.slot.as_ref().and_then(|slot| slot.lock().take()) else { return };
-        // In a box, because it is rare and would make the future of every request larger.
+        // Boxed, because it is rare and would make the future of every request larger.
         Box::pin(self.discard(body, response.headers_mut(), lingering)).await;
     }
 
     async fn discard(self, mut body: Received<Incoming>, headers: &mut HeaderMap, lingering: &Lingering) {
         let http2 = self.version == Version::HTTP_2;
-        // A body that is asked for is sent, which the answer is to prevent; HTTP/2 does without that.
+        // Reading would send `100 Continue` and request the body, which the response must prevent.
+        // HTTP/2 has no such handshake.
         let wanted = http2 || !self.expects;
         let announced = body.size_hint().lower();
         if wanted
@@ -89,7 +94,7 @@ impl Unread {
     }
 }
 
-/// Whether the body ended within so many bytes. One that broke off has no end.
+/// Returns whether the body ended within `bytes_max`. A truncated body has no end.
 async fn read_to_end(body: &mut Received<Incoming>, bytes_max: u64) -> bool {
     let mut read = 0;
     while let Some(frame) = body.frame().await {
@@ -112,7 +117,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
         let polled = ready!(Pin::new(inner).poll_frame(context));
-        // After its end, or after an error, nothing is left to be discarded.
+        // After the end or an error, nothing remains to discard.
         if !matches!(polled, Some(Ok(_))) {
             self.slot = None;
         }
@@ -138,7 +143,7 @@ impl Drop for RequestBody {
     }
 }
 
-/// Says whether a connection that is closed reads on for a while.
+/// Whether a closed connection continues to read for a while.
 #[derive(Clone, Debug, Default)]
 pub struct Lingering(Arc<AtomicBool>);
 
@@ -147,7 +152,8 @@ impl Lingering {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// A stream whose end waits for the other side, if it is told to: it says that nothing more comes, discards what still arrives, and then closes.
+    /// Returns a stream that lingers on close, if enabled: it shuts down its writing side, discards
+    /// what still arrives, and then closes.
     pub fn stream<S>(&self, stream: S) -> LingeringStream<S> {
         LingeringStream { stream, lingering: self.clone(), closing: None }
     }
@@ -158,7 +164,7 @@ impl Lingering {
 pub struct LingeringStream<S> {
     stream: S,
     lingering: Lingering,
-    /// Until when, and how much more.
+    /// The deadline, and the number of bytes that may still be discarded.
     closing: Option<(Pin<Box<Sleep>>, u64)>,
 }
 

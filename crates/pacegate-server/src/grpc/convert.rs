@@ -1,4 +1,4 @@
-//! Between messages and what the limiter understands.
+//! Conversion between gRPC messages and the limiter's types.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{millis_ceil, parse_strategy, used};
 use pacegate_http::headers::seconds_ceil;
 
-/// How many identities and how many plans one check can have.
+/// Maximum number of identities, costs and plans of one check.
 const LIST_MAX: usize = 16;
 
-/// Brings a request into its normal form: a method is in upper case.
+/// Normalises a request: converts the method to upper case.
 pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
@@ -43,32 +43,33 @@ impl Question for CheckRequest {
     }
 }
 
-/// A text that was sent: messages have no other way to leave one out.
+/// Returns a non-empty text: an empty text means that the field is absent.
 pub(super) fn filled(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// What is asked, as the limiter understands it, with its identities in the spelling that is counted. A
-/// limit that says only a part is completed from the default one.
+/// Converts a request to a check, with identities in canonical form. Missing fields of an ad-hoc
+/// limit come from the default limit.
 fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, ApiError> {
     let first = dimension(request.dimension, &request.custom_dimension)?;
     if request.identifier.is_empty() {
-        return Err(ApiError::input("identifier", "is missing"));
+        return Err(ApiError::input("identifier", "required field is missing"));
     }
     let mut check = Check::new(first, &request.identifier);
     if request.also.len() >= LIST_MAX {
-        return Err(ApiError::input("also", format!("must have fewer than {LIST_MAX} entries")));
+        let reason = format!("must have at most {} entries, got {}", LIST_MAX - 1, request.also.len());
+        return Err(ApiError::input("also", reason));
     }
-    for (place, other) in request.also.iter().enumerate() {
+    for (index, other) in request.also.iter().enumerate() {
         let dimension =
-            dimension(other.dimension, &other.custom_dimension).map_err(|error| within(place, error))?;
+            dimension(other.dimension, &other.custom_dimension).map_err(|error| within(index, error))?;
         check = check.and(dimension, &other.identifier);
     }
     shared.limiter.canonicalise(&mut check).map_err(|error| explain(request, error))?;
     if !request.endpoint.is_empty() {
         check = check.endpoint(&request.endpoint);
     } else if request.plans.is_empty() && request.limit.is_none() {
-        return Err(ApiError::input("endpoint", "is missing"));
+        return Err(ApiError::input("endpoint", "required field is missing"));
     }
     if !request.method.is_empty() {
         identity::method(&request.method).map_err(|invalid| ApiError::input("method", invalid.reason()))?;
@@ -79,19 +80,21 @@ fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, Ap
         check = check.cost(cost.map_err(|error| ApiError::input("cost", error.reason()))?);
     }
     if request.costs.len() > LIST_MAX {
-        return Err(ApiError::input("costs", format!("must have at most {LIST_MAX} entries")));
+        let reason = format!("must have at most {LIST_MAX} entries, got {}", request.costs.len());
+        return Err(ApiError::input("costs", reason));
     }
     for (unit, cost) in &request.costs {
         identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
         if unit == identity::REQUESTS && request.cost > 0 {
-            return Err(ApiError::input("costs", "the cost in `requests` is given twice"));
+            return Err(ApiError::input("costs", "duplicate cost for unit `requests`"));
         }
         let cost = Cost::try_new((*cost).into())
             .map_err(|error| ApiError::input(&format!("costs.{unit}"), error.reason()))?;
         check = check.cost_in(unit, cost);
     }
     if request.plans.len() > LIST_MAX {
-        return Err(ApiError::input("plans", format!("must have at most {LIST_MAX} entries")));
+        let reason = format!("must have at most {LIST_MAX} entries, got {}", request.plans.len());
+        return Err(ApiError::input("plans", reason));
     }
     for plan in &request.plans {
         check = check.plan(plan);
@@ -105,8 +108,8 @@ fn check<'a>(request: &'a CheckRequest, shared: &Shared) -> Result<Check<'a>, Ap
     }
 }
 
-/// Whether the client calls the sliding log `sliding_window`.
-pub(super) fn says_sliding_window(request: &CheckRequest) -> bool {
+/// Returns whether the client calls the sliding log `sliding_window`.
+pub(super) fn uses_sliding_window(request: &CheckRequest) -> bool {
     request.limit.as_ref().is_some_and(|limit| is_sliding_window(&limit.algorithm))
 }
 
@@ -116,17 +119,20 @@ fn dimension(dimension: i32, custom: &str) -> Result<&str, ApiError> {
         Ok(Dimension::User) => Some(identity::USER),
         Ok(Dimension::Ip) => Some(identity::IP),
         Ok(Dimension::ApiKey) => Some(identity::API_KEY),
-        Err(_) => return Err(ApiError::input("dimension", "must be USER, IP or API_KEY")),
+        Err(_) => return Err(ApiError::input("dimension", "expected one of USER, IP, API_KEY")),
     };
     match (known, custom) {
         (None, "") => Ok(identity::USER),
         (None, custom) => Ok(custom),
         (Some(known), "") => Ok(known),
-        (Some(_), _) => Err(ApiError::input("custom_dimension", "goes instead of dimension, not with it")),
+        (Some(_), _) => Err(ApiError::input(
+            "custom_dimension",
+            "`custom_dimension` and `dimension` are mutually exclusive",
+        )),
     }
 }
 
-/// The limit of a check, whose numbers may be left out.
+/// Converts the ad-hoc limit of a check, whose numbers may be omitted.
 fn completed(limit: &v1::Limit, shared: &Shared) -> Result<pacegate::Limit, ApiError> {
     let ad_hoc = AdHoc {
         algorithm: algorithm(limit)?,
@@ -134,19 +140,19 @@ fn completed(limit: &v1::Limit, shared: &Shared) -> Result<pacegate::Limit, ApiE
         window: (limit.window_us > 0).then(|| Duration::from_micros(limit.window_us)),
         burst: (limit.burst > 0).then_some(limit.burst.into()),
     };
-    let missing = || ApiError::field(Code::InvalidLimit, "limit.quota", "is missing");
-    let refused = |error| match error {
+    let missing = || ApiError::field(Code::InvalidLimit, "limit.quota", "required field is missing");
+    let invalid = |error| match error {
         InvalidAdHoc::Limit(error) => out_of_range(error),
         InvalidAdHoc::Window(max) => {
             ApiError::field(Code::InvalidLimit, "limit.window_us", window_reason(max))
         }
         InvalidAdHoc::Burst(max) => ApiError::field(Code::InvalidLimit, "limit.burst", burst_reason(max)),
     };
-    let completed = ad_hoc.limit(shared.limiter.default_limit(), &shared.ad_hoc).map_err(refused)?;
+    let completed = ad_hoc.limit(shared.limiter.default_limit(), &shared.ad_hoc).map_err(invalid)?;
     completed.ok_or_else(missing)
 }
 
-/// A limit whose numbers are all there.
+/// Converts a limit that has all its numbers.
 fn whole(limit: &v1::Limit) -> Result<pacegate::Limit, ApiError> {
     let algorithm = algorithm(limit)?.unwrap_or(Algorithm::TokenBucket);
     let made =
@@ -172,15 +178,15 @@ fn out_of_range(error: InvalidLimit) -> ApiError {
     ApiError::field(Code::InvalidLimit, field, invalid_limit(error).details.unwrap_or_default().1)
 }
 
-/// The same mistake, of one of the further identities.
-fn within(place: usize, error: ApiError) -> ApiError {
+/// Returns the same error for an identity in `also`.
+fn within(index: usize, error: ApiError) -> ApiError {
     match error.details {
-        Some((field, reason)) => ApiError::field(error.code, &format!("also[{place}].{field}"), reason),
+        Some((field, reason)) => ApiError::field(error.code, &format!("also[{index}].{field}"), reason),
         None => error,
     }
 }
 
-/// Names the field of `request` that its check was refused for.
+/// Names the field of `request` that caused the error.
 fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
     let (wrong, of) = match &error {
         CheckError::InvalidIdentifier { dimension, reason } => {
@@ -201,17 +207,17 @@ fn explain(request: &CheckRequest, error: CheckError) -> ApiError {
         return wrong;
     }
     match request.also.iter().position(|other| is_of(other.dimension, &other.custom_dimension)) {
-        Some(place) => within(place, wrong),
+        Some(index) => within(index, wrong),
         None => wrong,
     }
 }
 
-/// The answer to `request`, with every limit's own if they are wanted.
+/// Returns the response to `request`, with the result of every limit if requested.
 pub(super) fn response(decision: &Decision, request: &CheckRequest) -> CheckResponse {
-    written(decision, request.with_limits, says_sliding_window(request))
+    written(decision, request.with_limits, uses_sliding_window(request))
 }
 
-/// The answer to several checks together, with every limit's own.
+/// Returns the response to an all-or-nothing batch, with the result of every limit.
 pub(super) fn response_together(decision: &Decision) -> CheckResponse {
     written(decision, true, false)
 }
@@ -291,18 +297,18 @@ fn state(standing: Standing) -> v1::State {
     }
 }
 
-/// Whole seconds since the epoch, rounded up.
+/// Returns whole seconds since the epoch, rounded up.
 pub(super) fn seconds(at: Timestamp) -> i64 {
     i64::try_from(at.as_secs_ceil()).unwrap_or(i64::MAX)
 }
 
-/// What is wrong with one of many checks.
+/// Returns the error of one check of a batch.
 pub(super) fn error(error: ApiError) -> v1::Error {
     let field = error.details.map(|(field, _)| field).unwrap_or_default();
     v1::Error { code: error.code.name().to_owned(), message: error.message, field }
 }
 
-/// Makes a check of a message that has some of its fields.
+/// Builds a check from a message that has some of its fields.
 macro_rules! check_of {
     ($message:expr, $kind:ident { $($field:ident),+ }) => {{
         let $kind { $($field),+ } = $message;
@@ -310,7 +316,7 @@ macro_rules! check_of {
     }};
 }
 
-/// A question about a quota is the question about a check, without the charge.
+/// Returns the check whose quota is requested.
 #[rustfmt::skip]
 pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
     check_of!(request, QuotaRequest {
@@ -318,7 +324,7 @@ pub(super) fn of_quota(request: QuotaRequest) -> CheckRequest {
     })
 }
 
-/// What a reset is about, as a check.
+/// Returns the check whose counters are reset.
 #[rustfmt::skip]
 pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
     check_of!(request, ResetRequest {
@@ -326,18 +332,26 @@ pub(super) fn of_reset(request: ResetRequest) -> CheckRequest {
     })
 }
 
-/// An earlier answer, as far as a refund needs it.
+/// Returns an earlier decision, as far as a refund needs it.
 pub(super) fn taken(response: &CheckResponse) -> Result<Decision, ApiError> {
     if response.allowed && response.limits.is_empty() {
-        return Err(ApiError::input("taken.limits", "is missing; make the check with_limits"));
+        return Err(ApiError::input(
+            "taken.limits",
+            "required field is missing; send the check with `with_limits`",
+        ));
     }
     if response.allowed && response.decision_id == 0 {
-        return Err(ApiError::input("taken.decision_id", "is missing; make the check with_limits"));
+        return Err(ApiError::input(
+            "taken.decision_id",
+            "required field is missing; send the check with `with_limits`",
+        ));
     }
     let mut answers = Vec::with_capacity(response.limits.len());
     for own in &response.limits {
-        let numbers =
-            own.limit.as_ref().ok_or_else(|| ApiError::input("taken.limits.limit", "is missing"))?;
+        let numbers = own
+            .limit
+            .as_ref()
+            .ok_or_else(|| ApiError::input("taken.limits.limit", "required field is missing"))?;
         let numbers = whole(numbers)?;
         let mut answer = Answer::unknown(&numbers, own.allowed, pacegate::Reason::LimitExceeded);
         answer.degraded = own.degraded;

@@ -1,4 +1,5 @@
-//! `envoy.service.ratelimit.v3.RateLimitService`: all descriptors of a request decided together, for Envoy and whatever else speaks its protocol.
+//! `envoy.service.ratelimit.v3.RateLimitService`, for Envoy and other clients of its protocol. All
+//! descriptors of a request are decided together.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -35,14 +36,15 @@ use crate::respond::ApiError;
 use pacegate_http::headers::seconds_ceil;
 use pacegate_http::request_id::request_id;
 
-/// How many descriptors one request can have, and how many entries a descriptor.
+/// Maximum number of descriptors of one request, and of entries of one descriptor.
 const DESCRIPTORS_MAX: usize = 64;
 const ENTRIES_MAX: usize = 64;
-/// A user who was not looked up by then has the tier that was known last, or none: Envoy does not wait for long.
+/// Maximum time to wait for a user's profile, because Envoy's deadline is short. After that, the
+/// last known tier applies, or none.
 const PROFILE_TIMEOUT: Duration = Duration::from_millis(3);
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The windows that have a name.
+/// The named windows.
 const UNITS: [(Unit, Duration); 7] = [
     (Unit::Second, Duration::from_secs(1)),
     (Unit::Minute, Duration::from_secs(60)),
@@ -67,9 +69,9 @@ impl Envoy {
     async fn decide(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, ApiError> {
         let (metadata, extensions, message) = request.into_parts();
         let headers = metadata.into_headers();
-        // Neither is an error: Envoy lets those pass.
+        // Neither is an error: Envoy lets a request pass on errors.
         let unread = extensions.get::<Unread>().is_some();
-        let Some(_unanswered) = self.shared.overload.take_on().ok().filter(|_| !unread) else {
+        let Some(_unanswered) = self.shared.overload.accept().ok().filter(|_| !unread) else {
             return Ok(undecided(&message, self.shared.failure_mode));
         };
         let gives_back = message.descriptors.iter().any(|descriptor| descriptor.is_negative_hits);
@@ -85,7 +87,7 @@ impl Envoy {
         let (decided, deciding) = self.shared.observer.time(&headers, deciding).await;
         let decision = match decided {
             Ok(decision) => decision,
-            // Not an error: Envoy lets those pass.
+            // Not an error: Envoy lets a request pass on errors.
             Err(error) => {
                 self.shared.observer.note_error(&error, deciding.took);
                 drop(ApiError::from(error).logged(deciding.request_id));
@@ -97,7 +99,7 @@ impl Envoy {
         Ok(self.response(&decision))
     }
 
-    /// The longest window of a limit that this request may bring along; `None` if it may bring none.
+    /// Returns the longest window of an ad-hoc limit in this request; `None` if it may send none.
     async fn max_window(
         &self,
         message: &RateLimitRequest,
@@ -111,17 +113,17 @@ impl Envoy {
         Some(max_window)
     }
 
-    /// What is known about the user, if a descriptor names one.
+    /// Returns the profile of the user, if a descriptor names one.
     async fn profile(&self, message: &RateLimitRequest) -> Option<Arc<Profile>> {
         let live = self.shared.live.as_ref()?;
         let entries = message.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
         let is_user = |key: &str| identity::dimension(key) == Ok(identity::USER);
         let user = &entries.into_iter().find(|entry| is_user(&entry.key))?.value;
-        // The lookup goes on after that, so that the next request finds what it found.
+        // The lookup continues after the timeout, so that the next request finds its result.
         live.profiles.get_within(user, PROFILE_TIMEOUT).await
     }
 
-    /// Takes note of each descriptor's decision; when the request is denied, of those that deny it.
+    /// Observes the decision of each descriptor; if the request is denied, of those that deny it.
     fn observe(
         &self,
         message: &RateLimitRequest,
@@ -134,9 +136,9 @@ impl Envoy {
                 refunds.allowed(request_id, &outcome.decision);
             }
             if outcome.refund_refused {
-                refunds.refused(request_id, &outcome.decision);
+                refunds.rejected(request_id, &outcome.decision);
             }
-            // A look or a give-back asks for nothing.
+            // A peek or a refund consumes nothing.
             let Hits::Take(cost) = hits(descriptor, message.hits_addend) else { continue };
             let noted = outcome.matched && (decision.allowed || !outcome.decision.allowed());
             let prefix = self.shared.limiter.ipv6_prefix();
@@ -149,7 +151,7 @@ impl Envoy {
 
     fn response(&self, decision: &DescriptorDecision) -> RateLimitResponse {
         let (whole, families) = (decision.whole(), self.shared.envoy_families);
-        // Both families, and what a denial and a failing store add.
+        // Both header families, and the headers of a denial and of an unavailable store.
         let mut added: Vec<HeaderValue> = Vec::with_capacity(9);
         families.for_each(&whole, |name, value| {
             added.push(header(name.as_str(), value.to_str().unwrap_or_default()));
@@ -182,17 +184,17 @@ impl rate_limit_service_server::RateLimitService for Envoy {
     }
 }
 
-/// What a caller may do.
+/// The permissions of a caller.
 #[derive(Clone, Copy)]
 struct Permits {
-    /// Give hits back, also where the rule does not say so.
+    /// Refund hits, even if the rule is not `refundable`.
     refund: bool,
-    /// Bring limits along, with windows of up to this.
+    /// Send ad-hoc limits with windows of up to this.
     max_window: Option<Duration>,
 }
 
-/// The descriptors of a request, as the limiter understands them, and how many limits that they brought
-/// along are ignored. An error would let the request pass, so the rules apply instead.
+/// Converts the descriptors of a request, and counts the ad-hoc limits that are ignored. Envoy lets
+/// a request pass on errors, so the rules apply instead.
 fn descriptors<'a>(
     message: &'a RateLimitRequest,
     profile: Option<&'a Profile>,
@@ -202,14 +204,17 @@ fn descriptors<'a>(
         return Err(ApiError::input("domain", "must not be empty"));
     }
     if !(1..=DESCRIPTORS_MAX).contains(&message.descriptors.len()) {
-        return Err(ApiError::input("descriptors", format!("must have 1 to {DESCRIPTORS_MAX} items")));
+        let (max, count) = (DESCRIPTORS_MAX, message.descriptors.len());
+        let reason = format!("must have between 1 and {max} entries, got {count}");
+        return Err(ApiError::input("descriptors", reason));
     }
     let mut descriptors = SmallVec::with_capacity(message.descriptors.len());
     let mut ignored = 0;
-    for (place, given) in message.descriptors.iter().enumerate() {
+    for (index, given) in message.descriptors.iter().enumerate() {
         if given.entries.len() > ENTRIES_MAX {
-            let field = format!("descriptors[{place}].entries");
-            return Err(ApiError::input(&field, format!("must have at most {ENTRIES_MAX} items")));
+            let field = format!("descriptors[{index}].entries");
+            let reason = format!("must have at most {ENTRIES_MAX} entries, got {}", given.entries.len());
+            return Err(ApiError::input(&field, reason));
         }
         let entries = given.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
         let mut descriptor = Descriptor::new(entries).hits(hits(given, message.hits_addend)).profile(profile);
@@ -217,7 +222,7 @@ fn descriptors<'a>(
             descriptor = descriptor.refundable_only();
         }
         if let Some(own) = &given.limit {
-            let field = format!("descriptors[{place}].limit");
+            let field = format!("descriptors[{index}].limit");
             let allowance = allowance(own, &field)?;
             let window =
                 if let Allowance::Limit(limit) = &allowance { limit.window() } else { Duration::ZERO };
@@ -232,7 +237,8 @@ fn descriptors<'a>(
     Ok((descriptors, ignored))
 }
 
-/// What a descriptor does; `general` is for those that do not say themselves, and 0 there means that nobody said anything.
+/// Returns the hits of a descriptor; `general` is the default of the request, where 0 means that it
+/// is absent.
 fn hits(descriptor: &RateLimitDescriptor, general: u32) -> Hits {
     let hits = match descriptor.hits_addend {
         Some(0) => return Hits::Look,
@@ -243,12 +249,13 @@ fn hits(descriptor: &RateLimitDescriptor, general: u32) -> Hits {
     if descriptor.is_negative_hits { Hits::GiveBack(cost) } else { Hits::Take(cost) }
 }
 
-/// A limit that a descriptor brings along, counted as Envoy's service counts: in windows aligned to the epoch.
+/// Converts the ad-hoc limit of a descriptor, counted like Envoy's service in windows aligned to
+/// the epoch.
 fn allowance(own: &RateLimitOverride, field: &str) -> Result<Allowance, ApiError> {
-    // The two enumerations have the same numbers.
+    // The two enums have the same numbers.
     let unit = RateLimitUnit::try_from(own.unit).map_or(Unit::Unknown as i32, |unit| unit as i32);
     let Some((_, window)) = UNITS.iter().find(|(known, _)| *known as i32 == unit) else {
-        let reason = "must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR";
+        let reason = "expected one of SECOND, MINUTE, HOUR, DAY, WEEK, MONTH, YEAR";
         return Err(ApiError::input(&format!("{field}.unit"), reason));
     };
     if own.requests_per_unit == 0 {
@@ -259,7 +266,8 @@ fn allowance(own: &RateLimitOverride, field: &str) -> Result<Allowance, ApiError
     limit.map(Allowance::Limit).map_err(|error| ApiError::input(field, error.to_string()))
 }
 
-/// What a descriptor is about, for the decision log and for usage: its entries, with `path` and `method` as where.
+/// Returns a descriptor as a check, for the decision log and usage: its entries are identities,
+/// `path` is the endpoint, and `method` the method.
 fn describe(descriptor: &RateLimitDescriptor, ipv6_prefix: u8) -> Option<Check<'_>> {
     let (mut endpoint, mut method) = (None, None);
     let mut identities: SmallVec<[(&str, Cow<'_, str>); 2]> = SmallVec::new();
@@ -267,7 +275,7 @@ fn describe(descriptor: &RateLimitDescriptor, ipv6_prefix: u8) -> Option<Check<'
         match entry.key.as_str() {
             "path" | "endpoint" => endpoint = Some(entry.value.as_str()),
             "method" => method = Some(entry.value.as_str()),
-            // What no ordinary rule counts by is shown as it came.
+            // A key that is not a dimension is shown as sent.
             key => identities.push(
                 identity::of_entry(key, &entry.value, ipv6_prefix).unwrap_or((key, (&*entry.value).into())),
             ),
@@ -290,11 +298,11 @@ fn status(outcome: &DescriptorOutcome) -> DescriptorStatus {
         return status;
     }
     let Some((named, answer)) = decision.binding_limit().zip(decision.binding()) else {
-        // As Envoy's own service says that there is no limit.
+        // Envoy's own service reports "no limit" like this.
         status.limit_remaining = if outcome.unlimited { u32::MAX } else { 0 };
         return status;
     };
-    // What nobody knows, because the store failed, is left out rather than made up.
+    // Values that are unknown because the store is unavailable are omitted.
     if let (Some(remaining), Some(reset_at)) = (answer.remaining, answer.reset_at) {
         let window = Duration::from_secs(named.limit.refill_secs_ceil());
         let unit =
@@ -312,7 +320,7 @@ fn status(outcome: &DescriptorOutcome) -> DescriptorStatus {
     status
 }
 
-/// The answer when nothing could be decided at all.
+/// Returns the response when nothing could be decided.
 fn undecided(message: &RateLimitRequest, mode: FailureMode) -> RateLimitResponse {
     let allowed = mode != FailureMode::Closed;
     let status = DescriptorStatus { code: code(allowed).into(), ..DescriptorStatus::default() };

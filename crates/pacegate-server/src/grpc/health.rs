@@ -1,4 +1,4 @@
-//! gRPC's health protocol, which says what `/readyz` says.
+//! gRPC's health protocol, which reports the same as `/readyz`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use super::{NAMES, stopped};
 use crate::app::Shared;
 
-/// How often a client that watches is told of a change at most.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Minimum time between two updates to a watching client.
+const UPDATE_EVERY: Duration = Duration::from_millis(200);
 
-/// Says whether the service is ready.
+/// Reports whether the service is ready.
 #[derive(Debug)]
 pub(super) struct Health {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if !NAMES.contains(&request.get_ref().service.as_str()) {
-            return Err(Status::not_found("there is no such service"));
+            return Err(Status::not_found("unknown service"));
         }
         Ok(Response::new(answer(status(&self.shared).await)))
     }
@@ -47,7 +47,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         if !NAMES.contains(&request.get_ref().service.as_str()) {
-            // The protocol has it so: such a service may come yet.
+            // As the protocol requires: an unknown service may be added later.
             let unknown = stream::iter([Ok(answer(ServingStatus::ServiceUnknown))]);
             let stopped = stopped(self.shared.clone());
             return Ok(Response::new(unknown.chain(stream::pending().take_until(stopped)).boxed()));
@@ -61,7 +61,7 @@ impl health_server::Health for Health {
                     if known != Some(now) {
                         return Some((Ok(answer(now)), Some(now)));
                     }
-                    if tokio::time::timeout(LOOK_EVERY, stopped(shared.clone())).await.is_ok() {
+                    if tokio::time::timeout(UPDATE_EVERY, stopped(shared.clone())).await.is_ok() {
                         return None;
                     }
                 }

@@ -18,8 +18,8 @@ use super::convert::{
 use super::stream::{self, Answers};
 use crate::app::Shared;
 use crate::auth::actor;
-use crate::peer::{Peer, batch_place};
-use crate::pipeline::batch::{Batch, between, check_size};
+use crate::peer::{Peer, batch_permit};
+use crate::pipeline::batch::{Batch, check_size, yield_after_some};
 use crate::pipeline::{Caller, Question, idempotency_key};
 use crate::respond::ApiError;
 use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
@@ -37,15 +37,15 @@ impl Limiter {
     }
 
     async fn check(&self, request: Request<CheckRequest>) -> Result<CheckResponse, ApiError> {
-        let (sender, message) = taken_apart(request);
+        let (sender, message) = split_request(request);
         decide_one(&self.shared, &sender, message).await
     }
 
     async fn quota(&self, request: Request<QuotaRequest>) -> Result<QuotaResponse, ApiError> {
-        let (sender, message) = taken_apart(request);
+        let (sender, message) = split_request(request);
         let mut message = of_quota(message);
         normalise(&mut message);
-        let decision = self.shared.look(&message, sender.caller()).await?;
+        let decision = self.shared.peek(&message, sender.caller()).await?;
         let check = response(&decision, &message);
         let CheckResponse { limit, remaining, reset_at, current_count, .. } = check;
         Ok(QuotaResponse { limit, remaining, reset_at, current_count, check: Some(check) })
@@ -62,14 +62,17 @@ impl Limiter {
     }
 
     async fn batch(&self, request: Request<BatchCheckRequest>) -> Result<BatchCheckResponse, ApiError> {
-        let (sender, mut batch) = taken_apart(request);
+        let (sender, mut batch) = split_request(request);
         check_size(batch.checks.len())?;
-        let _place = batch_place(sender.peer.as_ref()).await;
+        let _permit = batch_permit(sender.peer.as_ref()).await;
         batch.checks.iter_mut().for_each(normalise);
         if batch.all_or_nothing {
             let keys = batch.checks.iter().map(|check| &check.idempotency_key);
             if keys.chain([&batch.idempotency_key]).any(|key| !key.is_empty()) {
-                return Err(ApiError::input("idempotency_key", "does not go with all_or_nothing"));
+                return Err(ApiError::input(
+                    "idempotency_key",
+                    "`idempotency_key` and `all_or_nothing` are mutually exclusive",
+                ));
             }
             let decision = self.shared.decide_all(&batch.checks, sender.caller()).await?;
             return Ok(BatchCheckResponse {
@@ -77,14 +80,14 @@ impl Limiter {
                 decision: Some(response_together(&decision)),
             });
         }
-        // Only a key needs it.
+        // The encoded batch is only needed for an idempotency key.
         let has_key = idempotency_key(filled(&batch.idempotency_key), &sender.headers)?.is_some();
-        let body = if has_key { substance(&batch) } else { Vec::new() };
+        let body = if has_key { idempotent_content(&batch) } else { Vec::new() };
         let asked = Batch { questions: &batch.checks, key: filled(&batch.idempotency_key), body: &body };
         let decided = self.shared.decide_each(asked, sender.caller()).await?;
         let mut results = Vec::with_capacity(decided.len());
         for (index, (decision, message)) in decided.into_iter().zip(&batch.checks).enumerate() {
-            between(index).await;
+            yield_after_some(index).await;
             let result = match decision {
                 Ok(decision) => Outcome::Response(response(&decision, message)),
                 Err(wrong) => Outcome::Error(error(wrong)),
@@ -94,10 +97,12 @@ impl Limiter {
         Ok(BatchCheckResponse { results, decision: None })
     }
 
-    async fn give_back(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
-        let (Sender { headers, .. }, message) = taken_apart(request);
-        let mut message_check = message.check.ok_or_else(|| ApiError::input("check", "is missing"))?;
-        let message_taken = message.taken.ok_or_else(|| ApiError::input("taken", "is missing"))?;
+    async fn refund_check(&self, request: Request<RefundRequest>) -> Result<CheckResponse, ApiError> {
+        let (Sender { headers, .. }, message) = split_request(request);
+        let mut message_check =
+            message.check.ok_or_else(|| ApiError::input("check", "required field is missing"))?;
+        let message_taken =
+            message.taken.ok_or_else(|| ApiError::input("taken", "required field is missing"))?;
         normalise(&mut message_check);
         let asked = message_check.check(&self.shared)?;
         let profile = self.shared.profile(asked.user()).await;
@@ -112,14 +117,15 @@ impl Limiter {
     }
 }
 
-/// What a batch asks for: the same whenever it is sent, and wherever its idempotency key stands.
-fn substance(batch: &BatchCheckRequest) -> Vec<u8> {
+/// Returns the content of a batch that an idempotency key covers: without the key itself and
+/// without timestamps.
+fn idempotent_content(batch: &BatchCheckRequest) -> Vec<u8> {
     let mut batch = BatchCheckRequest { idempotency_key: String::new(), ..batch.clone() };
     batch.checks.iter_mut().for_each(|check| check.timestamp = 0);
     batch.encode_to_vec()
 }
 
-/// Who sent a request: its metadata, and the other end of its connection.
+/// The sender of a request: its metadata and its peer.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) headers: HeaderMap,
@@ -132,19 +138,19 @@ impl Sender {
     }
 }
 
-/// Who sent a request, and its message.
-fn taken_apart<T>(request: Request<T>) -> (Sender, T) {
+/// Splits a request into its sender and its message.
+fn split_request<T>(request: Request<T>) -> (Sender, T) {
     let (metadata, mut extensions, message) = request.into_parts();
     (Sender { headers: metadata.into_headers(), peer: extensions.remove::<Peer>() }, message)
 }
 
-/// Decides on one request, whose idempotency key may be in its metadata.
+/// Decides one check, whose idempotency key may be in its metadata.
 pub(super) async fn decide_one(
     shared: &Shared,
     sender: &Sender,
     mut message: CheckRequest,
 ) -> Result<CheckResponse, ApiError> {
-    let _unanswered = shared.overload.take_on()?;
+    let _unanswered = shared.overload.accept()?;
     normalise(&mut message);
     let decision = shared.decide(&message, sender.caller()).await?;
     Ok(response(&decision, &message))
@@ -154,7 +160,8 @@ pub(super) fn peer(extensions: &Extensions) -> Option<&Peer> {
     extensions.get::<Peer>()
 }
 
-/// The answer to `request`, or the status of its error, whose cause is logged under the request's id.
+/// Returns the response to `request`, or the status of its error, whose cause is logged under the
+/// request's id.
 pub(super) async fn respond<T, A, F: Future<Output = Result<A, ApiError>>>(
     request: Request<T>,
     answer: impl FnOnce(Request<T>) -> F,
@@ -194,7 +201,7 @@ impl rate_limiter_server::RateLimiter for Limiter {
     }
 
     async fn refund(&self, request: Request<RefundRequest>) -> Result<Response<CheckResponse>, Status> {
-        respond(request, |request| self.give_back(request)).await
+        respond(request, |request| self.refund_check(request)).await
     }
 
     type CheckStreamStream = Answers;
@@ -205,7 +212,7 @@ impl rate_limiter_server::RateLimiter for Limiter {
     ) -> Result<Response<Self::CheckStreamStream>, Status> {
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
         respond(request, |request| async move {
-            let (sender, messages) = taken_apart(request);
+            let (sender, messages) = split_request(request);
             Ok(stream::answer(self.shared.clone(), sender, messages, connection))
         })
         .await

@@ -1,4 +1,5 @@
-//! Bodies of gRPC requests on their way to the decoder, which reserves the length that a message announces: it gets whole messages only.
+//! Bodies of gRPC requests. The decoder reserves the length that a message announces, so it gets
+//! whole messages only.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -18,16 +19,16 @@ use crate::respond::ApiError;
 use pacegate_http::server::Received;
 use pacegate_http::server::{Bodies, Held};
 
-/// The bytes before each message: a flag, and its length.
+/// Length of the prefix of each message: a flag and the message length.
 pub(super) const PREFIX_BYTES: usize = 5;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The body of a request, as the decoder gets it.
+/// The body of a request, as passed to the decoder.
 pub(super) enum RequestBody {
-    /// A body that has arrived.
+    /// A complete body.
     Whole(Full<Bytes>),
-    /// Messages as they come.
+    /// Messages as they arrive.
     Stream(Messages<Received<Incoming>>),
 }
 
@@ -53,12 +54,12 @@ impl Body for RequestBody {
     }
 }
 
-/// What a message that is too large is answered with.
+/// The error for a message that is too large.
 pub(super) fn too_large() -> Status {
-    Status::out_of_range(format!("the message must be at most {BODY_BYTES_MAX} bytes long"))
+    Status::out_of_range(format!("the message must be at most {BODY_BYTES_MAX} bytes"))
 }
 
-/// A stream of messages, each of which is passed on when all of it has arrived, and must arrive within a time.
+/// A stream of messages. Each is yielded when it is complete, and must arrive within a timeout.
 pub(super) struct Messages<B> {
     body: B,
     bodies: Arc<Bodies>,
@@ -76,7 +77,7 @@ impl<B> Messages<B> {
         Self { body, bodies, peer, timeout, partial: Vec::new(), held: None, late: None }
     }
 
-    /// Takes in a piece of the body; gives back the messages that are whole now.
+    /// Adds a piece of the body; returns the messages that are now complete.
     fn take_in(&mut self, data: Bytes) -> Result<Bytes, ApiError> {
         if self.partial.is_empty() {
             let whole = whole(&data);
@@ -110,7 +111,7 @@ impl<B> Messages<B> {
         self.held.get_or_insert_with(|| Held::new(&self.bodies, Some(self.peer.ip())))
     }
 
-    /// The rest of a message is waited for, or the next one.
+    /// Waits for the rest of a message, with a timeout, or for the next message.
     fn wait(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         if self.held.is_none() {
             self.held().charge_stream(0).map_err(ApiError::from)?;
@@ -121,7 +122,7 @@ impl<B> Messages<B> {
         }
         let late = self.late.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
         match late.as_mut().poll(context) {
-            Poll::Ready(()) => Err(Status::deadline_exceeded("a message took too long to arrive")),
+            Poll::Ready(()) => Err(Status::deadline_exceeded("timed out waiting for the rest of a message")),
             Poll::Pending => Ok(()),
         }
     }
@@ -154,7 +155,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Messages<B> 
                 Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None if this.partial.is_empty() => return Poll::Ready(None),
-                // The decoder says that the end is missing.
+                // The decoder reports the truncated message.
                 None => {
                     this.held = None;
                     let rest = std::mem::take(&mut this.partial);
@@ -179,13 +180,13 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Messages<B> 
     }
 }
 
-/// The length that the first message of `data` announces.
+/// Returns the length that the first message of `data` announces.
 fn announced(data: &[u8]) -> Option<usize> {
     let [_, length @ ..] = data.first_chunk::<PREFIX_BYTES>()?;
     Some(u32::from_be_bytes(*length) as usize)
 }
 
-/// How many bytes of `data` are whole messages.
+/// Returns the number of bytes of `data` that are complete messages.
 fn whole(data: &[u8]) -> usize {
     let mut whole = 0;
     while let Some(length) = announced(&data[whole..])
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_are_passed_on_whole_however_they_are_cut() {
+    async fn messages_are_yielded_whole_however_they_are_split() {
         let sent: Vec<u8> = [0, 1, 5, 300, 70_000, 0].into_iter().flat_map(message).collect();
         for size in [1, 2, 3, 5, 6, 7, 100, 16_384, sent.len()] {
             let bodies = Arc::new(Bodies::new(1 << 20));
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn announced_message_reserves_nothing_and_one_that_is_too_large_is_refused() {
+    async fn announced_length_reserves_nothing_and_too_large_messages_are_rejected() {
         let bodies = Arc::new(Bodies::new(1 << 20));
         let (pieces, mut messages) = messages(&bodies);
         let first = [message(3), message(BODY_BYTES_MAX)[..PREFIX_BYTES].to_vec()].concat();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn message_must_arrive_within_the_time_and_the_next_may_take_any() {
+    async fn partial_message_times_out_but_the_next_message_may_take_any_time() {
         let bodies = Arc::new(Bodies::new(1 << 20));
         let (pieces, mut messages) = messages(&bodies);
         let later = tokio::spawn(async move {
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stream_is_refused_when_others_need_its_memory() {
+    async fn stream_is_rejected_when_others_need_its_memory() {
         let bodies = Arc::new(Bodies::new(2 << 20));
         let mut streams: Vec<_> = (0..12).map(|_| messages(&bodies)).collect();
         for (pieces, messages) in &mut streams {
@@ -296,14 +297,14 @@ mod tests {
         assert_eq!(next(&mut oldest).await.unwrap_err().code(), tonic::Code::Unavailable);
         drop(oldest);
         let (pieces, mut newest) = streams.pop().unwrap();
-        // The service drops a stream when it is refused.
+        // The service drops a rejected stream.
         let mut waiting = Vec::new();
         for (pieces, mut messages) in streams {
             if futures_util::poll!(messages.frame()).is_pending() {
                 waiting.push((pieces, messages));
             }
         }
-        assert!(!waiting.is_empty(), "only as many are refused as is needed");
+        assert!(!waiting.is_empty(), "only as many streams are rejected as necessary");
         pieces.send(Ok(Frame::data(vec![b'x'; 40_005].into()))).unwrap();
         assert_eq!(next(&mut newest).await.unwrap().len(), 100_005);
     }

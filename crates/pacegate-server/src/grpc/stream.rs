@@ -1,4 +1,4 @@
-//! A stream of checks, answered in their order.
+//! A stream of checks, answered in order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,22 +20,24 @@ use crate::pipeline::IDEMPOTENCY_HEADERS;
 use pacegate_http::request_id::request_id;
 use pacegate_http::server::Activity;
 
-/// How many checks of one stream are under way at once, and how many answers wait to be taken. Beyond that the client is not read from.
+/// Maximum number of checks of one stream in flight, and of responses that the client has not
+/// taken. Beyond that, the stream is not read.
 const PENDING_MAX: usize = 64;
-/// How many looks make up the time a stream may be idle.
-const LOOKS: u32 = 4;
+/// Number of polls per idle timeout.
+const POLLS: u32 = 4;
 
-/// The answers of a stream.
+/// The responses of a stream.
 pub(super) type Answers = ReceiverStream<Result<CheckResult, Status>>;
 
-/// Answers `messages` as they come, until the client ends them, is idle, may not go on or does not take its answers, or the service ends.
+/// Responds to `messages` until the client ends the stream, is idle, is no longer admitted or does
+/// not take its responses, or the service shuts down.
 pub(super) fn answer(
     shared: Arc<Shared>,
     mut from: Sender,
     messages: Streaming<CheckRequest>,
     connection: Option<Arc<Activity>>,
 ) -> Answers {
-    // One key cannot be for many checks; each can have its own.
+    // One key cannot apply to many checks; each can have its own.
     for name in IDEMPOTENCY_HEADERS {
         from.headers.remove(name);
     }
@@ -45,12 +47,12 @@ pub(super) fn answer(
         let ended = async {
             let status = tokio::select! {
                 () = stopped(shared.clone()) => {
-                    Status::unavailable("the service is stopping; open the stream again")
+                    Status::unavailable("the service is shutting down; reopen the stream")
                 }
                 () = idle(&shared, &received) => {
-                    Status::unavailable("the stream was idle for server.idle_timeout; open it again")
+                    Status::unavailable("the stream was idle for server.idle_timeout; reopen it")
                 }
-                error = shared.gate.until_refused(&from.headers, from.peer.as_ref(), Need::Check) => error.into(),
+                error = shared.gate.until_rejected(&from.headers, from.peer.as_ref(), Need::Check) => error.into(),
             };
             let _ = end.set(status);
         };
@@ -72,7 +74,7 @@ pub(super) fn answer(
         while let Some(result) = decided.next().await {
             match sender.send_timeout(result, shared.request_timeout).await {
                 Ok(()) => {}
-                // A client that takes no answers must not hold what it does not use.
+                // A client that takes no responses must not hold resources.
                 Err(SendTimeoutError::Timeout(_)) => {
                     return connection.iter().for_each(|connection| connection.presence().cut_off());
                 }
@@ -86,11 +88,11 @@ pub(super) fn answer(
     ReceiverStream::new(receiver)
 }
 
-/// Completes when no message was received for as long as a client may be idle.
+/// Completes when no message was received for the idle timeout.
 pub(super) async fn idle(shared: &Shared, received: &AtomicU64) {
     let (mut seen, mut quiet) = (0, 0);
-    while quiet < LOOKS {
-        tokio::time::sleep(shared.idle_timeout / LOOKS).await;
+    while quiet < POLLS {
+        tokio::time::sleep(shared.idle_timeout / POLLS).await;
         let received = received.load(Ordering::Relaxed);
         quiet = if received == seen { quiet + 1 } else { 0 };
         seen = received;

@@ -1,4 +1,4 @@
-//! What was decided, on its way to the catalog: sampled, bounded, and never in the way of a check.
+//! The decision log: sampled, bounded, and written to the catalog without delaying checks.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,27 +14,28 @@ use crate::clock::now;
 use crate::observe::usage::Usage;
 use pacegate_http::server::PerSecond;
 
-/// How long decisions gather before they are written together.
+/// Time between two writes of decisions.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
-/// How many writes pass between two of usage.
+/// Number of writes between two writes of usage.
 const USAGE_EVERY: u32 = 10;
-/// How many writes pass between two looks for what is too old: an hour's worth.
+/// Average number of writes between two removals of expired rows: one hour.
 const RETENTION_EVERY: u32 = 3_600;
 
-/// Takes note of decisions.
+/// Collects decisions and usage.
 pub(crate) struct Journal {
     catalog: Catalog,
     queue: mpsc::Sender<DecisionRecord>,
-    /// The other end of the queue, for whoever writes.
+    /// The receiving end of the queue.
     decisions: Mutex<mpsc::Receiver<DecisionRecord>>,
     usage: Usage,
     log: DecisionLogConfig,
     retention: RetentionConfig,
-    /// How many rows a second: denials have a budget of their own, so that allowed requests cannot use it up.
+    /// Maximum number of rows per second. Denials have a separate budget, so that allowed requests
+    /// cannot use it up.
     allowed_rows: PerSecond,
     denied_rows: PerSecond,
     dropped: AtomicU64,
-    /// Rows of usage that this node removed because there were too many.
+    /// Number of usage rows that this node removed above the configured maximum.
     usage_removed: AtomicU64,
 }
 
@@ -55,7 +56,7 @@ impl Journal {
         }
     }
 
-    /// Counts a decision, and keeps it if it is among those that are.
+    /// Counts a decision, and queues it if it is sampled.
     pub(crate) fn note(&self, check: &Check<'_>, request_id: &str, decision: &Decision) {
         if decision.replayed() {
             return;
@@ -71,7 +72,7 @@ impl Journal {
         if share <= 0.0 || (share < 1.0 && fastrand::f64() >= share) {
             return;
         }
-        // The second half of the queue is for denials.
+        // The second half of the queue is reserved for denials.
         let has_room = !decision.allowed() || self.queue.capacity() > self.queue.max_capacity() / 2;
         if !has_room || !rows.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -83,27 +84,27 @@ impl Journal {
         }
     }
 
-    /// How many decisions should have been kept and were not.
+    /// Returns the number of sampled decisions that were dropped.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// How many rows of usage this node removed because there were too many.
+    /// Returns the number of usage rows that this node removed above the configured maximum.
     pub(crate) fn usage_removed(&self) -> u64 {
         self.usage_removed.load(Ordering::Relaxed)
     }
 
-    /// Who did most lately, and who was blocked most.
+    /// Returns the identifiers with the most recent requests, and those with the most denials.
     pub(crate) fn top(&self, count: usize) -> (Vec<UsageRecord>, Vec<UsageRecord>) {
         self.usage.top(count)
     }
 
-    /// How many decisions wait to be written.
+    /// Returns the number of queued decisions.
     pub(crate) fn waiting(&self) -> u64 {
         (self.queue.max_capacity() - self.queue.capacity()) as u64
     }
 
-    /// Writes what gathers, until the task is aborted.
+    /// Writes queued decisions and usage until the task is aborted.
     pub(crate) async fn write(&self) {
         let mut rounds = 0_u32;
         loop {
@@ -113,14 +114,14 @@ impl Journal {
             if rounds.is_multiple_of(USAGE_EVERY) {
                 self.write_usage().await;
             }
-            // The nodes of a fleet take turns by chance.
+            // Random, so that the nodes of a fleet share the work.
             if fastrand::u32(..RETENTION_EVERY) == 0 {
                 self.remove_old().await;
             }
         }
     }
 
-    /// Writes everything that waits, before the service ends.
+    /// Writes everything that is queued, before shutdown.
     pub(crate) async fn finish(&self) {
         self.write_decisions().await;
         self.write_usage().await;
@@ -128,7 +129,7 @@ impl Journal {
 
     async fn write_decisions(&self) {
         let mut decisions = self.decisions.lock().await;
-        // No more than the queue holds: others keep adding.
+        // No more than the queue holds, because checks keep adding.
         for _ in 0..self.log.queue.div_ceil(DECISIONS_MAX) {
             let mut batch = Vec::new();
             while batch.len() < DECISIONS_MAX
@@ -139,22 +140,22 @@ impl Journal {
             if batch.is_empty() {
                 return;
             }
-            let refused = self.catalog.append_decisions(&batch).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, decisions = batch.len(), "decisions could not be logged");
+            let lost = self.catalog.append_decisions(&batch).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, decisions = batch.len(), "decision log write failed; decisions lost");
                 batch.len() as u64
             });
-            self.dropped.fetch_add(refused, Ordering::Relaxed);
+            self.dropped.fetch_add(lost, Ordering::Relaxed);
         }
     }
 
-    /// Writes what was used since the last time.
+    /// Writes the usage since the last write.
     async fn write_usage(&self) {
         for (period, usage) in self.usage.take(now()) {
             if usage.is_empty() {
                 continue;
             }
             if let Err(error) = self.catalog.add_usage(period, &usage).await {
-                tracing::warn!(%error, "usage could not be written");
+                tracing::warn!(%error, "usage write failed");
                 return;
             }
         }
@@ -176,17 +177,17 @@ impl Journal {
         };
         match self.catalog.remove_old(retention).await {
             Ok(removed) => {
-                tracing::debug!(?removed, "removed what is too old");
+                tracing::debug!(?removed, "expired rows removed");
                 if removed.usage_beyond > 0 {
                     self.usage_removed.fetch_add(removed.usage_beyond, Ordering::Relaxed);
                     tracing::warn!(
                         rows = removed.usage_beyond,
                         kept = kept.usage_rows,
-                        "usage had more rows than retention.usage_rows; the oldest were removed"
+                        "oldest usage rows removed: more than retention.usage_rows"
                     );
                 }
             }
-            Err(error) => tracing::warn!(%error, "could not remove what is too old"),
+            Err(error) => tracing::warn!(%error, "removal of expired rows failed"),
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Log lines of the libraries below the service. Callers can provoke them, so there are only so many a second.
+//! Log lines of dependencies. Callers can provoke them, so their rate is bounded.
 
 use pacegate_http::server::PerSecond;
 
 static LINES: PerSecond = PerSecond::new(10);
 
-/// Whether one more line of a library, such as `h2`, may be written now. What is not written is in `pacegate_log_lines_dropped_total`.
+/// Returns whether another log line of a dependency, such as `h2`, may be written now. Suppressed
+/// lines are counted in `pacegate_log_lines_dropped_total`.
 pub fn admits_line() -> bool {
     LINES.admit()
 }
 
-pub(crate) fn held_back() -> u64 {
-    LINES.held_back()
+pub(crate) fn suppressed() -> u64 {
+    LINES.suppressed()
 }

@@ -1,4 +1,4 @@
-//! A line in the log for decisions: whose request it was, which rule decided, and how long that took.
+//! Log lines of decisions: the key, the rule that decided, and the duration.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 
 use pacegate_http::server::PerSecond;
 
-/// How many bytes of a hash tell keys apart well enough to follow one.
+/// Number of bytes of a hash that identify a key in the log.
 const HASH_BYTES: usize = 8;
 
-/// Writes the lines, as far as the log can bear them.
+/// Writes log lines of decisions, at a bounded rate.
 #[derive(Debug)]
 pub(crate) struct Lines {
     decisions: LoggedDecisions,
@@ -32,9 +32,9 @@ impl Lines {
         }
     }
 
-    /// How many decisions had no line because there were too many.
-    pub(crate) fn held_back(&self) -> u64 {
-        self.lines.held_back()
+    /// Returns the number of suppressed lines.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.lines.suppressed()
     }
 
     #[inline]
@@ -70,7 +70,8 @@ impl Lines {
         );
     }
 
-    /// The identities of `checks` that `limit` counts, or all of them, as the log may show them.
+    /// Returns the identities of `checks` that `limit` counts, or all of them, in the form that the
+    /// configuration allows in logs.
     pub(crate) fn key(&self, checks: &[Check<'_>], limit: Option<&NamedLimit>) -> String {
         let counts = |(dimension, identifier): &(&str, Cow<'_, str>)| {
             limit.is_some_and(|limit| limit.counts(dimension, identifier))
@@ -86,7 +87,7 @@ impl Lines {
     }
 }
 
-/// An identifier as a log shows it.
+/// Returns an identifier as logs show it.
 pub(crate) fn shown(identifier: &str, keys: LoggedKeys) -> Cow<'_, str> {
     match keys {
         LoggedKeys::Plain => shorten_identifier(identifier),

@@ -1,4 +1,4 @@
-//! Refunds over the wire, counted and logged: each one undoes what a limit has counted.
+//! Refunds by clients, counted and logged, because each one undoes a charge.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,17 +6,17 @@ use pacegate::Decision;
 
 use pacegate_http::server::PerSecond;
 
-/// How many lines a second there are of each kind.
+/// Maximum number of log lines of each kind per second.
 const LINES_PER_SECOND: u64 = 10;
 
-/// What became of refunds since the start.
+/// The outcomes of refunds since the start.
 #[derive(Debug)]
 pub(crate) struct Refunds {
     allowed: Kind,
-    refused: Kind,
+    rejected: Kind,
 }
 
-/// Each kind has lines of its own, so that refusals do not hide refunds that were made.
+/// Each outcome has its own rate of log lines, so that rejected refunds do not hide others.
 #[derive(Debug)]
 struct Kind {
     count: AtomicU64,
@@ -26,12 +26,12 @@ struct Kind {
 impl Default for Refunds {
     fn default() -> Self {
         let kind = || Kind { count: AtomicU64::new(0), lines: PerSecond::new(LINES_PER_SECOND) };
-        Self { allowed: kind(), refused: kind() }
+        Self { allowed: kind(), rejected: kind() }
     }
 }
 
 impl Kind {
-    /// Counts one; says whether it is logged.
+    /// Counts a refund; returns whether to log it.
     fn note(&self) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.lines.admit()
@@ -39,40 +39,40 @@ impl Kind {
 }
 
 impl Refunds {
-    /// A refund was made; `left` is how its limits stand since.
+    /// Records a refund; `left` is the state of its limits after it.
     pub(crate) fn allowed(&self, request_id: &str, left: &Decision) {
         if self.allowed.note() {
             tracing::info!(request_id, rule = rule(left), "refund made");
         }
     }
 
-    /// A refund was refused, and the limits stayed as they are.
-    pub(crate) fn refused(&self, request_id: &str, limits: &Decision) {
-        if self.refused.note() {
+    /// Records a rejected refund, which left the limits unchanged.
+    pub(crate) fn rejected(&self, request_id: &str, limits: &Decision) {
+        if self.rejected.note() {
             tracing::warn!(
                 request_id,
                 rule = rule(limits),
-                "refund refused; send an API key of the role checker, or set refundable: true on the rule"
+                "refund rejected; send an API key with role checker, or set refundable: true on the rule"
             );
         }
     }
 
-    /// A call of `Refund` was refused.
-    pub(crate) fn refused_call(&self, request_id: &str) {
-        if self.refused.note() {
-            tracing::warn!(request_id, "refund refused; it needs an API key of the role checker");
+    /// Records a rejected call of `Refund`.
+    pub(crate) fn rejected_call(&self, request_id: &str) {
+        if self.rejected.note() {
+            tracing::warn!(request_id, "refund rejected; it requires an API key with role checker");
         }
     }
 
-    /// How many were allowed and refused.
+    /// Returns the number of refunds by outcome.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
-        [("allowed", &self.allowed), ("refused", &self.refused)]
+        [("allowed", &self.allowed), ("refused", &self.rejected)]
             .map(|(name, kind)| (name, kind.count.load(Ordering::Relaxed)))
     }
 
-    /// How many log lines were too many.
-    pub(crate) fn held_back(&self) -> u64 {
-        self.allowed.lines.held_back() + self.refused.lines.held_back()
+    /// Returns the number of suppressed lines.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.allowed.lines.suppressed() + self.rejected.lines.suppressed()
     }
 }
 

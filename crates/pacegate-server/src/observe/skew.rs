@@ -1,4 +1,4 @@
-//! How far callers' clocks are from this one. It is measured and warned about, and nothing is ever decided by it.
+//! The clock skew of callers. It is measured and logged, and never affects decisions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::clock::now;
 use crate::observe::telemetry::{Counted, Histogram};
 
-/// Clocks that differ by more are worth a warning, in seconds.
+/// Skew above which a warning is logged, in seconds.
 const TOLERANCE: f64 = 5.0;
-/// How many seconds pass between two warnings.
+/// Minimum number of seconds between two warnings.
 const WARN_EVERY: u64 = 60;
 
-/// The differences that are told apart, in seconds.
+/// Upper bounds of the histogram's buckets, in seconds.
 const BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3_600.0];
 
 /// Compares clocks.
@@ -29,12 +29,12 @@ impl Default for Skew {
 }
 
 impl Skew {
-    /// How far clocks were apart so far.
+    /// Returns the measured skews.
     pub(crate) fn counted(&self) -> Counted {
         self.seconds.counted()
     }
 
-    /// Takes note of what a caller takes for the time, in milliseconds since the epoch.
+    /// Measures the skew of a caller's time, in milliseconds since the epoch.
     #[inline]
     pub(crate) fn observe(&self, timestamp: Option<i64>) {
         if let Some(timestamp) = timestamp {
@@ -44,9 +44,9 @@ impl Skew {
 
     fn compare(&self, timestamp: i64) {
         let own = now();
-        // Exact enough: what matters is the difference, and it is saturated by the buckets.
+        // Exact enough: only the difference matters, and the buckets saturate.
         let seconds = timestamp as f64 / 1e3 - own.as_micros() as f64 / 1e6;
-        // Nobody's clock is off by centuries; whoever says so is counted among the last.
+        // A skew of centuries is counted in the last bucket.
         self.seconds.record(Duration::from_secs_f64(seconds.abs().min(1e9)));
         if seconds.abs() <= TOLERANCE {
             return;
@@ -55,11 +55,11 @@ impl Skew {
         let warned = self.warned.load(Ordering::Relaxed);
         // The clock may have been set back since.
         let due = second.abs_diff(warned) >= WARN_EVERY;
-        // One of those that come at once says it.
+        // Only one of several concurrent callers logs it.
         if due && self.warned.compare_exchange(warned, second, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             tracing::warn!(
                 skew_seconds = seconds.round(),
-                "a caller's clock differs from this one; decisions are not affected"
+                "clock skew of a caller; decisions are not affected"
             );
         }
     }
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// The captured log.
     #[derive(Clone, Debug, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// How often a warning comes while clocks that differ by so many milliseconds are compared.
+    /// Returns the number of warnings for these skews, in milliseconds.
     fn warnings(differences: &[i64]) -> usize {
         let log = Log::default();
         let writer = log.clone();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_differ_are_warned_about_once_in_a_while() {
+    fn clock_skew_is_logged_at_most_once_a_minute() {
         assert_eq!(warnings(&[1, 0, -3_000, 4_000]), 0, "within the tolerance");
         assert_eq!(warnings(&[6_000]), 1);
         assert_eq!(warnings(&[-6_000]), 1, "in either direction");

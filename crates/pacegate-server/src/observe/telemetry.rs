@@ -1,6 +1,6 @@
-//! What the service measures about itself. Each service has its own: two in one process do not mix theirs.
+//! The metrics of the service. Each service in a process has its own.
 //!
-//! Checks only add to numbers that are there already; names and labels are put together when somebody asks for them.
+//! Checks only add to existing counters; names and labels are built when metrics are scraped.
 
 mod distinct;
 mod export;
@@ -23,10 +23,11 @@ pub(crate) use histogram::{Counted, Histogram};
 use pacegate_http::server::Figures as Connections;
 pub(crate) use rules::{Name as RuleName, Rule, Rules};
 
-/// How long checks take, in seconds: from a few microseconds in memory to a store's deadline and beyond.
+/// Upper bounds of the latency buckets in seconds, from a few microseconds in memory to beyond a
+/// store's deadline.
 const LATENCY_BUCKETS: [f64; 14] =
     [1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 1.0];
-/// The classes of HTTP's statuses.
+/// The classes of HTTP status codes.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const CODES: usize = 17;
 
@@ -50,22 +51,22 @@ impl Ending {
     }
 }
 
-/// Everything that is measured.
+/// All metrics of a service.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     is_on: bool,
     started: Timestamp,
     pub(crate) rules: Rules,
-    /// By the place of the store, then by how the check ended.
+    /// Indexed by store, then by the ending of the check.
     latency: Vec<[Histogram; Ending::ALL.len()]>,
     http_responses: [AtomicU64; CLASSES.len()],
     grpc_responses: [AtomicU64; CODES],
-    /// By protocol.
+    /// Indexed by protocol.
     connections: [Arc<Connections>; Protocol::ALL.len()],
 }
 
 impl Telemetry {
-    /// Measures nothing about checks unless it `is_on`.
+    /// Creates the metrics; checks are measured only if `is_on`.
     pub(crate) fn new(limiter: &Limiter, is_on: bool) -> Self {
         let of_store = |_| std::array::from_fn(|_| Histogram::new(&LATENCY_BUCKETS));
         Self {
@@ -83,7 +84,7 @@ impl Telemetry {
         self.is_on
     }
 
-    /// Takes note of a decision, and of how long it took.
+    /// Records a decision and its duration.
     #[inline]
     pub(crate) fn observe(&self, checks: &[Check<'_>], decision: &Decision, took: Duration) {
         if !self.is_on {
@@ -97,7 +98,7 @@ impl Telemetry {
         }
     }
 
-    /// Takes note of a check that could not be decided.
+    /// Records a check that could not be decided.
     pub(crate) fn observe_error(&self, took: Duration) {
         if self.is_on {
             self.time(0, Ending::Error, took);
@@ -110,7 +111,7 @@ impl Telemetry {
         }
     }
 
-    /// How long checks took, whatever became of them.
+    /// Returns the latency of all checks.
     pub(crate) fn latency(&self) -> Counted {
         let mut all = Histogram::new(&LATENCY_BUCKETS).counted();
         self.latency.iter().flatten().for_each(|histogram| all.add(&histogram.counted()));
@@ -122,13 +123,13 @@ impl Telemetry {
         self.http_responses[class].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A response says how it went in its head, unless all went well so far.
+    /// Counts a gRPC response by the status in its head; without one, the status is OK so far.
     pub(crate) fn count_grpc(&self, status: Option<&[u8]>) {
         let code = status.map_or(Code::Ok, Code::from_bytes) as usize;
         self.grpc_responses[code.min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What happened to the connections of a protocol.
+    /// Returns the connection metrics of a protocol.
     pub(crate) fn connections(&self, protocol: Protocol) -> &Arc<Connections> {
         &self.connections[protocol as usize]
     }

@@ -1,4 +1,5 @@
-//! Spans for traces: one for each check, under the caller's if it sends one. They cost nothing while nobody collects them.
+//! Trace spans: one per check, under the caller's span if it sends one. They cost nothing unless
+//! they are collected.
 
 use hyper::HeaderMap;
 use opentelemetry_http::HeaderExtractor;
@@ -7,7 +8,7 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The span of one check.
+/// Creates the span of one check.
 pub(crate) fn check(headers: &HeaderMap) -> Span {
     under_caller(empty(), headers)
 }
@@ -27,14 +28,14 @@ fn empty() -> Span {
     )
 }
 
-/// The span of many checks that came together.
+/// Creates the span of a batch.
 pub(crate) fn batch(headers: &HeaderMap, checks: usize) -> Span {
     let span =
         tracing::info_span!(target: TRACES, "batch_check", otel.kind = "server", pacegate.checks = checks);
     under_caller(span, headers)
 }
 
-/// Adds what was decided. Identifiers stay out of traces as they stay out of metrics.
+/// Adds the decision to a span. Traces, like metrics, contain no identifiers.
 pub(crate) fn decided(span: &Span, decision: &Decision) {
     if span.is_disabled() {
         return;
@@ -52,7 +53,8 @@ pub(crate) fn decided(span: &Span, decision: &Decision) {
     }
 }
 
-/// The decision on one of many checks, as a span of its own under theirs; the store was asked for all of them at once.
+/// Records the decision of one check of a batch as a span under the batch's span; the store call
+/// was shared.
 pub(crate) fn part(batch: &Span, decision: &Decision) {
     if !batch.is_disabled() {
         batch.in_scope(|| decided(&empty(), decision));
@@ -63,7 +65,7 @@ fn under_caller(span: Span, headers: &HeaderMap) -> Span {
     if !span.is_disabled() {
         let context =
             opentelemetry::global::get_text_map_propagator(|known| known.extract(&HeaderExtractor(headers)));
-        // Without a caller that traces, a trace begins here.
+        // If the caller sends no trace context, a trace starts here.
         let _ = span.set_parent(context);
     }
     span

@@ -1,4 +1,5 @@
-//! Keys that change between normal, warning and throttled: each change is counted, and logged as far as the log can bear it.
+//! State transitions of keys between normal, warning and throttled: all are counted, and logged at
+//! a bounded rate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,10 +7,10 @@ use pacegate::{Decision, NamedLimit, Standing};
 
 use pacegate_http::server::PerSecond;
 
-/// How many changes are logged a second; an attack on many keys must not fill the disk.
+/// Maximum number of logged transitions per second, so that an attack does not fill the disk.
 const LINES_PER_SECOND: u64 = 10;
 
-/// How often keys changed their state on this node.
+/// The number of state transitions on this node.
 #[derive(Debug)]
 pub(crate) struct Transitions {
     to_normal: AtomicU64,
@@ -31,7 +32,7 @@ impl Default for Transitions {
 }
 
 impl Transitions {
-    /// Takes note of what a charge changed. `key` writes whose it was, as the log may show it.
+    /// Records the transitions of a decision. `key` returns the key of a limit as logs show it.
     pub(crate) fn observe(&self, decision: &Decision, request_id: &str, key: impl Fn(&NamedLimit) -> String) {
         if !decision.allowed() || decision.replayed() {
             return;
@@ -55,19 +56,19 @@ impl Transitions {
                     rule = &*limit.name,
                     from,
                     to,
-                    "a key changed its state"
+                    "key state changed"
                 );
             }
         }
     }
 
-    /// How often keys became normal, warning and throttled.
+    /// Returns the number of transitions to normal, warning and throttled.
     pub(crate) fn counts(&self) -> [u64; 3] {
         [&self.to_normal, &self.to_warning, &self.to_throttled].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// How many changes had no line.
-    pub(crate) fn held_back(&self) -> u64 {
-        self.lines.held_back()
+    /// Returns the number of suppressed lines.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.lines.suppressed()
     }
 }

@@ -1,4 +1,4 @@
-//! How often each identifier passed and did not, until that is written to the catalog.
+//! Usage: allowed and denied requests per identifier, until they are written to the catalog.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -8,37 +8,39 @@ use pacegate::{Timestamp, identity};
 use pacegate_catalog::{Period, UsageRecord, shorten_identifier};
 use parking_lot::Mutex;
 
-/// Checks on different threads rarely meet.
+/// Number of shards, so that checks on different threads rarely contend.
 const SHARDS: usize = 16;
-/// How many identifiers a shard counts apart between two writes.
+/// Maximum number of identifiers that a shard counts individually between two writes.
 const NAMES_MAX: usize = 1_024;
-/// How many dimensions have a row for their other identifiers, beside those that every service has.
+/// Maximum number of dimensions with a row for their other identifiers, besides the common ones.
 const DIMENSIONS_MAX: usize = 32;
-/// How many of the heaviest are remembered for another while.
+/// Number of the heaviest identifiers that are kept after a write.
 const KEPT: usize = 50;
-/// What the others are counted as: made-up identifiers and dimensions must not fill the catalog.
+/// The name under which the others are counted, so that made-up identifiers and dimensions do not
+/// fill the catalog.
 pub(crate) const OTHERS: &str = "(others)";
-/// How many identifiers have a row of their own in a minute, and in an hour.
+/// Maximum number of identifiers with their own row per minute, and per hour.
 const MINUTE_ROWS: usize = 500;
 const HOUR_ROWS: usize = 20_000;
 
-/// Counts by identifier.
+/// Usage by identifier.
 #[derive(Debug)]
 pub(crate) struct Usage {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    /// The heaviest of the time before this one, as that is shorter than it seems just after it began.
+    /// The heaviest identifiers of the previous period, because the current one may have just
+    /// begun.
     before: Mutex<HashMap<Name, Counts, RandomState>>,
-    /// The rows of the minute and of the hour that are being written.
+    /// The rows of the current minute and of the current hour.
     rows: Mutex<[Rows; 2]>,
 }
 
 #[derive(Debug)]
 struct Shard {
     names: HashMap<Name, Counts, RandomState>,
-    /// What those did that have no place, by dimension.
+    /// The usage of identifiers that are not counted individually, by dimension.
     others: HashMap<Box<str>, Counts, RandomState>,
-    /// The most that an identifier did which lost its place.
+    /// The highest count of an identifier that was evicted.
     lost: u64,
 }
 
@@ -71,7 +73,7 @@ impl Hash for Name {
     }
 }
 
-/// A name that needs no allocation.
+/// A borrowed name, which needs no allocation.
 #[derive(Hash)]
 struct Borrowed<'a>(&'a str, &'a str);
 
@@ -106,7 +108,7 @@ impl Usage {
             Some(known) => known,
             None => {
                 if shard.names.len() >= NAMES_MAX {
-                    shard.make_room();
+                    shard.evict();
                 }
                 let name = Name { dimension: dimension.into(), identifier: identifier.into() };
                 shard.names.entry(name).or_default()
@@ -119,13 +121,13 @@ impl Usage {
         }
     }
 
-    /// What was counted since the last time, as rows of minutes and of hours.
+    /// Returns the usage since the last call, as rows of minutes and of hours.
     pub(crate) fn take(&self, at: Timestamp) -> [(Period, Vec<UsageRecord>); 2] {
         let mut others: HashMap<Box<str>, Counts, RandomState> = HashMap::with_hasher(self.hasher.clone());
         let mut names: Vec<(Name, Counts)> = Vec::new();
         for shard in &self.shards {
             let mut shard = std::mem::replace(&mut *shard.lock(), Shard::new(&self.hasher));
-            // Those that did no more than one that lost its place have no better claim to a row.
+            // An identifier with no more than an evicted one has no better claim to a row.
             shard.drop_up_to(shard.lost);
             names.extend(shard.names);
             for (dimension, counts) in shard.others {
@@ -145,7 +147,7 @@ impl Usage {
         self.rows.lock().each_mut().map(|rows| (rows.period, rows.share_out(at, &names, &others)))
     }
 
-    /// Who did most in the last seconds, and who was blocked most, `count` of each.
+    /// Returns the `count` identifiers with the most recent requests, and with the most denials.
     pub(crate) fn top(&self, count: usize) -> (Vec<UsageRecord>, Vec<UsageRecord>) {
         let before = self.before.lock().clone();
         let mut heaviest = Heaviest::new(count, Counts::total);
@@ -180,8 +182,8 @@ impl Shard {
         }
     }
 
-    /// Keeps the heavier half at most.
-    fn make_room(&mut self) {
+    /// Evicts at least the lighter half.
+    fn evict(&mut self) {
         let mut totals: Vec<u64> = self.names.values().map(Counts::total).collect();
         let middle = totals.len() / 2;
         let (_, median, _) = totals.select_nth_unstable(middle);
@@ -189,7 +191,7 @@ impl Shard {
         self.drop_up_to(*median);
     }
 
-    /// Counts identifiers that did no more than `total` among the others of their dimension.
+    /// Moves identifiers with at most `total` requests to the others of their dimension.
     fn drop_up_to(&mut self, total: u64) {
         for (name, counts) in self.names.extract_if(|_, counts| counts.total() <= total) {
             let has_place = self.others.contains_key(&name.dimension)
@@ -201,7 +203,7 @@ impl Shard {
     }
 }
 
-/// Whether it is one of the dimensions that every service has, which made-up ones must not push out.
+/// Returns whether a dimension is one of the common ones, which made-up dimensions cannot evict.
 fn is_common(dimension: &str) -> bool {
     [identity::USER, identity::IP, identity::API_KEY, identity::KEY, OTHERS].contains(&dimension)
 }
@@ -212,9 +214,9 @@ struct Rows {
     period: Period,
     max: usize,
     start: Timestamp,
-    /// The hashes of the identifiers that have a row.
+    /// The hashes of identifiers with a row.
     names: HashSet<u64>,
-    /// The dimensions that have a row for their others.
+    /// The dimensions with a row for their others.
     dimensions: HashSet<Box<str>>,
     hasher: RandomState,
 }
@@ -225,7 +227,7 @@ impl Rows {
         Self { period, max, start, names, dimensions, hasher: hasher.clone() }
     }
 
-    /// What is written of `names` and `others`, which are given heaviest first.
+    /// Returns the rows to write for `names` and `others`, which are sorted heaviest first.
     fn share_out(
         &mut self,
         at: Timestamp,
@@ -238,7 +240,8 @@ impl Rows {
             self.names.clear();
             self.dimensions.clear();
         }
-        // Half of the rows are free at once, the others as the period passes, so that an identifier that becomes heavy late finds one.
+        // Half of the rows are available immediately, the rest as the period passes, so that an
+        // identifier that becomes heavy late gets one.
         let passed = at.saturating_since(start).as_micros() * (self.max / 2) as u128
             / self.period.length().as_micros().max(1);
         let places = self.max / 2 + usize::try_from(passed).unwrap_or(0);
@@ -268,7 +271,7 @@ impl Rows {
         records
     }
 
-    /// The dimension whose others an identifier is counted among.
+    /// Returns the dimension under whose others an identifier is counted.
     fn other<'a>(&mut self, dimension: &'a str) -> &'a str {
         if is_common(dimension) || self.dimensions.contains(dimension) {
             return dimension;
@@ -281,11 +284,11 @@ impl Rows {
     }
 }
 
-/// The few with the most of something.
+/// The identifiers with the highest counts.
 struct Heaviest {
     count: usize,
     measure: fn(&Counts) -> u64,
-    /// The most first; those that are equal by name.
+    /// Sorted by count in descending order, then by name.
     names: Vec<(Name, Counts)>,
 }
 
@@ -326,11 +329,11 @@ mod tests {
 
     use super::*;
 
-    /// The minutes of a write.
+    /// Returns the minute rows of a write.
     fn minutes(usage: &Usage, at: Timestamp) -> Vec<UsageRecord> {
         let [(_, minutes), (_, hours)] = usage.take(at);
         let sum = |records: &[UsageRecord]| -> u64 { records.iter().map(|record| record.allowed).sum() };
-        assert_eq!(sum(&minutes), sum(&hours), "both periods have everything");
+        assert_eq!(sum(&minutes), sum(&hours), "both periods have all requests");
         minutes
     }
 
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_counted_apart() {
+    fn identifiers_are_counted_individually() {
         let usage = Usage::default();
         for _ in 0..3 {
             usage.count("user", "u1", true);
@@ -354,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_identifiers_are_counted_together_and_heavy_ones_apart() {
+    fn made_up_identifiers_are_counted_together_and_heavy_ones_individually() {
         let usage = Usage::default();
         for number in 0..200_000 {
             usage.count("user", &format!("made-up-{number}"), true);
@@ -368,7 +371,7 @@ mod tests {
             let of = |identifier: &str| {
                 records.iter().find(|record| record.identifier == identifier).map(|record| record.allowed)
             };
-            // Until the first ones lose their places, it may be among them.
+            // Until the first eviction, it may be among the others.
             assert!(of("heavy").is_some_and(|allowed| allowed >= 1_800), "{:?}", of("heavy"));
             assert_eq!(records.iter().map(|record| record.allowed).sum::<u64>(), 202_000, "nothing is lost");
         }
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn long_identifiers_are_shortened_and_stay_apart() {
+    fn long_identifiers_are_shortened_and_stay_distinct() {
         let usage = Usage::default();
         let long = |last: char| format!("{}{last}", "x".repeat(1_000));
         for last in ['a', 'b', 'b'] {
@@ -407,11 +410,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_period_are_bounded_and_late_ones_find_places() {
+    fn rows_of_a_period_are_bounded_and_late_identifiers_get_rows() {
         let usage = Usage::default();
         let mut rows = BTreeSet::new();
         for write in 0..6 {
-            // As many others each time, and one that comes with the last write but one.
+            // New identifiers each time, and one that first appears in the second-to-last write.
             for number in 0..2_000 {
                 usage.count("user", &format!("u-{write}-{number}"), true);
             }
@@ -423,13 +426,13 @@ mod tests {
         }
         assert!(rows.len() <= MINUTE_ROWS + 1, "{} rows", rows.len());
         assert!(rows.contains("late"));
-        // Another minute has rows of its own.
+        // The next minute has its own rows.
         usage.count("user", "next", true);
         assert_eq!(minutes(&usage, after(60)).len(), 1);
     }
 
     #[test]
-    fn those_who_did_most_are_found_also_just_after_a_write() {
+    fn heaviest_identifiers_are_known_just_after_a_write() {
         let usage = Usage::default();
         for (identifier, allowed, blocked) in [("a", 5, 0), ("b", 1, 3), ("c", 2, 1)] {
             (0..allowed).for_each(|_| usage.count("user", identifier, true));
@@ -451,12 +454,12 @@ mod tests {
         assert_eq!((heaviest[0].allowed, heaviest[0].blocked), (5, 1));
         usage.take(Timestamp::default());
         usage.take(Timestamp::default());
-        assert!(usage.top(9).0.is_empty(), "only for another while");
+        assert!(usage.top(9).0.is_empty(), "kept for one more period only");
     }
 
     /// The figures of the operating guide: 10,000 users, each active in every ten seconds.
     #[test]
-    fn ordinary_load_writes_a_tenth_of_a_row_for_each_user_and_minute() {
+    fn ordinary_load_writes_a_tenth_of_a_row_per_user_and_minute() {
         const USERS: usize = 10_000;
         let usage = Usage::default();
         let mut rows: [BTreeSet<(Timestamp, String)>; 2] = Default::default();
@@ -469,7 +472,7 @@ mod tests {
             }
         }
         let (per_minute, per_hour) = (rows[0].len() / 2, rows[1].len());
-        assert!(per_hour >= USERS, "an hour has every one of them: {per_hour}");
+        assert!(per_hour >= USERS, "an hour has every user: {per_hour}");
         let (per_day, one_each) = (per_minute * 1_440 + per_hour * 24, USERS * (1_440 + 24));
         assert!(per_day * 10 <= one_each, "{per_day} rows a day");
     }

@@ -1,4 +1,5 @@
-//! What follows from the rest of the document: shared errors, headers, examples, deprecations.
+//! The parts that follow from the rest of the document: shared errors, headers, examples and
+//! deprecations.
 
 use indexmap::IndexMap;
 use serde::Deserialize;
@@ -9,10 +10,10 @@ use super::json::Json;
 use crate::deprecation::Deprecation;
 use crate::respond::Rendering;
 
-/// Requests and their answers, as they were seen. A test sends them again, in this order.
+/// Recorded requests and responses. A test replays them in this order.
 const EXAMPLES: &str = include_str!("examples.json");
 
-/// Adds to a document what its paths and schemas do not say themselves.
+/// Adds to a document what its paths and schemas do not contain.
 pub(super) fn complete(document: &mut Json, deprecations: &[Deprecation]) -> Result<(), serde_json::Error> {
     let exchanges: Vec<Exchange> = serde_json::from_str(EXAMPLES)?;
     for (path, item) in document.object("paths").into_iter().flatten() {
@@ -21,7 +22,7 @@ pub(super) fn complete(document: &mut Json, deprecations: &[Deprecation]) -> Res
             parameters(operation);
             errors(operation, Rendering::of(path));
             headers(operation);
-            // In reverse, so that the first exchange of an operation is what is shown.
+            // In reverse, so that the first exchange of an operation becomes its example.
             let own = exchanges.iter().rev().filter(|exchange| exchange.operation == id);
             own.for_each(|exchange| exchange.show(operation));
             let gone = |entry: &&Deprecation| {
@@ -38,8 +39,8 @@ pub(super) fn complete(document: &mut Json, deprecations: &[Deprecation]) -> Res
     Ok(())
 }
 
-/// Serde flattens some structs into others. utoipa describes that as `allOf`, under which none of the
-/// parts can exclude unknown fields; here it becomes the one object that is sent.
+/// Merges flattened structs. utoipa describes them as `allOf`, where no part can exclude unknown
+/// fields; here they become the one object that is sent.
 fn merge_flattened(document: &mut Json) {
     let Some(schemas) = document.object("components").and_then(|all| all.get_mut("schemas")) else { return };
     let known = schemas.clone();
@@ -64,7 +65,7 @@ fn merge_flattened(document: &mut Json) {
     }
 }
 
-/// A parameter that is left out is not there; it is never `null`.
+/// Removes `null` from the types of parameters: an omitted parameter is absent, never `null`.
 fn parameters(operation: &mut Json) {
     for parameter in operation.get_mut("parameters").into_iter().flat_map(Json::items_mut) {
         let Some(schema) = parameter.get_mut("schema") else { continue };
@@ -78,14 +79,15 @@ fn parameters(operation: &mut Json) {
     }
 }
 
-/// Errors that an operation can answer with because of what it is, and the bodies of those it names itself.
+/// Adds the errors that an operation of its kind can return, and the bodies of the errors it
+/// describes itself.
 fn errors(operation: &mut Json, rendering: Rendering) {
     let has_body = operation.get("requestBody").is_some();
     let parameters = operation.get("parameters");
     let has_parameters = parameters.is_some();
     let is_condition = |one: &Json| one.get("name").and_then(Json::text) == Some("If-Match");
     let has_condition = matches!(parameters, Some(Json::List(all)) if all.iter().any(is_condition));
-    // Without a word of its own an operation needs a key; `[{}]` needs none.
+    // An operation requires a key by default; `[{}]` requires none.
     let keyed = match operation.get("security") {
         Some(Json::List(choices)) => choices.iter().any(|choice| *choice != Json::Object(IndexMap::new())),
         _ => true,
@@ -112,7 +114,8 @@ fn errors(operation: &mut Json, rendering: Rendering) {
     responses.sort_unstable_keys();
 }
 
-/// An error that the operation describes itself. Where it has a body of its own, it may have that of an error as well.
+/// Completes an error that the operation describes itself. If it has its own body, it may have the
+/// body of an error as well.
 fn name_error(named: &mut Json, error: &SharedError, rendering: Rendering) {
     let own =
         named.get("content").and_then(|content| content.get("application/json")?.get("schema").cloned());
@@ -127,7 +130,7 @@ fn name_error(named: &mut Json, error: &SharedError, rendering: Rendering) {
     }
 }
 
-/// Every answer has an id; those of checks say how the caller stands.
+/// Adds headers: every response has a request id, and responses to checks have rate limit headers.
 fn headers(operation: &mut Json) {
     let id = operation.get("operationId").and_then(Json::text).unwrap_or_default();
     let decides = ["check", "status"].contains(&id);
@@ -147,7 +150,7 @@ fn headers(operation: &mut Json) {
     }
 }
 
-/// A header that answers have.
+/// A response header.
 struct Header {
     name: &'static str,
     of_decisions: bool,
@@ -165,32 +168,32 @@ const fn header(
 }
 
 const HEADERS: [Header; 13] = [
-    header("X-Request-Id", false, "string", "The id of the request, taken from it or made."),
-    header("Retry-After", false, "integer", "In how many seconds a retry may help."),
+    header("X-Request-Id", false, "string", "The id of the request, sent by the client or generated."),
+    header("Retry-After", false, "integer", "Seconds after which a retry can succeed."),
     header("WWW-Authenticate", false, "string", "How to authenticate."),
     header(
         "Deprecation",
         false,
         "string",
-        "Since when this endpoint is deprecated, as `@` and seconds since the epoch.",
+        "The time since which this endpoint is deprecated, as `@` and seconds since the epoch.",
     ),
-    header("Sunset", false, "string", "When this endpoint may stop answering."),
-    header("Link", false, "string", "What takes this endpoint's place, as `rel=\"successor-version\"`."),
-    header("X-RateLimit-Limit", true, "integer", "How much can be taken at once."),
-    header("X-RateLimit-Remaining", true, "integer", "How much is left."),
+    header("Sunset", false, "string", "The time after which this endpoint may be removed."),
+    header("Link", false, "string", "The successor of this endpoint, as `rel=\"successor-version\"`."),
+    header("X-RateLimit-Limit", true, "integer", "The capacity: the most that can be consumed at once."),
+    header("X-RateLimit-Remaining", true, "integer", "The remaining quota."),
     header(
         "X-RateLimit-Reset",
         true,
         "integer",
-        "When all of it is there again, in seconds since the epoch.",
+        "When the full capacity is available again, in seconds since the epoch.",
     ),
-    header("X-RateLimit-Strategy", true, "string", "The algorithm of the limit that binds."),
-    header("X-RateLimit-State", true, "string", "`warning` or `throttled`, when it is one."),
+    header("X-RateLimit-Strategy", true, "string", "The algorithm of the binding limit."),
+    header("X-RateLimit-State", true, "string", "`warning` or `throttled`. Absent in state `normal`."),
     header("RateLimit-Policy", true, "string", "Every limit: its name, quota and window."),
-    header("RateLimit", true, "string", "Every limit: its name, what remains and until when."),
+    header("RateLimit", true, "string", "Every limit: its name, remaining quota and seconds until reset."),
 ];
 
-/// A request and its answer.
+/// A request and its response.
 #[derive(Deserialize)]
 struct Exchange {
     operation: String,
@@ -202,7 +205,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Makes it the example of its operation.
+    /// Sets it as the example of its operation.
     fn show(&self, operation: &mut Json) {
         for parameter in operation.get_mut("parameters").into_iter().flat_map(Json::items_mut) {
             let name = parameter.get("name").and_then(Json::text).unwrap_or_default();
@@ -225,7 +228,7 @@ fn show_body(of: Option<&mut Json>, example: &Json) {
     content.into_iter().flat_map(IndexMap::values_mut).for_each(|body| body.set("example", example.clone()));
 }
 
-/// Marks an operation that is on its way out.
+/// Marks an operation as deprecated.
 fn deprecate(operation: &mut Json) {
     operation.set("deprecated", Json::Bool(true));
     for response in operation.object("responses").into_iter().flat_map(IndexMap::values_mut) {
@@ -240,7 +243,7 @@ fn deprecate(operation: &mut Json) {
     }
 }
 
-/// What has to be given, where it is one of several fields.
+/// Adds requirements that hold for one of several fields.
 fn schemas(document: &mut Json) {
     let Some(schemas) = document.get_mut("components").and_then(|components| components.get_mut("schemas"))
     else {
@@ -261,13 +264,13 @@ fn schemas(document: &mut Json) {
     let checks =
         schemas.get_mut("BatchRequest").and_then(|batch| batch.get_mut("properties")?.get_mut("checks"));
     if let Some(checks) = checks {
-        let bad = "Anything else is answered with an error in its place.";
+        let bad = "Any other item returns an error in its place in the results.";
         let items = json!({"anyOf": [{"$ref": "#/components/schemas/CheckRequest"}, {"description": bad}]});
         checks.set("items", items);
     }
 }
 
-/// What operations refer to.
+/// Adds the components to which operations refer.
 fn components(document: &mut Json) {
     let mut responses = IndexMap::new();
     for rendering in [Rendering::Envelope, Rendering::Flat] {

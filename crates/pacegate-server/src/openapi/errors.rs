@@ -1,14 +1,14 @@
-//! The answers that operations share: one for each status, in both renderings.
+//! The error responses that operations share: one per status, in both formats.
 
 use serde_json::{Value, json};
 
 use super::json::Json;
 use crate::respond::Rendering;
 
-/// An error that many operations can answer with.
+/// An error that many operations can return.
 pub(super) struct SharedError {
     pub(super) status: &'static str,
-    /// What its component is called.
+    /// The name of its component.
     name: &'static str,
     code: &'static str,
     title: &'static str,
@@ -27,22 +27,22 @@ const fn shared(
     SharedError { status, name, code, title, description, message }
 }
 
-/// Every status that errors have. Those that only some operations have are described there.
+/// Every status of an error. Operations may describe it more specifically.
 pub(super) const ERRORS: [SharedError; 13] = [
     shared(
         "400",
         "InvalidInput",
         "INVALID_INPUT",
         "Bad Request",
-        "Something in the request is wrong; the field is named.",
-        "limit: must be between 1 and 1000000000",
+        "The request is invalid; the error names the field.",
+        "limit: must be between 1 and 1000000000, got 0",
     ),
     shared(
         "401",
         "Unauthenticated",
         "UNAUTHENTICATED",
         "Unauthorized",
-        "No key, or one that is not valid.",
+        "The API key is missing or invalid.",
         "the API key is not valid",
     ),
     shared(
@@ -50,33 +50,33 @@ pub(super) const ERRORS: [SharedError; 13] = [
         "Forbidden",
         "FORBIDDEN",
         "Forbidden",
-        "The key's role, or the address, may not do this.",
-        "this operation needs a key of the role admin",
+        "The role of the key, or the address, does not permit this operation.",
+        "this operation requires an API key with role admin",
     ),
-    shared("404", "NotFound", "NOT_FOUND", "Not Found", "It is not there.", "it is not there"),
+    shared("404", "NotFound", "NOT_FOUND", "Not Found", "Not found.", "unknown path /api/v1/orders"),
     shared(
         "408",
         "RequestTimeout",
         "REQUEST_TIMEOUT",
         "Request Timeout",
-        "The request took too long.",
-        "the request took too long; send its body faster, or try again",
+        "The request timed out.",
+        "the request timed out; send its body faster or retry",
     ),
     shared(
         "409",
         "Conflict",
         "CONFLICT",
         "Conflict",
-        "Something else is in the way.",
-        "there is one already",
+        "The request conflicts with existing data.",
+        "this rule is defined in the configuration file; change it there",
     ),
     shared(
         "412",
         "PreconditionFailed",
         "PRECONDITION_FAILED",
         "Precondition Failed",
-        "It was changed since it was read.",
-        "If-Match: is not the current ETag; read the current state and try again",
+        "The resource was changed since it was read.",
+        "If-Match: not the current ETag; read the current state and retry",
     ),
     shared(
         "413",
@@ -84,14 +84,14 @@ pub(super) const ERRORS: [SharedError; 13] = [
         "PAYLOAD_TOO_LARGE",
         "Payload Too Large",
         "The body is larger than 256 KiB.",
-        "the body must be at most 262144 bytes long",
+        "the body must be at most 262144 bytes",
     ),
     shared(
         "415",
         "UnsupportedMediaType",
         "UNSUPPORTED_MEDIA_TYPE",
         "Unsupported Media Type",
-        "The body is not said to be JSON.",
+        "The content type of the body is not JSON.",
         "send JSON with the header Content-Type: application/json",
     ),
     shared(
@@ -99,23 +99,23 @@ pub(super) const ERRORS: [SharedError; 13] = [
         "IdempotencyMismatch",
         "IDEMPOTENCY_MISMATCH",
         "Unprocessable Entity",
-        "The idempotency key came with another request.",
-        "idempotency_key: was used with another request",
+        "The idempotency key was used with a different request.",
+        "idempotency_key: was used with a different request",
     ),
     shared(
         "429",
         "RateLimited",
         "RATE_LIMITED",
         "Too Many Requests",
-        "The key has used up its management requests, or too many wrong keys were tried from this address.",
-        "this key has used up its management requests",
+        "The management rate limit of the key is exceeded, or too many invalid keys came from this address.",
+        "management rate limit of this key exceeded",
     ),
     shared(
         "500",
         "InternalError",
         "INTERNAL_ERROR",
         "Internal Server Error",
-        "Something is wrong inside.",
+        "An internal error occurred.",
         "an internal error occurred",
     ),
     shared(
@@ -123,13 +123,13 @@ pub(super) const ERRORS: [SharedError; 13] = [
         "ServiceUnavailable",
         "SERVICE_UNAVAILABLE",
         "Service Unavailable",
-        "A store or the catalog does not answer.",
-        "a store or the catalog does not answer; try again",
+        "A store or the catalog is unavailable.",
+        "store unavailable; retry",
     ),
 ];
 
 impl SharedError {
-    /// What the shared answer is called among the components.
+    /// Returns the name of the shared response among the components.
     pub(super) fn component(&self, rendering: Rendering) -> String {
         match rendering {
             Rendering::Envelope => self.name.to_owned(),
@@ -137,7 +137,7 @@ impl SharedError {
         }
     }
 
-    /// The shared answer.
+    /// Returns the shared response.
     pub(super) fn response(&self, rendering: Rendering) -> Json {
         let mut response = Json::from(json!({"description": self.description}));
         response.set("headers", self.headers());
@@ -145,7 +145,7 @@ impl SharedError {
         response
     }
 
-    /// The headers that this error's answers have.
+    /// Returns the headers of responses with this error.
     pub(super) fn headers(&self) -> Value {
         let reference = |name: &str| json!({"$ref": format!("#/components/headers/{name}")});
         let mut headers = json!({"X-Request-Id": reference("X-Request-Id")});
@@ -157,7 +157,7 @@ impl SharedError {
         headers
     }
 
-    /// The body, with its schema and an example.
+    /// Returns the body, with its schema and an example.
     pub(super) fn content(&self, rendering: Rendering) -> Value {
         let (schema, example) = match rendering {
             Rendering::Envelope => ("Error", self.envelope()),

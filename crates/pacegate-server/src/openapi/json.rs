@@ -1,4 +1,4 @@
-//! JSON whose objects keep the order of their fields, as people read them.
+//! JSON whose objects preserve the order of their fields.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub(crate) enum Json {
 }
 
 impl Json {
-    /// The field `name` of an object.
+    /// Returns the field `name` of an object.
     pub(crate) fn get(&self, name: &str) -> Option<&Self> {
         match self {
             Self::Object(fields) => fields.get(name),
@@ -31,7 +31,7 @@ impl Json {
         }
     }
 
-    /// The field `name` of an object, to be changed.
+    /// Returns the field `name` of an object, mutably.
     pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
         match self {
             Self::Object(fields) => fields.get_mut(name),
@@ -39,7 +39,7 @@ impl Json {
         }
     }
 
-    /// The fields of an object.
+    /// Returns the fields of an object.
     pub(crate) fn fields(&mut self) -> Option<&mut IndexMap<String, Self>> {
         match self {
             Self::Object(fields) => Some(fields),
@@ -47,7 +47,7 @@ impl Json {
         }
     }
 
-    /// The fields of the object in field `name`, which is made if it is not there.
+    /// Returns the fields of the object in field `name`, which is created if absent.
     pub(crate) fn object(&mut self, name: &str) -> Option<&mut IndexMap<String, Self>> {
         let empty = || Self::Object(IndexMap::new());
         self.fields()?.entry(name.to_owned()).or_insert_with(empty).fields()
@@ -60,7 +60,7 @@ impl Json {
         }
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub(crate) fn items_mut(&mut self) -> impl Iterator<Item = &mut Self> {
         let items = match self {
             Self::List(items) => items.as_mut_slice(),
@@ -69,7 +69,7 @@ impl Json {
         items.iter_mut()
     }
 
-    /// The text of a string.
+    /// Returns the text of a string.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

@@ -5,7 +5,8 @@
   const search = document.getElementById('search');
   let api;
 
-  // make('p.note', 'text', child…): an element with classes and children. Texts are never read as HTML.
+  // make('p.note', 'text', child…): an element with classes and children. Text is never parsed as
+  // HTML.
   const make = (what, ...children) => {
     const [tag, ...classes] = what.split('.');
     const element = document.createElement(tag);
@@ -15,7 +16,7 @@
   };
 
   // Text in which `words` are code.
-  const prose = (text) => (text || '').split('`').map((part, place) => (place % 2 ? make('code', part) : part));
+  const prose = (text) => (text || '').split('`').map((part, index) => (index % 2 ? make('code', part) : part));
 
   const resolve = (value) => {
     let seen = 0;
@@ -26,7 +27,7 @@
     return value || {};
   };
 
-  // What can be `null` or something else, as something else.
+  // Splits a schema that allows `null` into the other schema and a flag.
   const unwrap = (schema) => {
     let found = resolve(schema);
     let nullable = false;
@@ -55,16 +56,16 @@
 
   const bounds = (schema) => {
     const { schema: found } = unwrap(schema);
-    const said = [];
+    const parts = [];
     const range = (low, high, unit) => {
-      if (low !== undefined && high !== undefined) said.push(`${low.toLocaleString('en')} to ${high.toLocaleString('en')}${unit}`);
-      else if (high !== undefined) said.push(`at most ${high.toLocaleString('en')}${unit}`);
+      if (low !== undefined && high !== undefined) parts.push(`${low.toLocaleString('en')} to ${high.toLocaleString('en')}${unit}`);
+      else if (high !== undefined) parts.push(`at most ${high.toLocaleString('en')}${unit}`);
     };
     range(found.minimum, found.maximum, '');
     range(found.minLength, found.maxLength, ' characters');
     range(found.minItems, found.maxItems, ' items');
-    if (found.enum) said.push(`one of ${found.enum.join(', ')}`);
-    return said.join('; ');
+    if (found.enum) parts.push(`one of ${found.enum.join(', ')}`);
+    return parts.join('; ');
   };
 
   const partsOf = (schema) => {
@@ -150,8 +151,8 @@
     const headers = Object.entries(found.headers || {});
     if (headers.length) {
       inside.append(make('h4', 'Headers'), make('ul.fields', headers.map(([name, header]) => {
-        const said = resolve(header);
-        return field(name, said.schema || {}, false, '', said.description, 9);
+        const found = resolve(header);
+        return field(name, found.schema || {}, false, '', found.description, 9);
       })));
     }
     if (body) {
@@ -166,7 +167,7 @@
 
   const fill = (inside, method, path, operation) => {
     if (operation.description) inside.append(make('p', prose(operation.description)));
-    const key = { yes: 'Needs an API key.', maybe: 'Needs an API key only if the service is set up so.', no: 'Needs no API key.' }[needsKey(operation)];
+    const key = { yes: 'Requires an API key.', maybe: 'Requires an API key if the service is configured to.', no: 'Requires no API key.' }[needsKey(operation)];
     inside.append(make('p.faint', key), example(curl(method, path, operation)));
     if ((operation.parameters || []).length) {
       inside.append(make('h3', 'Parameters'), make('ul.fields', operation.parameters.map((parameter) =>
@@ -179,7 +180,7 @@
       if (description) inside.append(make('p', prose(description)));
       inside.append(fields(body.schema || {}));
     }
-    inside.append(make('h3', 'Answers'), Object.entries(operation.responses).map(([status, response]) => answer(status, response)).reduce((all, one) => { all.append(one); return all; }, make('div')));
+    inside.append(make('h3', 'Responses'), Object.entries(operation.responses).map(([status, response]) => answer(status, response)).reduce((all, one) => { all.append(one); return all; }, make('div')));
   };
 
   const operations = [];
@@ -236,7 +237,7 @@
     for (const { groups } of operations) groups.forEach((group) => { group.hidden = !used.has(group); });
   };
 
-  const remember = (theme) => { try { localStorage.setItem('theme', theme); } catch { /* it is for this visit only */ } };
+  const remember = (theme) => { try { localStorage.setItem('theme', theme); } catch { /* the theme applies to this visit only */ } };
   const remembered = () => { try { return localStorage.getItem('theme'); } catch { return null; } };
   const root = document.documentElement;
   if (['light', 'dark'].includes(remembered())) root.dataset.theme = remembered();
@@ -255,6 +256,6 @@
     if (!response.ok) throw new Error(`status ${response.status}`);
     return response.json();
   }).then((document_) => { api = document_; show(); }).catch((error) => {
-    document.getElementById('state').textContent = `The document could not be read: ${error.message}`;
+    document.getElementById('state').textContent = `The document could not be loaded: ${error.message}`;
   });
 })();

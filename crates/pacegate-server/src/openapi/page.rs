@@ -1,4 +1,4 @@
-//! `GET /docs`: a page that shows the OpenAPI document, with nothing from elsewhere.
+//! `GET /docs`: a self-contained page that shows the OpenAPI document.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,8 @@ const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The page, and what it may do: run its own script, wear its own style, and read from this service.
+/// The page and its content security policy: its own script and style, and requests to this
+/// service.
 static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
     let page = FRAME.replace("{{style}}", STYLE).replace("{{script}}", SCRIPT);
     let policy = format!(
@@ -28,9 +29,9 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
     (Bytes::from(page), HeaderValue::try_from(policy).unwrap_or(strictest))
 });
 
-/// This documentation as a page
+/// Get this documentation as an HTML page
 ///
-/// It needs nothing but this service, and works offline.
+/// It loads nothing from other hosts, and works offline.
 #[utoipa::path(
     get,
     path = "/docs",
@@ -51,7 +52,7 @@ pub(crate) async fn page() -> Response {
     response
 }
 
-/// As browsers want the hash of a script.
+/// Encodes bytes as base64, for the hash of a script.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -72,7 +73,7 @@ mod tests {
     use super::base64;
 
     #[test]
-    fn base64_is_that_of_the_rfc() {
+    fn base64_matches_rfc_4648() {
         for (plain, encoded) in [
             ("", ""),
             ("f", "Zg=="),

@@ -1,4 +1,5 @@
-//! Values that stand in many bodies, each with its bounds. Only their schemas are used: inside they are texts and numbers.
+//! Values that occur in many bodies, with their bounds. Only their schemas are used; in code they
+//! are strings and numbers.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::ad_hoc::SLIDING_WINDOW;
 
-/// Names a schema that has no values, and makes it.
+/// Declares an uninhabited type for each schema.
 macro_rules! vocabulary {
     ($($(#[doc = $documentation:literal])+ $name:ident => $make:expr;)+) => {
         $(
@@ -42,7 +43,7 @@ macro_rules! vocabulary {
 
 /// No control characters.
 const CLEAN: &str = r"^[^\x00-\x1f\x7f-\x9f]+$";
-/// No control characters of ASCII.
+/// No ASCII control characters.
 const PATH: &str = r"^[^\x00-\x1f\x7f]+$";
 /// Printable ASCII without quotes and backslashes.
 const PRINTABLE: &str = r"^[ !#-\[\]-~]+$";
@@ -50,16 +51,19 @@ const PRINTABLE: &str = r"^[ !#-\[\]-~]+$";
 vocabulary! {
     /// The identifier of a user: 1 to 1,024 bytes without control characters.
     UserId => text(IDENTIFIER_LENGTH_MAX, CLEAN);
-    /// What is counted in a dimension: 1 to 1,024 bytes without control characters. In the dimension `ip` it is an address: IPv6 is counted by its
-    /// prefix (64 bits unless `server.ipv6_prefix` says otherwise), IPv4 inside IPv6 is IPv4, and a port is dropped.
+    /// The identifier that is counted in a dimension: 1 to 1,024 bytes without control characters.
+    /// In the dimension `ip` it is an address: IPv6 is counted by its prefix (`server.ipv6_prefix`,
+    /// 64 bits by default), IPv4-mapped IPv6 counts as IPv4, and a port is dropped.
     Identifier => text(IDENTIFIER_LENGTH_MAX, CLEAN);
-    /// What identifiers are of, like `user`, `ip` or `key`: a word in lower case. `USER`, `IP` and `API_KEY`, in any case, mean `user`, `ip` and `apikey`.
+    /// The kind of an identifier, such as `user`, `ip` or `key`: a word in lower case. `USER`, `IP`
+    /// and `API_KEY`, in any case, mean `user`, `ip` and `apikey`.
     Dimension => text(DIMENSION_LENGTH_MAX, "^([a-z0-9_.-]+|[Uu][Ss][Ee][Rr]|[Ii][Pp]|[Aa][Pp][Ii]_[Kk][Ee][Yy])$");
-    /// A path of the protected API. Its query is ignored and its spelling normalised.
+    /// A path of the protected API. Its query is ignored, and the path is normalised.
     Endpoint => text(ENDPOINT_LENGTH_MAX, PATH);
-    /// Which endpoints: `/orders/{id}`, `/api/{*rest}` (also `/api`), or `*` for all.
+    /// A pattern of endpoints: `/orders/{id}`, `/api/{*rest}` (matches `/api` as well), or `*` for
+    /// all.
     EndpointPattern => text(ENDPOINT_LENGTH_MAX, PATH);
-    /// A method of HTTP, in either case. A check without one is limited by rules for any method.
+    /// An HTTP method, in any case. A check without one is limited by rules for any method.
     MethodName => text(METHOD_LENGTH_MAX, "^[A-Za-z]+$");
     /// The name of a rule, plan or store: printable ASCII without quotes and backslashes.
     Name => text(NAME_LENGTH_MAX, PRINTABLE);
@@ -67,19 +71,20 @@ vocabulary! {
     KeyName => text(NAME_LENGTH_MAX, CLEAN);
     /// The name of a tier.
     TierName => text(NAME_LENGTH_MAX, CLEAN);
-    /// Makes a repeated request harmless for five minutes.
+    /// A repeated request with the same key within five minutes is not charged again.
     IdempotencyKey => text(255, CLEAN);
-    /// A time as RFC 3339 has it.
+    /// A time in RFC 3339 format.
     Time => ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
-    /// How many requests a window allows, or a bucket gets back in one. At most 1,000,000 for `sliding_log`.
+    /// The number of requests that a window allows, or that a bucket regains per window. At most
+    /// 1,000,000 for `sliding_log`.
     Quota => count(1, Limit::QUOTA_MAX);
-    /// How much a bucket can hold.
+    /// The capacity of a bucket.
     Burst => count(1, Limit::QUOTA_MAX);
-    /// How much a request takes.
+    /// The cost of a request.
     CostNumber => count(1, Limit::QUOTA_MAX);
-    /// What a limit counts: `requests`, `tokens`, `bytes` or another word in lower case.
+    /// The unit that a limit counts: `requests`, `tokens`, `bytes` or another word in lower case.
     UnitName => text(UNIT_LENGTH_MAX, "^[a-z][a-z0-9_-]*$");
     /// A window in whole seconds, up to 366 days.
     WholeWindow => count(1, Limit::WINDOW_MAX.as_secs());
@@ -88,37 +93,39 @@ vocabulary! {
         .schema_type(Type::Number)
         .minimum(Some(0.001))
         .maximum(Some(Limit::WINDOW_MAX.as_secs_f64()));
-    /// In how many seconds something ends, up to 366 days.
+    /// A lifetime in seconds, up to 366 days.
     Lifetime => count(1, 366 * 24 * 3_600);
-    /// How requests are counted. The sliding log is `sliding_window` in answers to requests that call it so.
+    /// The algorithm. The sliding log is `sliding_window` in responses to requests that use that
+    /// alias.
     AlgorithmName => words(Algorithm::ALL.map(Algorithm::name).into_iter().chain([SLIDING_WINDOW]));
-    /// How requests are counted, in either case; `sliding_window` is `sliding_log`.
+    /// The algorithm, in any case. `sliding_window` is an alias of `sliding_log`.
     AlgorithmChoice => words(algorithm_choices());
-    /// How a limit stands: `warning` above 80 % used until below 70 %, `throttled` at its end.
+    /// The state of a limit: `warning` from above 80 % usage until it is below 70 %, `throttled`
+    /// when it is exhausted.
     StandingName => words(Standing::ALL.map(Standing::name));
-    /// Why a limit denied, or how it was decided while its store failed.
+    /// Why a limit denied, or how it was decided while its store was unavailable.
     ReasonName => words(Reason::ALL.map(Reason::name));
-    /// Whether a rule applies, or the first thing that stands in the way.
+    /// Whether a rule applies, or the first reason why it does not.
     VerdictName => words(Verdict::ALL.map(Verdict::name));
-    /// Whether a rule denies or only watches.
+    /// Whether a rule denies requests (`enforce`) or only counts them (`shadow`).
     ModeName => words(Mode::ALL.map(Mode::name));
-    /// Whether a rule has one counter for all its endpoints or one for each.
+    /// Whether a rule has one counter for all its endpoints or one per endpoint.
     CounterScope => words(Scope::ALL.map(Scope::name));
-    /// What a rule does while its store fails.
+    /// What a rule does while its store is unavailable.
     FailureModeName => words(FailureMode::ALL.map(FailureMode::name));
-    /// Where something is from; what is from the configuration file is changed there.
+    /// Where the entry is defined. Entries from the configuration file are changed there.
     SourceName => words(["file", "catalog"]);
-    /// What a key is for.
+    /// The role of a key.
     RoleName => words(Role::ALL.map(Role::name));
-    /// Whether a key still opens anything.
+    /// Whether a key is still valid.
     KeyState => words(["active", "revoked", "expired"]);
-    /// Why a limit is in force for a user, the most specific reason first.
+    /// Why a limit is in force for a user; the values are ordered from most to least specific.
     WhyName => words(LimitSource::ALL.into_iter().filter(is_of_users).map(LimitSource::name));
-    /// Alive, or ready for traffic.
+    /// `ok` if alive, `ready` if ready for traffic.
     HealthName => words(["ok", "ready"]);
-    /// Whether a part works.
+    /// The status of a component.
     Condition => words(["UP", "DOWN"]);
-    /// How a key stands; `UNKNOWN` while its store fails.
+    /// The state of a key; `UNKNOWN` while its store is unavailable.
     KeyCondition => words(["OK", "WARNING", "THROTTLED", "UNKNOWN"]);
     /// ThrottleX's names of the algorithms.
     PolicyType => words(
@@ -126,7 +133,7 @@ vocabulary! {
     );
 }
 
-/// Rules for descriptors count no users.
+/// Returns whether a source applies to users; rules for descriptors do not.
 fn is_of_users(source: &LimitSource) -> bool {
     *source != LimitSource::Descriptor
 }

@@ -1,4 +1,4 @@
-//! Many checks in one request, decided each on its own or all together, whichever way they came.
+//! Batches of checks, decided independently or all together, for all protocols.
 
 use std::pin::pin;
 
@@ -10,43 +10,44 @@ use super::{Caller, Question, idempotency_key};
 use crate::app::Shared;
 use crate::respond::ApiError;
 
-/// The most checks of one batch, over REST as over gRPC.
+/// Maximum number of checks of one batch, over REST and gRPC.
 pub(crate) use pacegate_proto::BATCH_CHECKS_MAX as CHECKS_MAX;
 
-/// So many checks of a batch are worked on before other requests get their turn on the thread: a check can have 16 identities.
+/// Number of checks of a batch that are processed before the thread yields to other requests. A
+/// check can have 16 identities.
 const AT_ONCE: usize = 8;
 
-/// Lets other requests go on, now and then, while work on a batch's checks goes on; `index` counts them.
-pub(crate) async fn between(index: usize) {
+/// Yields to other requests after every few checks of a batch; `index` is the index of the check.
+pub(crate) async fn yield_after_some(index: usize) {
     if index > 0 && index.is_multiple_of(AT_ONCE) {
         yield_now().await;
     }
 }
 
-/// Refuses a batch with no checks or with too many.
+/// Rejects a batch without checks or with too many.
 pub(crate) fn check_size(checks: usize) -> Result<(), ApiError> {
     if (1..=CHECKS_MAX).contains(&checks) {
         return Ok(());
     }
-    Err(ApiError::input("checks", format!("must have 1 to {CHECKS_MAX} items")))
+    Err(ApiError::input("checks", format!("must have between 1 and {CHECKS_MAX} entries, got {checks}")))
 }
 
-/// How many identities the checks have together: what a batch costs.
+/// Returns the total number of identities of the checks, which is the cost of a batch.
 fn identities(checks: &[Result<Check<'_>, ApiError>]) -> usize {
     checks.iter().map(|check| check.as_ref().map_or(1, |check| check.identities().len().max(1))).sum()
 }
 
-/// Many checks, each decided on its own.
+/// Checks, each decided independently.
 pub(crate) struct Batch<'a, Q> {
     pub(crate) questions: &'a [Q],
-    /// The idempotency key of all of them in the message itself.
+    /// The idempotency key of the whole batch in the message itself.
     pub(crate) key: Option<&'a str>,
-    /// What they came in, for the batch's key.
+    /// The content that the batch's idempotency key covers.
     pub(crate) body: &'a [u8],
 }
 
 impl Shared {
-    /// Decides on the checks of a batch in their order.
+    /// Decides the checks of a batch in order.
     pub(crate) async fn decide_each<Q: Question>(
         &self,
         Batch { questions, key, body }: Batch<'_, Q>,
@@ -54,47 +55,47 @@ impl Shared {
     ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
         let key = idempotency_key(key, caller.headers)?;
         let sender = self.gate.sender(caller.headers, caller.peer);
-        #[expect(
-            clippy::needless_late_init,
-            reason = "the checks borrow them, so that they have to live longer"
-        )]
+        #[expect(clippy::needless_late_init, reason = "the checks borrow them, so they must live longer")]
         let profiles;
         let mut checks = Vec::with_capacity(questions.len());
         for (index, question) in questions.iter().enumerate() {
-            between(index).await;
+            yield_after_some(index).await;
             self.observer.skew.observe(question.timestamp());
             checks.push(question.check(self));
         }
-        let _unanswered = self.overload.take_on_batch(identities(&checks))?;
+        let _unanswered = self.overload.accept_batch(identities(&checks))?;
         let checks = self.permit_each(checks, caller).await;
-        // Whose the batch's key is at each check: the index keeps equal checks, and keys of single checks, apart.
+        // The scope of the batch's key for each check: the index distinguishes equal checks, and
+        // keys of single checks.
         let scope = |(index, check): (usize, &Result<Check<'_>, ApiError>)| match check {
             Ok(check) => format!("batch:{index}:{}", check.identity()),
             Err(_) => String::new(),
         };
         let scopes: Vec<String> = checks.iter().enumerate().map(scope).collect();
         if let Some(key) = key {
-            // Recorded before anything is charged: the same key of the same identities on another batch is refused as a whole.
+            // Recorded before anything is charged: the same key of the same identities with another
+            // batch is rejected as a whole.
             let scope = format!("whole {}", scopes.concat());
             self.limiter.claim_idempotency_key(&scope, Some(&sender), key, body).await?;
         }
         let users = checks.iter().map(|check| check.as_ref().ok());
         profiles = join_all(users.map(async |check| self.profile(check?.user()).await)).await;
         let mut valid: Vec<Check<'_>> = Vec::with_capacity(checks.len());
-        let mut refused: Vec<Option<ApiError>> = Vec::with_capacity(checks.len());
+        let mut errors: Vec<Option<ApiError>> = Vec::with_capacity(checks.len());
         for (((check, question), scope), profile) in
             checks.into_iter().zip(questions).zip(scopes).zip(&profiles)
         {
             let check = match check {
                 Ok(check) => check.profile(profile.as_deref()).sender(sender.as_str()),
                 Err(error) => {
-                    refused.push(Some(error));
+                    errors.push(Some(error));
                     continue;
                 }
             };
-            refused.push(None);
+            errors.push(None);
             valid.push(match (question.idempotency_key(), key) {
-                // A key of the check's own is the same key as that of a single check, so that a retry may come either way.
+                // A check's own key equals that of a single check, so that a retry may use either
+                // API.
                 (Some(own), _) => {
                     let identity = check.identity();
                     check.idempotency(identity, own)
@@ -107,9 +108,9 @@ impl Shared {
         let (outcomes, deciding) = self.observer.time_batch(caller.headers, valid.len(), deciding).await;
         let mut outcomes = valid.iter().zip(outcomes);
         let mut decided = Vec::with_capacity(questions.len());
-        for (index, (refused, question)) in refused.into_iter().zip(questions).enumerate() {
-            between(index).await;
-            decided.push(match refused {
+        for (index, (error, question)) in errors.into_iter().zip(questions).enumerate() {
+            yield_after_some(index).await;
+            decided.push(match error {
                 Some(error) => Err(error),
                 None => match outcomes.next() {
                     Some((check, Ok(decision))) => {
@@ -129,14 +130,14 @@ impl Shared {
         Ok(decided)
     }
 
-    /// Decides on all checks of a batch as on one: all are charged, or none is.
+    /// Decides all checks of a batch together: all are charged, or none is.
     pub(crate) async fn decide_all<Q: Question>(
         &self,
         questions: &[Q],
         caller: Caller<'_>,
     ) -> Result<Decision, ApiError> {
         let checks: Vec<_> = questions.iter().map(|question| question.check(self)).collect();
-        let _unanswered = self.overload.take_on_batch(identities(&checks))?;
+        let _unanswered = self.overload.accept_batch(identities(&checks))?;
         let checks = self.permit_each(checks, caller).await;
         let checks: Vec<Check<'_>> = checks.into_iter().collect::<Result<_, _>>()?;
         let profiles = join_all(checks.iter().map(|check| self.profile(check.user()))).await;
@@ -145,7 +146,7 @@ impl Shared {
         let checks: Vec<Check<'_>> = checks.collect();
         let deciding = pin!(self.limiter.check_all(&checks));
         let (decided, deciding) = self.observer.time_batch(caller.headers, checks.len(), deciding).await;
-        // Each was looked at by itself already; what is left concerns all of them.
+        // Each check was validated already; a remaining error concerns all of them.
         let decision = decided.inspect_err(|error| self.observer.note_error(error, deciding.took))?;
         deciding.record_part(&decision);
         self.observer.note(&checks, deciding.request_id, &decision, deciding.took);

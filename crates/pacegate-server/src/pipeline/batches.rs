@@ -1,7 +1,8 @@
-//! Large batches are worked on by a thread of their own, with a low priority, so that single checks never wait for them.
+//! Large batches run on a separate thread with a low priority, so that single checks never wait for
+//! them.
 //!
-//! The thread polls the batches within the service's runtime: connections and tasks that a batch starts belong to that runtime, and
-//! are driven by its threads.
+//! The thread polls the batches within the service's runtime: connections and tasks that a batch
+//! starts belong to that runtime and are driven by its threads.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
@@ -13,26 +14,26 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-/// A batch of at most so many checks is worked on where it arrives.
+/// Maximum number of checks of a batch that runs on the thread where it arrives.
 const SMALL_MAX: usize = 16;
-/// How much less of the processor the thread gets than others that want it: the nice value of Unix.
+/// The Unix nice value of the thread.
 const NICENESS: i32 = 15;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The thread, once there was a large batch.
+/// The thread, started with the first large batch.
 #[derive(Debug, Default)]
 pub(crate) struct Batches(OnceLock<Option<mpsc::UnboundedSender<Work>>>);
 
 impl Batches {
-    /// Does the work of a batch of so many checks. It ends with its caller.
+    /// Runs a batch of this number of checks. It is cancelled with its caller.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         checks: usize,
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {
         let runtime = Handle::current();
-        // Only the threads of a runtime with several of them go on while another thread polls.
+        // Only a multi-threaded runtime makes progress while another thread polls.
         let is_shared = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let thread = if checks <= SMALL_MAX || is_shared { None } else { self.thread(runtime) };
         let Some(thread) = thread else { return Box::pin(work).await };
@@ -44,12 +45,12 @@ impl Batches {
                 () = answer.closed() => {}
             }
         };
-        // Whether the thread is there is seen below. Batches of a connection and of all callers are bounded.
+        // A dead thread is detected below. Batches per connection and in total are bounded.
         let _ = thread.send(Box::pin(work));
         match answered.await {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => resume_unwind(panic),
-            // The runtime ends, and the connection with it.
+            // The runtime is shutting down, and the connection with it.
             Err(_) => std::future::pending().await,
         }
     }
@@ -59,26 +60,28 @@ impl Batches {
             let (sender, receiver) = mpsc::unbounded_channel();
             let thread = std::thread::Builder::new().name("pacegate-batches".to_owned());
             let run = move || {
-                // Without it batches get as much of the processor as other work.
+                // If this fails, batches get as much CPU time as other work.
                 let _ = rustix::process::setpriority_process(None, NICENESS);
                 runtime.block_on(poll_all(receiver));
             };
             let started = thread.spawn(run);
-            started.inspect_err(|error| tracing::warn!(%error, "no thread for batches")).ok()?;
+            started
+                .inspect_err(|error| tracing::warn!(%error, "thread for batches could not be started"))
+                .ok()?;
             Some(sender)
         };
         self.0.get_or_init(start).as_ref()
     }
 }
 
-/// Polls what is sent, until there can be nothing more.
+/// Polls the received work until the channel is closed.
 async fn poll_all(mut receiver: mpsc::UnboundedReceiver<Work>) {
     let mut running: FuturesUnordered<Work> = FuturesUnordered::new();
     loop {
         tokio::select! {
             work = receiver.recv() => match work {
                 Some(work) => running.push(work),
-                // What still runs has no caller: it ends when it is polled next.
+                // Remaining work has no caller, and ends when it is polled next.
                 None => break,
             },
             Some(()) = running.next(), if !running.is_empty() => {}
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn large_batches_have_a_thread_of_their_own_and_what_they_start_has_not() {
+    async fn large_batches_run_on_a_separate_thread_but_their_tasks_do_not() {
         let batches = Batches::default();
         let own = Some("pacegate-batches");
         let (batch, task) =
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn batches_wait_at_the_same_time() {
+    async fn batches_wait_concurrently() {
         let batches = Arc::new(Batches::default());
         let together = Arc::new(tokio::sync::Barrier::new(3));
         let wait = |_| {
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn batch_ends_with_its_caller_and_panics_in_its_place() {
+    async fn batch_is_cancelled_with_its_caller_and_panics_propagate() {
         let batches = Batches::default();
         let held = Arc::new(Semaphore::new(1));
         let permit = held.clone().acquire_owned().await.unwrap();

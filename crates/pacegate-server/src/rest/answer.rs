@@ -1,4 +1,4 @@
-//! The bodies of answers. These types exist only here; inside, an answer is a `Decision`.
+//! Response bodies. These types exist only here; the rest of the crate works with `Decision`.
 
 mod json;
 
@@ -14,83 +14,85 @@ use crate::openapi::vocabulary::{AlgorithmName, ReasonName, StandingName, Window
 use pacegate_http::error::ErrorBody;
 use pacegate_http::headers::seconds_ceil;
 
-/// The answer to a check, and to each item of a batch. The fields at the top are those of the limit that binds; they are null when no limit applies.
+/// The decision for a check, and for each item of a batch. The top-level fields are those of the
+/// binding limit; they are null when no limit applies.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CheckResponse<'a> {
-    /// In batches and statuses.
+    /// In batch and status responses only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) user_id: Option<&'a str>,
-    /// In batches and statuses.
+    /// In batch and status responses only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) endpoint: Option<&'a str>,
     allowed: bool,
-    /// How much can be taken at once.
+    /// The capacity: the most that can be consumed at once.
     #[schema(required = true)]
     limit: Option<u32>,
-    /// How much is left; null when a store that fails could not say.
+    /// The remaining quota. Null if the store is unavailable.
     #[schema(required = true)]
     remaining: Option<u32>,
-    /// When all of it is there again, in seconds since the epoch.
+    /// When the full capacity is available again, in seconds since the epoch.
     #[schema(required = true)]
     reset_at: Option<u64>,
     #[schema(required = true, value_type = Option<AlgorithmName>)]
     strategy: Option<&'static str>,
-    /// How much is in use.
+    /// The consumed quota.
     #[schema(required = true)]
     current_count: Option<u32>,
     #[schema(value_type = StandingName)]
     state: &'static str,
-    /// The name of the rule or plan that binds; `default` or `ad-hoc` for limits without one.
+    /// The name of the binding rule or plan; `default` or `ad-hoc` for limits without a name.
     #[schema(required = true)]
     rule: Option<&'a str>,
     #[schema(required = true, value_type = Option<ReasonName>)]
     reason: Option<&'static str>,
-    /// Whether a store failed and the answer was made without it.
+    /// Whether a store was unavailable and the decision was made without it.
     degraded: bool,
-    /// In whole seconds, rounded up, when denied and waiting helps.
+    /// Whole seconds until a retry can succeed, rounded up. Only if denied and waiting helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     retry_after: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
-    /// How long to wait before going on, for a leaky bucket.
+    /// Time to wait before proceeding, for a leaky bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     delay_ms: Option<u64>,
-    /// The place in a leaky bucket's queue.
+    /// The position in a leaky bucket's queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     queue_position: Option<u32>,
-    /// The first answer to this idempotency key, again; nothing was charged.
+    /// Whether this repeats the first decision for the idempotency key. Nothing was charged.
     #[serde(skip_serializing_if = "is_false")]
     replayed: bool,
-    /// In statuses.
+    /// In status responses only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 100)]
     pub(crate) usage_percentage: Option<f64>,
-    /// Every limit's own answer.
+    /// The result of every limit.
     #[schema(value_type = Vec<LimitResponse<'a>>)]
     limits: Limits<'a>,
-    /// Beside the answer when it is an error as well, as a denial by a store that fails is.
+    /// Present if the decision is also an error: a limit failed closed because its store is
+    /// unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = ErrorBody<'a>)]
     pub(crate) error: Option<ErrorBody<'a>>,
 }
 
-/// Every limit's own answer, and whether the sliding log is called `sliding_window`.
+/// The result of every limit, and whether the sliding log is called `sliding_window`.
 #[derive(Debug)]
 struct Limits<'a>(&'a Decision, bool);
 
-/// What one limit says.
+/// The result of one limit.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LimitAnswer)]
 struct LimitResponse<'a> {
     rule: &'a str,
     dimension: &'a str,
-    /// What it counts, if not requests.
+    /// The unit it counts, if not requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unit: Option<&'a str>,
@@ -113,12 +115,12 @@ struct LimitResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
-    /// Watches only, and never denies.
+    /// Whether the limit is in shadow mode and never denies.
     #[serde(skip_serializing_if = "is_false")]
     shadow: bool,
     #[serde(skip_serializing_if = "is_false")]
     degraded: bool,
-    /// What was not charged of the cost, because more would exceed a debt of one capacity.
+    /// The part of the cost that was not charged, because debt is bounded by one capacity.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     uncharged: u32,
@@ -159,13 +161,13 @@ impl<'a> CheckResponse<'a> {
         }
     }
 
-    /// The algorithm of the limit that binds.
+    /// The algorithm of the binding limit.
     pub(crate) fn strategy(&self) -> Option<&'static str> {
         self.strategy
     }
 
-    /// Calls the sliding log `sliding_window`, if the client does.
-    pub(crate) fn says_sliding_window(mut self, says: bool) -> Self {
+    /// Calls the sliding log `sliding_window` if the client does.
+    pub(crate) fn uses_sliding_window(mut self, says: bool) -> Self {
         let Limits(decision, _) = self.limits;
         let binding = decision.binding().filter(|_| says && self.strategy.is_some());
         self.strategy = binding.map_or(self.strategy, |answer| Some(name_for(answer.algorithm, says)));
@@ -173,7 +175,7 @@ impl<'a> CheckResponse<'a> {
         self
     }
 
-    /// As a status, which also says how much is used.
+    /// Adds the usage, for a status response.
     pub(crate) fn with_usage(mut self, decision: &Decision) -> Self {
         let percentage = |answer: &Answer| {
             let tenths = u64::from(used(answer)?) * 1_000 / u64::from(answer.capacity);
@@ -224,14 +226,14 @@ impl<'a> LimitResponse<'a> {
     }
 }
 
-/// The numbers of a limit beside what it applies to; there are none where it is unlimited.
+/// The numbers of a limit. None if it is unlimited.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LimitNumbers<'a> {
-    /// What it counts, if not requests.
+    /// The unit it counts, if not requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unit: Option<&'a str>,
-    /// Whether what it applies to is not limited; it has no numbers then.
+    /// Whether matching requests are unlimited. Such a rule has no numbers.
     #[serde(skip_serializing_if = "is_false")]
     #[schema(required = false)]
     unlimited: bool,
@@ -263,12 +265,12 @@ impl<'a> LimitNumbers<'a> {
     }
 }
 
-/// The capacity of a limit that has one apart from its quota: others are shown without.
+/// Returns the capacity of a limit whose algorithm has a burst, `None` for others.
 pub(crate) fn burst(limit: &Limit) -> Option<u32> {
     limit.algorithm().takes_burst().then(|| limit.capacity())
 }
 
-/// A whole number unless it has a fraction.
+/// Serialises seconds as a whole number unless they have a fraction.
 pub(crate) fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     if duration.subsec_nanos() == 0 {
         serializer.serialize_u64(duration.as_secs())

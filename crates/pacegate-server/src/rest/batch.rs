@@ -1,4 +1,4 @@
-//! `POST /v1/rate-limit/batch-check`: many checks in one request, each decided on its own.
+//! `POST /v1/rate-limit/batch-check`: many checks in one request, each decided independently.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,38 +18,38 @@ use super::{read_json, written};
 use crate::app::Shared;
 use crate::auth::Need;
 use crate::openapi::vocabulary::IdempotencyKey;
-use crate::peer::{Peer, batch_place, peer};
+use crate::peer::{Peer, batch_permit, peer};
 use crate::pipeline::Caller;
-use crate::pipeline::batch::{Batch, between, check_size};
+use crate::pipeline::batch::{Batch, check_size, yield_after_some};
 use crate::respond::{ApiError, Envelope};
 use pacegate_http::request_id::request_id;
 use pacegate_http::server::Gathered;
 
-/// Many checks, each decided on its own.
+/// Checks, each decided independently.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BatchRequest<'a> {
-    /// Read one by one, so that a bad one spoils only its own answer.
+    /// Decoded one by one, so that an invalid check affects only its own result.
     #[serde(borrow, default)]
     #[schema(value_type = Vec<Object>, required = true, min_items = 1, max_items = 1000)]
     checks: Vec<&'a RawValue>,
-    /// For the whole batch.
+    /// The idempotency key of the whole batch.
     #[serde(borrow, default)]
     #[schema(value_type = Option<IdempotencyKey>)]
     idempotency_key: Option<Cow<'a, str>>,
 }
 
-/// A check has at least an identity and an endpoint.
+/// Minimum size of a check: it has at least an identity and an endpoint.
 const CHECK_BYTES_MIN: usize = 32;
 
-/// The answers, in the order of the checks.
+/// The results, in the order of the checks.
 #[derive(Debug, ToSchema)]
-#[expect(dead_code, reason = "it describes the answer, which is written one by one")]
+#[expect(dead_code, reason = "it describes the response, which is written result by result")]
 struct BatchResponse<'a> {
     results: Vec<ItemResponse<'a>>,
 }
 
-/// The answer to one check of a batch, or what is wrong with it.
+/// The decision for one check of a batch, or its error.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = BatchItem)]
@@ -67,9 +67,10 @@ enum ItemResponse<'a> {
     },
 }
 
-/// Many checks in one request
+/// Check a batch
 ///
-/// Each is decided on its own; a bad one is an error in its place, and the rest are answered.
+/// Each check is decided independently. An invalid check returns an error in its place in the
+/// results; the others are still decided.
 #[utoipa::path(
     post,
     path = "/v1/rate-limit/batch-check",
@@ -77,13 +78,13 @@ enum ItemResponse<'a> {
     tag = "Checks",
     security((), ("api_key" = []), ("bearer" = [])),
     params(
-        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree"),
-        ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "the same, by its older name"),
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Same as `idempotency_key` in the body. If both are sent, they must be equal."),
+        ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Alias of `Idempotency-Key`."),
     ),
     request_body = BatchRequest,
     responses(
-        (status = 200, description = "An answer for each check, in their order.", body = BatchResponse),
-        (status = 422, description = "The idempotency key came with another batch."),
+        (status = 200, description = "One result per check, in order.", body = BatchResponse),
+        (status = 422, description = "The idempotency key was used with a different batch."),
     )
 )]
 pub(super) async fn batch_check(
@@ -93,8 +94,8 @@ pub(super) async fn batch_check(
     let peer = peer(&request).cloned();
     shared.gate.admit_check(request.headers(), peer.as_ref(), Need::Check).await?;
     let (headers, body) = read_json(&shared, request, peer.as_ref()).await?;
-    let _place = batch_place(peer.as_ref()).await;
-    // How many checks it has is not known before it is read.
+    let _permit = batch_permit(peer.as_ref()).await;
+    // An estimate: the number of checks is not known before the body is parsed.
     let checks = body.len() / CHECK_BYTES_MIN;
     let work = decide_batch(shared.clone(), headers, body, peer);
     shared.batches.run(checks, work).await
@@ -110,22 +111,22 @@ async fn decide_batch(
     check_size(batch.checks.len())?;
     let mut requests: Vec<Result<CheckRequest<'_>, ApiError>> = Vec::with_capacity(batch.checks.len());
     for (index, item) in batch.checks.iter().enumerate() {
-        between(index).await;
+        yield_after_some(index).await;
         requests.push(CheckRequest::parse(item.get().as_bytes()));
     }
     let asked = Batch { questions: &requests, key: batch.idempotency_key.as_deref(), body: &body };
     let results = shared.decide_each(asked, Caller { headers: &headers, peer: peer.as_ref() }).await?;
-    // Written one by one, so that others get their turn in between.
+    // Written one by one, so that other tasks can run in between.
     let mut body = br#"{"results":["#.to_vec();
     for (index, (result, request)) in results.iter().zip(&requests).enumerate() {
-        between(index).await;
+        yield_after_some(index).await;
         let request = request.as_ref().ok();
         let user_id = request.and_then(|request| request.user_id.as_deref());
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         let item = match result {
             Ok(decision) => {
-                let says = request.is_some_and(CheckRequest::says_sliding_window);
-                let mut body = CheckResponse::new(decision).says_sliding_window(says);
+                let says = request.is_some_and(CheckRequest::uses_sliding_window);
+                let mut body = CheckResponse::new(decision).uses_sliding_window(says);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))
             }

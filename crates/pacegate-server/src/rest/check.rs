@@ -1,4 +1,4 @@
-//! `POST /v1/rate-limit/check`: may this request pass?
+//! `POST /v1/rate-limit/check`: decides whether a request is within its limits.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use crate::respond::{ApiError, Code};
 use pacegate_http::headers::write_retry_after;
 use pacegate_http::request_id::request_id;
 
-/// A store that fails is looked at at least this often, in seconds.
+/// `Retry-After` in seconds while a store is unavailable: stores are probed at least this often.
 const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// May this request pass?
+/// Check a request against its rate limits
 ///
-/// Finds every limit that applies and charges all of them or none.
+/// Finds every limit that applies, and charges all of them or none.
 #[utoipa::path(
     post,
     path = "/v1/rate-limit/check",
@@ -36,15 +36,15 @@ const STORE_RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
     tag = "Checks",
     security((), ("api_key" = []), ("bearer" = [])),
     params(
-        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "as `idempotency_key` in the body, which must agree"),
-        ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "the same, by its older name"),
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Same as `idempotency_key` in the body. If both are sent, they must be equal."),
+        ("X-Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Alias of `Idempotency-Key`."),
     ),
     request_body = CheckRequest,
     responses(
-        (status = 200, description = "Allowed, and charged.", body = CheckResponse),
-        (status = 422, description = "The idempotency key came with another request."),
-        (status = 429, description = "Denied, and nothing charged.", body = CheckResponse),
-        (status = 503, description = "Denied, because the store of a limit fails and that limit denies then; or not decided, because the node is overloaded (`OVERLOADED`).", body = CheckResponse),
+        (status = 200, description = "Allowed and charged.", body = CheckResponse),
+        (status = 422, description = "The idempotency key was used with a different request."),
+        (status = 429, description = "Rate limit exceeded; nothing was charged.", body = CheckResponse),
+        (status = 503, description = "Denied, because a store is unavailable and the limit fails closed; or not decided, because the node is overloaded (`OVERLOADED`).", body = CheckResponse),
     )
 )]
 pub(crate) async fn check(
@@ -55,7 +55,7 @@ pub(crate) async fn check(
     check_from(&shared, request, peer.as_ref()).await
 }
 
-/// The same for a request that is known to be a check, from `peer`.
+/// Handles a request from `peer` that is known to be a check.
 pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     shared: &Shared,
     request: Request<B>,
@@ -63,11 +63,11 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
 ) -> Result<Response, ApiError> {
     shared.gate.admit_check(request.headers(), peer, Need::Check).await?;
     let (headers, body) = read_json(shared, request, peer).await?;
-    // Only now: a body that comes slowly must not count as a check that the node leaves unanswered.
-    let _unanswered = shared.overload.take_on()?;
+    // After the body is read: a slow body must not count as an unanswered check.
+    let _unanswered = shared.overload.accept()?;
     let request = CheckRequest::parse(&body)?;
     let decision = shared.decide(&request, Caller { headers: &headers, peer }).await?;
-    let mut body = CheckResponse::new(&decision).says_sliding_window(request.says_sliding_window());
+    let mut body = CheckResponse::new(&decision).uses_sliding_window(request.uses_sliding_window());
     if decision.allowed() {
         return Ok(answer(shared, StatusCode::OK, &decision, &body));
     }
@@ -76,7 +76,7 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
         write_retry_after(&decision, response.headers_mut());
         return Ok(response);
     }
-    let message = "the store of a limit fails, and that limit denies then; try again";
+    let message = "store unavailable; this limit fails closed";
     let error = ApiError::new(Code::ServiceUnavailable, message);
     body.error = Some(error.envelope(request_id(&headers)).error);
     let mut response = answer(shared, error.code.status(), &decision, &body);
@@ -84,7 +84,7 @@ pub(crate) async fn check_from<B: hyper::body::Body<Data = Bytes>>(
     Ok(response)
 }
 
-/// A decision with its body and headers.
+/// Returns the response to a decision, with its body and headers.
 pub(super) fn answer(
     shared: &Shared,
     status: StatusCode,
@@ -93,7 +93,7 @@ pub(super) fn answer(
 ) -> Response {
     let mut response = written(status, body.to_json());
     shared.families.write(decision, response.headers_mut());
-    // As the client called it.
+    // Use the client's name for the sliding log.
     if body.strategy() == Some(SLIDING_WINDOW)
         && let Some(strategy) = response.headers_mut().get_mut("x-ratelimit-strategy")
     {

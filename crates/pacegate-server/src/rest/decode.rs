@@ -1,4 +1,4 @@
-//! Bodies and queries as typed values. An error names the field and says what was expected there.
+//! Bodies and queries as typed values. An error names the field and what was expected.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ use serde_path_to_error::{Path, Segment};
 use super::answer::seconds;
 use crate::respond::{ApiError, Code};
 
-/// Clients choose names and values, which errors repeat up to these lengths in bytes.
+/// Errors repeat names and values of clients up to these lengths, in bytes.
 const FIELD_LENGTH_MAX: usize = 256;
 const REASON_LENGTH_MAX: usize = 1_024;
 
-/// Reads a JSON object.
+/// Parses a JSON object.
 pub(crate) fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    // A derived type would also take a list of its fields. What begins as an object needs no such care.
+    // A derived type also accepts a list of its fields, unless the input starts as an object.
     let read = match body.trim_ascii_start().first() {
         Some(b'{') => serde_json::from_slice(body),
         _ => serde_json::from_slice(body).map(|Object(value)| value),
@@ -29,15 +29,15 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, A
     read.map_err(|error| diagnose::<T>(body, &error))
 }
 
-/// Reads an invalid body again to find the field: tracking the path would slow down valid ones.
+/// Parses an invalid body again to find the field: tracking the path would slow down valid bodies.
 #[cold]
 fn diagnose<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> ApiError {
-    let place = format!(" at line {} column {}", error.line(), error.column());
+    let position = format!(" at line {} column {}", error.line(), error.column());
     if error.classify() != Category::Data {
-        return ApiError::input("body", format!("is not valid JSON,{place}"));
+        return ApiError::input("body", format!("invalid JSON{position}"));
     }
     let message = error.to_string();
-    let reason = message.strip_suffix(&place).unwrap_or(&message);
+    let reason = message.strip_suffix(&position).unwrap_or(&message);
     let mut json = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, Object<T>>(&mut json) {
         Err(error) => invalid(error.path(), reason),
@@ -45,7 +45,7 @@ fn diagnose<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -
     }
 }
 
-/// Reads the parameters of a query. Of several with one name the last one counts.
+/// Parses the parameters of a query. The last of several with one name wins.
 pub(crate) fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     let parameters: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
     let parameters = parameters.into_iter().map(|(name, value)| (name, Parameter(value)));
@@ -62,7 +62,7 @@ fn invalid(path: &Path, reason: &str) -> ApiError {
     ApiError::field(code, &shortened(&field, FIELD_LENGTH_MAX), shortened(reason, REASON_LENGTH_MAX))
 }
 
-/// The code of an invalid value, which depends on what the field is about.
+/// Returns the error code for an invalid value of a field.
 fn code_of(field: &str) -> Code {
     match field {
         "limit" | "window_seconds" | "burst_capacity" | "capacity" | "refillRate" | "windowSeconds" => {
@@ -73,7 +73,7 @@ fn code_of(field: &str) -> Code {
     }
 }
 
-/// Keeps the start and the end, where serde says what is wrong and what was expected.
+/// Keeps the start and the end of a serde error: what is wrong, and what was expected.
 fn shortened(text: &str, length_max: usize) -> Cow<'_, str> {
     if text.len() <= length_max {
         return text.into();
@@ -83,13 +83,13 @@ fn shortened(text: &str, length_max: usize) -> Cow<'_, str> {
     format!("{}…{}", &text[..start], &text[end..]).into()
 }
 
-/// The same error about a field inside `place`.
-pub(crate) fn inside(error: ApiError, place: &str) -> ApiError {
+/// Returns the same error for a field inside `parent`.
+pub(crate) fn inside(error: ApiError, parent: &str) -> ApiError {
     let (field, reason) = error.details.unwrap_or_default();
-    ApiError::field(error.code, &format!("{place}.{field}"), reason)
+    ApiError::field(error.code, &format!("{parent}.{field}"), reason)
 }
 
-/// A JSON object. Derived types alone would also accept a list of their fields.
+/// A JSON object. A derived type alone also accepts a list of its fields.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Object<T>(pub(crate) T);
@@ -114,14 +114,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// A whole number. Serde alone would call it `u64` in errors.
+/// A whole number. Serde alone calls it `u64` in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Whole<T>(pub(crate) T);
 
 /// A number of requests, tokens or seconds.
 pub(crate) type Count = Whole<u64>;
-/// A number that can be negative.
+/// A number that may be negative.
 pub(crate) type Integer = Whole<i64>;
 
 impl<'de, T: TryFrom<u64> + TryFrom<i64>> Deserialize<'de> for Whole<T> {
@@ -149,7 +149,7 @@ impl<'de, T: TryFrom<u64> + TryFrom<i64>> Deserialize<'de> for Whole<T> {
     }
 }
 
-/// A length of time in seconds, with milliseconds as a fraction.
+/// A duration in seconds, with milliseconds as a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds(pub(crate) Duration);
 
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Seconds {
             type Value = Duration;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a positive number of seconds, in steps of a millisecond")
+                formatter.write_str("a positive number of seconds with at most three decimals")
             }
 
             fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Duration, E> {
@@ -193,7 +193,7 @@ impl<'de> Deserialize<'de> for Seconds {
     }
 }
 
-/// The value of a parameter, which becomes a number or a flag where one is wanted.
+/// The value of a query parameter, converted to a number or a flag where one is expected.
 struct Parameter<'a>(Cow<'a, str>);
 
 impl IntoDeserializer<'_> for Parameter<'_> {

@@ -132,7 +132,7 @@ pub(crate) async fn explain(
     let decision = shared.limiter.peek(&check).await.map_err(|error| request.explain(error))?;
     let rules = shared.limiter.explain(&check).map_err(|error| request.explain(error))?;
     let body = ExplainResponse {
-        decision: CheckResponse::new(&decision).says_sliding_window(request.says_sliding_window()),
+        decision: CheckResponse::new(&decision).uses_sliding_window(request.uses_sliding_window()),
         tier: check.effective_tier(),
         rules: rules.iter().take(RULES_MAX).map(RuleExplanation::new).collect(),
         rules_total: rules.len(),

@@ -1,5 +1,5 @@
-//! What handlers take from requests. The admitted caller comes first in every handler, so that
-//! nothing else of a request is looked at before.
+//! Extractors of the handlers. The admitted caller comes first in every handler, so that no other
+//! part of a request is read before its caller is admitted.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl FromRequestParts<Arc<Shared>> for Reader {
     }
 }
 
-/// A caller that may use the method of its request, as the audit trail names it.
+/// A caller that may use the method of its request, as an actor for the audit trail.
 pub(super) struct Admitted(pub(super) Actor);
 
 impl FromRequestParts<Arc<Shared>> for Admitted {
@@ -49,7 +49,7 @@ impl FromRequestParts<Arc<Shared>> for Admitted {
     }
 }
 
-/// The whole body of a request, which says that it is JSON.
+/// The whole body of a request with a JSON content type.
 pub(super) struct JsonBody(pub(super) Gathered);
 
 impl FromRequest<Arc<Shared>> for JsonBody {
@@ -74,7 +74,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
     }
 }
 
-/// The last variable part of the path: an id, a name or a key.
+/// The last variable of the path: an id, a name or a key.
 pub(super) struct Id(pub(super) String);
 
 impl FromRequestParts<Arc<Shared>> for Id {
@@ -100,7 +100,7 @@ impl FromRequestParts<Arc<Shared>> for UserId {
     }
 }
 
-/// The user and the endpoint in the path, as they were sent.
+/// The user and the endpoint in the path, as sent.
 pub(super) struct UserEndpoint {
     pub(super) user_id: String,
     pub(super) endpoint: String,
@@ -112,12 +112,12 @@ impl FromRequestParts<Arc<Shared>> for UserEndpoint {
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
         let mut variables = variables(parts, shared).await?.into_iter();
         let user_id = variables.next().unwrap_or_default();
-        // With nothing behind the user's slash, the endpoint is that slash.
+        // If nothing follows the user's slash, the endpoint is that slash.
         Ok(Self { user_id, endpoint: variables.next().unwrap_or_else(|| "/".to_owned()) })
     }
 }
 
-/// The variable parts of the path, decoded.
+/// Returns the variables of the path, decoded.
 pub(super) async fn variables(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Vec<String>, ApiError> {
     let path = Path::from_request_parts(parts, shared).await;
     path.map(|Path(variables)| variables).map_err(|_| ApiError::input("path", "is not valid UTF-8"))
@@ -132,23 +132,23 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<Shared>> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Shared>) -> Result<Self, ApiError> {
         let query = read_query(parts.uri.query().unwrap_or_default());
         query.map(Self).map_err(|mut error: ApiError| {
-            // The `limit` of a list is no rate limit.
+            // The `limit` of a list is not a rate limit.
             error.code = Code::InvalidInput;
             error
         })
     }
 }
 
-/// Which part of a list is wanted.
+/// The requested page of a list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// How many entries at most; 100 unless given.
+    /// Maximum number of entries. Default: 100.
     #[serde(default)]
     #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
     pub(super) limit: PageLimit,
-    /// Where to go on: what the page before said.
+    /// The `next_cursor` of the previous page.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     pub(super) cursor: Filter,
@@ -159,7 +159,7 @@ pub(super) struct Page {
 #[serde(deny_unknown_fields)]
 pub(super) struct NoParameters {}
 
-/// How many entries a page has at most.
+/// Maximum number of entries of a page.
 #[derive(Clone, Copy)]
 pub(super) struct PageLimit(pub(super) usize);
 
@@ -182,12 +182,12 @@ impl<'de> Deserialize<'de> for PageLimit {
     }
 }
 
-/// A parameter that has no effect when it is empty.
+/// A parameter without effect if it is empty.
 #[derive(Default)]
 pub(super) struct Filter(pub(super) Option<String>);
 
 impl Filter {
-    /// The cursor of a list that is ordered by a number.
+    /// Parses the cursor of a list that is ordered by number.
     pub(super) fn number(&self) -> Result<Option<i64>, ApiError> {
         self.0.as_deref().map(str::parse).transpose().map_err(|_| invalid_cursor())
     }
@@ -200,7 +200,7 @@ impl<'de> Deserialize<'de> for Filter {
     }
 }
 
-/// A time from which on a list starts, if it is given.
+/// The optional start time of a list.
 #[derive(Default)]
 pub(super) struct Since(pub(super) Option<Timestamp>);
 
@@ -211,7 +211,7 @@ impl<'de> Deserialize<'de> for Since {
             Ok(seconds) => seconds.checked_mul(1_000_000).map(Timestamp::from_micros),
             Err(_) => parse_rfc3339(&text),
         };
-        let expected = &"a time such as 2030-01-31T12:00:00Z, or seconds since 1970";
+        let expected = &"a time such as \"2030-01-31T12:00:00Z\" or seconds since the epoch";
         match time {
             Some(time) => Ok(Self(Some(time))),
             None => Err(D::Error::invalid_value(Unexpected::Str(&text), expected)),
@@ -219,7 +219,7 @@ impl<'de> Deserialize<'de> for Since {
     }
 }
 
-/// A cursor that the list never returned.
+/// The error for a cursor that this list never returned.
 pub(super) fn invalid_cursor() -> ApiError {
-    ApiError::input("cursor", "is not a cursor of this list")
+    ApiError::input("cursor", "not a cursor of this list; use next_cursor of the previous page")
 }

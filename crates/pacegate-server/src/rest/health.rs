@@ -1,4 +1,4 @@
-//! `GET /healthz` and `GET /readyz`: alive, and ready for traffic.
+//! `GET /healthz` and `GET /readyz`: liveness and readiness.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use crate::app::Shared;
 use crate::openapi::vocabulary::HealthName;
 use crate::respond::{ApiError, Code};
 
-/// That all is well.
+/// The health of the service.
 #[derive(Debug, Serialize, ToSchema)]
 struct Health {
     #[schema(value_type = HealthName)]
     status: &'static str,
 }
 
-/// Is the process alive?
+/// Liveness
 #[utoipa::path(
     get,
     path = "/healthz",
     operation_id = "healthz",
     tag = "Service",
     security(()),
-    responses((status = 200, description = "It is.", body = Health)),
+    responses((status = 200, description = "The process is alive.", body = Health)),
 )]
 pub(super) async fn alive() -> Response {
     json(StatusCode::OK, &Health { status: "ok" })
 }
 
-/// Is it ready for traffic?
+/// Readiness
 ///
-/// It is when its stores and its catalog answer, and it is not stopping.
+/// The service is ready when its stores and its catalog are available and it is not shutting down.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -43,8 +43,8 @@ pub(super) async fn alive() -> Response {
     tag = "Service",
     security(()),
     responses(
-        (status = 200, description = "It is.", body = Health),
-        (status = 503, description = "It is not; the message says why."),
+        (status = 200, description = "Ready for traffic.", body = Health),
+        (status = 503, description = "Not ready; the message has the reason."),
     )
 )]
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {

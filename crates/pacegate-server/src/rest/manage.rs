@@ -1,4 +1,5 @@
-//! The management API: rules, users, overrides, plans, keys and logs. What its handlers share is here.
+//! The management API: rules, users, overrides, plans, keys and logs. This module has what its
+//! handlers share.
 //!
 //! A handler takes the admitted caller, the path, the query and the body as arguments
 //! ([`extract`](super::extract)); every write goes through [`Managed::change`].
@@ -35,7 +36,7 @@ use crate::clock::parse_rfc3339;
 use crate::live::Live;
 use crate::respond::{ApiError, Code};
 
-/// A caller that may manage, and the catalog and rules that it manages.
+/// A caller that may manage the service, and the catalog and rules it manages.
 pub(super) struct Managed {
     pub(super) live: Arc<Live>,
     pub(super) actor: Actor,
@@ -48,23 +49,26 @@ impl FromRequestParts<Arc<Shared>> for Managed {
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
         let Admitted(actor) = Admitted::from_request_parts(parts, shared).await?;
         let live = shared.live.clone().ok_or_else(|| {
-            ApiError::new(Code::ServiceUnavailable, "this service has no catalog, so nothing can be changed")
+            ApiError::new(
+                Code::ServiceUnavailable,
+                "this service has no catalog; configure one to use the management API",
+            )
         })?;
         Ok(Self { live, actor, headers: parts.headers.clone() })
     }
 }
 
-/// The condition of a change, for the document; [`Managed::expected`] reads it.
+/// The condition of a change, for the OpenAPI document; [`Managed::expected`] reads it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only its description is used")]
 pub(super) struct IfMatch {
-    /// The ETag that was read, or `*`; 412 if it is not the current one.
+    /// The ETag that was read, or `*`. 412 if it is not current.
     #[param(rename = "If-Match")]
     if_match: Option<String>,
 }
 
-/// What a change is about: what this node has cached about it is looked up again.
+/// The subject of a change; this node refreshes what it has cached about it.
 pub(super) enum Subject<'a> {
     Rules,
     User(&'a str),
@@ -72,8 +76,8 @@ pub(super) enum Subject<'a> {
 }
 
 impl Managed {
-    /// Makes a change, which the catalog records together with its actor, and puts it in force on
-    /// this node. Other nodes follow within two seconds.
+    /// Makes a change, which the catalog records with its actor, and applies it on this node. Other
+    /// nodes follow within two seconds.
     pub(super) async fn change<'a, T, F>(
         &'a self,
         subject: Subject<'_>,
@@ -84,17 +88,17 @@ impl Managed {
     {
         let changed = write(&self.live.catalog, &self.actor).await?;
         if let Err(error) = self.live.refresh().await {
-            tracing::error!(%error, "a change is kept, but comes into force only when the catalog answers again");
+            tracing::error!(%error, "change stored; it takes effect when the catalog is available again");
         }
         match subject {
             Subject::Rules => {}
-            Subject::User(user_id) => self.live.profiles.forget(user_id),
-            Subject::Keys => self.live.keys.forget(),
+            Subject::User(user_id) => self.live.profiles.invalidate(user_id),
+            Subject::Keys => self.live.keys.invalidate(),
         }
         Ok(changed)
     }
 
-    /// What `If-Match` demands of the resource; `None` without that header.
+    /// Returns the version that `If-Match` requires; `None` without that header.
     pub(super) fn expected(&self) -> Result<Option<Expected>, ApiError> {
         let Some(value) = self.headers.get(IF_MATCH) else { return Ok(None) };
         let text = value.to_str().unwrap_or_default().trim();
@@ -102,19 +106,20 @@ impl Managed {
             return Ok(Some(Expected::Present));
         }
         let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        // Whatever we never gave out as an ETag matches nothing.
+        // A value that was never issued as an ETag matches nothing.
         let version = version.and_then(|text| text.parse().ok());
         version.map(|version| Some(Expected::Version(version))).ok_or_else(|| {
             ApiError::field(
                 Code::PreconditionFailed,
                 "If-Match",
-                "is not the current ETag; read the current state and try again",
+                "not the current ETag; read the current state and retry",
             )
         })
     }
 
-    /// The version that a change expects: by `If-Match`, or by a body that was read and is sent back. `version` and
-    /// `updated_at` are those of the body; `current` is what they are now, if the record exists.
+    /// Returns the version that a change expects, from `If-Match` or from a body that was read and
+    /// sent back. `version` and `updated_at` are those of the body; `current` has their current
+    /// values if the record exists.
     pub(super) fn expected_by(
         &self,
         version: Option<Integer>,
@@ -126,11 +131,11 @@ impl Managed {
         if let (Some(Expected::Version(header)), Some(version)) = (by_header, version)
             && header != version
         {
-            return Err(ApiError::input("version", "differs from If-Match"));
+            return Err(ApiError::input("version", "must equal If-Match"));
         }
         let expected = version.map(Expected::Version).or(by_header);
         let (Some(updated_at), Some((version, own))) = (updated_at, current) else { return Ok(expected) };
-        // A body of an older version is outdated, not edited: the catalog answers that with 412.
+        // A body of an earlier version is outdated, not edited: the catalog rejects it with 412.
         if matches!(expected, None | Some(Expected::Present)) || expected == Some(Expected::Version(version))
         {
             unchanged_time("updated_at", Some(updated_at), own)?;
@@ -139,7 +144,7 @@ impl Managed {
         Ok(expected)
     }
 
-    /// Whether the client has this version already.
+    /// Returns whether the client already has this version.
     pub(super) fn has_already(&self, version: i64) -> bool {
         let etag = format!("\"{version}\"");
         let known = self.headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -147,20 +152,20 @@ impl Managed {
     }
 }
 
-/// Refuses a field of the server that the client changed; one that was left out is unchanged.
+/// Rejects a changed read-only field; an omitted field counts as unchanged.
 pub(super) fn unchanged<T: PartialEq>(field: &str, sent: Option<T>, own: T) -> Result<(), ApiError> {
     if sent.is_none_or(|sent| sent == own) {
         return Ok(());
     }
-    Err(ApiError::input(field, "is set by the server; send the current value or leave it out"))
+    Err(ApiError::input(field, "read-only field; send the current value or omit it"))
 }
 
-/// As [`unchanged`], for a time, whose text may have been rewritten on the way.
+/// Like [`unchanged`], for a time, which may be written in several ways.
 pub(super) fn unchanged_time(field: &str, sent: Option<&str>, own: Timestamp) -> Result<(), ApiError> {
     unchanged(field, sent.map(parse_rfc3339), Some(own))
 }
 
-/// A response that shows a record, with its version as the ETag.
+/// Returns a response with a record, and its version as the ETag.
 pub(super) fn shown(status: StatusCode, body: &impl Serialize, version: i64) -> Response {
     with_etag(json(status, body), version)
 }
@@ -173,7 +178,7 @@ fn with_etag(mut response: Response, version: i64) -> Response {
     response
 }
 
-/// An answer without a body.
+/// Returns a response without a body.
 pub(super) fn empty(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
@@ -198,16 +203,16 @@ impl From<CatalogError> for ApiError {
                 None => Self::new(Code::InvalidInput, message),
             };
         }
-        // What databases say is not the client's business.
-        tracing::error!(%error, "the catalog could not do what a request asks for");
+        // Database errors are logged and never sent to clients.
+        tracing::error!(%error, "catalog operation failed");
         if error.is_uncertain() {
-            let message = "the catalog was lost in the middle of the change; see whether it was made before trying again";
+            let message = "lost connection to the catalog during the change; check whether it was made before you retry";
             return Self::new(Code::ServiceUnavailable, message);
         }
         if error.is_unavailable() {
-            let message = "the catalog does not answer or cannot be written; nothing was changed; try again";
+            let message = "catalog unavailable or not writable; nothing was changed; retry";
             return Self::new(Code::ServiceUnavailable, message);
         }
-        Self::new(Code::InternalError, "the catalog could not do that; nothing was changed")
+        Self::new(Code::InternalError, "the catalog operation failed; nothing was changed")
     }
 }

@@ -1,4 +1,4 @@
-//! `GET /metrics`: what was measured, for Prometheus and whatever else reads OpenMetrics.
+//! `GET /metrics`: metrics for Prometheus and other readers of OpenMetrics.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::respond::{ApiError, Code};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What was measured, for Prometheus
+/// Get metrics in OpenMetrics format
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -20,19 +20,19 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
     tag = "Service",
     security(()),
     responses(
-        (status = 200, description = "In the text format of OpenMetrics.", body = String, content_type = "application/openmetrics-text"),
-        (status = 404, description = "The configuration says that nothing is measured."),
+        (status = 200, description = "Metrics in the OpenMetrics text format.", body = String, content_type = "application/openmetrics-text"),
+        (status = 404, description = "Metrics are disabled in the configuration."),
     ),
 )]
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
     if !shared.observer.telemetry.is_on() {
-        return Err(ApiError::new(Code::NotFound, "metrics are switched off in the configuration"));
+        return Err(ApiError::new(Code::NotFound, "metrics are disabled in the configuration"));
     }
     let catalog_up = match &shared.live {
-        Some(live) => Some(live.catalog_health.found().await.is_ok()),
+        Some(live) => Some(live.catalog_health.check().await.is_ok()),
         None => None,
     };
     let text = scrape(&shared, catalog_up)
-        .map_err(|_| ApiError::new(Code::InternalError, "the metrics could not be written"))?;
+        .map_err(|_| ApiError::new(Code::InternalError, "the metrics could not be encoded"))?;
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/rate-limit/reset`: forgets the counters of a user at an endpoint. An admin operation.
+//! `POST /v1/rate-limit/reset`: resets the counters of a user at an endpoint. An admin operation.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::clock::rfc3339;
 use crate::openapi::vocabulary::Time;
 use crate::respond::ApiError;
 
-/// What was forgotten, and when.
+/// What was reset, and when.
 #[derive(Debug, Serialize, ToSchema)]
 struct ResetResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,14 +28,14 @@ struct ResetResponse<'a> {
     reset_at: String,
 }
 
-/// Forgets the counters of a user at an endpoint
+/// Reset the counters of a user at an endpoint
 #[utoipa::path(
     post,
     path = "/v1/rate-limit/reset",
     operation_id = "reset",
     tag = "Checks",
     request_body = CheckRequest,
-    responses((status = 200, description = "They start anew.", body = ResetResponse)),
+    responses((status = 200, description = "The counters were reset.", body = ResetResponse)),
 )]
 pub(super) async fn reset(
     State(shared): State<Arc<Shared>>,

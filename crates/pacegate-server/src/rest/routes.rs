@@ -1,4 +1,4 @@
-//! Every route, once: the router and the OpenAPI document are both made from this list.
+//! The list of routes, from which both the router and the OpenAPI document are built.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::dashboard;
 use crate::deprecation::{Deprecation, marked};
 use crate::openapi;
 
-/// The methods at one path, with what the document says about them.
+/// The methods of one path, with their OpenAPI documentation.
 pub(crate) type Route = UtoipaMethodRouter<Arc<Shared>>;
 
-/// All routes, in the order of the document. Path and method stand at each handler.
+/// Returns all routes, in the order of the document. Each handler declares its path and method.
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         routes!(check::check),
@@ -61,7 +61,8 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// The router over all routes and the dashboard's files, with those in `deprecations` saying so.
+/// Returns the router for all routes and the dashboard's files. Routes in `deprecations` are marked
+/// as deprecated.
 pub(crate) fn router(shared: Arc<Shared>, deprecations: &[Deprecation]) -> Router {
     let mut router = Router::new();
     for (_, paths, methods) in routes() {
@@ -78,7 +79,7 @@ pub(crate) fn router(shared: Arc<Shared>, deprecations: &[Deprecation]) -> Route
     router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
 }
 
-/// The router over what operators look at alone.
+/// Returns the router for health and metrics alone.
 pub(crate) fn operations(shared: Arc<Shared>) -> Router {
     let mut router = Router::new();
     for (_, paths, methods) in
@@ -91,7 +92,8 @@ pub(crate) fn operations(shared: Arc<Shared>) -> Router {
     router.fallback(not_found).method_not_allowed_fallback(method_not_allowed).with_state(shared)
 }
 
-/// Where a path of the document answers: with and without `/api` if it has a version, and with an endpoint as any number of segments.
+/// Returns the addresses of a path of the document: with and without `/api` if it has a version,
+/// and with an endpoint of any number of segments.
 pub(super) fn addresses(path: &str) -> Vec<String> {
     let versioned = path.strip_prefix("/api").unwrap_or(path);
     let paths = if versioned.starts_with("/v1/") {
@@ -100,7 +102,7 @@ pub(super) fn addresses(path: &str) -> Vec<String> {
         vec![path.to_owned()]
     };
     let spread = |path: String| match path.strip_suffix("{endpoint}") {
-        // With nothing behind the slash, the endpoint is that slash.
+        // If nothing follows the slash, the endpoint is that slash.
         Some(start) => vec![start.to_owned(), format!("{start}{{*endpoint}}")],
         None => vec![path],
     };
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versioned_paths_answer_with_and_without_api() {
+    fn versioned_paths_are_served_with_and_without_api() {
         assert_eq!(addresses("/api/v1/rules"), ["/v1/rules", "/api/v1/rules"]);
         assert_eq!(addresses("/v1/rate-limit/reset"), ["/v1/rate-limit/reset", "/api/v1/rate-limit/reset"]);
         assert_eq!(addresses("/admin/status"), ["/admin/status"]);
@@ -127,9 +129,9 @@ mod tests {
         );
     }
 
-    /// Checks skip the router; they must do so at exactly the addresses that the router has for them.
+    /// Checks bypass the router, at exactly the addresses that the router has for them.
     #[test]
-    fn the_short_way_of_checks_is_their_route() {
+    fn checks_bypass_the_router_at_their_routes() {
         let (_, paths, _) = &routes()[0];
         let check: Vec<String> = paths.paths.keys().flat_map(|path| addresses(path)).collect();
         assert_eq!(check, super::super::CHECK_PATHS);

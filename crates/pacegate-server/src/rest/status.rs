@@ -1,4 +1,4 @@
-//! `GET /v1/rate-limit/status/{user_id}/{endpoint…}`: how a user stands, without consuming anything.
+//! `GET /v1/rate-limit/status/{user_id}/{endpoint…}`: a user's usage. Nothing is charged.
 
 use std::sync::Arc;
 
@@ -24,32 +24,32 @@ use crate::peer::Peer;
 use crate::pipeline::Caller;
 use crate::respond::ApiError;
 
-/// What of a check a status can have.
+/// The fields of a check that a status query accepts.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StatusQuery {
-    /// As in a check.
+    /// Same as in a check.
     #[param(value_type = Option<AlgorithmChoice>)]
     strategy: Option<String>,
-    /// As in a check.
+    /// Same as in a check.
     #[param(value_type = Option<MethodName>)]
     method: Option<String>,
-    /// As in a check.
+    /// Same as in a check.
     #[param(value_type = Option<Quota>)]
     limit: Option<Count>,
-    /// As in a check.
+    /// Same as in a check.
     #[param(value_type = Option<WholeWindow>)]
     window_seconds: Option<Count>,
-    /// As in a check.
+    /// Same as in a check.
     #[param(value_type = Option<Burst>)]
     burst_capacity: Option<Count>,
-    /// As in a check.
+    /// Same as in a check.
     #[param(value_type = Option<TierName>)]
     tier: Option<String>,
 }
 
-/// How a user stands, without consuming anything
+/// Get a user's usage without charging anything
 #[utoipa::path(
     get,
     path = "/v1/rate-limit/status/{user_id}/{endpoint}",
@@ -57,11 +57,11 @@ pub(super) struct StatusQuery {
     tag = "Checks",
     security((), ("api_key" = []), ("bearer" = [])),
     params(
-        ("user_id" = UserId, Path, description = "whom it is about"),
-        ("endpoint" = Endpoint, Path, description = "the endpoint, percent-encoded or as raw path segments"),
+        ("user_id" = UserId, Path, description = "The user's identifier."),
+        ("endpoint" = Endpoint, Path, description = "The endpoint, percent-encoded or as raw path segments."),
         StatusQuery,
     ),
-    responses((status = 200, description = "What a check of cost 1 would be answered now.", body = CheckResponse)),
+    responses((status = 200, description = "The decision that a check of cost 1 would get now.", body = CheckResponse)),
 )]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
@@ -85,11 +85,11 @@ pub(super) async fn status(
     request.tier = query.tier.map(Text::from);
     let request = request.with_method()?;
     let caller = Caller { headers: &headers, peer: peer.as_ref() };
-    let decision = shared.look(&request, caller).await?;
-    // As raw path segments it arrives without its leading slash.
+    let decision = shared.peek(&request, caller).await?;
+    // Raw path segments arrive without their leading slash.
     let endpoint = shared.limiter.paths().normalise(&endpoint).map_err(CheckError::from)?;
     let mut body = CheckResponse::new(&decision)
-        .says_sliding_window(request.says_sliding_window())
+        .uses_sliding_window(request.uses_sliding_window())
         .with_usage(&decision);
     body.user_id = Some(&user_id);
     body.endpoint = Some(&endpoint);

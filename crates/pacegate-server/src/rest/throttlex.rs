@@ -1,4 +1,4 @@
-//! ThrottleX's API below `/admin`: policies, status, metrics and resets, with fields in camel case.
+//! ThrottleX's API under `/admin`: policies, status, metrics and resets, with camel-case fields.
 //! A policy is a rule named `policy` for one exact key.
 
 pub(super) mod metrics;
@@ -16,13 +16,14 @@ use pacegate_catalog::{PolicyDetail, StoredRule};
 
 use crate::respond::ApiError;
 
-/// The dimension of the keys of policies.
+/// The dimension of policy keys.
 const DIMENSION: &str = "key";
-/// What a policy has that does not say.
+/// Defaults of a policy.
 const REFILL_RATE: u64 = 10;
 const WINDOW_SECONDS: u64 = 60;
 
-/// Whether a rule is a policy: its key has no other limit here, and its numbers can be said in this form.
+/// Returns whether a rule is a policy: its key has no other limit here, and ThrottleX's form can
+/// express its numbers.
 fn is_policy(rule: &Rule) -> bool {
     let window = rule.limit.window();
     let is_said = match rule.limit.algorithm().takes_burst() {
@@ -32,8 +33,8 @@ fn is_policy(rule: &Rule) -> bool {
     is_said && rule.is_policy()
 }
 
-/// The policies among `rules`, which are in the order of their numbers: up to `limit` after the
-/// number `after`, and where the next ones start.
+/// Returns the policies among `rules`, which are ordered by number: up to `limit` after the number
+/// `after`, and where the next page starts.
 fn page_of(rules: &[StoredRule], after: Option<i64>, limit: usize) -> (Vec<&StoredRule>, Option<i64>) {
     let mut found = rules
         .iter()
@@ -43,7 +44,7 @@ fn page_of(rules: &[StoredRule], after: Option<i64>, limit: usize) -> (Vec<&Stor
     (policies, next)
 }
 
-/// An algorithm's name in ThrottleX's form, which has one of its own for the log.
+/// Returns ThrottleX's name of an algorithm; the sliding log has a different name there.
 fn kind(algorithm: Algorithm) -> String {
     match algorithm {
         Algorithm::SlidingLog => "SLIDING_WINDOW".to_owned(),
@@ -51,7 +52,7 @@ fn kind(algorithm: Algorithm) -> String {
     }
 }
 
-/// The window of a limit in this form. A bucket shows the one it was given, or the usual one.
+/// Returns the window to show. A bucket shows the window it was given, or the default.
 fn shown_window(limit: &Limit, policy: Option<PolicyDetail>) -> u64 {
     if limit.algorithm().takes_burst() {
         return policy.map_or(WINDOW_SECONDS, |own| own.window_seconds);
@@ -59,7 +60,7 @@ fn shown_window(limit: &Limit, policy: Option<PolicyDetail>) -> u64 {
     limit.window().as_millis().div_ceil(1_000).try_into().unwrap_or(u64::MAX)
 }
 
-/// Says where the next page is, the way lists without an envelope do.
+/// Adds a `Link` to the next page, for lists without an envelope.
 fn with_next(mut response: Response, path: &str, next: Option<impl Display>) -> Response {
     if let Some(next) = next
         && let Ok(link) = HeaderValue::try_from(format!("<{path}?cursor={next}>; rel=\"next\""))
@@ -69,12 +70,12 @@ fn with_next(mut response: Response, path: &str, next: Option<impl Display>) -> 
     response
 }
 
-/// A policy's key is checked at the root, which its rule covers like everything else.
+/// The check of a policy's key: at `/`, which its rule covers like every other path.
 fn check_of(key: &str) -> Check<'_> {
     Check::new(DIMENSION, key).endpoint("/")
 }
 
-/// An error of a check whose identifier is a key.
+/// The error of a check whose identifier is a policy key.
 fn of_key(error: CheckError) -> ApiError {
     let mut error = ApiError::from(error);
     if let Some((field, _)) = error.details.as_mut().filter(|(field, _)| field == "user_id") {

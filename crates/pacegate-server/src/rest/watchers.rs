@@ -1,4 +1,4 @@
-//! Places for those who watch: bounded for all of them, and for each reader, so that no reader can take them all.
+//! Bounds for live streams: a total, and one per reader, so that no reader can use up the total.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use parking_lot::Mutex;
 
 use crate::respond::{ApiError, Code};
 
-/// How many may watch at once.
+/// Maximum number of concurrent streams.
 const WATCHERS_MAX: usize = 64;
-/// How often one key, or one certificate, may watch at once.
+/// Maximum number of concurrent streams of one key or certificate.
 const READER_MAX: usize = 8;
 
-/// Who watches, and how often.
+/// The number of open streams by reader.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(Mutex<HashMap<String, usize>>);
 
-/// A place among the watchers, free again when it is dropped.
+/// An open stream; dropping it frees its slot.
 #[derive(Debug)]
 pub(crate) struct Watching {
     watchers: Arc<Watchers>,
@@ -24,15 +24,15 @@ pub(crate) struct Watching {
 }
 
 impl Watchers {
-    /// A place for the owner of a key.
+    /// Opens a stream for the owner of a key.
     pub(crate) fn take(self: &Arc<Self>, reader: String) -> Result<Watching, ApiError> {
         let mut readers = self.0.lock();
         if readers.values().sum::<usize>() >= WATCHERS_MAX {
-            return Err(ApiError::new(Code::ServiceUnavailable, "too many watch already"));
+            return Err(ApiError::new(Code::ServiceUnavailable, "too many open streams"));
         }
         let own = readers.entry(reader.clone()).or_default();
         if *own >= READER_MAX {
-            let message = format!("this key watches {READER_MAX} times already; close one of those first");
+            let message = format!("this key has {READER_MAX} open streams; close one first");
             return Err(ApiError::new(Code::RateLimited, message).retry_after(1));
         }
         *own += 1;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_reader_leaves_places_for_others() {
+    fn one_reader_cannot_use_up_all_streams() {
         let watchers = Arc::new(Watchers::default());
         let take = |reader: usize| watchers.take(format!("reader {reader}"));
         let mut own: Vec<_> = (0..READER_MAX).map(|_| take(0).unwrap()).collect();

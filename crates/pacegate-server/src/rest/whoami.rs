@@ -1,4 +1,4 @@
-//! `GET /api/v1/whoami`: which key is used, and what it may do.
+//! `GET /api/v1/whoami`: the caller's key and its role.
 
 use axum::response::Response;
 use hyper::StatusCode;
@@ -9,7 +9,7 @@ use super::extract::Reader;
 use super::json;
 use crate::openapi::vocabulary as value;
 
-/// Who asks.
+/// The caller.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Caller)]
 struct WhoamiResponse<'a> {
@@ -21,15 +21,15 @@ struct WhoamiResponse<'a> {
     version: &'static str,
 }
 
-/// Which key is this, and what may it do?
+/// Get the caller's key and role
 ///
-/// For programs that show only what their key may do.
+/// For programs that show only the operations that their key permits.
 #[utoipa::path(
     get,
     path = "/api/v1/whoami",
     operation_id = "whoami",
     tag = "Service",
-    responses((status = 200, description = "It is this one.", body = WhoamiResponse)),
+    responses((status = 200, description = "The caller's key and role.", body = WhoamiResponse)),
 )]
 pub(crate) async fn whoami(Reader(caller): Reader) -> Response {
     let body = WhoamiResponse {

@@ -1,4 +1,4 @@
-//! The bodies of requests. These types exist only here; inside, a request is a `Check`.
+//! Request bodies. These types exist only here; the rest of the crate works with `Check`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,14 +21,14 @@ use crate::openapi::vocabulary::{
 use crate::pipeline::Question;
 use crate::respond::{ApiError, Code, invalid_ad_hoc};
 
-/// How many identities one check can have.
+/// Maximum number of identities of one check.
 const KEYS_MAX: usize = 16;
-/// In how many units one check can have a cost.
+/// Maximum number of units in which one check has a cost.
 const COSTS_MAX: usize = 16;
-/// How many plans one check can name.
+/// Maximum number of plans named by one check.
 const PLANS_MAX: usize = 16;
 
-/// Borrowed from the body unless it has escapes. Serde would make a copy of every `Option<Cow<str>>`.
+/// Text borrowed from the body unless it has escapes. Serde would copy every `Option<Cow<str>>`.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -47,7 +47,8 @@ impl Deref for Text<'_> {
     }
 }
 
-/// The body of a check, of a reset, and of each item of a batch. Who is checked is said by `user_id`, by `dimension` and `identifier`, or by `keys`.
+/// The body of a check, of a reset, and of each item of a batch. The identity is `user_id`, or
+/// `dimension` and `identifier`, or `keys`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CheckRequest<'a> {
@@ -63,49 +64,52 @@ pub(crate) struct CheckRequest<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = Option<Identifier>)]
     identifier: Option<Text<'a>>,
-    /// Several at once, by dimension: `{"user": "u1", "ip": "10.0.0.1"}`, at most 16.
+    /// Several identities by dimension: `{"user": "u1", "ip": "10.0.0.1"}`. At most 16.
     #[serde(borrow, default)]
     #[schema(value_type = Option<std::collections::BTreeMap<Dimension, Identifier>>)]
     keys: Option<Entries<'a, Text<'a>>>,
-    /// What is taken from limits that count requests; 1 unless given.
+    /// The cost charged to limits that count requests. Default: 1.
     #[serde(default)]
     #[schema(value_type = Option<CostNumber>)]
     cost: Option<Count>,
-    /// What is taken from limits of other units: `{"requests": 1, "tokens": 900}`, at most 16. Limits of units that are not named do not apply.
+    /// The costs by unit: `{"requests": 1, "tokens": 900}`. At most 16. Limits in other units do
+    /// not apply.
     #[serde(borrow, default)]
     #[schema(value_type = Option<std::collections::BTreeMap<UnitName, CostNumber>>)]
     costs: Option<Entries<'a, Count>>,
     #[serde(borrow, default)]
     #[schema(value_type = Option<MethodName>)]
     pub(crate) method: Option<Text<'a>>,
-    /// The algorithm of the request's own limit; alone it takes the default limit's numbers.
+    /// The algorithm of an ad-hoc limit. Without `limit` and `window_seconds`, the numbers of the
+    /// default limit apply.
     #[serde(borrow, default)]
     #[schema(value_type = Option<AlgorithmChoice>)]
     pub(crate) strategy: Option<Text<'a>>,
-    /// A limit of the request's own, beside the rules. What of `limit`, `window_seconds` and `strategy` is left out is the default limit's.
+    /// The quota of an ad-hoc limit, which applies in addition to the rules. Each of `limit`,
+    /// `window_seconds` and `strategy` defaults to the value of the default limit.
     #[serde(default)]
     #[schema(value_type = Option<Quota>)]
     pub(crate) limit: Option<Count>,
     #[serde(default)]
     #[schema(value_type = Option<WholeWindow>)]
     pub(crate) window_seconds: Option<Count>,
-    /// For token buckets, leaky buckets and GCRA.
+    /// The burst of an ad-hoc token bucket, leaky bucket or GCRA limit.
     #[serde(default)]
     #[schema(value_type = Option<Burst>)]
     pub(crate) burst_capacity: Option<Count>,
-    /// The user's tier, instead of the one that the catalog has.
+    /// The user's tier. Overrides the tier in the catalog.
     #[serde(borrow, default)]
     #[schema(value_type = Option<TierName>)]
     pub(crate) tier: Option<Text<'a>>,
-    /// Plans whose limits apply as well.
+    /// Plans whose limits apply in addition.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Vec<Name>>, max_items = 16)]
     plans: Option<Vec<Text<'a>>>,
-    /// As the header `Idempotency-Key` or `X-Idempotency-Key`.
+    /// Same as the header `Idempotency-Key` or `X-Idempotency-Key`.
     #[serde(borrow, default)]
     #[schema(value_type = Option<IdempotencyKey>)]
     pub(crate) idempotency_key: Option<Text<'a>>,
-    /// The client's clock, in milliseconds. It is accepted so that its skew can be measured, and never trusted.
+    /// The client's clock, in milliseconds since the epoch. Used only to measure its skew.
     #[serde(default)]
     #[schema(value_type = Option<i64>)]
     timestamp: Option<Integer>,
@@ -140,12 +144,12 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Entries<'a, V> {
 }
 
 impl<'a> CheckRequest<'a> {
-    /// Reads a body.
+    /// Parses a body.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
         read_object::<Self>(body)?.with_method()
     }
 
-    /// The same with its method in upper case.
+    /// Converts the method to upper case.
     pub(super) fn with_method(mut self) -> Result<Self, ApiError> {
         if let Some(Text(method)) = &mut self.method {
             let canonical = identity::method(method);
@@ -162,15 +166,20 @@ impl<'a> CheckRequest<'a> {
         match (&self.user_id, &self.dimension, &self.identifier, &self.keys) {
             (Some(user_id), None, None, None) => Ok(Check::new(identity::USER, user_id)),
             (None, Some(dimension), Some(identifier), None) => Ok(Check::new(dimension, identifier)),
-            (None, Some(_), None, None) => {
-                Err(ApiError::input("identifier", "is missing; it goes with dimension"))
-            }
-            (None, None, Some(_), None) => {
-                Err(ApiError::input("dimension", "is missing; it goes with identifier"))
-            }
+            (None, Some(_), None, None) => Err(ApiError::input(
+                "identifier",
+                "required field is missing; `dimension` requires `identifier`",
+            )),
+            (None, None, Some(_), None) => Err(ApiError::input(
+                "dimension",
+                "required field is missing; `identifier` requires `dimension`",
+            )),
             (None, None, None, Some(Entries(keys))) => {
                 if keys.len() > KEYS_MAX {
-                    return Err(ApiError::input("keys", format!("must have at most {KEYS_MAX} entries")));
+                    return Err(ApiError::input(
+                        "keys",
+                        format!("must have at most {KEYS_MAX} entries, got {}", keys.len()),
+                    ));
                 }
                 let mut entries = keys.iter();
                 let Some((dimension, identifier)) = entries.next() else {
@@ -179,14 +188,18 @@ impl<'a> CheckRequest<'a> {
                 let first = Check::new(dimension, identifier);
                 Ok(entries.fold(first, |check, (dimension, identifier)| check.and(dimension, identifier)))
             }
-            (None, None, None, None) => {
-                Err(ApiError::input("user_id", "is missing; or give dimension and identifier, or keys"))
-            }
-            _ => Err(ApiError::input("user_id", "give either user_id, or dimension and identifier, or keys")),
+            (None, None, None, None) => Err(ApiError::input(
+                "user_id",
+                "required field is missing; send user_id, or dimension and identifier, or keys",
+            )),
+            _ => Err(ApiError::input(
+                "user_id",
+                "user_id, dimension with identifier, and keys are mutually exclusive",
+            )),
         }
     }
 
-    /// The limit that the request brings along, completed from the default limit.
+    /// Returns the ad-hoc limit of the request, completed from the default limit.
     fn ad_hoc_limit(&self, shared: &Shared) -> Result<Option<Limit>, ApiError> {
         let ad_hoc = AdHoc {
             algorithm: self.strategy.as_deref().map(|text| parse_strategy("strategy", text)).transpose()?,
@@ -200,15 +213,18 @@ impl<'a> CheckRequest<'a> {
         ad_hoc.limit(shared.limiter.default_limit(), &shared.ad_hoc).map_err(invalid_ad_hoc)
     }
 
-    /// Whether the client calls the sliding log `sliding_window`.
-    pub(crate) fn says_sliding_window(&self) -> bool {
+    /// Returns whether the client calls the sliding log `sliding_window`.
+    pub(crate) fn uses_sliding_window(&self) -> bool {
         self.strategy.as_deref().is_some_and(is_sliding_window)
     }
 }
 
 impl Question for CheckRequest<'_> {
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
-        let endpoint = self.endpoint.as_deref().ok_or_else(|| ApiError::input("endpoint", "is missing"))?;
+        let endpoint = self
+            .endpoint
+            .as_deref()
+            .ok_or_else(|| ApiError::input("endpoint", "required field is missing"))?;
         let mut check = self.identities()?.endpoint(endpoint).tier(self.tier.as_deref());
         shared.limiter.canonicalise(&mut check).map_err(|error| self.explain(error))?;
         check.method = self.method.as_deref();
@@ -218,13 +234,16 @@ impl Question for CheckRequest<'_> {
         }
         if let Some(Entries(costs)) = &self.costs {
             if costs.len() > COSTS_MAX {
-                return Err(ApiError::input("costs", format!("must have at most {COSTS_MAX} entries")));
+                return Err(ApiError::input(
+                    "costs",
+                    format!("must have at most {COSTS_MAX} entries, got {}", costs.len()),
+                ));
             }
             for (index, (unit, Whole(cost))) in costs.iter().enumerate() {
                 let is_twice = costs[..index].iter().any(|(other, _)| **other == **unit);
                 if is_twice || (self.cost.is_some() && **unit == *identity::REQUESTS) {
                     let unit: String = unit.chars().take(64).collect();
-                    return Err(ApiError::input("costs", format!("the cost in `{unit}` is given twice")));
+                    return Err(ApiError::input("costs", format!("duplicate cost for unit `{unit}`")));
                 }
                 identity::check_unit(unit).map_err(|invalid| ApiError::input("costs", invalid.reason()))?;
                 let cost = Cost::try_new(*cost)
@@ -234,7 +253,10 @@ impl Question for CheckRequest<'_> {
         }
         if let Some(plans) = &self.plans {
             if plans.len() > PLANS_MAX {
-                return Err(ApiError::input("plans", format!("must name at most {PLANS_MAX} plans")));
+                return Err(ApiError::input(
+                    "plans",
+                    format!("must have at most {PLANS_MAX} entries, got {}", plans.len()),
+                ));
             }
             for plan in plans {
                 check = check.plan(plan);
@@ -269,10 +291,10 @@ impl Question for CheckRequest<'_> {
     }
 }
 
-/// The algorithm that `field` names.
+/// Parses the algorithm in `field`.
 pub(crate) fn parse_strategy(field: &str, text: &str) -> Result<Algorithm, ApiError> {
     text.parse().map_err(|_| {
-        let reason = "must be token_bucket, leaky_bucket, fixed_window, sliding_log (or sliding_window), sliding_counter or gcra";
+        let reason = "expected one of token_bucket, leaky_bucket, fixed_window, sliding_log, sliding_window, sliding_counter, gcra";
         ApiError::field(Code::InvalidStrategy, field, reason)
     })
 }

@@ -1,4 +1,4 @@
-//! A client of encrypted services, over HTTP/1.1, HTTP/2 and gRPC alike.
+//! A TLS client for HTTP/1.1, HTTP/2 and gRPC.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -27,7 +27,7 @@ use tower::util::BoxCloneSyncService;
 
 use crate::sockets::{Service, soon};
 
-/// What is spoken.
+/// The protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     Http1,
@@ -43,7 +43,7 @@ impl Wire {
     }
 }
 
-/// Whom a client trusts, and what it shows.
+/// The authorities that a client trusts, and the certificate it presents.
 #[derive(Clone)]
 pub struct Caller {
     authorities: Arc<RootCertStore>,
@@ -61,7 +61,7 @@ impl Caller {
         Self { certificate: Some(certificate), ..self }
     }
 
-    /// An encrypted connection that offers these protocols, to a service that is to be `localhost`.
+    /// Opens a TLS connection to `localhost` that offers these protocols.
     pub async fn stream(&self, to: SocketAddr, protocols: &[&str]) -> Result<TlsStream<TcpStream>, String> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -88,13 +88,13 @@ impl Caller {
         Ok(Connection { shown, ..connection })
     }
 
-    /// The status of a check on a connection of its own, or why there was no answer.
+    /// Returns the status of a check on a new connection, or the error.
     pub async fn check(&self, service: &Service, wire: Wire) -> Result<u16, String> {
         self.open(service, wire).await?.check(None).await
     }
 }
 
-/// A connection that can be used again and again.
+/// A reusable connection.
 pub struct Connection {
     /// The certificate of the service.
     pub shown: Vec<u8>,
@@ -140,18 +140,18 @@ impl Connection {
         Ok(Self { shown: Vec::new(), sender })
     }
 
-    /// The status of a check, made with this API key.
+    /// Returns the status of a check with this API key.
     pub async fn check(&mut self, key: Option<&str>) -> Result<u16, String> {
         self.ask("/v1/rate-limit/check", key).await
     }
 
-    /// The answers to a stream of checks in which none is sent, over gRPC.
+    /// Opens a gRPC stream of checks without sending one.
     pub async fn check_stream(self) -> Streaming<CheckResult> {
-        let Sender::Grpc(mut client) = self.sender else { panic!("gRPC alone has streams") };
+        let Sender::Grpc(mut client) = self.sender else { panic!("only gRPC has streams") };
         soon(client.check_stream(tokio_stream::pending())).await.unwrap().into_inner()
     }
 
-    /// The status of a reset, which is for admins.
+    /// Returns the status of a reset, an admin operation.
     pub async fn reset(&mut self, key: Option<&str>) -> Result<u16, String> {
         self.ask("/v1/rate-limit/reset", key).await
     }
@@ -179,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// A request over HTTP, and its answer.
+    /// Sends an HTTP request and returns its response.
     pub async fn request(
         &mut self,
         method: &str,
@@ -190,7 +190,7 @@ impl Connection {
         self.request_as(Some("application/json"), method, path, key, body).await
     }
 
-    /// The same with another content type, or none.
+    /// Sends an HTTP request with another content type, or none.
     pub async fn request_as(
         &mut self,
         content_type: Option<&str>,
@@ -214,7 +214,7 @@ impl Connection {
                 let uri = format!("http://x{path}");
                 soon(sender.send_request(request.uri(uri).body(body).unwrap())).await
             }
-            Sender::Grpc(_) => panic!("this is not a connection over HTTP"),
+            Sender::Grpc(_) => panic!("not an HTTP connection"),
         };
         let response = response.map_err(reason)?;
         let status = response.status().as_u16();

@@ -1,4 +1,4 @@
-//! What the tests of the REST API share.
+//! Shared helpers of the REST tests.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -34,7 +34,7 @@ pub struct Client {
     app: App,
 }
 
-/// What the service answered.
+/// A response of the service.
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -63,13 +63,13 @@ impl Client {
         Self { app: app(&config, Stores::memory(store)), live: None, clock }
     }
 
-    /// As [`new`](Self::new), with stores of the test's own.
+    /// Like [`new`](Self::new), with the test's own stores.
     pub fn with_stores(yaml: &str, stores: Stores) -> Self {
         let clock = Arc::new(SimulatedClock::default());
         Self { app: app(&Config::parse(yaml).unwrap(), stores), live: None, clock }
     }
 
-    /// As [`new`](Self::new), with a catalog of its own in memory.
+    /// Like [`new`](Self::new), with a catalog in memory.
     pub async fn managed(yaml: &str) -> Self {
         Self::with_catalog(yaml, Catalog::open("sqlite::memory:").await.unwrap()).await
     }
@@ -83,22 +83,22 @@ impl Client {
         Self { app, live: Some(live), clock }
     }
 
-    /// The service, to be reached some other way as well.
+    /// Returns the service, for access over other protocols.
     pub fn app(&self) -> App {
         self.app.clone()
     }
 
-    /// What the service of [`managed`](Self::managed) works with.
+    /// Returns the catalog state of a [`managed`](Self::managed) service.
     pub fn live(&self) -> &Live {
         self.live.as_ref().unwrap()
     }
 
-    /// As the admin.
+    /// Sends a request with the admin key.
     pub async fn admin(&self, method: Method, path: &str, body: Value) -> Answer {
         self.admin_with(method, path, &[], body).await
     }
 
-    /// As the admin, with further headers.
+    /// Sends a request with the admin key and further headers.
     pub async fn admin_with(
         &self,
         method: Method,

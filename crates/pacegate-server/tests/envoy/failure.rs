@@ -1,4 +1,5 @@
-//! While a store fails, Envoy gets an answer all the same, and in time: it would let an error pass.
+//! While a store is unavailable, Envoy still gets a response in time: it allows a request on
+//! errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ const DEGRADED: (&str, &str) = ("x-pacegate-degraded", "true");
 async fn service(behaviour: Behaviour, settings: &str) -> (Service, Arc<Scripted>) {
     let yaml = format!("{RULES}{settings}");
     let store = Scripted::new(behaviour);
-    // Far longer than Envoy waits: its requests have a time of their own.
+    // Far longer than Envoy waits: its requests have their own deadline.
     let rest = Client::with_stores(&yaml, Stores::remote(store.clone(), Duration::from_secs(10)));
     (Service::serve(rest, &yaml).await, store)
 }
@@ -41,7 +42,7 @@ fn without_numbers(code: Code) -> DescriptorStatus {
 }
 
 #[tokio::test]
-async fn the_failure_mode_answers_and_nothing_is_invented() {
+async fn failure_mode_decides_and_unknown_numbers_are_omitted() {
     for behaviour in [Behaviour::Unavailable, Behaviour::Hang, Behaviour::Rejected, Behaviour::Foreign] {
         let (service, _) = service(behaviour, "").await;
         for (key, code) in [("open", Code::Ok), ("closed", Code::OverLimit), ("unsaid", Code::Ok)] {
@@ -65,20 +66,24 @@ async fn the_failure_mode_answers_and_nothing_is_invented() {
         }
         for (code, remaining) in [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
             let response = ask(&service, vec![descriptor(&[("local", "x")])]).await;
-            assert_eq!(numbers(&response), (code, vec![remaining]), "{behaviour:?}: counted in the process");
+            assert_eq!(
+                numbers(&response),
+                (code, vec![remaining]),
+                "{behaviour:?}: counted by local counters"
+            );
             assert!(headers(&response).contains(&DEGRADED));
         }
         let both = ask(&service, vec![descriptor(&[("open", "x")]), descriptor(&[("closed", "x")])]).await;
         assert_eq!(both.overall_code(), Code::OverLimit);
         assert_eq!(both.statuses, [without_numbers(Code::Ok), without_numbers(Code::OverLimit)]);
         let nothing = ask(&service, vec![descriptor(&[("none", "x")])]).await;
-        assert_eq!((nothing.overall_code(), headers(&nothing).len()), (Code::Ok, 0), "no store was asked");
+        assert_eq!((nothing.overall_code(), headers(&nothing).len()), (Code::Ok, 0), "no store was called");
     }
 }
 
 #[tokio::test]
-async fn a_healthy_store_is_not_called_degraded() {
-    // What is judged is the store, not how fast the machine is.
+async fn healthy_store_is_not_degraded() {
+    // The result must depend on the store, not on the speed of the machine.
     let (service, store) = service(Behaviour::Unavailable, "failure: {envoy_timeout: 5s}\n").await;
     assert!(headers(&ask(&service, vec![descriptor(&[("open", "x")])]).await).contains(&DEGRADED));
     store.set(Behaviour::Answer);
@@ -88,7 +93,7 @@ async fn a_healthy_store_is_not_called_degraded() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_at_all_is_an_answer_too() {
+async fn undecidable_request_gets_a_response() {
     for (mode, code) in [("open", Code::Ok), ("closed", Code::OverLimit), ("local", Code::Ok)] {
         let (service, _) = service(Behaviour::Overloaded, &format!("failure: {{mode: {mode}}}\n")).await;
         let response =
@@ -99,15 +104,15 @@ async fn what_cannot_be_decided_at_all_is_an_answer_too() {
     }
 }
 
-/// A request with a time-out that the service keeps.
+/// Returns a request with a timeout that the service enforces.
 fn within(timeout: &str, key: &str, number: usize) -> Request<RateLimitRequest> {
     let number = number.to_string();
     let descriptors = vec![descriptor(&[(key, &number)]), descriptor(&[("local", &number)])];
     with(request(descriptors), &[("grpc-timeout", timeout)])
 }
 
-/// Whoever has no answer after 15 ms is told so by the service itself, which is what must not happen. On time that passes only while nobody
-/// has anything to do, a machine that is busy with something else makes no difference.
+/// Asserts that a request gets a response within 15 ms; after that, the service itself returns an
+/// error. The clock advances only while all tasks are idle, so a busy machine makes no difference.
 async fn assert_answered(client: &RateLimitServiceClient<Patient>, number: usize) {
     let (key, code) = if number % 2 == 1 { ("closed", Code::OverLimit) } else { ("open", Code::Ok) };
     let answer = client.clone().should_rate_limit(within("15m", key, number)).await;
@@ -121,10 +126,11 @@ async fn patient(service: &Service) -> RateLimitServiceClient<Patient> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_never_answers_delays_nobody_beyond_what_envoy_waits_for() {
+async fn hanging_store_delays_no_request_beyond_envoys_deadline() {
     let (service, _) = service(Behaviour::Hang, "").await;
     let client = patient(&service).await;
-    // One after the other, and then many at once: the first time-outs are waited for, later ones are not.
+    // One after the other, then many at once: the first requests wait for the timeout, later ones
+    // do not.
     for number in 0..100 {
         assert_answered(&client, number).await;
     }
@@ -132,7 +138,7 @@ async fn a_store_that_never_answers_delays_nobody_beyond_what_envoy_waits_for() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_at_once_on_a_store_that_just_stopped_answering_are_all_answered_in_time() {
+async fn concurrent_requests_on_a_store_that_just_hung_are_answered_in_time() {
     let (service, store) = service(Behaviour::Answer, "").await;
     let client = patient(&service).await;
     let healthy = client.clone().should_rate_limit(within("15m", "open", 0)).await.unwrap().into_inner();
@@ -142,7 +148,7 @@ async fn many_at_once_on_a_store_that_just_stopped_answering_are_all_answered_in
 }
 
 #[tokio::test(start_paused = true)]
-async fn hits_of_many_sizes_share_the_time_there_is() {
+async fn hits_of_many_sizes_share_one_deadline() {
     let (service, _) = service(Behaviour::Hang, "").await;
     let mut client = patient(&service).await;
     for _ in 0..20 {
@@ -158,13 +164,14 @@ async fn hits_of_many_sizes_share_the_time_there_is() {
 }
 
 #[tokio::test]
-async fn the_deadline_of_a_request_is_kept_even_if_it_is_shorter() {
-    // A store that may take longer than the client waits: the service says so instead of going on in silence.
+async fn shorter_deadline_of_a_request_is_kept() {
+    // The store may take longer than the client waits: the service returns an error at the
+    // deadline.
     let (service, _) = service(Behaviour::Hang, "failure: {envoy_timeout: 5s}\n").await;
     let mut client = patient(&service).await;
     let start = Instant::now();
-    let refused = soon(client.should_rate_limit(within("20m", "open", 1))).await.unwrap_err();
-    assert_eq!(refused.code(), Grpc::DeadlineExceeded);
+    let rejected = soon(client.should_rate_limit(within("20m", "open", 1))).await.unwrap_err();
+    assert_eq!(rejected.code(), Grpc::DeadlineExceeded);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 

@@ -21,7 +21,7 @@ use pacegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitR
 
 use service::Service;
 
-/// Simulated clocks stand 123,456 µs after this second, which is 20 s into a minute.
+/// Simulated clocks start 123,456 µs after this second, which is 20 s into a minute.
 const NOW: u64 = 1_790_000_000;
 
 fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
@@ -37,12 +37,12 @@ async fn ask(service: &Service, descriptors: Vec<RateLimitDescriptor>) -> RateLi
     service.envoy().should_rate_limit(request(descriptors)).await.unwrap().into_inner()
 }
 
-/// Whether it may pass, and what is left of each descriptor.
+/// Returns the overall code, and the remaining hits of each descriptor.
 fn numbers(response: &RateLimitResponse) -> (Code, Vec<u32>) {
     (response.overall_code(), response.statuses.iter().map(|status| status.limit_remaining).collect())
 }
 
-/// The status of a limit whose window ends so many microseconds from now.
+/// Returns the status of a limit whose window ends in `micros` microseconds.
 fn status(code: Code, name: &str, quota: u32, unit: Unit, remaining: u32, micros: i64) -> DescriptorStatus {
     DescriptorStatus {
         code: code.into(),
@@ -55,7 +55,7 @@ fn status(code: Code, name: &str, quota: u32, unit: Unit, remaining: u32, micros
     }
 }
 
-/// The headers to add, by name.
+/// Returns the headers to add.
 fn headers(response: &RateLimitResponse) -> Vec<(&str, &str)> {
     let mut headers: Vec<(&str, &str)> = response
         .response_headers_to_add

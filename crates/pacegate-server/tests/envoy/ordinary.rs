@@ -1,4 +1,5 @@
-//! Ordinary rules, reached by descriptors: an entry is a dimension and an identifier, `path` and `method` say where.
+//! Ordinary rules matched by descriptors: an entry is a dimension and an identifier; `path` and
+//! `method` are the endpoint and the method.
 
 use pacegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::json;
@@ -29,7 +30,7 @@ fn ok(rule: &str, remaining: u32) -> (Code, Option<(String, u32)>) {
 }
 
 #[tokio::test]
-async fn entries_are_dimensions_and_say_where() {
+async fn entries_are_dimensions_path_and_method() {
     let service = Service::start(RULES).await;
     assert_eq!(left(&service, &[("user", "u1")]).await, ok("per-user", 4));
     assert_eq!(
@@ -40,19 +41,27 @@ async fn entries_are_dimensions_and_say_where() {
     let get = [("tenant", "t"), ("path", "/api/orders"), ("method", "GET")];
     assert_eq!(left(&service, &get).await, ok("orders", 2));
     let unknown = [("tenant", "n"), ("path", "/api/orders")];
-    assert_eq!(left(&service, &unknown).await, ok("writes", 1), "the method is not known to differ");
+    assert_eq!(
+        left(&service, &unknown).await,
+        ok("writes", 1),
+        "rules with a method apply to descriptors without one"
+    );
     let post = [("tenant", "t"), ("endpoint", "/api/orders"), ("method", "POST")];
-    assert_eq!(left(&service, &post).await, ok("orders", 1), "of two, the one that binds");
+    assert_eq!(left(&service, &post).await, ok("orders", 1), "the binding one of two rules");
     assert_eq!(
         left(&service, &[("method", "post"), ("path", "/api"), ("tenant", "v")]).await,
         ok("writes", 1)
     );
-    assert_eq!(left(&service, &[("tenant", "t")]).await, (Code::Ok, None), "a rule for paths needs one");
+    assert_eq!(
+        left(&service, &[("tenant", "t")]).await,
+        (Code::Ok, None),
+        "a rule for a path requires a path"
+    );
     assert_eq!(left(&service, &[("tenant", "t"), ("path", "/web")]).await, (Code::Ok, None));
     assert_eq!(
         left(&service, &[("planet", "mars")]).await,
         (Code::Ok, None),
-        "the default is not for descriptors"
+        "the default limit does not apply to descriptors"
     );
     for (name, remaining) in [("a", 3), ("b", 3), ("a", 2)] {
         let path = format!("/files/{name}");
@@ -65,7 +74,7 @@ async fn entries_are_dimensions_and_say_where() {
 }
 
 #[tokio::test]
-async fn no_spelling_of_a_path_slips_past_its_rule() {
+async fn no_spelling_of_a_path_bypasses_its_rule() {
     let service = Service::start(RULES).await;
     let long_query = format!("/api/orders?{}", "x".repeat(5_000));
     let long_path = format!("/api/{}", "x".repeat(5_000));
@@ -92,12 +101,13 @@ async fn no_spelling_of_a_path_slips_past_its_rule() {
 }
 
 #[tokio::test]
-async fn the_tier_of_a_user_is_that_of_the_catalog() {
+async fn tier_of_a_user_comes_from_the_catalog() {
     let rest = Client::managed(RULES).await;
     let put = rest.admin(hyper::Method::PUT, "/api/v1/users/u1/tier", json!({"tier": "premium"})).await;
     assert!(put.status.is_success(), "{}", put.body);
     let service = Service::serve(rest, RULES).await;
-    // The catalog is looked at beside the request, which waits a moment for it and no longer: known by the second one at the latest.
+    // The request waits for the catalog only briefly, so the user is known by the second request at
+    // the latest.
     let mut first = left(&service, &[("user", "u1")]).await;
     for _ in 0..1_000 {
         if first.1.as_ref().is_some_and(|(_, remaining)| *remaining > 5) {

@@ -1,4 +1,4 @@
-//! What is asked and what is answered, by exact value.
+//! Requests and the exact values of their responses.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ descriptors:
   - {name: anywhere, entries: [{key: anywhere}], algorithm: fixed_window, limit: 4, window: 1s}
 "#;
 
-/// The end of the minute is as many microseconds away.
+/// The number of microseconds until the end of the minute.
 const MINUTE_LEFT: i64 = 39_876_544;
 
 #[tokio::test]
-async fn a_limit_is_counted_down_denied_and_there_again() {
+async fn limit_counts_down_denies_and_resets() {
     let service = Service::start(RULES).await;
     let one = || vec![descriptor(&[("ip", "10.0.0.1")])];
     for remaining in [2, 1, 0] {
@@ -46,16 +46,20 @@ async fn a_limit_is_counted_down_denied_and_there_again() {
         assert_eq!(response.statuses, [expected]);
     }
     let other = ask(&service, vec![descriptor(&[("ip", "10.0.0.2")])]).await;
-    assert_eq!(numbers(&other), (Code::Ok, vec![2]), "each value by itself");
+    assert_eq!(numbers(&other), (Code::Ok, vec![2]), "each value has its own counter");
     service.rest.clock.advance(Duration::from_micros(39_876_543));
-    assert_eq!(numbers(&ask(&service, one()).await), (Code::OverLimit, vec![0]), "a moment before its end");
+    assert_eq!(
+        numbers(&ask(&service, one()).await),
+        (Code::OverLimit, vec![0]),
+        "just before the end of the window"
+    );
     service.rest.clock.advance(Duration::from_micros(1));
     let response = ask(&service, one()).await;
     assert_eq!(response.statuses, [status(Code::Ok, "per-ip", 3, Unit::Minute, 2, 60_000_000)]);
 }
 
 #[tokio::test]
-async fn both_families_of_headers_go_with_every_answer() {
+async fn every_response_has_both_header_families() {
     let names_of_all = [
         "ratelimit",
         "ratelimit-policy",
@@ -93,7 +97,8 @@ async fn both_families_of_headers_go_with_every_answer() {
             ("x-ratelimit-strategy", "fixed_window"),
         ]
     );
-    // Of several descriptors, the list has all, and the single numbers are those of the one that binds.
+    // With several descriptors, the lists have all of them, and the single numbers are those of the
+    // binding one.
     let two = vec![descriptor(&[("team", "red")]), descriptor(&[("ip", "10.0.0.2")])];
     assert_eq!(
         headers(&ask(&service, two).await),
@@ -107,12 +112,16 @@ async fn both_families_of_headers_go_with_every_answer() {
         ]
     );
     assert_eq!(headers(&ask(&service, vec![descriptor(&[("nothing", "x")])]).await), []);
-    assert_eq!(headers(&ask(&service, vec![descriptor(&[("watch", "x")])]).await), [], "nobody's business");
+    assert_eq!(
+        headers(&ask(&service, vec![descriptor(&[("watch", "x")])]).await),
+        [],
+        "shadow limits are not visible to clients"
+    );
     let ietf = Service::start(&format!("{RULES}headers: [ietf]\n")).await;
     let names: Vec<String> =
         headers(&ask(&ietf, one()).await).iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(names, ["ratelimit", "ratelimit-policy"]);
-    // Which families are sent is a setting of each protocol.
+    // The header families are a setting of each protocol.
     for (families, expected) in [
         ("[ietf]", &["ratelimit", "ratelimit-policy"][..]),
         ("[]", &[]),
@@ -132,7 +141,7 @@ async fn both_families_of_headers_go_with_every_answer() {
 }
 
 #[tokio::test]
-async fn what_nothing_is_for_passes_and_what_is_not_limited_says_so() {
+async fn unmatched_descriptors_are_allowed_and_unlimited_ones_are_marked() {
     let service = Service::start(RULES).await;
     let ok = |limit_remaining| DescriptorStatus {
         code: Code::Ok.into(),
@@ -152,17 +161,17 @@ async fn what_nothing_is_for_passes_and_what_is_not_limited_says_so() {
     assert_eq!(unlimited.statuses, [ok(u32::MAX)]);
     let elsewhere = RateLimitRequest { domain: "other".into(), ..request(vec![descriptor(&[("ip", "1")])]) };
     let response = service.envoy().should_rate_limit(elsewhere).await.unwrap().into_inner();
-    assert_eq!(response.statuses, [ok(0)], "of another domain");
+    assert_eq!(response.statuses, [ok(0)], "another domain has no rules");
     for domain in ["edge", "other"] {
         let message =
             RateLimitRequest { domain: domain.into(), ..request(vec![descriptor(&[("anywhere", "1")])]) };
         let response = service.envoy().should_rate_limit(message).await.unwrap().into_inner();
-        assert_eq!(numbers(&response), (Code::Ok, vec![3]), "{domain}, counted by itself");
+        assert_eq!(numbers(&response), (Code::Ok, vec![3]), "{domain} has its own counter");
     }
 }
 
 #[tokio::test]
-async fn what_is_denied_always_is_denied_by_name() {
+async fn always_denied_descriptor_names_its_rule() {
     let service = Service::start(RULES).await;
     let response = ask(&service, vec![descriptor(&[("ip", "10.0.0.66")])]).await;
     let by = RateLimit { name: "banned".into(), ..RateLimit::default() };
@@ -174,7 +183,7 @@ async fn what_is_denied_always_is_denied_by_name() {
     assert_eq!((response.overall_code(), response.statuses), (Code::OverLimit, vec![denied]));
     let watched = ask(&service, vec![descriptor(&[("ip", "10.0.0.67")])]).await;
     assert_eq!((watched.overall_code(), watched.statuses[0].code()), (Code::Ok, Code::Ok));
-    // Together with one that has room: nothing is taken from that one.
+    // Together with a limit that is not exceeded: that one is not charged.
     for _ in 0..5 {
         let both = vec![descriptor(&[("team", "red")]), descriptor(&[("ip", "10.0.0.66")])];
         let response = ask(&service, both).await;
@@ -185,7 +194,7 @@ async fn what_is_denied_always_is_denied_by_name() {
 }
 
 #[tokio::test]
-async fn a_shadow_rule_counts_and_never_denies() {
+async fn shadow_rule_counts_and_never_denies() {
     let service = Service::start(RULES).await;
     for _ in 0..3 {
         let response = ask(&service, vec![descriptor(&[("watch", "x")])]).await;
@@ -199,18 +208,14 @@ async fn a_shadow_rule_counts_and_never_denies() {
 }
 
 #[tokio::test]
-async fn units_are_said_where_the_window_is_one() {
+async fn unit_is_set_if_the_window_is_one() {
     let service = Service::start(RULES).await;
     let odd = ask(&service, vec![descriptor(&[("odd", "x")])]).await;
     let limit = odd.statuses[0].current_limit.clone().unwrap();
     assert_eq!((limit.requests_per_unit, limit.unit()), (5, Unit::Unknown));
     let bucket = ask(&service, vec![descriptor(&[("key", "x")])]).await;
     let found = bucket.statuses[0].current_limit.clone().unwrap();
-    assert_eq!(
-        (found.name.as_str(), found.requests_per_unit),
-        ("bucket", 20),
-        "as much as can be taken at once"
-    );
+    assert_eq!((found.name.as_str(), found.requests_per_unit), ("bucket", 20), "the capacity");
     assert_eq!(bucket.statuses[0].limit_remaining, 19);
     let day = ask(&service, vec![descriptor(&[("team", "x")])]).await;
     let left = i64::try_from(86_400 - NOW % 86_400).unwrap() * 1_000_000 - 123_456;
@@ -224,13 +229,17 @@ async fn all_descriptors_of_a_request_are_charged_or_none_is() {
         || vec![descriptor(&[("team", "red")]), descriptor(&[("ip", "1")]), descriptor(&[("none", "x")])];
     for remaining in [2, 1, 0] {
         let response = ask(&service, both()).await;
-        assert_eq!(numbers(&response), (Code::Ok, vec![remaining + 2, remaining, 0]), "in their order");
+        assert_eq!(
+            numbers(&response),
+            (Code::Ok, vec![remaining + 2, remaining, 0]),
+            "in the order of the descriptors"
+        );
     }
     for _ in 0..3 {
         let response = ask(&service, both()).await;
         assert_eq!(numbers(&response), (Code::OverLimit, vec![2, 0, 0]));
         let codes: Vec<Code> = response.statuses.iter().map(DescriptorStatus::code).collect();
-        assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok], "each for itself");
+        assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok], "each descriptor has its own code");
     }
     assert_eq!(numbers(&ask(&service, vec![descriptor(&[("team", "red")])]).await), (Code::Ok, vec![1]));
     // The same counter twice in one request is charged twice, or not at all.
@@ -241,7 +250,7 @@ async fn all_descriptors_of_a_request_are_charged_or_none_is() {
 }
 
 #[tokio::test]
-async fn a_rule_can_take_the_place_of_another() {
+async fn rule_can_override_another() {
     let service = Service::start(RULES).await;
     for _ in 0..5 {
         let response = ask(&service, vec![descriptor(&[("ip", "1")]), descriptor(&[("staff", "s")])]).await;
@@ -252,23 +261,26 @@ async fn a_rule_can_take_the_place_of_another() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_understood_names_the_field() {
+async fn invalid_request_names_the_field() {
     let service = Service::start(RULES).await;
     let mut client = service.envoy();
     let many = |count: usize| vec![("k", "v"); count];
     let cases = [
         (RateLimitRequest { domain: String::new(), ..request(vec![descriptor(&[("ip", "1")])]) }, "domain: "),
-        (request(Vec::new()), "descriptors: must have 1 to 64 items"),
-        (request(vec![descriptor(&[("ip", "1")]); 65]), "descriptors: must have 1 to 64 items"),
+        (request(Vec::new()), "descriptors: must have between 1 and 64 entries, got 0"),
+        (
+            request(vec![descriptor(&[("ip", "1")]); 65]),
+            "descriptors: must have between 1 and 64 entries, got 65",
+        ),
         (
             request(vec![descriptor(&[("ip", "1")]), descriptor(&many(65))]),
-            "descriptors[1].entries: must have at most 64 items",
+            "descriptors[1].entries: must have at most 64 entries, got 65",
         ),
     ];
     for (message, expected) in cases {
-        let refused = client.should_rate_limit(message).await.unwrap_err();
-        assert_eq!(refused.code(), Grpc::InvalidArgument);
-        assert!(refused.message().starts_with(expected), "{refused}");
+        let rejected = client.should_rate_limit(message).await.unwrap_err();
+        assert_eq!(rejected.code(), Grpc::InvalidArgument);
+        assert!(rejected.message().starts_with(expected), "{rejected}");
     }
     let most = vec![descriptor(&many(64)); 64];
     assert_eq!(ask(&service, most).await.statuses.len(), 64);
@@ -279,7 +291,7 @@ async fn a_request_that_cannot_be_understood_names_the_field() {
 }
 
 #[tokio::test]
-async fn values_can_be_anything() {
+async fn values_can_be_any_text() {
     let service = Service::start(RULES).await;
     for value in ["", "a\nb", "ü\u{1f980}", &"x".repeat(10_000), "a=1;b=2", "\0"] {
         for remaining in [2, 1] {

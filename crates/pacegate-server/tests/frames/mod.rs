@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: whatever a client can send, however wrong, and whatever comes back.
+//! A raw HTTP/2 client that can send any frame, valid or not.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -25,13 +25,13 @@ pub const ACK: u8 = 1;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
-/// Settings by number.
+/// Settings by their numbers.
 pub const MAX_STREAMS: u16 = 3;
 pub const INITIAL_WINDOW: u16 = 4;
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A piece of HTTP/2.
+/// An HTTP/2 frame.
 #[derive(Debug)]
 pub struct Frame {
     pub kind: u8,
@@ -41,17 +41,17 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The reason of a reset.
+    /// Returns the error code of a reset.
     pub fn reason(&self) -> u32 {
         u32::from_be_bytes(self.payload[..4].try_into().unwrap())
     }
 
-    /// The last stream that a GOAWAY is about, and its reason.
+    /// Returns the last stream and the error code of a GOAWAY.
     pub fn farewell(&self) -> (u32, u32) {
         (self.reason(), u32::from_be_bytes(self.payload[4..8].try_into().unwrap()))
     }
 
-    /// Whether it is an answer with status 200, whose code is always sent as one byte.
+    /// Returns whether it is a response with status 200, which is always encoded as one byte.
     pub fn is_ok(&self) -> bool {
         self.kind == HEADERS && self.payload.first() == Some(&0x88)
     }
@@ -62,7 +62,7 @@ pub fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Something to ask for, over REST or gRPC.
+/// A request target over REST or gRPC.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub address: SocketAddr,
@@ -71,7 +71,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A check at each of the listeners.
+    /// Returns a check for each listener.
     pub fn both(service: &Service) -> [Self; 2] {
         let grpc = "/pacegate.v1.RateLimiter/CheckRateLimit";
         [
@@ -80,14 +80,14 @@ impl Target {
         ]
     }
 
-    /// A stream of checks.
+    /// Returns a stream of checks.
     pub fn stream(service: &Service) -> Self {
         Self { path: "/pacegate.v1.RateLimiter/CheckStream", ..Self::both(service)[1] }
     }
 
-    /// A compressed head without the end that may follow.
+    /// Returns a compressed head, to which more headers may be appended.
     pub fn head(&self) -> Vec<u8> {
-        // POST and http, then literals by the number of their name.
+        // POST and http, then literals with indexed names.
         let mut head = vec![0x83, 0x86];
         for (name, value) in [
             (&b"\x01"[..], "x"),
@@ -120,7 +120,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects, says which settings it has, and that there is room for any number of answers together.
+    /// Connects, sends these settings, and opens the connection window to its maximum.
     pub async fn open(target: &Target, settings: &[(u16, u32)]) -> Self {
         let mut stream = TcpStream::connect(target.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -138,17 +138,18 @@ impl Wire {
         self.stream.write_all(&bytes(kind, flags, stream, payload)).await
     }
 
-    /// Begins a request, whose body is yet to come.
+    /// Starts a request without sending its body.
     pub async fn begin(&mut self, stream: u32) -> io::Result<()> {
         self.send(HEADERS, END_HEADERS, stream, &self.target.head()).await
     }
 
-    /// The body of a request.
+    /// Sends the body of a request.
     pub async fn finish(&mut self, stream: u32) -> io::Result<()> {
         self.send(DATA, END_STREAM, stream, &self.target.body()).await
     }
 
-    /// The next frame that is not about the connection's own housekeeping, in which it takes part; nothing when it is closed.
+    /// Returns the next frame of a stream, and handles connection frames; `None` when the
+    /// connection is closed.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             let frame = soon(self.receive()).await.ok()?;
@@ -161,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// Every frame as it comes; an error when there are no more.
+    /// Returns the next frame of any kind; an error at the end.
     pub async fn receive(&mut self) -> io::Result<Frame> {
         let mut head = [0; 9];
         self.stream.read_exact(&mut head).await?;
@@ -172,7 +173,7 @@ impl Wire {
         Ok(Frame { kind: head[3], flags: head[4], stream, payload })
     }
 
-    /// Waits until everything sent so far has been seen.
+    /// Waits until the service has processed everything sent so far.
     pub async fn is_seen(&mut self) -> io::Result<()> {
         self.send(PING, 0, 0, b"are here").await?;
         loop {
@@ -186,7 +187,7 @@ impl Wire {
         }
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request and returns whether a whole response arrives.
     pub async fn is_answered(&mut self, stream: u32) -> bool {
         if self.begin(stream).await.is_err() || self.finish(stream).await.is_err() {
             return false;
@@ -203,7 +204,7 @@ impl Wire {
         false
     }
 
-    /// Reads until there is nothing more; whether the connection was closed rather than reset.
+    /// Reads to the end; returns whether the connection was closed rather than reset.
     pub async fn is_closed(&mut self) -> bool {
         soon(async {
             let mut buffer = [0; 4_096];

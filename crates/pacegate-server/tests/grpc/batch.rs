@@ -1,4 +1,4 @@
-//! Many checks in one message.
+//! Batches of checks.
 
 use pacegate_proto::v1::check_result::Result as Outcome;
 use pacegate_proto::v1::{BatchCheckRequest, CheckRequest, CheckResponse, CheckResult};
@@ -25,7 +25,7 @@ fn costs(costs: &[u32]) -> Vec<CheckRequest> {
 }
 
 #[tokio::test]
-async fn results_stand_in_the_order_of_the_checks_and_are_decided_one_by_one() {
+async fn results_are_in_the_order_of_the_checks() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let checks: Vec<CheckRequest> = (0..1_000)
@@ -45,20 +45,20 @@ async fn results_stand_in_the_order_of_the_checks_and_are_decided_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_batch_has_between_one_and_a_thousand_checks() {
+async fn batch_has_between_one_and_a_thousand_checks() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     for count in [0, 1_001] {
-        let refused = client.batch_check(batch(vec![check("u", "/x"); count], "")).await.unwrap_err();
-        assert_eq!(refused.code(), Code::InvalidArgument);
-        assert_eq!(refused.message(), "checks: must have 1 to 1000 items");
+        let rejected = client.batch_check(batch(vec![check("u", "/x"); count], "")).await.unwrap_err();
+        assert_eq!(rejected.code(), Code::InvalidArgument);
+        assert_eq!(rejected.message(), format!("checks: must have between 1 and 1000 entries, got {count}"));
     }
     let first = client.check_rate_limit(check("u", "/x")).await.unwrap().into_inner();
     assert_eq!(first.remaining, Some(99), "nothing was charged");
 }
 
 #[tokio::test]
-async fn a_batch_with_a_key_is_repeatable_and_another_batch_is_refused() {
+async fn batch_with_a_key_is_repeatable_and_another_batch_is_rejected() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     for replayed in [false, true] {
@@ -69,16 +69,16 @@ async fn a_batch_with_a_key_is_repeatable_and_another_batch_is_refused() {
     }
     let from_metadata = with(batch(costs(&[3, 4]), ""), &[("x-idempotency-key", "k")]);
     let results = responses(client.batch_check(from_metadata).await.unwrap().into_inner().results);
-    assert!(results.iter().all(|each| each.replayed), "wherever the key stands");
+    assert!(results.iter().all(|each| each.replayed), "the key may be in the message or in the metadata");
     let mut later = costs(&[3, 4]);
     later[0].timestamp = 1_790_000_000_000;
     let results = responses(client.batch_check(batch(later, "k")).await.unwrap().into_inner().results);
-    assert!(results.iter().all(|each| each.replayed), "the caller's clock has moved on since");
+    assert!(results.iter().all(|each| each.replayed), "timestamps are not part of the request");
 
     for (other, key) in [(costs(&[3, 5]), "k"), (costs(&[4, 3]), "k")] {
-        let refused = client.batch_check(batch(other, key)).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-        assert!(refused.message().starts_with("idempotency_key: "), "{refused}");
+        let rejected = client.batch_check(batch(other, key)).await.unwrap_err();
+        assert_eq!(rejected.code(), Code::FailedPrecondition, "{rejected}");
+        assert!(rejected.message().starts_with("idempotency_key: "), "{rejected}");
     }
     let disagreeing = with(batch(costs(&[3, 4]), "k"), &[("x-idempotency-key", "other")]);
     assert_eq!(client.batch_check(disagreeing).await.unwrap_err().code(), Code::InvalidArgument);
@@ -90,7 +90,7 @@ async fn a_batch_with_a_key_is_repeatable_and_another_batch_is_refused() {
 }
 
 #[tokio::test]
-async fn a_check_of_a_batch_can_have_a_key_of_its_own() {
+async fn check_of_a_batch_can_have_its_own_key() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let keyed = CheckRequest { idempotency_key: "own".into(), ..check("u", "/x") };

@@ -1,4 +1,4 @@
-//! Answers while a store fails, and deadlines.
+//! Responses while a store is unavailable, and deadlines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn service(behaviour: Behaviour, deadline: Duration, settings: &str) -> (S
     (Service::serve(rest, &yaml).await, store)
 }
 
-/// What is configured may be said, what was counted may not.
+/// Configured numbers may be shown, counted numbers may not.
 fn unknown(rule: &str, allowed: bool, reason: &str) -> CheckResponse {
     CheckResponse {
         allowed,
@@ -44,7 +44,7 @@ fn unknown(rule: &str, allowed: bool, reason: &str) -> CheckResponse {
 }
 
 #[tokio::test]
-async fn a_failing_store_is_answered_by_the_failure_mode_without_inventing_a_number() {
+async fn failing_store_gets_the_failure_mode_and_omits_unknown_numbers() {
     for behaviour in [Behaviour::Unavailable, Behaviour::Hang, Behaviour::Rejected, Behaviour::Foreign] {
         let (service, store) = service(behaviour, Duration::from_millis(20), "").await;
         let mut client = service.limiter();
@@ -73,23 +73,23 @@ async fn a_failing_store_is_answered_by_the_failure_mode_without_inventing_a_num
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_is_unavailable() {
+async fn undecidable_check_is_unavailable() {
     let (service, store) = service(Behaviour::Overloaded, Duration::from_millis(50), "").await;
     let mut client = service.limiter();
-    let refused = client.check_rate_limit(check("u", "/open")).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "nobody decided: {refused}");
+    let rejected = client.check_rate_limit(check("u", "/open")).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable, "there is no decision: {rejected}");
     store.set(Behaviour::Unavailable);
     let reset = ResetRequest { identifier: "u".into(), endpoint: "/open".into(), ..ResetRequest::default() };
-    let refused = client.reset_limit(with(reset, &[("x-api-key", "secret")])).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(!refused.message().contains("refused"), "servers are not the client's business: {refused}");
+    let rejected = client.reset_limit(with(reset, &[("x-api-key", "secret")])).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable);
+    assert!(!rejected.message().contains("refused"), "internal details are not sent to clients: {rejected}");
     let batch =
         BatchCheckRequest { checks: vec![check("u", "/open"), check("u", "/closed")], ..Default::default() };
     let results = client.batch_check(batch).await.unwrap().into_inner().results;
-    assert_eq!(results.len(), 2, "a batch is answered by the failure mode as well: {results:?}");
+    assert_eq!(results.len(), 2, "a batch follows the failure mode as well: {results:?}");
 }
 
-/// The same check, with a time-out that nobody but the service keeps.
+/// Sends the same check with a timeout that only the service enforces.
 async fn with_timeout(service: &Service, timeout: &str) -> (Result<CheckResponse, tonic::Status>, Duration) {
     let mut client = RateLimiterClient::with_origin(service.patient().await, service.origin());
     let request: tonic::Request<CheckRequest> = with(check("u", "/open"), &[("grpc-timeout", timeout)]);
@@ -99,7 +99,7 @@ async fn with_timeout(service: &Service, timeout: &str) -> (Result<CheckResponse
 }
 
 #[tokio::test]
-async fn the_clients_deadline_is_kept() {
+async fn client_deadline_is_kept() {
     let (service, store) = service(Behaviour::Hang, Duration::from_secs(10), "").await;
     for timeout in ["50m", "50000u", "50000000n", "1n"] {
         let (answer, took) = with_timeout(&service, timeout).await;
@@ -107,9 +107,9 @@ async fn the_clients_deadline_is_kept() {
         assert!(took < Duration::from_secs(5), "{timeout}: {took:?}");
     }
     for wrong in ["50", "m", "-1m", "999999999S", "1.5S", "50 m"] {
-        let refused = with_timeout(&service, wrong).await.0.unwrap_err();
-        assert_eq!(refused.code(), Code::InvalidArgument, "{wrong}");
-        assert!(refused.message().starts_with("grpc-timeout: "), "{refused}");
+        let rejected = with_timeout(&service, wrong).await.0.unwrap_err();
+        assert_eq!(rejected.code(), Code::InvalidArgument, "{wrong}");
+        assert!(rejected.message().starts_with("grpc-timeout: "), "{rejected}");
     }
     store.set(Behaviour::Answer);
     for timeout in ["10S", "1M", "99999999H"] {
@@ -118,12 +118,12 @@ async fn the_clients_deadline_is_kept() {
 }
 
 #[tokio::test]
-async fn no_request_takes_longer_than_the_service_allows() {
+async fn request_timeout_of_the_service_is_kept() {
     let settings = "server: {request_timeout: 200ms}\n";
     let (service, _) = service(Behaviour::Hang, Duration::from_secs(10), settings).await;
-    let refused = soon(service.limiter().check_rate_limit(check("u", "/open"))).await.unwrap_err();
-    assert_eq!(refused.code(), Code::DeadlineExceeded);
-    assert_eq!(refused.message(), "the request took too long");
+    let rejected = soon(service.limiter().check_rate_limit(check("u", "/open"))).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::DeadlineExceeded);
+    assert_eq!(rejected.message(), "the request timed out");
     let (answer, took) = with_timeout(&service, "1H").await;
     assert_eq!(answer.unwrap_err().code(), Code::DeadlineExceeded);
     assert!(took < Duration::from_secs(5), "{took:?}");

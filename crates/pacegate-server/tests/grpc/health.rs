@@ -1,4 +1,4 @@
-//! gRPC's health protocol says what `/readyz` says, and reflection tells what there is.
+//! gRPC's health protocol, which reports the same as `/readyz`, and reflection.
 
 use std::time::Duration;
 
@@ -35,16 +35,16 @@ async fn watch(service: &Service, name: &str) -> Streaming<HealthCheckResponse> 
     HealthClient::new(service.channel()).watch(request).await.unwrap().into_inner()
 }
 
-/// What the stream of a watch says next.
+/// Returns the next status of a watch.
 async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStatus> {
     soon(stream.next()).await.map(|answer| answer.unwrap().status())
 }
 
-/// That all of them agree.
+/// Asserts that REST and gRPC agree on readiness.
 async fn assert_ready(service: &Service, ready: bool) {
     let status = service.rest.get("/readyz").await.status.as_u16();
     assert_eq!(status, if ready { 200 } else { 503 });
-    assert_eq!(service.rest.get("/healthz").await.status, 200, "it lives all the same");
+    assert_eq!(service.rest.get("/healthz").await.status, 200, "the process stays alive");
     for name in NAMES {
         let expected = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         assert_eq!(health(service, name).await, Ok(expected), "{name}");
@@ -52,7 +52,7 @@ async fn assert_ready(service: &Service, ready: bool) {
 }
 
 #[tokio::test]
-async fn health_is_readiness_and_is_told_when_it_changes() {
+async fn health_equals_readiness_and_changes_are_streamed() {
     let store = Scripted::new(Behaviour::Answer);
     let stores = Stores::remote(store.clone(), Duration::from_millis(50));
     let rules = "rules: [{name: r, dimension: user, algorithm: gcra, limit: 100, window: 1s}]\nserver: {drain_delay: 2s}\n";
@@ -78,11 +78,11 @@ async fn health_is_readiness_and_is_told_when_it_changes() {
 
     store.set(Behaviour::Answer);
     for watch in &mut watches {
-        assert_eq!(next(watch).await, Some(ServingStatus::Serving), "without anybody asking for anything");
+        assert_eq!(next(watch).await, Some(ServingStatus::Serving), "without any request");
     }
     assert_ready(&service, true).await;
 
-    // While it drains, it says so; connections made before still work.
+    // While it drains, it is not ready; existing connections still work.
     let address = service.grpc;
     let (rest, running) = service.stop();
     for watch in &mut watches {
@@ -92,21 +92,22 @@ async fn health_is_readiness_and_is_told_when_it_changes() {
     let channel =
         tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
     let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
-    assert_eq!(answer.into_inner().status(), ServingStatus::NotServing, "new clients are told as well");
+    assert_eq!(answer.into_inner().status(), ServingStatus::NotServing, "new clients see it as well");
     for watch in &mut watches {
-        assert_eq!(next(watch).await, None, "and ends");
+        assert_eq!(next(watch).await, None, "the watch ends");
     }
     assert_eq!(next(&mut unknown).await, None);
     soon(running).await.unwrap();
 }
 
-fn ask(message: MessageRequest) -> ServerReflectionRequest {
+fn reflection_request(message: MessageRequest) -> ServerReflectionRequest {
     ServerReflectionRequest { host: String::new(), message_request: Some(message) }
 }
 
 async fn reflect(service: &Service, message: MessageRequest) -> MessageResponse {
     let mut client = ServerReflectionClient::new(service.channel());
-    let answers = client.server_reflection_info(tokio_stream::iter([ask(message)])).await.unwrap();
+    let answers =
+        client.server_reflection_info(tokio_stream::iter([reflection_request(message)])).await.unwrap();
     let answer: ServerReflectionResponse = soon(answers.into_inner().next()).await.unwrap().unwrap();
     answer.message_response.unwrap()
 }
@@ -117,12 +118,12 @@ fn files(answer: MessageResponse) -> Vec<FileDescriptorProto> {
 }
 
 #[tokio::test]
-async fn reflection_tells_which_services_there_are_and_what_they_take() {
+async fn reflection_lists_services_and_messages() {
     let service = Service::start("").await;
     let MessageResponse::ListServicesResponse(list) =
         reflect(&service, MessageRequest::ListServices(String::new())).await
     else {
-        panic!("no list")
+        panic!("expected a list of services")
     };
     let mut names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
     names.sort_unstable();
@@ -165,7 +166,7 @@ async fn reflection_tells_which_services_there_are_and_what_they_take() {
     let field = |message: &str, number| {
         find(message).field.iter().find(|field| field.number() == number).unwrap().name().to_owned()
     };
-    // The fields that the protocol began with, by their numbers: these never move.
+    // The fields of the first version of the protocol, whose numbers never change.
     for (number, name) in
         [(1, "identifier"), (2, "dimension"), (3, "endpoint"), (4, "cost"), (5, "timestamp")]
     {
@@ -175,17 +176,17 @@ async fn reflection_tells_which_services_there_are_and_what_they_take() {
     for (number, name) in (1..).zip(answer) {
         assert_eq!(field("CheckResponse", number), name);
     }
-    let nothing = ask(MessageRequest::FileContainingSymbol("pacegate.v1.Nothing".into()));
+    let nothing = reflection_request(MessageRequest::FileContainingSymbol("pacegate.v1.Nothing".into()));
     let mut client = ServerReflectionClient::new(service.channel());
     let answers = client.server_reflection_info(tokio_stream::iter([nothing])).await.unwrap();
     assert_eq!(soon(answers.into_inner().next()).await.unwrap().unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]
-async fn a_reflection_that_is_left_open_does_not_hold_up_the_end() {
+async fn open_reflection_stream_does_not_delay_shutdown() {
     let service = Service::start("server: {drain_delay: 0s}").await;
     let (sender, receiver) = mpsc::channel(1);
-    sender.send(ask(MessageRequest::ListServices(String::new()))).await.unwrap();
+    sender.send(reflection_request(MessageRequest::ListServices(String::new()))).await.unwrap();
     let mut client = ServerReflectionClient::new(service.channel());
     let mut answers =
         client.server_reflection_info(ReceiverStream::new(receiver)).await.unwrap().into_inner();

@@ -15,7 +15,7 @@ fn keyed(key: &str) -> CheckRequest {
 }
 
 #[tokio::test]
-async fn the_same_key_is_charged_once_wherever_it_stands() {
+async fn same_key_is_charged_once_in_message_or_metadata() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let mut ask =
@@ -28,14 +28,18 @@ async fn the_same_key_is_charged_once_wherever_it_stands() {
         assert_eq!((again.remaining, again.replayed, again.reset_at), (Some(99), true, first.reset_at));
     }
     let clock = CheckRequest { timestamp: 12_345, ..keyed("k1") };
-    assert!(ask(Request::new(clock)).await.replayed, "the caller's clock has moved on since");
+    assert!(ask(Request::new(clock)).await.replayed, "timestamps are not part of the request");
     assert_eq!(ask(Request::new(keyed("k2"))).await.remaining, Some(98), "nothing else was charged");
     let other = CheckRequest { identifier: "v".into(), ..keyed("k1") };
-    assert_eq!(ask(Request::new(other)).await.remaining, Some(99), "another's key is another key");
+    assert_eq!(
+        ask(Request::new(other)).await.remaining,
+        Some(99),
+        "keys of other identities are independent"
+    );
 }
 
 #[tokio::test]
-async fn a_key_of_rest_is_the_same_key() {
+async fn keys_of_rest_and_grpc_are_shared() {
     let service = Service::start(RULES).await;
     let body = json!({"user_id": "u", "endpoint": "/x", "idempotency_key": "k"});
     assert_eq!(service.rest.check(&body).await.body["remaining"], 99);
@@ -44,7 +48,7 @@ async fn a_key_of_rest_is_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_key_with_another_request_is_refused() {
+async fn key_with_another_request_is_rejected() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     client.check_rate_limit(keyed("k")).await.unwrap();
@@ -54,13 +58,13 @@ async fn a_key_with_another_request_is_refused() {
         CheckRequest { method: "GET".into(), ..keyed("k") },
         CheckRequest { plans: vec!["gold".into()], ..keyed("k") },
     ] {
-        let refused = client.check_rate_limit(other.clone()).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition, "{other:?}");
-        assert!(refused.message().starts_with("idempotency_key: "), "{refused}");
+        let rejected = client.check_rate_limit(other.clone()).await.unwrap_err();
+        assert_eq!(rejected.code(), Code::FailedPrecondition, "{other:?}");
+        assert!(rejected.message().starts_with("idempotency_key: "), "{rejected}");
     }
     let also = vec![Identity { identifier: "192.0.2.1".into(), dimension: 2, ..Identity::default() }];
     let others = CheckRequest { also, ..keyed("k") };
-    assert!(client.check_rate_limit(others).await.is_ok(), "other identities, another key");
+    assert!(client.check_rate_limit(others).await.is_ok(), "keys of other identities are independent");
     let disagreeing = client.check_rate_limit(with(keyed("k"), &[(HEADER, "other")])).await.unwrap_err();
     assert_eq!(disagreeing.code(), Code::InvalidArgument);
     assert!(disagreeing.message().starts_with("idempotency_key: "), "{disagreeing}");
@@ -68,7 +72,7 @@ async fn a_key_with_another_request_is_refused() {
 }
 
 #[tokio::test]
-async fn a_denial_is_not_kept() {
+async fn denial_is_not_recorded_under_a_key() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let request = |key: &str| CheckRequest { identifier: "192.0.2.1".into(), dimension: 2, ..keyed(key) };

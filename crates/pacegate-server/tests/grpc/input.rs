@@ -1,4 +1,4 @@
-//! What is wrong with a message is said by status and field, and charges nothing.
+//! Invalid messages return a status that names the field, and charge nothing.
 
 use pacegate_proto::v1::check_result::Result as Outcome;
 use pacegate_proto::v1::{
@@ -24,7 +24,7 @@ fn limit(algorithm: &str, quota: u32, window_us: u64, burst: u32) -> Option<Limi
     Some(Limit { algorithm: algorithm.into(), quota, window_us, burst })
 }
 
-/// Checks that are refused: by which code of the error model, and for which field.
+/// Returns invalid checks, with the error code and the field.
 fn wrong() -> Vec<(CheckRequest, &'static str, &'static str)> {
     let base = || check("u", "/x");
     let input = "INVALID_INPUT";
@@ -78,7 +78,7 @@ fn wrong() -> Vec<(CheckRequest, &'static str, &'static str)> {
     ]
 }
 
-/// Everything a quota is asked with that a check has too.
+/// Returns the quota request with the fields of a check.
 fn as_quota(check: &CheckRequest) -> QuotaRequest {
     let check = check.clone();
     QuotaRequest {
@@ -120,17 +120,17 @@ fn assert_names(status: &Status, field: &str, request: &CheckRequest) {
 }
 
 #[tokio::test]
-async fn every_field_is_named_by_every_method_that_has_it() {
+async fn every_method_names_the_invalid_field() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     for (request, _, field) in wrong() {
-        let refused = client.check_rate_limit(request.clone()).await.unwrap_err();
-        assert_names(&refused, field, &request);
+        let rejected = client.check_rate_limit(request.clone()).await.unwrap_err();
+        assert_names(&rejected, field, &request);
         if !["cost", "idempotency_key"].contains(&field) {
-            let refused = client.get_remaining_quota(as_quota(&request)).await.unwrap_err();
-            assert_names(&refused, field, &request);
+            let rejected = client.get_remaining_quota(as_quota(&request)).await.unwrap_err();
+            assert_names(&rejected, field, &request);
         }
-        // Forgetting twice is forgetting.
+        // A reset accepts duplicate plans.
         let twice = request.plans == ["gold", "gold"];
         if !["cost", "idempotency_key"].contains(&field) && !field.starts_with("limit") && !twice {
             let reset = with(as_reset(&request), &[("x-api-key", "secret")]);
@@ -150,7 +150,7 @@ fn assert_error(outcome: Option<Outcome>, code: &str, field: &str) {
 }
 
 #[tokio::test]
-async fn a_bad_check_among_many_is_an_error_in_its_place() {
+async fn invalid_check_of_a_batch_is_an_error_in_its_place() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let wrong = wrong();
@@ -173,7 +173,7 @@ async fn a_bad_check_among_many_is_an_error_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_refused() {
+async fn too_large_message_is_rejected() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let fits = BatchCheckRequest {
@@ -182,17 +182,17 @@ async fn a_message_that_is_too_large_is_refused() {
     };
     assert_eq!(client.batch_check(fits).await.unwrap().into_inner().results.len(), 250);
     let large = CheckRequest { identifier: long(256 * 1024), ..check("", "/x") };
-    let refused = client.check_rate_limit(large.clone()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+    let rejected = client.check_rate_limit(large.clone()).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::OutOfRange, "{rejected}");
     let stream = client.check_stream(tokio_stream::iter([check("u", "/x"), large])).await.unwrap();
     let mut answers = stream.into_inner();
     assert!(soon(answers.next()).await.unwrap().is_ok());
     assert_eq!(soon(answers.next()).await.unwrap().unwrap_err().code(), Code::OutOfRange);
-    assert!(client.check_rate_limit(check("u", "/x")).await.is_ok(), "the connection goes on");
+    assert!(client.check_rate_limit(check("u", "/x")).await.is_ok(), "the connection stays usable");
 }
 
 #[tokio::test]
-async fn what_there_is_not_is_not_implemented() {
+async fn unknown_methods_are_unimplemented() {
     let service = Service::start("").await;
     for path in [
         "/pacegate.v1.RateLimiter/CheckEverything",
@@ -207,8 +207,8 @@ async fn what_there_is_not_is_not_implemented() {
         grpc.ready().await.unwrap();
         let codec = tonic_prost::ProstCodec::<CheckRequest, CheckRequest>::default();
         let path = PathAndQuery::from_static(path);
-        let refused =
+        let rejected =
             grpc.unary(tonic::Request::new(check("u", "/")), path.clone(), codec).await.unwrap_err();
-        assert_eq!(refused.code(), Code::Unimplemented, "{path}: {refused}");
+        assert_eq!(rejected.code(), Code::Unimplemented, "{path}: {rejected}");
     }
 }

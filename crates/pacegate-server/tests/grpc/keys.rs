@@ -1,4 +1,4 @@
-//! Who may do what, by the API key in the metadata.
+//! Access control by the API key in the metadata.
 
 use hyper::Method;
 use pacegate_catalog::{Actor, Catalog};
@@ -18,7 +18,7 @@ use super::service::{Service, soon, with};
 const METHODS: [&str; 6] =
     ["CheckRateLimit", "GetRemainingQuota", "ResetLimit", "BatchCheck", "CheckStream", "ShouldRateLimit"];
 
-/// Calls a method with these metadata and says how that ended.
+/// Calls a method with this metadata and returns the status code.
 async fn call(service: &Service, method: &str, metadata: &[(&'static str, &str)]) -> Code {
     let mut client = service.limiter();
     let (identifier, endpoint) = ("u".to_owned(), "/".to_owned());
@@ -65,7 +65,7 @@ async fn service(yaml: &str) -> (Service, [(&'static str, String); 3]) {
 }
 
 #[tokio::test]
-async fn every_role_may_do_what_it_is_for() {
+async fn every_role_permits_its_operations_only() {
     let (service, keys) = service("server: {require_key: true}").await;
     for method in METHODS {
         for (role, secret) in &keys {
@@ -89,7 +89,7 @@ async fn every_role_may_do_what_it_is_for() {
 }
 
 #[tokio::test]
-async fn checks_need_no_key_unless_told_and_a_reset_always_does() {
+async fn checks_require_a_key_only_if_configured_and_resets_always() {
     let (service, keys) = service("").await;
     for method in METHODS {
         let expected = if method == "ResetLimit" { Code::Unauthenticated } else { Code::Ok };
@@ -100,26 +100,29 @@ async fn checks_need_no_key_unless_told_and_a_reset_always_does() {
 }
 
 #[tokio::test]
-async fn a_reset_leaves_an_audit_record() {
+async fn reset_leaves_an_audit_record() {
     let (service, keys) = service("").await;
     for key in [&keys[0].1, &keys[1].1] {
         call(&service, "ResetLimit", &[("x-api-key", key), ("x-request-id", "r-7")]).await;
     }
     let audit = service.rest.admin(Method::GET, "/api/v1/audit?user=u", Value::Null).await;
     let records = audit.body["records"].as_array().unwrap();
-    assert_eq!(records.len(), 1, "the reader was refused: {records:?}");
+    assert_eq!(records.len(), 1, "the reader was rejected: {records:?}");
     let record = &records[0];
     assert_eq!((&record["action"], &record["subject"]), (&json!("counters.reset"), &json!("user:u")));
     assert_eq!((&record["request_id"], &record["address"]), (&json!("r-7"), &json!("127.0.0.1")));
     assert_eq!(record["after"]["endpoint"], "/");
-    assert!(keys[0].1.contains(record["actor"].as_str().unwrap()), "the id of the key: {record}");
+    assert!(
+        keys[0].1.contains(record["actor"].as_str().unwrap()),
+        "the actor is the id of the key: {record}"
+    );
 }
 
 #[tokio::test]
-async fn addresses_and_guesses_are_limited_as_over_rest() {
+async fn addresses_and_guesses_are_limited_like_over_rest() {
     let (service, keys) = service("server: {admin_allow: [10.0.0.0/8]}").await;
-    let refused = call(&service, "ResetLimit", &[("x-api-key", &keys[0].1)]).await;
-    assert_eq!(refused, Code::PermissionDenied, "not from this address");
+    let rejected = call(&service, "ResetLimit", &[("x-api-key", &keys[0].1)]).await;
+    assert_eq!(rejected, Code::PermissionDenied, "this address is not allowed");
 
     let (service, _) = self::service("").await;
     let reset = ResetRequest { identifier: "u".into(), endpoint: "/".into(), ..ResetRequest::default() };
@@ -127,10 +130,10 @@ async fn addresses_and_guesses_are_limited_as_over_rest() {
     let mut codes = Vec::new();
     for guess in 0..25 {
         let key = format!("pgk_{guess:016x}_{guess:064x}");
-        let refused = client.reset_limit(with(reset.clone(), &[("x-api-key", &key)])).await.unwrap_err();
-        let wait = refused.metadata().get("retry-after").map(|wait| wait.to_str().unwrap().to_owned());
-        assert_eq!(wait.is_some(), refused.code() == Code::ResourceExhausted, "{refused}");
-        codes.push(refused.code());
+        let rejected = client.reset_limit(with(reset.clone(), &[("x-api-key", &key)])).await.unwrap_err();
+        let wait = rejected.metadata().get("retry-after").map(|wait| wait.to_str().unwrap().to_owned());
+        assert_eq!(wait.is_some(), rejected.code() == Code::ResourceExhausted, "{rejected}");
+        codes.push(rejected.code());
     }
     assert_eq!(codes[..20], [Code::Unauthenticated; 20]);
     assert_eq!(codes[20..], [Code::ResourceExhausted; 5]);

@@ -20,11 +20,11 @@ mod stream;
 
 use pacegate_proto::v1::CheckRequest;
 
-/// The moment at which simulated clocks stand, in whole seconds; they are 123,456 µs further.
+/// The time of simulated clocks in whole seconds; they are 123,456 µs ahead of it.
 const NOW: i64 = 1_790_000_000;
 const NOW_US: u64 = 1_790_000_000_123_456;
 
-/// A check of the user `identifier`.
+/// Returns a check of the user `identifier`.
 fn check(identifier: &str, endpoint: &str) -> CheckRequest {
     CheckRequest { identifier: identifier.into(), endpoint: endpoint.into(), ..CheckRequest::default() }
 }

@@ -1,4 +1,4 @@
-//! Every field of every message, by its exact value.
+//! The exact value of every field of every message.
 
 use pacegate::store::{Clock as _, SystemClock};
 use pacegate_proto::v1::{
@@ -12,7 +12,7 @@ use super::client::RULES;
 use super::service::{Service, with};
 use super::{NOW, NOW_US, check};
 
-/// The answer of a fixed window of 2 a minute, whose window began at 1,789,999,980.
+/// Returns the response of a fixed window of 2 per minute, whose window began at 1,789,999,980.
 fn of_window(rule: &str, remaining: u32) -> CheckResponse {
     CheckResponse {
         allowed: true,
@@ -33,7 +33,7 @@ fn ip(identifier: &str) -> CheckRequest {
 }
 
 #[tokio::test]
-async fn a_check_is_answered_with_the_numbers_of_the_limit_that_binds() {
+async fn check_returns_the_numbers_of_the_binding_limit() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let mut ask = async || client.check_rate_limit(ip("10.0.0.1")).await.unwrap().into_inner();
@@ -47,12 +47,12 @@ async fn a_check_is_answered_with_the_numbers_of_the_limit_that_binds() {
         ..of_window("per-ip", 0)
     };
     for _ in 0..3 {
-        assert_eq!(ask().await, denied, "and nothing was charged");
+        assert_eq!(ask().await, denied, "nothing was charged");
     }
 }
 
 #[tokio::test]
-async fn every_limit_answers_for_itself_if_it_is_asked_to() {
+async fn every_limit_is_returned_on_request() {
     let service = Service::start(RULES).await;
     let request = CheckRequest { with_limits: true, cost: 3, ..check("u1", "/queue") };
     let answer = service.limiter().check_rate_limit(request).await.unwrap().into_inner();
@@ -103,7 +103,7 @@ async fn every_limit_answers_for_itself_if_it_is_asked_to() {
 }
 
 #[tokio::test]
-async fn a_quota_is_what_a_check_would_be_answered_and_costs_nothing() {
+async fn quota_equals_the_decision_of_a_check_and_charges_nothing() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let request = QuotaRequest {
@@ -138,7 +138,7 @@ async fn a_quota_is_what_a_check_would_be_answered_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_reset_forgets_one_identity_at_one_endpoint_and_needs_an_admin() {
+async fn reset_clears_one_identity_at_one_endpoint_and_requires_an_admin() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     for address in ["10.0.0.1", "10.0.0.2"] {
@@ -152,8 +152,8 @@ async fn a_reset_forgets_one_identity_at_one_endpoint_and_needs_an_admin() {
         endpoint: "/".into(),
         ..ResetRequest::default()
     };
-    let refused = client.reset_limit(reset.clone()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unauthenticated);
+    let rejected = client.reset_limit(reset.clone()).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unauthenticated);
     assert!(!client.check_rate_limit(ip("10.0.0.1")).await.unwrap().into_inner().allowed, "still");
     let done = client.reset_limit(with(reset, &[("x-api-key", "secret")])).await.unwrap().into_inner();
     assert_eq!(done, ResetResponse { reset_at: NOW + 1 }, "rounded up");
@@ -163,7 +163,7 @@ async fn a_reset_forgets_one_identity_at_one_endpoint_and_needs_an_admin() {
 }
 
 #[tokio::test]
-async fn dimensions_have_names_of_their_own_or_any_other() {
+async fn dimensions_are_predefined_or_custom() {
     let rules = ["user", "ip", "apikey", "tenant"].map(|dimension| {
         format!("  - {{name: per-{dimension}, dimension: {dimension}, algorithm: fixed_window, limit: 2, window: 60s}}\n")
     });
@@ -210,7 +210,11 @@ async fn identities_are_charged_together_or_not_at_all() {
     assert!(!denied.allowed);
     let each: Vec<(bool, Option<u32>)> =
         denied.limits.iter().map(|limit| (limit.allowed, limit.remaining)).collect();
-    assert_eq!(each, [(true, Some(7)), (false, Some(0))], "the user has paid for two and not for three");
+    assert_eq!(
+        each,
+        [(true, Some(7)), (false, Some(0))],
+        "the user was charged for two checks, not for three"
+    );
     let quota = QuotaRequest {
         identifier: "u1".into(),
         endpoint: "/".into(),
@@ -234,7 +238,7 @@ async fn identities_are_charged_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn plans_limits_methods_and_costs_are_what_a_check_says() {
+async fn plans_limits_methods_and_costs_of_a_check_apply() {
     let rules = format!(
         "{RULES}  - {{name: writes, dimension: user, endpoint: /items, method: POST, algorithm: fixed_window, limit: 4, window: 60s}}\n"
     );
@@ -258,14 +262,18 @@ async fn plans_limits_methods_and_costs_are_what_a_check_says() {
     assert_eq!((answer.limits[0].limit.clone(), answer.limits[0].why.as_str()), (Some(own), "ad_hoc"));
     let short = Limit { quota: 5, window_us: 1_500, ..Limit::default() };
     let answer = ask(CheckRequest { limit: Some(short), ..check("u3", "/x") }).await;
-    assert_eq!((answer.algorithm.as_str(), answer.limit), ("token_bucket", Some(5)), "unless it says");
+    assert_eq!((answer.algorithm.as_str(), answer.limit), ("token_bucket", Some(5)), "the default algorithm");
 
     for method in ["POST", "post", "Post"] {
         let answer = ask(CheckRequest { method: method.into(), ..check(method, "/items") }).await;
         assert_eq!((answer.rule.as_str(), answer.remaining), ("writes", Some(3)), "{method}");
     }
     assert_eq!(ask(CheckRequest { method: "GET".into(), ..check("u4", "/items") }).await.rule, "default");
-    assert_eq!(ask(check("u4", "/items")).await.rule, "writes", "the method is not known to differ");
+    assert_eq!(
+        ask(check("u4", "/items")).await.rule,
+        "writes",
+        "rules with a method apply to checks without one"
+    );
     for (cost, remaining) in [(0, 99), (1, 98), (50, 48), (48, 0)] {
         assert_eq!(ask(CheckRequest { cost, ..check("u5", "/y") }).await.remaining, Some(remaining));
     }
@@ -273,7 +281,7 @@ async fn plans_limits_methods_and_costs_are_what_a_check_says() {
 }
 
 #[tokio::test]
-async fn where_no_limit_applies_nothing_is_invented() {
+async fn check_without_a_limit_has_no_numbers() {
     let service = Service::start("default_limit: none").await;
     let answer = service.limiter().check_rate_limit(check("u1", "/")).await.unwrap().into_inner();
     let decided_at_us = answer.decided_at_us;
@@ -292,7 +300,7 @@ async fn where_no_limit_applies_nothing_is_invented() {
 }
 
 #[tokio::test]
-async fn the_tier_of_a_user_is_that_of_the_catalog() {
+async fn tier_of_a_user_comes_from_the_catalog() {
     let rules = "rules:\n  - {name: r, dimension: user, algorithm: fixed_window, limit: 5, window: 60s}\n  - {name: r, dimension: user, tier: premium, algorithm: fixed_window, limit: 50, window: 60s}\n";
     let rest = super::client::Client::managed(rules).await;
     let put = rest.admin(hyper::Method::PUT, "/api/v1/users/u1/tier", json!({"tier": "premium"})).await;
@@ -306,12 +314,12 @@ async fn the_tier_of_a_user_is_that_of_the_catalog() {
         let other = Identity { identifier: user.into(), dimension: 1, ..Identity::default() };
         let request = CheckRequest { dimension: 2, also: vec![other], ..check("10.0.0.1", "/") };
         let answer = client.check_rate_limit(request).await.unwrap().into_inner();
-        assert_eq!(answer.limit, Some(limit), "also as a further identity");
+        assert_eq!(answer.limit, Some(limit), "also as an additional identity");
     }
 }
 
 #[tokio::test]
-async fn the_callers_clock_is_compared_and_never_used() {
+async fn clock_of_the_caller_is_measured_and_never_used() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     let observed = async || {
@@ -326,8 +334,8 @@ async fn the_callers_clock_is_compared_and_never_used() {
     };
     assert_eq!(observed().await.0, 0.0);
     client.check_rate_limit(check("u1", "/x")).await.unwrap();
-    assert_eq!(observed().await.0, 0.0, "whoever sends none is not measured");
-    // The first is decades behind, the second says what the machine's clock says.
+    assert_eq!(observed().await.0, 0.0, "checks without a timestamp are not measured");
+    // The first is decades behind, the second equals the machine's clock.
     let now = i64::try_from(SystemClock::new().now().as_micros() / 1_000).unwrap();
     for (timestamp, remaining) in [(1, 98), (now, 97), (i64::MIN, 96), (i64::MAX, 95)] {
         let request = CheckRequest { timestamp, ..check("u1", "/x") };
@@ -338,7 +346,7 @@ async fn the_callers_clock_is_compared_and_never_used() {
 }
 
 #[tokio::test]
-async fn a_limit_is_completed_and_sliding_window_is_answered_as_it_was_asked() {
+async fn limit_is_completed_and_sliding_window_alias_is_used() {
     let service = Service::start(RULES).await;
     let mut client = service.limiter();
     for (asked, answered) in [
@@ -363,7 +371,7 @@ async fn a_limit_is_completed_and_sliding_window_is_answered_as_it_was_asked() {
 }
 
 #[tokio::test]
-async fn a_policy_limits_its_key_in_every_dimension() {
+async fn policy_limits_its_key_in_every_dimension() {
     let rules = "rules: [{name: policy, dimension: key, identifier: k, algorithm: fixed_window, limit: 9, window: 60s}]";
     let service = Service::start(rules).await;
     let mut client = service.limiter();
@@ -377,7 +385,7 @@ async fn a_policy_limits_its_key_in_every_dimension() {
 }
 
 #[tokio::test]
-async fn the_tier_of_a_check_selects_its_rules() {
+async fn tier_of_a_check_selects_its_rules() {
     let rules = "rules: [{name: all, dimension: user, algorithm: fixed_window, limit: 9, window: 60s}, {name: all, dimension: user, tier: gold, algorithm: fixed_window, limit: 90, window: 60s}]";
     let service = Service::start(rules).await;
     let mut client = service.limiter();

@@ -1,4 +1,4 @@
-//! The same history is answered the same over gRPC and over REST, number by number.
+//! The same history gets the same responses over gRPC and over REST, number by number.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::check;
 use super::client::Client;
 use super::service::{Service, with};
 
-/// A limit of each algorithm, and a chain of two.
+/// Returns a limit of each algorithm, and a chain of two.
 fn rules() -> String {
     let algorithms =
         ["token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_log", "sliding_counter"];
@@ -26,7 +26,7 @@ fn rules() -> String {
 }
 
 #[tokio::test]
-async fn each_algorithm_says_over_grpc_what_it_says_over_rest() {
+async fn each_algorithm_returns_the_same_over_grpc_and_rest() {
     let service = Service::start(&rules()).await;
     let rest = Client::new(&rules());
     let mut client = service.limiter();
@@ -76,7 +76,7 @@ async fn each_algorithm_says_over_grpc_what_it_says_over_rest() {
     assert!(allowed > 200 && denied > 200, "{allowed} and {denied}");
 }
 
-/// A body of REST without what repeats the question.
+/// Returns a REST body without the fields that repeat the request.
 fn comparable(mut body: Value) -> Value {
     for name in ["user_id", "endpoint", "usage_percentage"] {
         body.as_object_mut().unwrap().remove(name);
@@ -101,7 +101,7 @@ fn state(state: i32) -> String {
     State::try_from(state).unwrap().as_str_name().to_lowercase()
 }
 
-/// The answer as REST would say it.
+/// Converts a gRPC response to the REST body.
 fn as_rest(answer: &CheckResponse) -> Value {
     object(
         [

@@ -1,4 +1,4 @@
-//! A stream of checks: order, errors in place, flow control, and its end.
+//! Streams of checks: order, errors in place, flow control and the end of a stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,21 +28,21 @@ fn response(result: Result<CheckResult, Status>) -> CheckResponse {
     }
 }
 
-/// A check whose answer says which one it was.
+/// Returns a check whose response identifies it.
 fn numbered(number: u32) -> CheckRequest {
     CheckRequest { cost: number + 1, ..check(&format!("u{number}"), "/x") }
 }
 
 async fn assert_in_order(answers: Streaming<CheckResult>, count: u32) {
     let answers: Vec<_> = soon(answers.collect()).await;
-    assert_eq!(answers.len(), count as usize, "the client's end is the end");
+    assert_eq!(answers.len(), count as usize, "the stream ends when the client ends it");
     for (number, answer) in (0..).zip(answers) {
         assert_eq!(response(answer).current_count, Some(number + 1));
     }
 }
 
 #[tokio::test]
-async fn ten_thousand_checks_are_answered_in_their_order() {
+async fn ten_thousand_checks_are_answered_in_order() {
     let service = Service::start(LARGE).await;
     let answers =
         service.limiter().check_stream(tokio_stream::iter((0..10_000).map(numbered))).await.unwrap();
@@ -50,7 +50,7 @@ async fn ten_thousand_checks_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn the_order_holds_though_the_store_answers_in_another() {
+async fn order_holds_when_the_store_responds_out_of_order() {
     let stores = Stores::remote(Scripted::new(Behaviour::Uneven), Duration::from_secs(5));
     let service = Service::serve(Client::with_stores(LARGE, stores), LARGE).await;
     let answers = service.limiter().check_stream(tokio_stream::iter((0..2_000).map(numbered))).await.unwrap();
@@ -58,7 +58,7 @@ async fn the_order_holds_though_the_store_answers_in_another() {
 }
 
 #[tokio::test]
-async fn each_check_is_answered_before_the_next_is_sent_if_the_client_likes() {
+async fn checks_can_be_sent_one_at_a_time() {
     let service = Service::start(RULES).await;
     let (sender, receiver) = mpsc::channel(1);
     let key = [("x-idempotency-key", "of the call and not of each check")];
@@ -80,10 +80,10 @@ async fn each_check_is_answered_before_the_next_is_sent_if_the_client_likes() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_no_answers_is_not_read_from_and_then_cut_off() {
+async fn client_that_reads_no_responses_gets_backpressure_and_is_disconnected() {
     let yaml = format!("{LARGE}server: {{request_timeout: 300ms}}\n");
     let service = Service::start(&yaml).await;
-    // As a client in need of little memory would have it.
+    // The smallest window, as used by a client with little memory.
     let channel = service.endpoint().initial_stream_window_size(65_535).connect_lazy();
     let taken = Arc::new(AtomicU64::new(0));
     let identifier = "x".repeat(1_000);
@@ -95,7 +95,7 @@ async fn a_client_that_reads_no_answers_is_not_read_from_and_then_cut_off() {
         }))
     };
     let mut answers = RateLimiterClient::new(channel).check_stream(endless).await.unwrap().into_inner();
-    // Its messages are dropped with the connection.
+    // Its queued messages are dropped with the connection.
     soon(async {
         while Arc::strong_count(&taken) > 1 {
             sleep(Duration::from_millis(5)).await;
@@ -107,7 +107,7 @@ async fn a_client_that_reads_no_answers_is_not_read_from_and_then_cut_off() {
     let path = format!("/v1/rate-limit/status/{}/x", "x".repeat(1_000));
     let decided = service.rest.get(&path).await.body["current_count"].as_u64().unwrap();
     assert!((1..5_000).contains(&decided), "{decided}");
-    // What was answered before arrives yet; then it is over.
+    // The responses sent before still arrive; then the stream ends.
     let end = soon(async {
         loop {
             match answers.message().await {
@@ -124,7 +124,7 @@ async fn a_client_that_reads_no_answers_is_not_read_from_and_then_cut_off() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_gets_everything() {
+async fn slow_reader_receives_all_responses() {
     let service = Service::start(&format!("{LARGE}server: {{request_timeout: 5s}}\n")).await;
     let channel = service.endpoint().initial_stream_window_size(65_535).connect_lazy();
     let many = tokio_stream::iter((0..20_000).map(|_| check("u", "/x")));
@@ -141,7 +141,7 @@ async fn a_slow_reader_gets_everything() {
 }
 
 #[tokio::test]
-async fn a_service_that_stops_answers_what_it_read_and_says_so() {
+async fn shutdown_answers_received_checks_and_ends_the_stream_with_a_status() {
     let yaml = format!("{LARGE}server: {{drain_delay: 0s}}\n");
     let service = Service::start(&yaml).await;
     let (sender, receiver) = mpsc::channel(100);
@@ -169,7 +169,7 @@ async fn a_service_that_stops_answers_what_it_read_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_stream_with_nothing_in_it_ends_with_nothing() {
+async fn empty_stream_ends_empty() {
     let service = Service::start(RULES).await;
     let answers = service.limiter().check_stream(tokio_stream::empty()).await.unwrap();
     assert!(soon(answers.into_inner().next()).await.is_none());

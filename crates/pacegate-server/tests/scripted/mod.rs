@@ -1,4 +1,4 @@
-//! A store that does as a test says.
+//! A store with scripted behaviour.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -19,13 +19,13 @@ pub enum Behaviour {
     Rejected,
     Foreign,
     Overloaded,
-    /// Answers after a while, which differs.
+    /// Responds after a varying delay.
     Uneven,
-    /// Answers after 30 ms: too late for Envoy, and soon enough for others.
+    /// Responds after 30 ms: too late for Envoy, in time for others.
     Slow,
 }
 
-/// A store that does as it is told.
+/// A store with scripted behaviour.
 #[derive(Debug)]
 pub struct Scripted {
     behaviour: Mutex<Behaviour>,

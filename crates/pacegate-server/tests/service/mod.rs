@@ -1,4 +1,4 @@
-//! A service on real sockets, reached over gRPC by tonic's client and over REST by the tests' own.
+//! A service on real sockets, with tonic's gRPC client and the tests' REST client.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -22,7 +22,7 @@ use tower::util::BoxCloneSyncService;
 
 use crate::client::Client;
 
-/// No test waits longer for what must happen.
+/// Maximum time that a test waits for an expected event.
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// A running service.
@@ -35,12 +35,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Runs on simulated time.
+    /// Starts a service on simulated time.
     pub async fn start(yaml: &str) -> Self {
         Self::serve(Client::new(yaml), yaml).await
     }
 
-    /// Serves what `rest` answers for, with the settings of `yaml`.
+    /// Serves the service of `rest` with the settings of `yaml`.
     pub async fn serve(rest: Client, yaml: &str) -> Self {
         let config = Config::parse(yaml).unwrap();
         let [http, grpc] = [bind().await, bind().await];
@@ -58,7 +58,7 @@ impl Service {
         Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap()
     }
 
-    /// A connection of its own, made with the first request.
+    /// Returns a new channel, which connects with the first request.
     pub fn channel(&self) -> Channel {
         self.endpoint().connect_lazy()
     }
@@ -71,16 +71,17 @@ impl Service {
         RateLimitServiceClient::new(self.channel())
     }
 
-    /// Tells the service to stop; what comes back completes when it has.
+    /// Starts the shutdown; the returned handle completes when the service has stopped.
     pub fn stop(self) -> (Client, JoinHandle<()>) {
         self.stop.send(()).unwrap();
         (self.rest, self.running)
     }
 
-    /// A connection that sends what it is given: tonic's own channel gives up by itself when `grpc-timeout` is over, this one waits for the answer.
+    /// Returns a channel without client-side timeouts: tonic's own channel enforces `grpc-timeout`
+    /// itself, this one waits for the response.
     pub async fn patient(&self) -> Patient {
         let stream = TcpStream::connect(self.grpc).await.unwrap();
-        // As every client of gRPC does: head and message go out at once.
+        // Like gRPC clients, send head and message together.
         stream.set_nodelay(true).unwrap();
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
         let (sender, connection) = handshake.await.unwrap();
@@ -96,14 +97,14 @@ impl Service {
     }
 }
 
-/// A channel without time-outs of its own.
+/// A channel without client-side timeouts.
 pub type Patient = BoxCloneSyncService<Request<Body>, Response<Incoming>, hyper::Error>;
 
 async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// A message with metadata.
+/// Returns a message with metadata.
 pub fn with<T>(message: T, metadata: &[(&'static str, &str)]) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     for (name, value) in metadata {
@@ -112,7 +113,7 @@ pub fn with<T>(message: T, metadata: &[(&'static str, &str)]) -> tonic::Request<
     request
 }
 
-/// What must be there soon.
+/// Waits for a future that must complete soon.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.expect("it takes too long")
+    tokio::time::timeout(SOON, future).await.expect("timed out")
 }

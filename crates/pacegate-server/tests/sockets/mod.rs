@@ -1,4 +1,4 @@
-//! A service on real sockets and in real time, with a catalog of its own and encrypted if its configuration says so.
+//! A service on real sockets and in real time, with its own catalog, and with TLS if configured.
 
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -14,10 +14,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// No test waits longer for what must happen.
+/// Maximum time that a test waits for an expected event.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// A running service; it is told to stop when this value goes.
+/// A running service, which stops when this value is dropped.
 pub struct Service {
     pub http: SocketAddr,
     pub grpc: SocketAddr,
@@ -50,12 +50,12 @@ impl Service {
         Self { http, grpc, admin, tls, catalog, stop: Some(stop), running }
     }
 
-    /// Tells it to stop.
+    /// Starts the shutdown.
     pub fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
     }
 
-    /// Waits until it has.
+    /// Waits until the service has stopped.
     pub async fn ended(self) {
         soon(self.running).await.unwrap();
     }
@@ -65,7 +65,7 @@ async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// What must be there soon.
+/// Waits for a future that must complete soon.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.expect("it takes too long")
+    tokio::time::timeout(SOON, future).await.expect("timed out")
 }

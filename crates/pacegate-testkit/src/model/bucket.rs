@@ -1,15 +1,14 @@
 //! Token bucket and leaky bucket: a level that drains linearly.
 //!
-//! The level is kept in units of one token divided by the number of ticks in
-//! the window. One tick then drains exactly `quota` units, so no fraction is
-//! ever rounded. The largest products (2^53 ticks times a quota of 10^9, a
-//! cost of 10^9 times 2^45 ticks) stay far below the range of `i128`.
+//! The level is in units of one token divided by the number of ticks in the window. One tick then
+//! drains exactly `quota` units, so nothing is ever rounded. The largest products (2^53 ticks times
+//! a quota of 10^9, a cost of 10^9 times 2^45 ticks) stay far below the range of `i128`.
 
 use std::sync::Arc;
 
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick, room_with_debt};
+use super::ticks::{LAST_TIME, Ticks, available_with_debt, carried_over, divide_up, later_tick};
 use super::{ModelAlgorithm, ModelLimit};
 
 #[derive(Clone, Debug)]
@@ -72,12 +71,12 @@ impl Counter for Bucket {
     }
 
     fn remaining(&self) -> i128 {
-        let room = i128::from(self.limit.burst) * self.ticks.window - self.level;
-        room.max(0) / self.ticks.window
+        let available = i128::from(self.limit.burst) * self.ticks.window - self.level;
+        available.max(0) / self.ticks.window
     }
 
-    fn room_with_debt(&self) -> i128 {
-        room_with_debt(self.level, &self.limit, &self.ticks)
+    fn available_with_debt(&self) -> i128 {
+        available_with_debt(self.level, &self.limit, &self.ticks)
     }
 
     fn reset_at(&self) -> Option<i128> {

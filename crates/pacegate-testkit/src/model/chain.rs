@@ -1,4 +1,4 @@
-//! Chains: one request charged to several keys, all or none.
+//! Chains: one request is charged to several keys, or to none.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ impl Model {
         Model::default()
     }
 
-    /// Charges every limit that has room, provided that all but the shadows have.
+    /// Charges every limit that allows it, if all enforced ones do.
     pub fn take(&mut self, now: u64, charges: &[ModelCharge]) -> ModelDecision {
         for charge in charges {
             if let Some(key) = self.keys.get_mut(&charge.key) {
@@ -36,7 +36,7 @@ impl Model {
         decide(charges, charges.iter().map(take).collect())
     }
 
-    /// Answers what a take would meet, without charging anything.
+    /// Returns what a take would return, without charging anything.
     #[must_use]
     pub fn peek(&self, now: u64, charges: &[ModelCharge]) -> ModelDecision {
         let peek = |charge: &ModelCharge| {
@@ -47,7 +47,7 @@ impl Model {
         decide(charges, charges.iter().map(peek).collect())
     }
 
-    /// Gives back up to its cost on every key, then answers like a peek of cost one.
+    /// Refunds up to the cost on every key, then returns the same as a peek of cost one.
     pub fn refund(&mut self, now: u64, charges: &[ModelCharge]) -> ModelDecision {
         for charge in charges {
             if let Some(key) = self.keys.get_mut(&charge.key) {
@@ -58,7 +58,7 @@ impl Model {
         self.peek(now, &charges.iter().map(one).collect::<Vec<_>>())
     }
 
-    /// Forgets the named keys entirely.
+    /// Resets the named keys.
     pub fn reset(&mut self, names: &[String]) {
         for name in names {
             self.keys.remove(name);
@@ -72,22 +72,22 @@ fn decide(charges: &[ModelCharge], answers: Vec<ModelAnswer>) -> ModelDecision {
     let denied: Vec<usize> = (enforced.iter().copied()).filter(|index| !answers[*index].allowed).collect();
     let allowed = denied.is_empty();
     let binding = if !allowed {
-        // `min_by_key` keeps the first of equals, as the rule for ties wants.
+        // `min_by_key` returns the first of equal elements, as ties require.
         let latest_first = |index: &usize| {
             let answer = &answers[*index];
             Reverse((answer.never_fits, answer.retry_at))
         };
         denied.into_iter().min_by_key(latest_first)
     } else if enforced.is_empty() {
-        least_room(&answers, every.collect())
+        least_remaining(&answers, every.collect())
     } else {
-        least_room(&answers, enforced)
+        least_remaining(&answers, enforced)
     };
     ModelDecision { allowed, binding: binding.unwrap_or(0), answers }
 }
 
-/// The first of the `candidates` with the smallest share of its capacity left.
-fn least_room(answers: &[ModelAnswer], candidates: Vec<usize>) -> Option<usize> {
+/// The first of the `candidates` with the smallest share of its capacity remaining.
+fn least_remaining(answers: &[ModelAnswer], candidates: Vec<usize>) -> Option<usize> {
     candidates.into_iter().min_by(|left, right| {
         let (left, right) = (&answers[*left], &answers[*right]);
         let left_share = u128::from(left.remaining) * u128::from(right.capacity);

@@ -56,7 +56,7 @@ impl Counter for FixedWindow {
         (i128::from(self.limit.quota) - self.count).max(0)
     }
 
-    fn room_with_debt(&self) -> i128 {
+    fn available_with_debt(&self) -> i128 {
         (2 * i128::from(self.limit.quota) - self.count).max(0)
     }
 

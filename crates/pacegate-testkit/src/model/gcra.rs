@@ -1,21 +1,21 @@
-//! Generic cell rate algorithm: what is kept is a theoretical arrival time, and
-//! the tick it was seen at, before which time does not go.
+//! Generic cell rate algorithm. The state is a theoretical arrival time, and the tick of the last
+//! charge, before which time does not go back.
 //!
-//! Times are kept in units of one tick divided by the quota. One token is then
-//! exactly as long as the window has ticks, so no fraction is ever rounded.
+//! Times are in units of one tick divided by the quota. One token is then exactly as long as the
+//! window has ticks, so nothing is ever rounded.
 
 use std::sync::Arc;
 
 use super::ModelLimit;
 use super::key::{Counter, SharedCounter};
 use super::search::first_from;
-use super::ticks::{LAST_TIME, Ticks, carried_over, divide_up, later_tick, room_with_debt};
+use super::ticks::{LAST_TIME, Ticks, available_with_debt, carried_over, divide_up, later_tick};
 
 #[derive(Clone, Debug)]
 pub(super) struct Gcra {
     limit: ModelLimit,
     ticks: Ticks,
-    /// The tick this value speaks of, never before one it was charged at.
+    /// The tick of this value, never before one it was charged at.
     tick: i128,
     /// The theoretical arrival time; none for a fresh counter.
     arrival: Option<i128>,
@@ -31,7 +31,7 @@ impl Gcra {
         tick * i128::from(self.limit.quota)
     }
 
-    /// How far the arrival time lies ahead of `tick`, at least nothing.
+    /// How far the arrival time is ahead of `tick`, at least zero.
     fn ahead_at(&self, tick: i128) -> i128 {
         let start = self.scaled(tick);
         self.arrival.map_or(0, |arrival| arrival.max(start) - start)
@@ -79,8 +79,8 @@ impl Counter for Gcra {
         (tolerance - self.ahead_at(self.tick)).max(0) / self.ticks.window
     }
 
-    fn room_with_debt(&self) -> i128 {
-        room_with_debt(self.ahead_at(self.tick), &self.limit, &self.ticks)
+    fn available_with_debt(&self) -> i128 {
+        available_with_debt(self.ahead_at(self.tick), &self.limit, &self.ticks)
     }
 
     fn reset_at(&self) -> Option<i128> {

@@ -1,4 +1,4 @@
-//! The state of one key, and what every algorithm must be able to tell about it.
+//! The state of one key, and the interface of the algorithms.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,32 +12,31 @@ use super::{MODEL_LAST_MOMENT, ModelAlgorithm, ModelAnswer, ModelFit, ModelLimit
 
 pub(super) type SharedCounter = Arc<dyn Counter>;
 
-/// One algorithm's count at one moment.
+/// The count of one algorithm at one moment.
 ///
-/// A counter never changes: each step returns a new one, so that looking at a
-/// key cannot leave a trace on it.
+/// A counter is immutable: each step returns a new one, so that a peek cannot change a key.
 pub(super) trait Counter: Debug + Send + Sync {
     /// The latest time this count has seen, in microseconds.
     fn seen(&self) -> i128;
-    /// The same count, all of it taken at `now`, in its own terms.
+    /// The same count with all usage taken at `now`, in its own terms.
     fn taken_at(&self, now: i128) -> SharedCounter;
-    /// The same count brought to `now`, in the terms of `limit`.
+    /// The same count moved to `now`, in the terms of `limit`.
     fn at(&self, limit: &ModelLimit, now: i128) -> SharedCounter;
-    /// Whether there is room for `cost`.
+    /// Whether `cost` is available.
     fn admits(&self, cost: i128) -> bool;
-    /// Whole tokens left, never negative.
+    /// Whole tokens remaining, never negative.
     fn remaining(&self) -> i128;
-    /// How much a charge that needs no room may take.
-    fn room_with_debt(&self) -> i128;
+    /// Maximum cost of a charge that may run into debt.
+    fn available_with_debt(&self) -> i128;
     /// When the counter is fresh again; none if it is already.
     fn reset_at(&self) -> Option<i128>;
-    /// When `cost`, which is within the capacity, would be admitted.
+    /// When `cost`, which does not exceed the capacity, would be admitted.
     fn retry_at(&self, cost: i128) -> i128;
     /// The counter with `cost` added.
     fn charged(&self, cost: i128) -> SharedCounter;
-    /// The counter with up to `cost` given back; none if nothing changes.
+    /// The counter with up to `cost` refunded; none if nothing changes.
     fn refunded(&self, cost: i128, taken_at: Option<i128>) -> Option<SharedCounter>;
-    /// The delay and the queue position of an admitted `cost`, where there is a queue.
+    /// The delay and the queue position of an admitted `cost`, for algorithms with a queue.
     fn queue(&self, _cost: i128) -> Option<(i128, i128)> {
         None
     }
@@ -97,11 +96,11 @@ impl View {
         View::new(&self.limit, self.now, self.mark, counter)
     }
 
-    /// How much is taken of `cost` if the charge is admitted.
+    /// How much of `cost` is charged if the request is admitted.
     fn amount(&self, cost: u64, fit: ModelFit) -> u64 {
         match fit {
             ModelFit::Whole => cost,
-            ModelFit::Overdraw | ModelFit::Forced => cost.min(whole(self.counter.room_with_debt())),
+            ModelFit::Overdraw | ModelFit::Forced => cost.min(whole(self.counter.available_with_debt())),
         }
     }
 
@@ -134,13 +133,13 @@ impl ModelKey {
         ModelKey::default()
     }
 
-    /// Charges `cost` if there is room for it, and changes nothing otherwise, except that
-    /// a count from more than one window ahead of `now` is taken at `now` from then on.
+    /// Charges `cost` if it is available. Otherwise changes nothing, except that a count from more
+    /// than one window ahead of `now` is moved to `now`.
     pub fn take(&mut self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
         self.take_as(now, cost, ModelFit::Whole, limit)
     }
 
-    /// The same for a charge that may run into debt. What exceeds the bound of the debt is not charged.
+    /// The same for a charge that may run into debt. What exceeds the maximum debt is not charged.
     pub fn take_as(&mut self, now: u64, cost: u64, fit: ModelFit, limit: &ModelLimit) -> ModelAnswer {
         self.correct(now, limit);
         let before = self.view(now, limit);
@@ -164,7 +163,7 @@ impl ModelKey {
         answer
     }
 
-    /// Answers what a take of `cost` would meet, without charging anything.
+    /// Returns what a take of `cost` would return, without charging anything.
     #[must_use]
     pub fn peek(&self, now: u64, cost: u64, limit: &ModelLimit) -> ModelAnswer {
         self.peek_as(now, cost, ModelFit::Whole, limit)
@@ -176,7 +175,7 @@ impl ModelKey {
         self.view(now, limit).answer(cost, fit)
     }
 
-    /// Gives back up to `cost`, then answers like a peek of cost one.
+    /// Refunds up to `cost`, then returns the same as a peek of cost one.
     pub fn refund(&mut self, now: u64, cost: u64, taken_at: Option<u64>, limit: &ModelLimit) -> ModelAnswer {
         self.correct(now, limit);
         let before = self.view(now, limit);
@@ -187,12 +186,12 @@ impl ModelKey {
         self.peek(now, 1, limit)
     }
 
-    /// Forgets everything about the key.
+    /// Resets the key.
     pub fn reset(&mut self) {
         self.written = None;
     }
 
-    /// The clock was set back by more than a window: the count does not wait for it.
+    /// Moves the count to `now` if the clock was set back by more than a window.
     pub(super) fn correct(&mut self, now: u64, limit: &ModelLimit) {
         self.written = self.written.take().map(|written| written.corrected(now, limit));
     }

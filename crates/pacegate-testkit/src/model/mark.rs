@@ -1,19 +1,19 @@
-//! The mark with hysteresis that each key carries from write to write.
+//! The mark of a key: a warning level with hysteresis that is stored with each write.
 
 /// How close to its capacity a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ModelMark {
-    /// Plenty of room.
+    /// Far from the capacity.
     #[default]
     Normal,
     /// More than 80 % used, and not yet back below 70 %.
     Warning,
-    /// Nothing left, or a request was just turned away.
+    /// Nothing remaining, or a request was just denied.
     Throttled,
 }
 
 impl ModelMark {
-    /// The mark that follows this one when `remaining` of `capacity` tokens are left.
+    /// The mark that follows this one when `remaining` of `capacity` tokens remain.
     pub(super) fn settle(self, remaining: u64, capacity: u64) -> ModelMark {
         let hundredfold_used = 100 * u128::from(capacity - remaining);
         if remaining == 0 {

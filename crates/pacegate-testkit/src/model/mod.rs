@@ -1,9 +1,8 @@
 //! A naive reference model of the six rate-limiting algorithms.
 //!
-//! It exists to be compared with the fast implementation, so it deliberately
-//! shares no code with the core: fractions are kept exact in `i128`, logs are
-//! plain lists, and waiting times are found by searching for the first moment
-//! at which the admission rule itself holds instead of by a closed formula.
+//! It is compared with the fast implementation, so it deliberately shares no code with the core:
+//! fractions are exact in `i128`, logs are plain lists, and retry times are found by searching for
+//! the first moment at which the admission rule itself holds, instead of by a closed formula.
 
 mod bucket;
 mod chain;
@@ -25,23 +24,23 @@ pub use chain::Model;
 pub use key::ModelKey;
 pub use mark::ModelMark;
 
-/// The latest moment, in microseconds, that a request or an answer can name.
+/// The latest time, in microseconds, that a request or an answer can have.
 pub const MODEL_LAST_MOMENT: u64 = (1 << 53) - 1;
 
-/// The algorithm a limit counts with.
+/// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelAlgorithm {
-    /// Tokens come back linearly, up to the burst.
+    /// Tokens are refilled linearly, up to the burst.
     TokenBucket,
-    /// The token bucket seen as a queue, which also answers a delay and a position.
+    /// The token bucket as a queue, which also returns a delay and a position.
     LeakyBucket,
-    /// The generic cell rate algorithm: only a theoretical arrival time is kept.
+    /// The generic cell rate algorithm, which stores only a theoretical arrival time.
     Gcra,
     /// One count per window aligned to multiples of the window length.
     FixedWindow,
-    /// Every charge is remembered until it is one window old.
+    /// Every charge is stored until it is one window old.
     SlidingLog,
-    /// The current window's count plus a fading share of the one before.
+    /// The count of the current window plus a decreasing share of the previous one.
     SlidingCounter,
 }
 
@@ -50,11 +49,11 @@ pub enum ModelAlgorithm {
 pub struct ModelLimit {
     /// How the limit counts.
     pub algorithm: ModelAlgorithm,
-    /// Tokens that come back per window.
+    /// Tokens that are refilled per window.
     pub quota: u64,
-    /// The most tokens the bucket-like algorithms hold at once; unused by the windows.
+    /// Maximum number of tokens in bucket-like algorithms; unused by windows.
     pub burst: u64,
-    /// The window's length in microseconds.
+    /// The length of the window in microseconds.
     pub window: u64,
 }
 
@@ -72,66 +71,67 @@ impl ModelLimit {
     }
 }
 
-/// What one limit says about one request.
+/// The answer of one limit to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelAnswer {
-    /// Whether this limit had room for the request.
+    /// Whether this limit allows the request.
     pub allowed: bool,
     /// The limit's capacity in tokens.
     pub capacity: u64,
-    /// Whole tokens left, after the charge if there was one.
+    /// Whole tokens remaining, after the charge if there was one.
     pub remaining: u64,
-    /// When the counter equals a fresh one again if nothing more comes.
+    /// When the counter equals a fresh one again without further charges.
     pub reset_at: u64,
-    /// When the same request would be admitted; only for a denied request that can fit.
+    /// When the same request would be admitted; only for a denied request that can ever be
+    /// admitted.
     pub retry_at: Option<u64>,
-    /// Whether the cost is above the capacity, so that waiting never helps.
+    /// Whether the cost exceeds the capacity, so that a retry never helps.
     pub never_fits: bool,
     /// The mark that goes with this answer.
     pub mark: ModelMark,
     /// How long an admitted leaky-bucket request has to wait, in microseconds.
     pub delay: Option<u64>,
-    /// The place in the queue of an admitted leaky-bucket request.
+    /// The queue position of an admitted leaky-bucket request.
     pub queue_position: Option<u64>,
-    /// What the bound of the debt kept from being charged.
+    /// The part of the cost that exceeds the maximum debt and is not charged.
     pub uncharged: u64,
 }
 
-/// How much room a charge needs.
+/// How much of the cost must be available for a charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelFit {
-    /// Room for all of it.
+    /// All of it.
     #[default]
     Whole,
-    /// Room for one token.
+    /// One token.
     Overdraw,
-    /// None.
+    /// Nothing.
     Forced,
 }
 
-/// One link of a chain.
+/// One limit of a chain.
 #[derive(Clone, Debug)]
 pub struct ModelCharge {
     /// The key's name.
     pub key: String,
     /// Its limit.
     pub limit: ModelLimit,
-    /// How much is taken or given back; nothing looks whether one token would fit.
+    /// How much is charged or refunded; zero checks whether one token would be allowed.
     pub cost: u64,
-    /// How much room a take needs.
+    /// How much of the cost must be available for a take.
     pub fit: ModelFit,
-    /// For a refund, when it was taken.
+    /// For a refund, when the charge was made.
     pub taken_at: Option<u64>,
-    /// Whether the limit is only watched.
+    /// Whether the limit is in shadow mode.
     pub shadow: bool,
 }
 
 /// The outcome of an operation on a chain of limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelDecision {
-    /// Whether every limit that is not a shadow had room.
+    /// Whether every enforced limit allows the request.
     pub allowed: bool,
-    /// The index of the limit that decides what the caller is told.
+    /// The index of the binding limit.
     pub binding: usize,
     /// One answer per charge, in the order of the charges.
     pub answers: Vec<ModelAnswer>,

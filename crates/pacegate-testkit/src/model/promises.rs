@@ -1,5 +1,4 @@
-//! The promises that tie the answers together, kept over wandering histories
-//! with extreme values.
+//! Consistency of the answers, over random histories with extreme values.
 
 use super::{MODEL_LAST_MOMENT, ModelAlgorithm, ModelKey, ModelLimit};
 
@@ -14,7 +13,7 @@ const ALGORITHMS: [ModelAlgorithm; 6] = [
     ModelAlgorithm::SlidingCounter,
 ];
 
-/// A small generator, good enough to wander through the corners.
+/// A small generator, good enough to reach corner cases.
 struct Wander(u64);
 
 impl Wander {
@@ -39,8 +38,8 @@ fn retry_and_reset_times_are_the_earliest_even_for_extreme_values() {
             let cost = wander.pick(&tokens);
             let answer = key.take(now, cost, &limit);
             assert!(answer.remaining <= answer.capacity);
-            // Only a state written under this very limit keeps its promises to
-            // the microsecond: a change of limit is rounded anew at each look.
+            // Only a state written under this very limit is exact to the microsecond: a change of
+            // limit is rounded again with each read.
             if answer.allowed {
                 let denied = key.peek(now, limit.capacity(), &limit);
                 if let Some(retry_at) = denied.retry_at.filter(|time| *time < MODEL_LAST_MOMENT) {

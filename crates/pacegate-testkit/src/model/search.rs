@@ -1,6 +1,6 @@
-//! Searching for the first number at which a condition begins to hold.
+//! Searches for the first number at which a condition starts to hold.
 //!
-//! Every condition searched here, once it holds, holds for all larger numbers.
+//! Every condition must, once it holds, hold for all larger numbers.
 
 /// The smallest number from `start` on for which `holds`.
 ///

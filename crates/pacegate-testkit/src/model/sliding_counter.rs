@@ -1,4 +1,4 @@
-//! Sliding counter: this window's count plus a fading share of the one before.
+//! Sliding counter: the count of this window plus a decreasing share of the previous one.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::key::{Counter, SharedCounter};
 use super::search::first_within;
 use super::ticks::Ticks;
 
-/// No limit has a larger one.
+/// The largest quota of any limit.
 const LARGEST_QUOTA: i128 = 1_000_000_000;
 
 #[derive(Clone, Debug)]
@@ -15,8 +15,8 @@ pub(super) struct SlidingCounter {
     limit: ModelLimit,
     ticks: Ticks,
     number: i128,
-    /// Whole ticks since the window began. It is not remembered: moving to
-    /// another time, even an earlier one, replaces it.
+    /// Whole ticks since the window began. It is not stored: moving to another time, even an
+    /// earlier one, replaces it.
     offset: i128,
     current: i128,
     previous: i128,
@@ -47,8 +47,8 @@ impl SlidingCounter {
         SlidingCounter { number, offset, current, previous, ..new }
     }
 
-    /// Room under the quota, in units of one token divided by the ticks per window.
-    fn room(&self) -> i128 {
+    /// What is available under the quota, in units of one token divided by the ticks per window.
+    fn available(&self) -> i128 {
         let fading = self.previous * (self.ticks.window - self.offset);
         (i128::from(self.limit.quota) - self.current) * self.ticks.window - fading
     }
@@ -64,7 +64,7 @@ impl Counter for SlidingCounter {
     }
 
     fn taken_at(&self, now: i128) -> SharedCounter {
-        // More than the largest quota is as full as that.
+        // A count above the largest quota is as full as that quota.
         let current = (self.current + self.previous).min(LARGEST_QUOTA);
         Arc::new(SlidingCounter { current, ..SlidingCounter::fresh(&self.limit, now) })
     }
@@ -74,14 +74,14 @@ impl Counter for SlidingCounter {
     }
 
     fn admits(&self, cost: i128) -> bool {
-        cost * self.ticks.window <= self.room()
+        cost * self.ticks.window <= self.available()
     }
 
     fn remaining(&self) -> i128 {
-        self.room().max(0) / self.ticks.window
+        self.available().max(0) / self.ticks.window
     }
 
-    fn room_with_debt(&self) -> i128 {
+    fn available_with_debt(&self) -> i128 {
         (2 * i128::from(self.limit.quota) - self.current - self.previous).max(self.remaining())
     }
 
@@ -99,8 +99,8 @@ impl Counter for SlidingCounter {
     fn retry_at(&self, cost: i128) -> i128 {
         let window = i128::from(self.limit.window);
         let mut number = self.number;
-        // The room only grows within one window, but jumps where the next one
-        // begins, so each window is searched on its own.
+        // Availability grows within a window but jumps where the next one begins, so each window is
+        // searched separately.
         loop {
             let time = |offset| number * window + offset * self.ticks.length;
             let earliest = if number == self.number { self.offset } else { 0 };

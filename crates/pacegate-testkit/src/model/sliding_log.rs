@@ -1,4 +1,4 @@
-//! Sliding log: every charge is remembered until it is one window old.
+//! Sliding log: every charge is stored until it is one window old.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub(super) struct SlidingLog {
     limit: ModelLimit,
-    /// The time this value speaks of. It is not remembered: only the entries are.
+    /// The time of this value. It is not stored: only the entries are.
     moment: i128,
     /// Oldest first, at most one per time, all live at `moment`.
     entries: Vec<Entry>,
@@ -71,7 +71,7 @@ impl Counter for SlidingLog {
         (i128::from(self.limit.quota) - self.used_at(self.moment)).max(0)
     }
 
-    fn room_with_debt(&self) -> i128 {
+    fn available_with_debt(&self) -> i128 {
         (2 * i128::from(self.limit.quota) - self.used_at(self.moment)).max(0)
     }
 
@@ -90,7 +90,7 @@ impl Counter for SlidingLog {
     fn charged(&self, cost: i128) -> SharedCounter {
         let mut entries = self.entries.clone();
         match entries.last_mut() {
-            // One entry per time, so that a refund can name its entry by time.
+            // One entry per time, so that a refund can identify its entry by time.
             Some(newest) if newest.time == self.moment => newest.cost += cost,
             _ => entries.push(Entry { time: self.moment, cost }),
         }

@@ -17,7 +17,7 @@ fn expect(answer: &ModelAnswer, remaining: u64, reset_at: u64, retry_at: Option<
     assert_eq!(found, (remaining, reset_at, retry_at), "{answer:?}");
 }
 
-/// Time, cost, remaining, reset time, and the retry time of a take that is denied.
+/// Time, cost, remaining, reset time, and the retry time of a denied take.
 type Row = (u64, u64, u64, u64, Option<u64>);
 
 fn play(limit: &ModelLimit, rows: &[Row]) -> ModelKey {
@@ -70,9 +70,9 @@ fn token_bucket_under_a_changed_quota() {
     let mut key = play(&ten, &[(0, 7, 3, 700_000, None)]);
     // 6.5 tokens are in use, which count as 7 under the new limit.
     expect(&key.take(50_000, 1, &five), 0, 1_450_000, Some(650_000));
-    // The denied take wrote nothing, so the old limit finds its fractions again.
+    // The denied take wrote nothing, so the old limit still has its fractions.
     expect(&key.peek(50_000, 1, &ten), 3, 700_000, None);
-    // A quarter of a second later 4.5 tokens count as 5; giving back 2 is written.
+    // A quarter of a second later 4.5 tokens count as 5; the refund of 2 is written.
     expect(&key.refund(250_000, 2, None, &five), 2, 850_000, None);
     expect(&key.take(250_000, 2, &five), 0, 1_250_000, None);
     let other_window = limit(ModelAlgorithm::TokenBucket, 5, 5, 2 * SECOND);
@@ -102,7 +102,7 @@ fn gcra_rows() {
         &[(0, 1, 1, 334, None), (0, 1, 0, 667, None), (0, 1, 0, 667, Some(334)), (334, 1, 0, 1_000, None)],
     );
     expect(&key.refund(334, 1, None, &three), 1, 667, None);
-    // Time does not go back for a key: there is as much room as at tick 334.
+    // Time does not go back for a key: as much is available as at tick 334.
     expect(&key.peek(0, 1, &three), 1, 667, None);
     // 332 2/3 ticks ahead count as one whole token, which is 1000 ticks under the new quota.
     let one = limit(ModelAlgorithm::Gcra, 1, 2, 1_000);
@@ -166,7 +166,7 @@ fn sliding_counter_with_a_coarse_tick() {
     let year = 366 * DAY;
     let billion = 1_000_000_000;
     let coarse = limit(ModelAlgorithm::SlidingCounter, billion, billion, year);
-    // The tick is 10 s; half of the year's ticks pass until half of the count has faded.
+    // The tick is 10 s; half of the year's ticks pass until half of the count has expired.
     let rows = [
         (0, billion, 0, 2 * year, None),
         (year + 1, billion / 2, 0, 2 * year, Some(year + year / 2)),
@@ -229,13 +229,13 @@ fn charges_of_a_chain_have_their_own_costs() {
     let chain =
         [charge("a", 4, ModelFit::Whole), charge("b", 7, ModelFit::Whole), charge("c", 0, ModelFit::Whole)];
     assert_eq!(remaining(model.take(0, &chain)), [6, 3, 10]);
-    assert_eq!(remaining(model.take(0, &chain)), [6, 3, 10], "the second one has no room: none is charged");
-    // One is left where seven are asked for: the rest is debt, up to ten.
+    assert_eq!(remaining(model.take(0, &chain)), [6, 3, 10], "the second limit denies: none is charged");
+    // One of seven tokens is available: the rest is debt, up to ten.
     let late = [charge("a", 25, ModelFit::Overdraw), charge("b", 7, ModelFit::Overdraw)];
     let decision = model.take(0, &late);
     assert_eq!(decision.answers.iter().map(|answer| answer.uncharged).collect::<Vec<_>>(), [9, 0]);
     assert_eq!(remaining(decision), [0, 0]);
-    assert!(!model.take(0, &late).allowed, "nothing is left");
+    assert!(!model.take(0, &late).allowed, "nothing remains");
     let forced = model.take(0, &[charge("a", 5, ModelFit::Forced), charge("b", 5, ModelFit::Forced)]);
     assert!(forced.allowed);
     assert_eq!((forced.answers[0].uncharged, forced.answers[1].uncharged), (5, 0));

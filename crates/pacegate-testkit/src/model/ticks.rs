@@ -1,11 +1,11 @@
-//! The grain of time in which the fractional algorithms count.
+//! The resolution of time for the algorithms with fractions.
 
 use super::ModelLimit;
 
-/// Every scaled quantity must stay below this for the tick to be fine enough.
+/// The tick is chosen so that every scaled quantity stays below this.
 const EXACT: i128 = 1 << 53;
 
-/// The last microsecond there is; times beyond it are this one.
+/// The last valid microsecond; later times saturate.
 pub(super) const LAST_TIME: i128 = EXACT - 1;
 
 /// A tick length and the window measured in it.
@@ -41,33 +41,33 @@ impl Ticks {
         }
     }
 
-    /// The tick that `now`, in microseconds, falls into.
+    /// The tick that contains `now`, in microseconds.
     pub(super) fn at(&self, now: i128) -> i128 {
         now / self.length
     }
 }
 
-/// What `used` whole tokens under an older limit weigh under a new one, in
-/// units of one token divided by the number of ticks in the window.
+/// The level of `used` whole tokens of an older limit under a new one, in units of one token
+/// divided by the number of ticks in the window.
 ///
-/// The cap belongs to the semantics: it is applied in the coarser unit of one
-/// token divided by `window / divisor`, which is then scaled back up.
+/// The cap is part of the semantics: it is applied in the coarser unit of one token divided by
+/// `window / divisor`, and then scaled back up.
 pub(super) fn carried_over(used: i128, quota: u64, ticks: &Ticks) -> i128 {
     let divisor = common_divisor(quota.into(), ticks.window);
     let unit = ticks.window / divisor;
     (used * unit).min(EXACT - 1) * divisor
 }
 
-/// How many whole tokens a charge that needs no room may take on top of `level`, until twice the burst is in use. Levels stay below 2^53 in
-/// the coarser unit, which leaves less for the largest limits.
-pub(super) fn room_with_debt(level: i128, limit: &ModelLimit, ticks: &Ticks) -> i128 {
+/// Number of whole tokens that a charge with debt may add to `level`, until twice the burst is in
+/// use. Levels stay below 2^53 in the coarser unit, which leaves less for the largest limits.
+pub(super) fn available_with_debt(level: i128, limit: &ModelLimit, ticks: &Ticks) -> i128 {
     let divisor = common_divisor(limit.quota.into(), ticks.window);
     let most = (2 * i128::from(limit.burst) * ticks.window).min((EXACT - 1) * divisor);
     (most - level).max(0) / ticks.window
 }
 
-/// The tick at which a count under an older limit goes on: that of `now`, or the
-/// one `last_seen` unless it begins more than a window later.
+/// The tick at which a count under an older limit continues: that of `now`, or `last_seen` unless
+/// it begins more than a window later.
 pub(super) fn later_tick(ticks: &Ticks, limit: &ModelLimit, now: i128, last_seen: i128) -> i128 {
     if last_seen * ticks.length - now > i128::from(limit.window) {
         ticks.at(now)

@@ -1,4 +1,4 @@
-//! Certificates for servers and clients, signed by an authority made for one test.
+//! Certificates for servers and clients, signed by an authority that is created for one test.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// PEM files that exist as long as this value, a clone of it or the server they were made for.
+/// PEM files that exist as long as this value, a clone of it or the server that uses them.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     /// The certificate of the authority that signed both others.
@@ -48,7 +48,7 @@ impl Certificates {
     }
 }
 
-/// Who signs certificates in a test.
+/// A certificate authority for a test.
 ///
 /// ```
 /// use pacegate_testkit::server::{Authority, Validity};
@@ -60,15 +60,15 @@ impl Certificates {
 #[derive(Debug)]
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// When a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// Whenever the test runs.
+    /// Valid now.
     Now,
-    /// It has expired.
-    Over,
-    /// It will be.
-    ToCome,
+    /// Expired.
+    Expired,
+    /// Not yet valid.
+    NotYetValid,
 }
 
 /// A certificate and its private key, as PEM.
@@ -78,7 +78,7 @@ pub struct Signed {
     pub certificate: String,
     /// Its key.
     pub key: String,
-    /// What the authority knows it by.
+    /// The serial number.
     pub serial: u64,
 }
 
@@ -92,7 +92,7 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// One that nobody else knows.
+    /// A new authority.
     pub fn new() -> Self {
         let mut parameters = named("authority", &[]);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -100,22 +100,23 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(parameters, key()).expect("a certificate that signs itself"))
     }
 
-    /// Its own certificate, as PEM.
+    /// The certificate of the authority, as PEM.
     pub fn certificate(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate for a server of these names. Each is an address, an e-mail address, a URI or else a host name.
+    /// A certificate for a server with these names. Each is an address, an e-mail address, a URI or
+    /// else a host name.
     pub fn server(&self, names: &[&str], validity: Validity) -> Signed {
         self.sign("server", names, validity, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A certificate for a client of these names.
+    /// A certificate for a client with these names.
     pub fn client(&self, names: &[&str], validity: Validity) -> Signed {
         self.sign("client", names, validity, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// A list of the certificates that it revoked, as PEM.
+    /// A revocation list with these certificates, as PEM.
     pub fn revoke(&self, revoked: &[&Signed]) -> String {
         let years = Validity::Now.years();
         let revoked_certs = revoked.iter().map(|signed| RevokedCertParams {
@@ -156,14 +157,14 @@ impl Validity {
     fn years(self) -> Range<i32> {
         match self {
             Self::Now => 2000..3000,
-            Self::Over => 2000..2001,
-            Self::ToCome => 2999..3000,
+            Self::Expired => 2000..2001,
+            Self::NotYetValid => 2999..3000,
         }
     }
 }
 
 impl Signed {
-    /// Writes `name.pem` and `name.key`, and says where they are.
+    /// Writes `name.pem` and `name.key` and returns their paths.
     pub fn save(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
         let certificate = write(directory, &format!("{name}.pem"), &self.certificate);
         (certificate, write(directory, &format!("{name}.key"), &self.key))

@@ -1,4 +1,4 @@
-//! What the database servers have in common.
+//! Shared parts of the database servers.
 
 use std::fs;
 use std::path::Path;
@@ -14,39 +14,40 @@ use super::template::{Template, run};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// How long processes may take to obey a signal, busy as their disk may be.
-const OBEYED_WITHIN: Duration = Duration::from_secs(20);
+/// Time within which processes must react to a signal, even with a busy disk.
+const SIGNALLED_WITHIN: Duration = Duration::from_secs(20);
 
-/// What differs from one database to the other.
+/// The differences between the databases.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// What a server writes to its log when it listens.
+    /// The log line of a server that is listening.
     pub(super) listening: &'static str,
     /// The files a new server starts with.
     pub(super) template: fn() -> &'static Template,
-    /// The server in this directory and on this port, not started yet.
+    /// The command of the server in this directory and on this port.
     pub(super) server: fn(&Path, u16) -> Command,
-    /// The client that runs this SQL as administrator.
+    /// The command of a client that runs this SQL as administrator.
     pub(super) client: fn(&Path, u16, &str) -> Command,
 }
 
-/// A database server that tests do things to, whichever it is.
+/// The operations that both database servers offer.
 pub trait DatabaseServer {
-    /// See the method of that name of the server, as for all of these.
+    /// The URL of the database; see the server's method of the same name.
     fn url(&self) -> String;
     /// The port it listens on.
     fn port(&self) -> u16;
-    /// Ends it at once.
+    /// Kills it.
     fn kill(&mut self);
-    /// Starts it again with the same data.
+    /// Restarts it with the same data.
     fn restart(&mut self);
-    /// Makes it stand still.
+    /// Stops its processes with a signal.
     fn freeze(&self);
-    /// Lets it go on.
+    /// Resumes its processes.
     fn thaw(&self);
 }
 
-/// What both servers offer, written once: a tuple struct around a [`Database`], and the scheme of its URLs.
+/// Implements the methods that both servers offer, for a tuple struct around a [`Database`] and the
+/// scheme of its URLs.
 macro_rules! database_server {
     ($server:ident, $scheme:literal) => {
         impl $server {
@@ -60,39 +61,40 @@ macro_rules! database_server {
                 format!("{}://pacegate:secret@127.0.0.1:{}/pacegate", $scheme, self.port())
             }
 
-            /// The id of its main process, or of its last one when it was killed.
+            /// The id of its main process, also after it was killed.
             pub fn pid(&self) -> u32 {
                 self.0.pid()
             }
 
-            /// Ends it at once, without any chance to save or say goodbye. Does nothing when it was killed already.
+            /// Kills it without a chance to save. Does nothing if it was already killed.
             pub fn kill(&mut self) {
                 self.0.kill();
             }
 
-            /// Starts it again on the same port, with the same data and the same arguments; kills it first if it
-            /// runs. Returns when it answers.
+            /// Restarts it on the same port, with the same data and arguments; kills it first if it
+            /// is running. Returns when it responds.
             pub fn restart(&mut self) {
                 self.0.restart();
             }
 
-            /// Makes it stand still: its connections stay open, and nothing is answered until
-            /// [`thaw`](Self::thaw).
+            /// Stops its processes with a signal: connections stay open, and nothing is answered
+            /// until [`thaw`](Self::thaw).
             pub fn freeze(&self) {
                 self.0.freeze();
             }
 
-            /// Lets it go on after [`freeze`](Self::freeze).
+            /// Resumes it after [`freeze`](Self::freeze).
             pub fn thaw(&self) {
                 self.0.thaw();
             }
 
-            /// Runs SQL in the database `pacegate` as administrator, and returns the rows without headers, their
-            /// columns separated by tabs. Do not ask a frozen server: the answer comes when it is thawed.
+            /// Runs SQL in the database `pacegate` as administrator, and returns the rows without
+            /// headers, with columns separated by tabs.
+            ///
+            /// Do not call it on a frozen server: it blocks until the server is thawed.
             ///
             /// # Panics
-            ///
-            /// When the server cannot be reached, or refuses.
+            /// When the server cannot be reached, or returns an error.
             pub fn query(&self, sql: &str) -> String {
                 self.0.query(sql)
             }
@@ -129,7 +131,7 @@ pub(super) use database_server;
 
 /// A database server, killed with all its processes when dropped.
 pub(super) struct Database {
-    // Before the directory, so that the process is gone when its files are removed.
+    // Before the directory, so that the process has ended when its files are removed.
     process: Process,
     directory: TempDir,
     port: u16,
@@ -138,8 +140,8 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Another process may take a port between the moment it is found free and the start of the server; then
-    /// another port is tried.
+    /// Another process may take the port between the check that it is free and the start of the
+    /// server; then another port is tried.
     pub(super) fn start(kind: &'static Kind, arguments: &[&str]) -> Self {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let directory = TempDir::new().expect("a temporary directory");
@@ -169,8 +171,8 @@ impl Database {
         self.process.pid()
     }
 
-    /// Ends the children first, while the server stands still and can neither replace nor reap them: their
-    /// ids are nobody else's, and none is left behind when the server is gone.
+    /// Kills the children first, while the server is stopped and can neither replace nor reap them:
+    /// their ids cannot be reused, and none is left behind.
     pub(super) fn kill(&mut self) {
         if self.process.is_running() {
             let server = process_id(self.pid());
@@ -186,7 +188,7 @@ impl Database {
         assert!(self.becomes_ready(), "port {} was taken while its server was down", self.port);
     }
 
-    /// The server first, so that it starts no more children.
+    /// Stops the server first, so that it starts no more children.
     pub(super) fn freeze(&self) {
         self.process.freeze();
         signal(children(self.pid()), Signal::STOP, "TZ");
@@ -211,7 +213,7 @@ impl Database {
         spawn(self.kind, self.directory.path(), self.port, &self.arguments)
     }
 
-    /// Waits until it answers; `false` when it ended because the port was taken.
+    /// Waits until it responds; `false` if it ended because the port was taken.
     fn becomes_ready(&mut self) -> bool {
         let settled = wait_until(READY_WITHIN, || self.process.exit_status().is_some() || self.answers());
         let exit = self.process.exit_status();
@@ -242,32 +244,32 @@ fn spawn(kind: &Kind, directory: &Path, port: u16, arguments: &[String]) -> Proc
     Process::spawn(command, directory)
 }
 
-/// Signals all of them and waits until each is in one of these states or gone.
+/// Signals all of them and waits until each is in one of these states or has ended.
 fn signal(processes: impl IntoIterator<Item = Pid>, signal: Signal, states: &str) {
     let processes: Vec<Pid> = processes.into_iter().collect();
     for &process in &processes {
-        // Fails only when it has ended already.
+        // Fails only when it has already ended.
         let _ = kill_process(process, signal);
     }
-    let obeyed = wait_until(OBEYED_WITHIN, || {
+    let reacted = wait_until(SIGNALLED_WITHIN, || {
         processes
             .iter()
             .all(|&process| state_and_parent(process).is_none_or(|(state, _)| states.contains(state)))
     });
-    assert!(obeyed, "{processes:?} did not obey {signal:?}");
+    assert!(reacted, "{processes:?} did not react to {signal:?}");
 }
 
-/// The children of a process; what `/proc` lists as such.
+/// The children of a process, from `/proc`.
 fn children(parent: u32) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").expect("a system with /proc").filter_map(Result::ok);
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(process_id);
     ids.filter(|&id| state_and_parent(id).is_some_and(|(_, of)| of == parent)).collect()
 }
 
-/// The state letter of a process and the id of its parent; `None` when there is no such process.
+/// The state letter of a process and the id of its parent; `None` if the process does not exist.
 fn state_and_parent(process: Pid) -> Option<(char, u32)> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
-    // The name before it is in parentheses, and may contain some too.
+    // The process name before it is in parentheses, and may contain parentheses itself.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }

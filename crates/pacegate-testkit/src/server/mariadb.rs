@@ -15,7 +15,7 @@ use super::template::{Template, run};
 static KIND: Kind =
     Kind { name: "mariadbd", listening: "ready for connections", template: || &TEMPLATE, server, client };
 
-/// An initialised data directory: initialising one takes longer than a start.
+/// An initialized data directory: initializing one takes longer than a start.
 static TEMPLATE: LazyLock<Template> = LazyLock::new(|| {
     let directory = TempDir::new().expect("a temporary directory");
     let path = directory.path();
@@ -32,7 +32,8 @@ static TEMPLATE: LazyLock<Template> = LazyLock::new(|| {
     Template::of(path)
 });
 
-/// One statement per line. Users without a name would be preferred to `pacegate` for connections from here.
+/// One statement per line. Anonymous users would take precedence over `pacegate` for local
+/// connections.
 const SETUP: &str = "\
 FLUSH PRIVILEGES;
 DELETE FROM mysql.global_priv WHERE User = '';
@@ -42,7 +43,7 @@ CREATE USER pacegate@'%' IDENTIFIED VIA mysql_native_password USING PASSWORD('se
 GRANT ALL ON pacegate.* TO pacegate@'%';
 ";
 
-/// A `mariadbd` process, killed when dropped. No configuration file of the machine is read.
+/// A `mariadbd` process, killed when dropped. It reads no configuration file of the machine.
 ///
 /// ```
 /// let server = pacegate_testkit::server::MariaDb::start();
@@ -51,18 +52,19 @@ GRANT ALL ON pacegate.* TO pacegate@'%';
 pub struct MariaDb(Database);
 
 impl MariaDb {
-    /// Starts a server with an empty database `pacegate`, and returns when it answers.
+    /// Starts a server with an empty database `pacegate`, and returns when it responds.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more command-line arguments, such as `["--max-connections=20"]`. They come last and so
-    /// override the others.
+    /// Starts a server with additional command-line arguments, such as `["--max-connections=20"]`.
+    /// They come last and override the others.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self(Database::start(&KIND, arguments))
     }
 
-    /// Starts a server that answers over TLS only, and if `client_certificate`, only clients with a certificate.
+    /// Starts a server that accepts only TLS, and with `client_certificate` only clients with a
+    /// certificate.
     pub fn start_tls(client_certificate: bool) -> (Self, Certificates) {
         let certificates = Certificates::generate();
         let server = Self::start_with(&[
@@ -97,7 +99,7 @@ fn client(directory: &Path, _port: u16, sql: &str) -> Command {
     command
 }
 
-/// The server with its files in this directory, wherever it was installed: a user may lack `/usr/sbin` in the
+/// The server with its files in this directory. It is found even if `/usr/sbin` is not on the
 /// `PATH`.
 fn mariadbd(directory: &Path) -> Command {
     let usual = Path::new("/usr/sbin/mariadbd");
@@ -107,7 +109,7 @@ fn mariadbd(directory: &Path) -> Command {
     command
 }
 
-/// MariaDB runs as root only when told so.
+/// MariaDB runs as root only with this option.
 fn as_root() -> Option<&'static str> {
     geteuid().is_root().then_some("--user=root")
 }

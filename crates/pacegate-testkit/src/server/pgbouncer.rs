@@ -16,7 +16,8 @@ use super::process::{Process, wait_until};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// A `pgbouncer` process, killed when dropped. All settings but the address and the pool are its defaults.
+/// A `pgbouncer` process, killed when dropped. All settings except the address and the pool have
+/// their defaults.
 ///
 /// ```
 /// use pacegate_testkit::server::{PgBouncer, Postgres};
@@ -26,27 +27,25 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// assert_ne!(bouncer.url(), server.url());
 /// ```
 pub struct PgBouncer {
-    // Before the directory, so that the process is gone when its files are removed.
+    // Before the directory, so that the process has ended when its files are removed.
     _process: Process,
     _directory: TempDir,
     port: u16,
 }
 
 impl PgBouncer {
-    /// Starts it with `pool_mode` (`session`, `transaction` or `statement`) and at most `connections` to each database
-    /// of `server`, and returns when it listens.
+    /// Starts it with `pool_mode` (`session`, `transaction` or `statement`) and at most
+    /// `connections` to each database of `server`. Returns when it is listening.
     ///
     /// # Panics
-    ///
     /// When it does not start.
     pub fn start(server: &Postgres, pool_mode: &str, connections: u16) -> Self {
         Self::start_with(server, pool_mode, connections, "")
     }
 
-    /// As [`start`](Self::start), with more lines of its configuration.
+    /// Like [`start`](Self::start), with additional configuration lines.
     ///
     /// # Panics
-    ///
     /// When it does not start.
     pub fn start_with(server: &Postgres, pool_mode: &str, connections: u16, settings: &str) -> Self {
         let mut attempts = 0;
@@ -72,7 +71,8 @@ impl PgBouncer {
         self.port
     }
 
-    /// `postgres://pacegate:secret@127.0.0.1:PORT/pacegate`, as [`Postgres::url`] through the pool.
+    /// `postgres://pacegate:secret@127.0.0.1:PORT/pacegate`, like [`Postgres::url`] but through the
+    /// pool.
     pub fn url(&self) -> String {
         format!("postgres://pacegate:secret@127.0.0.1:{}/pacegate", self.port)
     }
@@ -92,7 +92,7 @@ fn spawn(directory: &Path, target: u16, port: u16, pool_mode: &str, connections:
     let usual = Path::new("/usr/sbin/pgbouncer");
     let mut command = Command::new(if usual.exists() { usual } else { Path::new("pgbouncer") });
     command.arg(file);
-    // It refuses to run as root.
+    // PgBouncer does not run as root.
     if let Some((user, group)) = *POSTGRES {
         chown(directory, Some(user), Some(group)).expect("root gives files to others");
         command.uid(user).gid(group);

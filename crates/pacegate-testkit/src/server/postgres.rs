@@ -22,7 +22,7 @@ static KIND: Kind = Kind {
     client,
 };
 
-/// An initialised data directory: initialising one takes longer than a start.
+/// An initialized data directory: initializing one takes longer than a start.
 static TEMPLATE: LazyLock<Template> = LazyLock::new(|| {
     let directory = TempDir::new().expect("a temporary directory");
     let path = directory.path();
@@ -51,7 +51,8 @@ CREATE DATABASE pacegate OWNER pacegate;
 
 ";
 
-/// The user and group that stand in for root, as whom PostgreSQL refuses to run; `None` when this is not root.
+/// The user and group to run as instead of root, which PostgreSQL rejects; `None` when this is not
+/// root.
 pub(super) static POSTGRES: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
     let id = |which| {
         let printed = run(Command::new("id").args([which, "postgres"]).stdout(Stdio::piped()));
@@ -60,7 +61,7 @@ pub(super) static POSTGRES: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
     geteuid().is_root().then(|| (id("-u"), id("-g")))
 });
 
-/// Where the newest installed version has its programs.
+/// The directory of the programs of the newest installed version.
 static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL must be installed");
     let paths = versions.filter_map(|version| Some(version.ok()?.path()));
@@ -78,18 +79,19 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
 pub struct Postgres(Database);
 
 impl Postgres {
-    /// Starts a server with an empty database `pacegate`, and returns when it answers.
+    /// Starts a server with an empty database `pacegate`, and returns when it responds.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more command-line arguments, such as `["-c", "max_connections=20"]`. They come last and so
-    /// override the others.
+    /// Starts a server with additional command-line arguments, such as `["-c",
+    /// "max_connections=20"]`. They come last and override the others.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self(Database::start(&KIND, arguments))
     }
 
-    /// Starts a server that answers over TLS only, and if `client_certificate`, only clients with a certificate.
+    /// Starts a server that accepts only TLS, and with `client_certificate` only clients with a
+    /// certificate.
     pub fn start_tls(client_certificate: bool) -> (Self, Certificates) {
         let certificates = Certificates::generate();
         let directory = certificates.authority.parent().expect("a file in a directory");
@@ -97,7 +99,7 @@ impl Postgres {
         let demand = if client_certificate { "clientcert=verify-ca" } else { "" };
         fs::write(&access, format!("local all all trust\nhostssl all all all scram-sha-256 {demand}\n"))
             .expect("a file in a temporary directory");
-        // PostgreSQL reads these files itself, and refuses a key that others could read.
+        // PostgreSQL reads these files itself, and rejects a key that is readable by others.
         fs::set_permissions(&certificates.server_key, Permissions::from_mode(0o600)).expect("our own file");
         for path in [directory, &certificates.server_key] {
             if let Some((user, group)) = *POSTGRES {
@@ -124,7 +126,7 @@ impl Postgres {
 database_server!(Postgres, "postgres");
 
 impl Drop for Postgres {
-    /// Killed, it leaves a segment of shared memory that would stay until the machine is restarted.
+    /// A killed server leaves a shared memory segment that would persist until a reboot.
     fn drop(&mut self) {
         self.0.kill();
         let lock = fs::read_to_string(self.0.directory().join("data/postmaster.pid")).unwrap_or_default();
@@ -140,7 +142,8 @@ fn server(directory: &Path, port: u16) -> Command {
     command.arg("-D").arg(directory.join("data")).args(["-p", &port.to_string()]);
     let sockets = format!("unix_socket_directories={}", directory.display());
     let settings = ["listen_addresses=127.0.0.1", &sockets, "shared_buffers=32MB", "max_connections=100"];
-    // The last one keeps shared memory in the data directory, where it does not outlive a killed server.
+    // The last setting keeps shared memory in the data directory, where it does not outlive a
+    // killed server.
     for setting in settings.into_iter().chain(["dynamic_shared_memory_type=mmap"]) {
         command.args(["-c", setting]);
     }
@@ -155,7 +158,7 @@ fn client(directory: &Path, port: u16, sql: &str) -> Command {
     command
 }
 
-/// A program of PostgreSQL that runs as a user it accepts.
+/// A PostgreSQL program, run as a user that it accepts.
 fn as_postgres(program: &str) -> Command {
     let mut command = Command::new(PROGRAMS.join(program));
     if let Some((user, group)) = *POSTGRES {

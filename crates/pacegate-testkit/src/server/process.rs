@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// A program whose output goes to a file. It is killed when dropped.
+/// A program with its output in a file. It is killed when dropped.
 pub(super) struct Process {
     child: Child,
     log: PathBuf,
-    /// Whether [`kill`](Self::kill) was not called yet; until then the process id is nobody else's.
+    /// Whether [`kill`](Self::kill) was not called yet; until then the process id cannot be reused.
     running: bool,
     frozen: AtomicBool,
 }
 
 impl Process {
-    /// Starts `program` in `directory` and writes what it says to `log` there.
+    /// Starts `program` in `directory` and writes its output to `log` there.
     pub(super) fn start(program: &str, arguments: &[String], directory: &Path) -> Self {
         let mut command = Command::new(program);
         command.args(arguments);
         Self::spawn(command, directory)
     }
 
-    /// Starts a prepared command in `directory` and writes what it says to `log` there.
+    /// Starts a prepared command in `directory` and writes its output to `log` there.
     pub(super) fn spawn(mut command: Command, directory: &Path) -> Self {
         let log = directory.join("log");
         let output = File::create(&log).expect("a file in a temporary directory");
@@ -43,27 +43,27 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it neither was killed nor has ended by itself.
+    /// Whether it has neither been killed nor ended by itself.
     pub(super) fn is_running(&mut self) -> bool {
         self.running && self.exit_status().is_none()
     }
 
-    /// Whether it can answer: neither killed nor frozen.
+    /// Whether it can respond: neither killed nor frozen.
     pub(super) fn is_responsive(&self) -> bool {
         self.running && !self.frozen.load(Ordering::SeqCst)
     }
 
-    /// How it ended, when it ended by itself.
+    /// The exit status, if it ended by itself.
     pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of this process")
     }
 
-    /// What it wrote so far.
+    /// The output so far.
     pub(super) fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The last lines it wrote.
+    /// The last lines of the output.
     pub(super) fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -72,7 +72,7 @@ impl Process {
 
     pub(super) fn kill(&mut self) {
         if self.running {
-            // Killing fails only when it has ended already, which is what is wanted.
+            // Killing fails only when it has already ended.
             let _ = self.child.kill();
             self.child.wait().expect("a child of this process");
             self.running = false;
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Stops it, and returns when it stands still.
+    /// Stops it with a signal, and returns when it is stopped.
     pub(super) fn freeze(&self) {
         assert!(self.running, "a killed process cannot be frozen");
         if !self.frozen.swap(true, Ordering::SeqCst) {
@@ -103,7 +103,7 @@ impl Drop for Process {
     }
 }
 
-/// Asks every few milliseconds until the condition holds; returns whether it did within the time.
+/// Polls every few milliseconds until the condition holds; returns whether it did within the time.
 #[expect(clippy::disallowed_methods, reason = "other processes run in real time")]
 pub(super) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();

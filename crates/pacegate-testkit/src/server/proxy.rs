@@ -1,4 +1,4 @@
-//! A network that loses, delays and cuts replies.
+//! A proxy that drops, delays and cuts replies.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,35 +13,35 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// What a [`FaultProxy`] does to connections.
+/// The fault of a [`FaultProxy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing: everything passes.
+    /// No fault.
     None,
-    /// Requests reach the server, replies are thrown away, the connection stays open.
+    /// Requests reach the server, replies are dropped, the connection stays open.
     ///
-    /// A connection that lost replies is closed when another fault, or none, is set: a reply that passed then
-    /// would be taken for the answer to an earlier request, and no network does that.
-    SwallowReplies,
-    /// Now and then a reply chunk is thrown away and its connection is closed: the server executed, the client
-    /// never learns.
+    /// A connection that lost replies is closed when another fault, or none, is set: a later reply
+    /// would be taken for the response to an earlier request, which no network does.
+    DropReplies,
+    /// At random, a chunk of a reply is dropped and its connection is closed: the server has
+    /// executed the request, but the client does not know.
     CutReplies {
         /// One in this many chunks on average; 1 means each.
         one_in: u32,
-        /// Which chunks follows from this number alone.
+        /// The seed that determines which chunks.
         seed: u64,
     },
-    /// Replies arrive this much later.
+    /// Replies are delayed by this much.
     DelayReplies(Duration),
-    /// Connections are closed as soon as they are accepted. Present ones go on; [`FaultProxy::cut`] ends them.
+    /// New connections are closed at once. Existing ones continue; [`FaultProxy::cut`] closes them.
     Refuse,
 }
 
-/// A TCP proxy in front of a server that misbehaves on demand. It ends when dropped.
+/// A TCP proxy that injects faults in front of a server. It stops when dropped.
 pub struct FaultProxy {
     address: SocketAddr,
     setting: watch::Sender<Setting>,
-    swallowed: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
     connections: Connections,
     accepting: AbortHandle,
 }
@@ -51,7 +51,7 @@ type Connections = Arc<Mutex<JoinSet<()>>>;
 #[derive(Clone)]
 struct Setting {
     fault: Fault,
-    /// How many reply chunks [`Fault::CutReplies`] decided on.
+    /// Number of reply chunks that [`Fault::CutReplies`] has decided.
     decisions: Arc<AtomicU64>,
 }
 
@@ -60,7 +60,7 @@ impl Setting {
         Self { fault, decisions: Arc::default() }
     }
 
-    /// Whether the next chunk is one of those to cut.
+    /// Whether the next chunk is cut.
     fn cuts(&self, one_in: u32, seed: u64) -> bool {
         let decision = self.decisions.fetch_add(1, Ordering::Relaxed);
         mix(mix(seed).wrapping_add(decision)).is_multiple_of(u64::from(one_in))
@@ -68,37 +68,37 @@ impl Setting {
 }
 
 impl FaultProxy {
-    /// Listens on a free port of 127.0.0.1 and passes everything on to `target`.
+    /// Listens on a free port of 127.0.0.1 and forwards everything to `target`.
     pub async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("some port is free");
         let address = listener.local_addr().expect("a listener has an address");
         let (setting, settings) = watch::channel(Setting::new(Fault::None));
-        let swallowed = Arc::new(AtomicU64::new(0));
+        let dropped = Arc::new(AtomicU64::new(0));
         let connections = Connections::default();
-        let accept = accept(listener, target, settings, Arc::clone(&swallowed), Arc::clone(&connections));
+        let accept = accept(listener, target, settings, Arc::clone(&dropped), Arc::clone(&connections));
         let accepting = tokio::spawn(accept).abort_handle();
-        Self { address, setting, swallowed, connections, accepting }
+        Self { address, setting, dropped, connections, accepting }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on does this to present and new connections.
+    /// Applies this fault to existing and new connections.
     pub fn set(&self, fault: Fault) {
-        assert!(!matches!(fault, Fault::CutReplies { one_in: 0, .. }), "one in how many must be at least 1");
+        assert!(!matches!(fault, Fault::CutReplies { one_in: 0, .. }), "`one_in` must be at least 1");
         self.setting.send_replace(Setting::new(fault));
     }
 
-    /// Closes all present connections.
+    /// Closes all existing connections.
     pub fn cut(&self) {
         locked(&self.connections).abort_all();
     }
 
-    /// How many reply chunks were thrown away so far, by swallowing and by cutting.
-    pub fn swallowed(&self) -> u64 {
-        self.swallowed.load(Ordering::SeqCst)
+    /// Number of reply chunks that were dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::SeqCst)
     }
 }
 
@@ -110,14 +110,14 @@ impl Drop for FaultProxy {
 }
 
 fn locked(connections: &Connections) -> MutexGuard<'_, JoinSet<()>> {
-    connections.lock().expect("no one panics while holding it")
+    connections.lock().expect("no task panics while holding the lock")
 }
 
 async fn accept(
     listener: TcpListener,
     target: SocketAddr,
     settings: watch::Receiver<Setting>,
-    swallowed: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
     connections: Connections,
 ) {
     loop {
@@ -126,23 +126,24 @@ async fn accept(
             continue;
         }
         let settings = settings.clone();
-        let swallowed = Arc::clone(&swallowed);
+        let dropped = Arc::clone(&dropped);
         let mut connections = locked(&connections);
-        // Those that ended are forgotten, or they would be kept until the proxy is dropped.
+        // Removes finished tasks, which would otherwise be kept until the proxy is dropped.
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
-            // Whoever closed the connection, it is closed for both, and nobody wants to know why.
-            let _ = carry(client, target, settings, swallowed).await;
+            // Either side may close the connection; the reason does not matter.
+            let _ = carry(client, target, settings, dropped).await;
         });
     }
 }
 
-/// Passes everything between a client and the server until one of them, or a fault, ends the connection.
+/// Forwards everything between a client and the server until one of them, or a fault, ends the
+/// connection.
 async fn carry(
     client: TcpStream,
     target: SocketAddr,
     settings: watch::Receiver<Setting>,
-    swallowed: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
 ) -> io::Result<()> {
     let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
@@ -152,12 +153,12 @@ async fn carry(
     let (sender, receiver) = mpsc::channel(1024);
     let forward = async {
         tokio::io::copy(&mut requests, &mut server).await?;
-        // A client that has nothing more to ask may still read.
+        // A client that has sent everything may still read.
         server.shutdown().await?;
         std::future::pending().await
     };
     let back = async {
-        tokio::try_join!(receive(replies, sender, settings, &swallowed), deliver(receiver, client))?;
+        tokio::try_join!(receive(replies, sender, settings, &dropped), deliver(receiver, client))?;
         Ok(())
     };
     tokio::select! {
@@ -169,12 +170,12 @@ async fn carry(
 /// A reply chunk and when it is due.
 type Due = (Instant, Vec<u8>);
 
-/// Reads replies and decides what becomes of each chunk.
+/// Reads replies and decides what happens to each chunk.
 async fn receive(
     mut replies: OwnedReadHalf,
     sender: mpsc::Sender<Due>,
     mut settings: watch::Receiver<Setting>,
-    swallowed: &AtomicU64,
+    dropped: &AtomicU64,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 65_536];
     let mut lost = false;
@@ -182,7 +183,7 @@ async fn receive(
         let length = tokio::select! {
             biased;
             changed = settings.changed() => {
-                let resumes = lost && settings.borrow_and_update().fault != Fault::SwallowReplies;
+                let resumes = lost && settings.borrow_and_update().fault != Fault::DropReplies;
                 if resumes || changed.is_err() {
                     return Ok(());
                 }
@@ -197,13 +198,13 @@ async fn receive(
         let delay = match setting.fault {
             Fault::None | Fault::Refuse => Duration::ZERO,
             Fault::DelayReplies(delay) => delay,
-            Fault::SwallowReplies => {
+            Fault::DropReplies => {
                 lost = true;
-                swallowed.fetch_add(1, Ordering::SeqCst);
+                dropped.fetch_add(1, Ordering::SeqCst);
                 continue;
             }
             Fault::CutReplies { one_in, seed } if setting.cuts(one_in, seed) => {
-                swallowed.fetch_add(1, Ordering::SeqCst);
+                dropped.fetch_add(1, Ordering::SeqCst);
                 return Ok(());
             }
             Fault::CutReplies { .. } => Duration::ZERO,
@@ -215,7 +216,7 @@ async fn receive(
     }
 }
 
-/// Hands replies to the client in their order, each when it is due.
+/// Sends replies to the client in order, each when it is due.
 async fn deliver(mut receiver: mpsc::Receiver<Due>, mut client: OwnedWriteHalf) -> io::Result<()> {
     while let Some((due, chunk)) = receiver.recv().await {
         sleep_until(due).await;

@@ -20,7 +20,7 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 /// assert_eq!(server.command(&["SET", "key", "value"]), "OK");
 /// ```
 pub struct RedisServer {
-    // Before the directory, so that the process is gone when its files are removed.
+    // Before the directory, so that the process has ended when its files are removed.
     process: Process,
     directory: TempDir,
     port: u16,
@@ -28,27 +28,27 @@ pub struct RedisServer {
     arguments: Vec<String>,
 }
 
-/// What a `redis-server` process does.
+/// The role of a `redis-server` process.
 enum Kind {
     Data,
     Tls(Certificates),
-    /// Watches data servers, as its configuration file says.
+    /// Monitors data servers, as in its configuration file.
     Sentinel(PathBuf),
 }
 
 impl RedisServer {
-    /// Starts a server that keeps everything in memory, and returns when it answers.
+    /// Starts a server that keeps everything in memory, and returns when it responds.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more command-line arguments, such as `["--requirepass", "secret"]`. They come last
-    /// and so override the others.
+    /// Starts a server with additional command-line arguments, such as `["--requirepass",
+    /// "secret"]`. They come last and override the others.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self::launch(new_directory(), Kind::Data, arguments)
     }
 
-    /// Starts a server that speaks TLS only and accepts only clients with a certificate.
+    /// Starts a server that accepts only TLS and only clients with a certificate.
     pub fn start_tls() -> (Self, Certificates) {
         let certificates = Certificates::generate();
         (Self::launch(new_directory(), Kind::Tls(certificates.clone()), &[]), certificates)
@@ -62,8 +62,8 @@ impl RedisServer {
         Self::launch(directory, Kind::Sentinel(path), &[])
     }
 
-    /// Another process may take a port between the moment it is found free and the start of the server; then
-    /// another port is tried.
+    /// Another process may take the port between the check that it is free and the start of the
+    /// server; then another port is tried.
     fn launch(directory: TempDir, kind: Kind, arguments: &[&str]) -> Self {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let port = ports::free();
@@ -84,7 +84,7 @@ impl RedisServer {
         self.port
     }
 
-    /// Where it listens, as `127.0.0.1:PORT`.
+    /// The address that it listens on, as `127.0.0.1:PORT`.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -97,39 +97,40 @@ impl RedisServer {
         }
     }
 
-    /// The id of its process, or of its last one when it was killed.
+    /// The id of its process, also after it was killed.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Ends it at once, without any chance to save or say goodbye. Does nothing when it was killed already.
+    /// Kills it without a chance to save. Does nothing if it was already killed.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again on the same port, in the same directory and with the same arguments; kills it first if
-    /// it runs. Returns when it answers.
+    /// Restarts it on the same port, in the same directory and with the same arguments; kills it
+    /// first if it is running. Returns when it responds.
     pub fn restart(&mut self) {
         self.kill();
         self.process = self.spawn();
         assert!(self.becomes_ready(), "port {} was taken while its server was down", self.port);
     }
 
-    /// Makes it stand still: its connections stay open, and nothing is answered until [`thaw`](Self::thaw).
+    /// Stops its process with a signal: connections stay open, and nothing is answered until
+    /// [`thaw`](Self::thaw).
     pub fn freeze(&self) {
         self.process.freeze();
     }
 
-    /// Lets it go on after [`freeze`](Self::freeze).
+    /// Resumes it after [`freeze`](Self::freeze).
     pub fn thaw(&self) {
         self.process.thaw();
     }
 
-    /// Runs `redis-cli` on it and returns what it prints. An error reply is returned too. Do not ask a frozen
-    /// server: the answer comes when it is thawed.
+    /// Runs `redis-cli` on it and returns what it prints, including an error reply.
+    ///
+    /// Do not call it on a frozen server: it blocks until the server is thawed.
     ///
     /// # Panics
-    ///
     /// When the server cannot be reached.
     pub fn command(&self, arguments: &[&str]) -> String {
         let output = self.redis_cli(arguments);
@@ -138,13 +139,13 @@ impl RedisServer {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Whether it can answer: neither killed nor frozen.
+    /// Whether it can respond: neither killed nor frozen.
     pub(super) fn is_responsive(&self) -> bool {
         self.process.is_responsive()
     }
 
-    /// Whether it is a replica that has all its primary has.
-    pub(super) fn is_synchronised(&self) -> bool {
+    /// Whether it is a replica in sync with its primary.
+    pub(super) fn is_synchronized(&self) -> bool {
         self.command(&["INFO", "replication"]).contains("master_link_status:up")
     }
 
@@ -164,7 +165,7 @@ impl RedisServer {
         command.output().expect("redis-cli must be installed")
     }
 
-    /// Waits until it answers; `false` when it ended because the port was taken.
+    /// Waits until it responds; `false` if it ended because the port was taken.
     fn becomes_ready(&mut self) -> bool {
         let settled = wait_until(READY_WITHIN, || self.process.exit_status().is_some() || self.answers());
         let exit = self.process.exit_status();
@@ -176,8 +177,8 @@ impl RedisServer {
         true
     }
 
-    /// Whether it listens and answers. Its log is asked too, because on a port that was taken in the meantime
-    /// somebody else's server answers.
+    /// Whether it is listening and responds. The log is checked too, because another server may
+    /// have taken the port and respond there.
     fn answers(&self) -> bool {
         let listening = match self.kind {
             Kind::Data | Kind::Tls(_) => "Ready to accept connections",
@@ -210,7 +211,8 @@ fn spawn(kind: &Kind, directory: &Path, port: u16, arguments: &[String]) -> Proc
     }
     add(&["--bind", "127.0.0.1", "--dir", text(directory)]);
     if !matches!(kind, Kind::Sentinel(_)) {
-        // Without the last one a replica waits five seconds for others before it is sent anything.
+        // Without the last option a replica waits five seconds for others before the
+        // synchronization starts.
         add(&["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
     }
     all.extend_from_slice(arguments);
@@ -218,5 +220,5 @@ fn spawn(kind: &Kind, directory: &Path, port: u16, arguments: &[String]) -> Proc
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("a temporary directory has a plain name")
+    path.to_str().expect("the path of a temporary directory is UTF-8")
 }

@@ -1,4 +1,4 @@
-//! A primary and its replicas, watched by sentinels.
+//! A primary and its replicas, monitored by sentinels.
 
 use std::time::Duration;
 
@@ -7,23 +7,25 @@ use super::redis::RedisServer;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// One primary, its replicas, and the sentinels that make a replica the primary when it fails. The service is
-/// called `main`.
+/// One primary, its replicas, and the sentinels that promote a replica when the primary fails. The
+/// service is called `main`.
 pub struct RedisSentinels {
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
 }
 
 impl RedisSentinels {
-    /// Returns when replicas are in sync, and every sentinel knows all of them and all other sentinels.
+    /// Returns when replicas are in sync, and every sentinel knows all replicas and all other
+    /// sentinels.
     pub fn start(replicas: usize, sentinels: usize) -> Self {
         let primary = RedisServer::start();
         let port = primary.port().to_string();
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(|_| RedisServer::start_with(&["--replicaof", "127.0.0.1", &port])));
-        // A sentinel asks for replicas only every ten seconds, so they are attached before it starts.
-        let synchronised = wait_until(READY_WITHIN, || servers[1..].iter().all(RedisServer::is_synchronised));
-        assert!(synchronised, "replicas of port {port} do not synchronise");
+        // A sentinel discovers replicas only every ten seconds, so they are attached before it
+        // starts.
+        let synchronized = wait_until(READY_WITHIN, || servers[1..].iter().all(RedisServer::is_synchronized));
+        assert!(synchronized, "replicas of port {port} did not synchronize");
 
         let configuration = format!(
             "sentinel monitor main 127.0.0.1 {port} {quorum}\n\
@@ -38,7 +40,7 @@ impl RedisSentinels {
         });
         assert!(
             acquainted,
-            "sentinels do not find each other: {}",
+            "sentinels did not find each other: {}",
             sentinels[0].command(&["INFO", "sentinel"])
         );
         Self { servers, sentinels }
@@ -50,7 +52,7 @@ impl RedisSentinels {
         format!("redis+sentinel://{}/main", addresses.join(","))
     }
 
-    /// The port of the primary in the eyes of most sentinels; waits while they do not agree.
+    /// The port of the primary according to most sentinels; waits while they disagree.
     pub fn primary_port(&self) -> u16 {
         let mut majority = None;
         wait_until(READY_WITHIN, || {
@@ -59,10 +61,10 @@ impl RedisSentinels {
             majority = votes.iter().copied().find(|&port| count(port) > votes.len() / 2);
             majority.is_some()
         });
-        majority.expect("most sentinels name the same primary")
+        majority.expect("most sentinels agree on the primary")
     }
 
-    /// The data servers; the first one is the primary at the start.
+    /// The data servers; the first one is the initial primary.
     pub fn servers(&mut self) -> &mut [RedisServer] {
         &mut self.servers
     }
@@ -73,8 +75,8 @@ impl RedisSentinels {
     }
 }
 
-/// Whether a sentinel has all it needs to replace the primary: a link to every other sentinel, and the state
-/// of every replica.
+/// Whether a sentinel can fail over: it has a link to every other sentinel, and the state of every
+/// replica.
 fn knows_all(sentinel: &RedisServer, replicas: usize, sentinels: usize) -> bool {
     let quorum = sentinel.command(&["SENTINEL", "CKQUORUM", "main"]);
     let answer = sentinel.command(&["SENTINEL", "REPLICAS", "main"]);

@@ -1,23 +1,23 @@
-//! A store and the server behind it, as one.
+//! A store together with its server.
 
 use std::fmt;
 
 use pacegate_core::Timestamp;
 use pacegate_store::{ApplyFuture, BatchFuture, Command, Store};
 
-/// A store that keeps its server running for as long as it is used itself.
+/// A store that keeps its server running for as long as it is used.
 pub struct Served<S, T> {
     store: S,
     server: T,
 }
 
 impl<S: Store, T> Served<S, T> {
-    /// `store`, which talks to `server`.
+    /// Combines `store` with the `server` that it uses.
     pub fn new(store: S, server: T) -> Self {
         Self { store, server }
     }
 
-    /// The server behind it.
+    /// The server of the store.
     pub fn server(&self) -> &T {
         &self.server
     }

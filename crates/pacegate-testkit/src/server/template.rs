@@ -5,12 +5,11 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// An archive of a directory, in a file without a name: nobody has to remove it, and it is gone with this
-/// process however that ends.
+/// An archive of a directory, in an unlinked file that disappears with this process.
 pub(super) struct Template(File);
 
 impl Template {
-    /// Archives what is in `directory`.
+    /// Archives the content of `directory`.
     pub(super) fn of(directory: &Path) -> Self {
         let archive = tempfile::tempfile().expect("a temporary file");
         let output = archive.try_clone().expect("a second handle of a file");
@@ -20,9 +19,9 @@ impl Template {
         Self(archive)
     }
 
-    /// Fills `directory`, which gets the owner and the mode of the archived one too.
+    /// Extracts to `directory`, which also gets the owner and mode of the archived one.
     pub(super) fn unpack(&self, directory: &Path) {
-        // Opened anew, for a position of its own: several servers may start at once.
+        // Opened again for an independent file position: several servers may start at once.
         let archive = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd())).expect("an open file");
         let mut tar = Command::new("tar");
         tar.args(["--extract", "--numeric-owner", "--preserve-permissions", "--directory"]).arg(directory);
@@ -30,10 +29,9 @@ impl Template {
     }
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command to completion and returns its output.
 ///
 /// # Panics
-///
 /// When it fails.
 pub(super) fn run(command: &mut Command) -> String {
     let child = command.stderr(Stdio::piped()).spawn();

@@ -1,4 +1,4 @@
-//! The measurements under their names, in the text format of OpenMetrics, which Prometheus reads.
+//! The metrics in the OpenMetrics text format, which Prometheus reads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,44 +20,45 @@ use crate::observe::library_lines;
 use crate::run::Protocol;
 use pacegate_http::server;
 
-/// What stores count about themselves: the name there, the name here, and what it means.
+/// The figures of stores: name in the store, name of the metric, and help text.
 const STORE_FIGURES: [(&str, &str, &str); 17] = [
-    ("keys", "pacegate_keys", "Counters that are kept now"),
-    ("ad_hoc_keys", "pacegate_ad_hoc_keys", "Counters of ad-hoc limits among them"),
+    ("keys", "pacegate_keys", "Stored counters"),
+    ("ad_hoc_keys", "pacegate_ad_hoc_keys", "Stored counters of ad-hoc limits"),
     (
         "uncounted",
         "pacegate_store_uncounted",
-        "Checks of which a limit had no place in a store in memory and was answered by its failure mode",
+        "Checks with a limit that the full memory store could not count and decided by its failure mode",
     ),
     (
         "unrecorded",
         "pacegate_idempotency_unrecorded",
-        "Checks whose idempotency key was not recorded because there was no place for it",
+        "Checks whose idempotency key was not recorded because the memory store was full",
     ),
     (
         "clock_ahead_seconds",
         "pacegate_store_clock_ahead_seconds",
-        "How far the time of counters in memory is ahead of the wall clock, which was set back",
+        "Seconds by which the clock of counters in memory is ahead of the wall clock, which was set back",
     ),
-    ("errors", "pacegate_store_errors", "Commands that a store failed to carry out"),
-    ("degraded", "pacegate_degraded", "Checks and looks that were answered without their store"),
-    ("breaker_openings", "pacegate_breaker_openings", "How often a store was given up for a while"),
-    ("full", "pacegate_store_full", "Checks that needed a new key for which a store had no memory"),
+    ("errors", "pacegate_store_errors", "Failed commands of a store"),
+    ("degraded", "pacegate_degraded", "Checks and peeks that were decided without their store"),
+    ("breaker_openings", "pacegate_breaker_openings", "Times that the circuit breaker of a store opened"),
+    ("full", "pacegate_store_full", "Checks with a new key that a store rejected because its memory is full"),
     (
         "over_budget",
         "pacegate_new_keys_refused",
-        "Checks that needed a new key beyond new_keys_per_second and were counted in this process",
+        "Checks with a new key above new_keys_per_second, counted in this process instead",
     ),
-    ("connections", "pacegate_store_connections", "Connections to a store that are open now"),
-    ("connects", "pacegate_store_connects", "Connections that were made"),
-    ("script_loads", "pacegate_script_loads", "How often Redis was given the script"),
-    ("primary_changes", "pacegate_store_primary_changes", "How often another server became the primary"),
-    ("resends", "pacegate_store_resends", "Commands that were sent again"),
-    ("batches", "pacegate_store_batches", "Round trips or transactions"),
-    ("batched", "pacegate_store_batched", "Requests in those round trips or transactions"),
+    ("connections", "pacegate_store_connections", "Open connections to a store"),
+    ("connects", "pacegate_store_connects", "Connections opened to a store"),
+    ("script_loads", "pacegate_script_loads", "Times that the script was loaded into Redis"),
+    ("primary_changes", "pacegate_store_primary_changes", "Times that another server became the primary"),
+    ("resends", "pacegate_store_resends", "Retried commands"),
+    ("batches", "pacegate_store_batches", "Round trips or transactions of a store"),
+    ("batched", "pacegate_store_batched", "Requests in the round trips or transactions of a store"),
 ];
 
-/// Everything, as text. `catalog_up` says whether the catalog answers; `None` that there is none.
+/// Returns all metrics as text. `catalog_up` is whether the catalog is available, `None` without a
+/// catalog.
 pub(crate) fn scrape(shared: &Arc<Shared>, catalog_up: Option<bool>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape { shared: shared.clone(), catalog_up }));
@@ -79,9 +80,13 @@ impl Collector for Scrape {
         self.latency(&mut page)?;
         self.stores(&mut page)?;
         self.service(&mut page)?;
-        // Told by ourselves: the system's own answer is hidden where processes see nothing but themselves.
+        // Measured here, because the system's value is hidden from isolated processes.
         let started = self.shared.observer.telemetry.started.as_micros() as f64 / 1e6;
-        page.gauge("process_start_time_seconds", "When the process started", started)?;
+        page.gauge(
+            "process_start_time_seconds",
+            "Start time of the process, in seconds since the epoch",
+            started,
+        )?;
         processes(&mut page)
     }
 }
@@ -93,11 +98,11 @@ impl Scrape {
         let mut least: Vec<([(&str, &str); 1], u64)> = Vec::new();
         for (name, rule) in &rules {
             let algorithm = name.algorithm.map_or("none", |algorithm| algorithm.name());
-            for (place, reason) in REASONS.iter().enumerate() {
+            for (index, reason) in REASONS.iter().enumerate() {
                 let reason = reason.map_or("none", |reason| reason.name());
                 let labels = [("rule", &*name.rule), ("algorithm", algorithm), ("reason", reason)];
                 for (series, counts) in [(&mut allowed, &rule.allowed), (&mut blocked, &rule.blocked)] {
-                    let count = counts[place].load(Ordering::Relaxed);
+                    let count = counts[index].load(Ordering::Relaxed);
                     if count > 0 {
                         series.push((labels, count));
                     }
@@ -110,7 +115,7 @@ impl Scrape {
                 }
             }
             if let Some(remaining) = rule.least_remaining() {
-                // A policy is one number to look at, however many variants it has.
+                // One series per policy, however many variants it has.
                 match least.last_mut() {
                     Some(([(_, policy)], lowest)) if *policy == &*name.rule => {
                         *lowest = remaining.min(*lowest);
@@ -119,11 +124,23 @@ impl Scrape {
                 }
             }
         }
-        page.counters("pacegate_allowed", "Checks that passed, by the limit that binds", &allowed)?;
-        page.counters("pacegate_blocked", "Checks that were denied, by the limit that binds", &blocked)?;
-        page.counters("pacegate_shadow_blocked", "What limits that only watch would have denied", &shadow)?;
-        page.counters("pacegate_uncharged", "Costs beyond a debt of one capacity", &uncharged)?;
-        page.gauges("pacegate_tokens_remaining", "The least that any key had left lately, by rule", &least)
+        page.counters("pacegate_allowed", "Allowed checks, by binding limit", &allowed)?;
+        page.counters("pacegate_blocked", "Denied checks, by binding limit", &blocked)?;
+        page.counters(
+            "pacegate_shadow_blocked",
+            "Checks that limits in shadow mode would have denied",
+            &shadow,
+        )?;
+        page.counters(
+            "pacegate_uncharged",
+            "Costs that were not charged because they exceed a debt of one capacity",
+            &uncharged,
+        )?;
+        page.gauges(
+            "pacegate_tokens_remaining",
+            "Lowest remaining quota of any key in the last 30 to 60 seconds, by rule",
+            &least,
+        )
     }
 
     fn latency(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -134,9 +151,9 @@ impl Scrape {
                 series.push(([("store", store), ("outcome", ending.name())], histogram.counted()));
             }
         }
-        page.histograms("pacegate_latency_seconds", "How long checks took, stores included", &series)?;
+        page.histograms("pacegate_latency_seconds", "Latency of checks, including stores", &series)?;
         let skew = [([], self.shared.observer.skew.counted())];
-        let help = "How far the clocks of callers are from that of this node, in either direction";
+        let help = "Absolute difference between the clocks of callers and of this node";
         page.histograms("pacegate_clock_skew_seconds", help, &skew)
     }
 
@@ -148,17 +165,21 @@ impl Scrape {
                 ([("store", store)], u64::from(health == pacegate::store::StoreHealth::Up))
             })
             .collect();
-        page.gauges("pacegate_store_up", "1 when a store can be relied on", &up)?;
+        page.gauges("pacegate_store_up", "1 if the store is available", &up)?;
         let state = |(store, state), caller| ([("store", store), ("caller", caller)], state as u64);
         let breakers: Vec<_> = any
             .breakers()
             .map(|breaker| state(breaker, "any"))
             .chain(envoy.breakers().map(|breaker| state(breaker, "envoy")))
             .collect();
-        page.gauges("pacegate_breaker_state", "0 closed, 1 half open, 2 open", &breakers)?;
+        page.gauges(
+            "pacegate_breaker_state",
+            "State of the circuit breaker: 0 closed, 1 half open, 2 open",
+            &breakers,
+        )?;
         for (figure, name, help) in STORE_FIGURES {
             let mut series = figures(any, figure);
-            // Each guard counts its own failures; what is below them is shared.
+            // Each guard counts its own failures; the store below the guards is shared.
             if ["errors", "degraded", "breaker_openings", "full", "over_budget"].contains(&figure) {
                 for ((_, sum), (_, more)) in series.iter_mut().zip(figures(envoy, figure)) {
                     *sum += more;
@@ -178,22 +199,22 @@ impl Scrape {
             .chain(self.shared.live.iter().map(|live| ("decision_log".to_owned(), live.journal.waiting())))
             .collect();
         let queues: Vec<_> = waiting.iter().map(|(queue, depth)| ([("queue", &**queue)], *depth)).collect();
-        page.gauges("pacegate_queue_depth", "What waits now", &queues)
+        page.gauges("pacegate_queue_depth", "Number of queued items", &queues)
     }
 
     fn service(&self, page: &mut Page<'_>) -> fmt::Result {
         let (shared, telemetry) = (&self.shared, &self.shared.observer.telemetry);
         let to = Standing::ALL.map(|standing| [("to", standing.name())]);
         let transitions: Vec<_> = to.into_iter().zip(shared.observer.transitions.counts()).collect();
-        page.counters("pacegate_state_transitions", "Keys that changed their state", &transitions)?;
-        let lines = shared.observer.lines.held_back()
-            + shared.observer.transitions.held_back()
-            + server::lines_held_back()
-            + library_lines::held_back()
-            + shared.gate.lines_held_back()
-            + shared.observer.refunds.held_back()
-            + shared.observer.ignored_limits.held_back();
-        page.counter("pacegate_log_lines_dropped", "Log lines that were too many", lines)?;
+        page.counters("pacegate_state_transitions", "State transitions of keys, by new state", &transitions)?;
+        let lines = shared.observer.lines.suppressed()
+            + shared.observer.transitions.suppressed()
+            + server::suppressed_lines()
+            + library_lines::suppressed()
+            + shared.gate.suppressed_lines()
+            + shared.observer.refunds.suppressed()
+            + shared.observer.ignored_limits.suppressed();
+        page.counter("pacegate_log_lines_dropped", "Suppressed log lines", lines)?;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let labels = |protocol, status| [("protocol", protocol), ("status", status)];
         let codes: Vec<String> =
@@ -204,52 +225,56 @@ impl Scrape {
             .map(|(class, responses)| (labels("http", *class), count(responses)))
             .chain(grpc.map(|(code, responses)| (labels("grpc", &**code), count(responses))))
             .collect();
-        page.counters("pacegate_responses", "Answers, by class of status or code", &responses)?;
-        let [rate, queue] = shared.overload.refused();
-        let overloaded = [rate, queue, ("memory", shared.bodies.refused())];
+        page.counters(
+            "pacegate_responses",
+            "Responses, by class of HTTP status or by gRPC code",
+            &responses,
+        )?;
+        let [rate, queue] = shared.overload.shed();
+        let overloaded = [rate, queue, ("memory", shared.bodies.rejected())];
         let overloaded = overloaded.map(|(reason, count)| ([("reason", reason)], count));
-        let help = "Requests that were refused at once because the node was overloaded";
+        let help = "Requests that were shed because the node was overloaded";
         page.counters("pacegate_overloaded", help, &overloaded)?;
-        let help = "Memory that bodies of requests under way take now";
+        let help = "Memory used by request bodies in flight";
         page.gauge("pacegate_request_memory_bytes", help, shared.bodies.held())?;
-        let refused = shared.gate.refused_keys().map(|(reason, count)| ([("reason", reason)], count));
-        page.counters("pacegate_refused_keys", "API keys that were refused", &refused)?;
+        let refused = shared.gate.rejected_keys().map(|(reason, count)| ([("reason", reason)], count));
+        page.counters("pacegate_refused_keys", "Rejected API keys, by reason", &refused)?;
         let refunds =
             shared.observer.refunds.counts().map(|(outcome, count)| ([("outcome", outcome)], count));
-        page.counters("pacegate_refunds", "Requests to give back what checks took", &refunds)?;
-        let help = "Limits in Envoy's requests that were ignored";
+        page.counters("pacegate_refunds", "Refund requests, by outcome", &refunds)?;
+        let help = "Ignored ad-hoc limits in Envoy's requests";
         page.counter("pacegate_ad_hoc_ignored", help, shared.observer.ignored_limits.count())?;
         let listeners =
             Protocol::ALL.map(|protocol| ([("protocol", protocol.name())], telemetry.connections(protocol)));
         let open = listeners.map(|(labels, figures)| (labels, figures.open.level().value()));
-        page.gauges("pacegate_connections", "Connections of clients that are open now", &open)?;
+        page.gauges("pacegate_connections", "Open client connections", &open)?;
         let refused = listeners.map(|(labels, figures)| (labels, count(&figures.refused)));
-        let help = "Connections that were refused because their address had too many";
+        let help = "Connections rejected because their address had too many";
         page.counters("pacegate_connections_refused", help, &refused)?;
         let evicted = listeners.map(|(labels, figures)| (labels, count(&figures.evicted)));
-        let help = "Connections without a request that were closed to make room for others";
+        let help = "Idle connections closed to free slots for others";
         page.counters("pacegate_connections_evicted", help, &evicted)?;
         if let Some(live) = &shared.live {
-            page.counter("pacegate_log_dropped", "Decisions that were not kept", live.journal.dropped())?;
-            let help = "Rows of usage that were removed because there were too many";
+            page.counter(
+                "pacegate_log_dropped",
+                "Decisions dropped from the decision log",
+                live.journal.dropped(),
+            )?;
+            let help = "Usage rows removed above retention.usage_rows";
             page.counter("pacegate_usage_rows_removed", help, live.journal.usage_removed())?;
-            let help = "Checks that were decided without looking up their user";
+            let help = "Checks decided without a needed user lookup";
             page.counter("pacegate_user_lookups_skipped", help, live.profiles.skipped())?;
             page.gauge("pacegate_rules", "Rules in force", live.sources().rules().count() as u64)?;
         }
         if let Some(up) = self.catalog_up {
-            page.gauge(
-                "pacegate_catalog_up",
-                "1 when the catalog answers and can be written to",
-                u64::from(up),
-            )?;
+            page.gauge("pacegate_catalog_up", "1 if the catalog is available and writable", u64::from(up))?;
         }
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
-        page.gauges("pacegate_build_info", "1, with the version as a label", &version)
+        page.gauges("pacegate_build_info", "Build information; the value is always 1", &version)
     }
 }
 
-/// One figure of every store that has it.
+/// Returns one figure of every store that has it.
 fn figures<'a>(stores: &'a Stores, name: &str) -> Vec<(&'a str, Figure)> {
     let of = |(store, figures): (&'a str, pacegate::store::Figures)| {
         let figure = figures.into_iter().find(|(other, _)| *other == name)?.1;
@@ -261,14 +286,14 @@ fn figures<'a>(stores: &'a Stores, name: &str) -> Vec<(&'a str, Figure)> {
 fn processes(page: &mut Page<'_>) -> fmt::Result {
     let figures = process::figures();
     if let Some(seconds) = figures.cpu_seconds {
-        page.counter("process_cpu_seconds", "Time spent on processors", seconds)?;
+        page.counter("process_cpu_seconds", "CPU time of the process", seconds)?;
     }
     for (name, help, value) in [
-        ("process_resident_memory_bytes", "Memory in use", figures.resident_bytes),
-        ("process_virtual_memory_bytes", "Memory that was asked for", figures.virtual_bytes),
+        ("process_resident_memory_bytes", "Resident memory", figures.resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory", figures.virtual_bytes),
         ("process_threads", "Threads", figures.threads),
-        ("process_open_fds", "Open files and connections", figures.open_files),
-        ("process_max_fds", "How many files and connections may be open", figures.max_files),
+        ("process_open_fds", "Open file descriptors", figures.open_files),
+        ("process_max_fds", "Maximum number of open file descriptors", figures.max_files),
     ] {
         if let Some(value) = value {
             page.gauge(name, help, value)?;
@@ -277,7 +302,7 @@ fn processes(page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The page that is being written. A metric without any series is left out.
+/// The page being written. A metric without series is omitted.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 type Series<'a, const N: usize, T> = [([(&'a str, &'a str); N], T)];

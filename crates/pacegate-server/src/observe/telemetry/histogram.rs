@@ -1,21 +1,21 @@
-//! Durations, counted by how long they are.
+//! Histograms of durations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts durations in buckets that are fixed. Recording is two additions.
+/// Counts durations in fixed buckets. Recording costs two additions.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    /// The upper ends of the buckets in seconds; longer ones have a bucket of their own.
+    /// The upper bounds of the buckets in seconds; one more bucket holds longer durations.
     bounds: &'static [f64],
     counts: Box<[AtomicU64]>,
     sum_nanos: AtomicU64,
 }
 
-/// What a histogram counted until some moment.
+/// A snapshot of a histogram.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
-    /// The upper end of each bucket in seconds, and how many are in it.
+    /// The upper bound of each bucket in seconds, and its count.
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) sum_seconds: f64,
 }
@@ -50,7 +50,7 @@ impl Counted {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Adds what another histogram with the same buckets counted.
+    /// Adds the counts of another histogram with the same buckets.
     pub(crate) fn add(&mut self, other: &Self) {
         for ((_, count), (_, more)) in self.buckets.iter_mut().zip(&other.buckets) {
             *count += more;
@@ -58,7 +58,7 @@ impl Counted {
         self.sum_seconds += other.sum_seconds;
     }
 
-    /// What was counted since `earlier`.
+    /// Returns the counts since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&earlier.buckets);
         Self {
@@ -67,7 +67,8 @@ impl Counted {
         }
     }
 
-    /// How long all but `1 - share` of the durations were at most, in seconds: between the ends of a bucket they are taken to be spread evenly.
+    /// Returns the quantile `share` of the durations in seconds, assuming an even distribution
+    /// within each bucket.
     pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.total();
         if total == 0 {
@@ -124,6 +125,6 @@ mod tests {
         assert!((0.01..=0.1).contains(&of(0.99)));
         histogram.record(Duration::from_secs(60));
         let later = histogram.counted().since(&counted);
-        assert_eq!((later.total(), later.quantile(0.5)), (1, Some(0.1)), "no more than what is known");
+        assert_eq!((later.total(), later.quantile(0.5)), (1, Some(0.1)), "capped at the last bound");
     }
 }

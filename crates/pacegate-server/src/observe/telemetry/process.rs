@@ -1,8 +1,8 @@
-//! What the operating system knows about this process, under the names that every dashboard expects.
+//! Process metrics of the operating system, under their conventional names.
 
 use procfs::process::{LimitValue, Process};
 
-/// The figures, where the operating system tells them.
+/// The figures that the operating system provides.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) cpu_seconds: Option<f64>,
@@ -29,7 +29,7 @@ pub(super) fn figures() -> Figures {
     }
 }
 
-/// How many files this process can have open; `None` for any number.
+/// Returns the maximum number of open files of this process; `None` if unlimited.
 fn max_files_of(process: &Process) -> Option<u64> {
     match process.limits().ok()?.max_open_files.soft_limit {
         LimitValue::Value(value) => Some(value),

@@ -1,4 +1,5 @@
-//! What was decided, by the rule that decided it. Rules have names, and policies keys, that operators gave; what callers send never becomes a name here.
+//! Decisions by rule. The names of rules and the keys of policies come from operators; input of
+//! callers never becomes a name here.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,18 +14,19 @@ use parking_lot::Mutex;
 use super::distinct::Distinct;
 use crate::clock::now;
 
-/// How many rules are told apart; an operator may have a hundred thousand.
+/// Maximum number of rules with their own counters; an operator may have a hundred thousand.
 const RULES_MAX: usize = 1_000;
-/// What the others are counted as.
+/// The name under which the other rules are counted.
 const OTHERS: &str = "(others)";
-/// What requests that no limit applied to are counted as.
+/// The name under which requests without a limit are counted.
 const NO_RULE: &str = "(none)";
-/// How long the least that was left is remembered, in seconds: this long at least, and twice as long at most.
+/// Length of a period of lowest remaining quotas, in seconds. The current and the previous period
+/// are reported.
 const LEAST_FOR: u64 = 30;
-/// Nobody said how much is left.
+/// The remaining quota is unknown.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Every reason there is, and none.
+/// Every reason, and none.
 pub(crate) const REASONS: [Option<Reason>; 6] = [
     None,
     Some(Reason::LimitExceeded),
@@ -34,7 +36,7 @@ pub(crate) const REASONS: [Option<Reason>; 6] = [
     Some(Reason::LocalFallback),
 ];
 
-/// All rules that decided something. Reading takes no lock; a rule that is seen for the first time makes a new map.
+/// All rules that made a decision. Reading takes no lock; a new rule replaces the map.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     known: ArcSwap<HashMap<Name, Arc<Rule>, RandomState>>,
@@ -50,14 +52,14 @@ fn key_of<'a>(checks: &'a [Check<'_>], limit: &NamedLimit) -> Option<(&'a str, &
     identities.find(|(dimension, identifier)| limit.counts(dimension, identifier))
 }
 
-/// A rule, and how it decides: variants of one rule may differ in that.
+/// A rule and its algorithm: variants of one rule may have different algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) rule: Box<str>,
     pub(crate) algorithm: Option<Algorithm>,
 }
 
-/// What one rule decided.
+/// The decisions of one rule.
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) allowed: [AtomicU64; REASONS.len()],
@@ -67,9 +69,10 @@ pub(crate) struct Rule {
     shadow_blocked: AtomicU64,
     /// The keys of those requests. Only rules in shadow mode take the memory.
     shadow_keys: OnceLock<ShadowKeys>,
-    /// What was not charged, because more would exceed the debt bound.
+    /// Costs that were not charged, because they exceed the debt bound.
     uncharged: AtomicU64,
-    /// The least that a key had left in this half minute and in the one before, each with its number.
+    /// The lowest remaining quota in the current and the previous half minute, each with the number
+    /// of its period.
     least: [(AtomicU64, AtomicU64); 2],
 }
 
@@ -127,7 +130,7 @@ impl Default for Rule {
 }
 
 impl Rules {
-    /// Takes note of a decision: at the limit that binds, and at those that only watch.
+    /// Counts a decision for its binding limit and for limits in shadow mode.
     pub(crate) fn observe(&self, checks: &[Check<'_>], decision: &Decision) {
         let (answer, limit) = (decision.binding(), decision.binding_limit());
         let name = limit.map_or(NO_RULE, |limit| limit.label());
@@ -155,7 +158,7 @@ impl Rules {
         }
     }
 
-    /// How many requests were allowed and blocked since the start.
+    /// Returns how many requests were allowed and blocked since the start.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let known = self.known.load();
         known
@@ -163,7 +166,7 @@ impl Rules {
             .fold((0, 0), |(allowed, blocked), rule| (allowed + rule.allowed(), blocked + rule.blocked()))
     }
 
-    /// Everything that was counted, by name.
+    /// Returns all rules, sorted by name.
     pub(crate) fn all(&self) -> Vec<(Name, Arc<Rule>)> {
         let known = self.known.load();
         let mut all: Vec<_> = known.iter().map(|(name, rule)| (name.clone(), rule.clone())).collect();
@@ -174,7 +177,7 @@ impl Rules {
     #[inline]
     fn with(&self, rule: &str, algorithm: Option<Algorithm>, count: impl FnOnce(&Rule)) {
         let known = self.known.load();
-        // Beyond the bound a rule that is not known stays so, and nobody waits for a lock to find that out.
+        // Above the bound, no rule is added, so unknown rules need no lock.
         let others = || (known.len() >= RULES_MAX).then(|| known.get(&Borrowed(OTHERS, algorithm))).flatten();
         match known.get(&Borrowed(rule, algorithm)).or_else(others) {
             Some(known) => count(known),
@@ -249,14 +252,14 @@ impl Rule {
         }
     }
 
-    /// The least that any key had left lately.
+    /// Returns the lowest remaining quota of any key recently.
     pub(crate) fn least_remaining(&self) -> Option<u64> {
         self.least_remaining_at(now().as_micros() / 1_000_000)
     }
 
     fn least_remaining_at(&self, second: u64) -> Option<u64> {
         let number = second / LEAST_FOR;
-        // Neither too old nor from before the clock was set back.
+        // Excludes stale periods, and periods from before the clock was set back.
         let recent = |own: u64| (number.saturating_sub(1)..=number).contains(&own);
         let halves = self.least.iter().filter(|(number, _)| recent(number.load(Ordering::Relaxed)));
         let least = halves.map(|(_, least)| least.load(Ordering::Relaxed)).min()?;
@@ -269,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_rules_is_bounded_and_nothing_is_lost() {
+    fn number_of_rules_is_bounded_and_no_count_is_lost() {
         let rules = Rules::default();
         for number in 0..2_000 {
             rules.with(&number.to_string(), Some(Algorithm::Gcra), |rule| {
@@ -297,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn the_least_that_was_left_is_forgotten_after_a_while() {
+    fn lowest_remaining_quota_expires() {
         let rule = Rule::default();
         assert_eq!(rule.least_remaining_at(0), None);
         for remaining in [5, 3, 4] {
             rule.note_remaining(remaining, 100);
         }
         assert_eq!(rule.least_remaining_at(100), Some(3));
-        assert_eq!(rule.least_remaining_at(149), Some(3), "the half minute before counts");
+        assert_eq!(rule.least_remaining_at(149), Some(3), "the previous half minute counts");
         rule.note_remaining(9, 130);
         assert_eq!(rule.least_remaining_at(130), Some(3));
         assert_eq!(rule.least_remaining_at(150), Some(9));

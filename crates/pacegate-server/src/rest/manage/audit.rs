@@ -1,4 +1,4 @@
-//! `GET /api/v1/audit`: who changed what, before and after.
+//! `GET /api/v1/audit`: the audit trail, with the state before and after each change.
 
 use axum::response::Response;
 use hyper::StatusCode;
@@ -21,7 +21,7 @@ struct AuditResponse<'a> {
     sequence: i64,
     #[schema(value_type = value::Time)]
     at: String,
-    /// The id of the key; `configured` for the one in `PACEGATE_ADMIN_KEY`.
+    /// The id of the key; `configured` for the key in `PACEGATE_ADMIN_KEY`.
     actor: &'a str,
     #[schema(required = true)]
     address: Option<&'a str>,
@@ -31,19 +31,19 @@ struct AuditResponse<'a> {
     subject: &'a str,
     #[schema(required = true)]
     user_id: Option<&'a str>,
-    /// Null for what was not there.
+    /// Null for a creation.
     #[schema(required = true, value_type = Option<Object>)]
     before: Option<&'a RawValue>,
-    /// Null for what is gone.
+    /// Null for a deletion.
     #[schema(required = true, value_type = Option<Object>)]
     after: Option<&'a RawValue>,
-    /// Of this record and the one before, so that none can be changed unseen.
+    /// Hash of this record and the previous one, so that tampering is detected.
     hash: &'a str,
 }
 
 impl<'a> AuditResponse<'a> {
     fn new(record: &'a AuditRecord) -> Self {
-        // Only the catalog writes these, as JSON.
+        // The catalog writes these values as JSON.
         let json =
             |text: &'a Option<String>| text.as_deref().and_then(|text| serde_json::from_str(text).ok());
         Self {
@@ -62,7 +62,7 @@ impl<'a> AuditResponse<'a> {
     }
 }
 
-/// Who changed what.
+/// Audit records, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AuditList)]
 struct AuditListResponse<'a> {
@@ -72,29 +72,29 @@ struct AuditListResponse<'a> {
     next_cursor: Option<String>,
 }
 
-/// Which changes are wanted.
+/// Filters for the audit trail.
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditQuery {
-    /// How many entries at most; 100 unless given.
+    /// Maximum number of entries. Default: 100.
     #[param(value_type = Option<u16>, minimum = 1, maximum = 1000)]
     limit: PageLimit,
-    /// Where to go on: what the page before said.
+    /// The `next_cursor` of the previous page.
     #[param(value_type = Option<String>)]
     cursor: Filter,
-    /// Changes about this user only.
+    /// Only changes to this user.
     #[param(value_type = Option<String>)]
     user: Filter,
-    /// Changes made with this key only, by its id.
+    /// Only changes made with this key, by its id.
     #[param(value_type = Option<String>)]
     actor: Filter,
-    /// A time as RFC 3339 has it, or seconds since the epoch.
+    /// Only changes since this time: RFC 3339, or seconds since the epoch.
     #[param(value_type = Option<String>)]
     since: Since,
 }
 
-/// Who changed what, before and after
+/// List audit records, newest first
 #[utoipa::path(
     get,
     path = "/api/v1/audit",

@@ -1,4 +1,5 @@
-//! `/v1/rate-limit/config`: the limit of one user at one endpoint, which is a rule named `config` for that identifier.
+//! `/v1/rate-limit/config`: the limit of one user at one endpoint, which is a rule named `config`
+//! for that identifier.
 
 use axum::response::Response;
 use hyper::StatusCode;
@@ -19,11 +20,11 @@ use crate::rest::answer::burst;
 use crate::rest::decode::{Count, Seconds, Whole};
 use crate::rest::extract::{Json, NoParameters, Query, UserEndpoint};
 
-/// The name of all these rules: of several that match, the more specific endpoint counts.
+/// The name of all these rules: of several that match, the most specific endpoint applies.
 const RULE_NAME: &str = "config";
 const DIMENSION: &str = "user";
 
-/// The limit of a user at an endpoint, in requests and answers. What was read can be edited and sent
+/// The limit of a user at an endpoint, in requests and responses. A response can be edited and sent
 /// back.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +43,7 @@ pub(crate) struct ConfigBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<Count>,
-    /// This and the time are set by the server; a request can repeat what was shown.
+    /// Read-only, like `updated_at`. A request may send both back unchanged.
     rule_id: Option<String>,
     #[schema(value_type = Option<value::Time>)]
     updated_at: Option<String>,
@@ -64,9 +65,9 @@ impl ConfigBody {
     }
 }
 
-/// Sets the limit of a user at an endpoint
+/// Set the limit of a user at an endpoint
 ///
-/// It makes or replaces the rule named `config` for that user and endpoint.
+/// Creates or replaces the rule named `config` for that user and endpoint.
 #[utoipa::path(
     put,
     path = "/v1/rate-limit/config",
@@ -75,8 +76,8 @@ impl ConfigBody {
     params(IfMatch),
     request_body = ConfigBody,
     responses(
-        (status = 200, description = "It is set.", body = ConfigBody, headers(("ETag" = String, description = "its version"))),
-        (status = 409, description = "The configuration file has that rule."),
+        (status = 200, description = "Set.", body = ConfigBody, headers(("ETag" = String, description = "The version."))),
+        (status = 409, description = "The rule is defined in the configuration file."),
     )
 )]
 pub(crate) async fn put(managed: Managed, Json(body): Json<ConfigBody>) -> Result<Response, ApiError> {
@@ -99,19 +100,19 @@ pub(crate) async fn put(managed: Managed, Json(body): Json<ConfigBody>) -> Resul
     Ok(shown(StatusCode::OK, &ConfigBody::new(&stored, sliding_window), stored.version))
 }
 
-/// The limit of a user at an endpoint
+/// Get the limit of a user at an endpoint
 #[utoipa::path(
     get,
     path = "/v1/rate-limit/config/{user_id}/{endpoint}",
     operation_id = "get_config",
     tag = "Rules",
     params(
-        ("user_id" = value::UserId, Path, description = "whose limit it is"),
-        ("endpoint" = value::EndpointPattern, Path, description = "the endpoint, percent-encoded or as raw path segments"),
+        ("user_id" = value::UserId, Path, description = "The user's identifier."),
+        ("endpoint" = value::EndpointPattern, Path, description = "The endpoint, percent-encoded or as raw path segments."),
     ),
     responses(
-        (status = 200, description = "It is this.", body = ConfigBody, headers(("ETag" = String, description = "its version"))),
-        (status = 404, description = "None was set."),
+        (status = 200, description = "The limit.", body = ConfigBody, headers(("ETag" = String, description = "The version."))),
+        (status = 404, description = "No limit is set for this user and endpoint."),
     )
 )]
 pub(crate) async fn get(
@@ -123,20 +124,20 @@ pub(crate) async fn get(
     Ok(shown(StatusCode::OK, &ConfigBody::new(&stored, false), stored.version))
 }
 
-/// Removes the limit of a user at an endpoint
+/// Remove the limit of a user at an endpoint
 #[utoipa::path(
     delete,
     path = "/v1/rate-limit/config/{user_id}/{endpoint}",
     operation_id = "delete_config",
     tag = "Rules",
     params(
-        ("user_id" = value::UserId, Path, description = "whose limit it is"),
-        ("endpoint" = value::EndpointPattern, Path, description = "the endpoint, percent-encoded or as raw path segments"),
+        ("user_id" = value::UserId, Path, description = "The user's identifier."),
+        ("endpoint" = value::EndpointPattern, Path, description = "The endpoint, percent-encoded or as raw path segments."),
         IfMatch,
     ),
     responses(
-        (status = 204, description = "It is gone."),
-        (status = 404, description = "None was set."),
+        (status = 204, description = "Deleted."),
+        (status = 404, description = "No limit is set for this user and endpoint."),
     )
 )]
 pub(crate) async fn delete(managed: Managed, path: UserEndpoint) -> Result<Response, ApiError> {
@@ -147,10 +148,10 @@ pub(crate) async fn delete(managed: Managed, path: UserEndpoint) -> Result<Respo
 }
 
 fn unknown() -> ApiError {
-    ApiError::new(Code::NotFound, "there is no configuration for this user and endpoint")
+    ApiError::new(Code::NotFound, "no limit is set for this user and endpoint")
 }
 
-/// A rule of the same variant as the one for the user and endpoint of the path.
+/// Returns a rule of the same variant as the rule for the user and endpoint of the path.
 fn of_path(path: &UserEndpoint) -> Result<Rule, ApiError> {
     let limit = Limit::per_second(1).build().map_err(invalid_limit)?;
     rule_of(&path.user_id, &path.endpoint, limit)

@@ -1,4 +1,4 @@
-//! `/api/v1/keys`: API keys. A secret is shown once, when its key is made.
+//! `/api/v1/keys`: API keys. A secret is shown once, when its key is created.
 
 use axum::response::Response;
 use hyper::StatusCode;
@@ -16,13 +16,14 @@ use crate::rest::decode::Count;
 use crate::rest::extract::{Id, Json, NoParameters, Query};
 use crate::rest::json;
 
-/// A key to be made. It never ends unless `expires_in_seconds` or `expires_at` is given, at most 366 days away.
+/// A new key. It never expires unless `expires_in_seconds` or `expires_at` is set, at most 366 days
+/// ahead.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeyRequest {
     #[schema(value_type = value::RoleName, required = true)]
     role: Option<String>,
-    /// The role's unless given.
+    /// Default: the name of the role.
     #[schema(value_type = Option<value::KeyName>)]
     name: Option<String>,
     #[schema(value_type = Option<value::Lifetime>)]
@@ -31,12 +32,12 @@ pub(crate) struct KeyRequest {
     expires_at: Option<String>,
 }
 
-/// A key as it is shown.
+/// A key.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Key)]
 struct KeyResponse<'a> {
     key_id: &'a str,
-    /// Only in the answer that made the key.
+    /// Only in the response to the creation of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret: Option<&'a str>,
@@ -83,29 +84,29 @@ struct KeyListResponse<'a> {
     keys: Vec<KeyResponse<'a>>,
 }
 
-/// All API keys, without their secrets
+/// List API keys, without their secrets
 #[utoipa::path(
     get,
     path = "/api/v1/keys",
     operation_id = "list_keys",
     tag = "Keys",
-    responses((status = 200, description = "All of them.", body = KeyListResponse)),
+    responses((status = 200, description = "All keys.", body = KeyListResponse)),
 )]
 pub(crate) async fn list(managed: Managed, _: Query<NoParameters>) -> Result<Response, ApiError> {
     let keys = managed.live.catalog.keys().await?;
     Ok(json(StatusCode::OK, &KeyListResponse { keys: keys.iter().map(KeyResponse::new).collect() }))
 }
 
-/// Makes an API key
+/// Create an API key
 ///
-/// Its secret is in this answer and never again.
+/// The secret is returned only in this response.
 #[utoipa::path(
     post,
     path = "/api/v1/keys",
     operation_id = "create_key",
     tag = "Keys",
     request_body = KeyRequest,
-    responses((status = 201, description = "It is made.", body = KeyResponse, headers(("ETag" = String, description = "its version")))),
+    responses((status = 201, description = "Created.", body = KeyResponse, headers(("ETag" = String, description = "The version.")))),
 )]
 pub(crate) async fn create(managed: Managed, Json(body): Json<KeyRequest>) -> Result<Response, ApiError> {
     let role = required("role", body.role)?;
@@ -121,17 +122,17 @@ pub(crate) async fn create(managed: Managed, Json(body): Json<KeyRequest>) -> Re
     Ok(shown(StatusCode::CREATED, &body, key.version()))
 }
 
-/// Revokes an API key
+/// Revoke an API key
 #[utoipa::path(
     delete,
     path = "/api/v1/keys/{key_id}",
     operation_id = "revoke_key",
     tag = "Keys",
-    params(("key_id" = String, Path, description = "the id of a key"), IfMatch),
+    params(("key_id" = String, Path, description = "The id of the key."), IfMatch),
     responses(
-        (status = 204, description = "It opens nothing any more."),
-        (status = 404, description = "There is no such key."),
-        (status = 412, description = "It was revoked since it was read."),
+        (status = 204, description = "Revoked."),
+        (status = 404, description = "Unknown key."),
+        (status = 412, description = "The key was revoked since it was read."),
     )
 )]
 pub(crate) async fn revoke(managed: Managed, Id(key_id): Id) -> Result<Response, ApiError> {

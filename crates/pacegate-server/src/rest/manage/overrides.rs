@@ -19,10 +19,10 @@ use crate::rest::decode::{Count, Seconds, Whole};
 use crate::rest::extract::{Id, Json, NoParameters, Query, UserId};
 use crate::rest::json;
 
-/// What is meant to last is a rule.
+/// Longest lifetime of an override; a permanent change is a rule.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// A temporary limit. When it ends is said by `expires_in_seconds` or by `expires_at`, at most 366 days away.
+/// A temporary limit. `expires_in_seconds` or `expires_at` sets its end, at most 366 days ahead.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OverrideRequest {
@@ -31,7 +31,7 @@ pub(crate) struct OverrideRequest {
     rule: Option<String>,
     #[schema(value_type = value::Quota, required = true)]
     limit: Option<Count>,
-    /// The rule's own unless given.
+    /// Default: the rule's window.
     #[schema(value_type = Option<value::Window>)]
     window_seconds: Option<Seconds>,
     #[schema(value_type = Option<value::Burst>)]
@@ -44,7 +44,7 @@ pub(crate) struct OverrideRequest {
     reason: Option<String>,
 }
 
-/// An override as it is shown.
+/// An override.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Override)]
 struct OverrideResponse<'a> {
@@ -75,24 +75,24 @@ impl<'a> OverrideResponse<'a> {
     }
 }
 
-/// The overrides that hold now.
+/// The active overrides.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OverrideList)]
 struct OverrideListResponse<'a> {
     overrides: Vec<OverrideResponse<'a>>,
 }
 
-/// Makes a temporary override
+/// Create a temporary override
 ///
-/// It replaces the numbers of a rule for one user, until it ends.
+/// Replaces the numbers of a rule for one user until it expires.
 #[utoipa::path(
     post,
     path = "/api/v1/users/{user_id}/override",
     operation_id = "create_override",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about")),
+    params(("user_id" = value::UserId, Path, description = "The user's identifier.")),
     request_body = OverrideRequest,
-    responses((status = 201, description = "It is made.", body = OverrideResponse, headers(("ETag" = String, description = "its version")))),
+    responses((status = 201, description = "Created.", body = OverrideResponse, headers(("ETag" = String, description = "The version.")))),
 )]
 pub(crate) async fn create(
     managed: Managed,
@@ -104,14 +104,14 @@ pub(crate) async fn create(
     Ok(shown(StatusCode::CREATED, &OverrideResponse::new(&write.await?), Override::VERSION))
 }
 
-/// The overrides of a user that hold now
+/// List the active overrides of a user
 #[utoipa::path(
     get,
     path = "/api/v1/users/{user_id}/override",
     operation_id = "list_overrides",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about")),
-    responses((status = 200, description = "All of them.", body = OverrideListResponse)),
+    params(("user_id" = value::UserId, Path, description = "The user's identifier.")),
+    responses((status = 200, description = "All active overrides.", body = OverrideListResponse)),
 )]
 pub(crate) async fn list(
     managed: Managed,
@@ -123,17 +123,17 @@ pub(crate) async fn list(
     Ok(json(StatusCode::OK, &OverrideListResponse { overrides }))
 }
 
-/// Ends an override
+/// Delete an override
 #[utoipa::path(
     delete,
     path = "/api/v1/users/{user_id}/override/{id}",
     operation_id = "delete_override",
     tag = "Users",
-    params(("user_id" = value::UserId, Path, description = "whom it is about"), ("id" = String, Path, description = "the id of an override"), IfMatch),
+    params(("user_id" = value::UserId, Path, description = "The user's identifier."), ("id" = String, Path, description = "The id of the override."), IfMatch),
     responses(
-        (status = 204, description = "It is gone."),
-        (status = 404, description = "The user has no such override."),
-        (status = 412, description = "It is not the version that is expected."),
+        (status = 204, description = "Deleted."),
+        (status = 404, description = "Unknown override."),
+        (status = 412, description = "The override does not have the expected version."),
     )
 )]
 pub(crate) async fn delete(
@@ -165,7 +165,7 @@ pub(super) fn new_override(
     Ok(NewOverride { user_id: identifier.to_owned(), rule, numbers, reason, expires_at })
 }
 
-/// When an override or a key ends, which must be ahead and not too far.
+/// Returns the expiry of an override or a key, which must be in the future and not too far ahead.
 pub(super) fn expiry(seconds: Option<Count>, at: Option<&str>) -> Result<Timestamp, ApiError> {
     let now = now();
     let (field, at) = match (seconds, at) {
@@ -173,21 +173,30 @@ pub(super) fn expiry(seconds: Option<Count>, at: Option<&str>) -> Result<Timesta
             ("expires_in_seconds", now.saturating_add(Duration::from_secs(seconds)))
         }
         (None, Some(text)) => {
-            let reason = "must be a time like 2030-01-31T12:00:00Z";
+            let reason = "expected a time such as \"2030-01-31T12:00:00Z\"";
             ("expires_at", parse_rfc3339(text).ok_or_else(|| ApiError::input("expires_at", reason))?)
         }
         (Some(_), Some(_)) => {
-            return Err(ApiError::input("expires_at", "give either expires_in_seconds or expires_at"));
+            return Err(ApiError::input(
+                "expires_at",
+                "`expires_in_seconds` and `expires_at` are mutually exclusive",
+            ));
         }
         (None, None) => {
-            return Err(ApiError::input("expires_in_seconds", "is missing; or give expires_at"));
+            return Err(ApiError::input(
+                "expires_in_seconds",
+                "required field is missing; send expires_in_seconds or expires_at",
+            ));
         }
     };
     if at <= now {
         return Err(ApiError::input(field, "must be in the future"));
     }
     if at > now.saturating_add(LONGEST) {
-        return Err(ApiError::input(field, "must be at most 366 days away; make a rule instead"));
+        return Err(ApiError::input(
+            field,
+            "must be at most 366 days ahead; create a rule for a permanent change",
+        ));
     }
     Ok(at)
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/plans`: named lists of limits, of the file and of the catalog.
+//! `/api/v1/plans`: named lists of limits, from the file and from the catalog.
 
 use axum::response::Response;
 use hyper::StatusCode;
@@ -18,24 +18,24 @@ use crate::rest::decode::{Count, Integer, Object, Seconds, Whole, inside};
 use crate::rest::extract::{Id, Json, NoParameters, Query};
 use crate::rest::json;
 
-/// A plan, in requests and answers. What was read can be edited and sent back.
+/// A plan, in requests and responses. A response can be edited and sent back.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Plan)]
 pub(crate) struct PlanBody {
-    /// Set by the path, and the fields after the limits by the server; a request can repeat what was
-    /// shown.
+    /// Set by the path. It and the fields after `limits` are read-only; a request may send them
+    /// back unchanged.
     name: Option<String>,
-    /// Each of another algorithm or window.
+    /// The limits; no two have the same algorithm and window.
     #[serde(default)]
     #[schema(value_type = Vec<PlanLimitBody>, required = true, min_items = 1, max_items = 16)]
     limits: Vec<Object<PlanLimitBody>>,
     #[schema(value_type = Option<value::SourceName>)]
     source: Option<String>,
-    /// As `If-Match`, in requests.
+    /// In requests: same effect as `If-Match`.
     #[schema(value_type = Option<i64>)]
     version: Option<Integer>,
-    /// Null for plans of the configuration file.
+    /// Null for plans from the configuration file.
     #[schema(value_type = Option<value::Time>)]
     updated_at: Option<String>,
 }
@@ -54,11 +54,11 @@ struct PlanLimitBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<Count>,
-    /// What it counts; `requests` unless given.
+    /// The unit it counts. Default: `requests`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::UnitName>)]
     unit: Option<String>,
-    /// What each request takes, instead of the cost that a check names.
+    /// The cost of each request. Overrides the cost of the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::CostNumber>)]
     cost: Option<Count>,
@@ -107,20 +107,20 @@ impl PlanLimitBody {
     }
 }
 
-/// The file's plans, then the catalog's.
+/// Plans from the file, then plans from the catalog.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PlanList)]
 struct PlanListResponse {
     plans: Vec<PlanBody>,
 }
 
-/// All plans
+/// List plans
 #[utoipa::path(
     get,
     path = "/api/v1/plans",
     operation_id = "list_plans",
     tag = "Plans",
-    responses((status = 200, description = "The file's, then the catalog's.", body = PlanListResponse)),
+    responses((status = 200, description = "Plans from the file, then plans from the catalog.", body = PlanListResponse)),
 )]
 pub(crate) async fn list(managed: Managed, _: Query<NoParameters>) -> Result<Response, ApiError> {
     let (current, stored) = (managed.live.sources(), managed.live.catalog.plans().await?);
@@ -129,16 +129,16 @@ pub(crate) async fn list(managed: Managed, _: Query<NoParameters>) -> Result<Res
     Ok(json(StatusCode::OK, &PlanListResponse { plans }))
 }
 
-/// One plan
+/// Get a plan
 #[utoipa::path(
     get,
     path = "/api/v1/plans/{name}",
     operation_id = "get_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan")),
+    params(("name" = value::Name, Path, description = "The name of the plan.")),
     responses(
-        (status = 200, description = "It is this.", body = PlanBody, headers(("ETag" = String, description = "its version"))),
-        (status = 404, description = "There is no such plan."),
+        (status = 200, description = "The plan.", body = PlanBody, headers(("ETag" = String, description = "The version."))),
+        (status = 404, description = "Unknown plan."),
     )
 )]
 pub(crate) async fn get(
@@ -150,22 +150,22 @@ pub(crate) async fn get(
         return Ok(shown(StatusCode::OK, &PlanBody::file(name, limits), 1));
     }
     let plan = managed.live.catalog.plan(&name).await?;
-    let plan = plan.ok_or_else(|| ApiError::new(Code::NotFound, "there is no such plan"))?;
+    let plan = plan.ok_or_else(|| ApiError::new(Code::NotFound, "unknown plan"))?;
     Ok(shown(StatusCode::OK, &PlanBody::stored(&plan), plan.version))
 }
 
-/// Makes or replaces a plan
+/// Create or replace a plan
 #[utoipa::path(
     put,
     path = "/api/v1/plans/{name}",
     operation_id = "put_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan"), IfMatch),
+    params(("name" = value::Name, Path, description = "The name of the plan."), IfMatch),
     request_body = PlanBody,
     responses(
-        (status = 200, description = "It is replaced.", body = PlanBody, headers(("ETag" = String, description = "its version"))),
-        (status = 201, description = "It is made.", body = PlanBody, headers(("ETag" = String, description = "its version"))),
-        (status = 409, description = "The plan is from the configuration file."),
+        (status = 200, description = "Replaced.", body = PlanBody, headers(("ETag" = String, description = "The version."))),
+        (status = 201, description = "Created.", body = PlanBody, headers(("ETag" = String, description = "The version."))),
+        (status = 409, description = "The plan is defined in the configuration file."),
     )
 )]
 pub(crate) async fn put(
@@ -198,17 +198,17 @@ pub(crate) async fn put(
     Ok(shown(status, &response, plan.version))
 }
 
-/// Removes a plan
+/// Delete a plan
 #[utoipa::path(
     delete,
     path = "/api/v1/plans/{name}",
     operation_id = "delete_plan",
     tag = "Plans",
-    params(("name" = value::Name, Path, description = "the name of a plan"), IfMatch),
+    params(("name" = value::Name, Path, description = "The name of the plan."), IfMatch),
     responses(
-        (status = 204, description = "It is gone."),
-        (status = 404, description = "There is no such plan."),
-        (status = 409, description = "The plan is from the configuration file."),
+        (status = 204, description = "Deleted."),
+        (status = 404, description = "Unknown plan."),
+        (status = 409, description = "The plan is defined in the configuration file."),
     )
 )]
 pub(crate) async fn delete(managed: Managed, Id(name): Id) -> Result<Response, ApiError> {
@@ -222,7 +222,7 @@ fn not_of_file(current: &Sources, name: &str) -> Result<(), ApiError> {
     if current.file.plans.iter().any(|(own, _)| own == name) {
         return Err(ApiError::new(
             Code::Conflict,
-            "this plan is from the configuration file; change it there",
+            "this plan is defined in the configuration file; change it there",
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Rules and limits as JSON. These types exist only here; inside, a rule is a `Rule`.
+//! Rules and limits as JSON. These types exist only here; the rest of the crate works with `Rule`.
 
 use pacegate::{Cost, Limit, Limiter, Methods, Pattern, Rule};
 use pacegate_catalog::{Sources, StoredRule};
@@ -15,35 +15,35 @@ use crate::rest::answer::burst;
 use crate::rest::decode::{Count, Integer, Seconds, Whole};
 use crate::rest::wire::parse_strategy;
 
-/// A rule, in requests and answers. What was read can be edited and sent back.
+/// A rule, in requests and responses. A response can be edited and sent back.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Rule)]
 pub(crate) struct RuleBody {
-    /// Set by the server, as `source`, `version` and the times; a request can repeat what was shown.
+    /// Read-only, like `source`, `version` and the times. A request may send them back unchanged.
     rule_id: Option<String>,
     /// Rules that share a name are variants of one limit.
     #[schema(value_type = value::Name, required = true)]
     name: Option<String>,
     #[schema(value_type = value::Dimension, required = true)]
     dimension: Option<String>,
-    /// For one identifier only.
+    /// Applies to this identifier only.
     #[schema(value_type = Option<value::Identifier>)]
     identifier: Option<String>,
-    /// For users of one tier only.
+    /// Applies to users of this tier only.
     #[schema(value_type = Option<value::TierName>)]
     tier: Option<String>,
-    /// `*` unless given.
+    /// Default: `*`.
     #[schema(value_type = Option<value::EndpointPattern>)]
     endpoint_pattern: Option<String>,
-    /// For one method only.
+    /// Applies to this method only.
     #[schema(value_type = Option<value::MethodName>)]
     method: Option<String>,
-    /// For several methods only, instead of `method`.
+    /// Applies to these methods only. Replaces `method`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<value::MethodName>>)]
     methods: Option<Vec<String>>,
-    /// This, `limit` and `window_seconds` are required unless the rule is unlimited.
+    /// Required, like `limit` and `window_seconds`, unless the rule is unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::AlgorithmChoice>)]
     algorithm: Option<String>,
@@ -56,36 +56,36 @@ pub(crate) struct RuleBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::Burst>)]
     burst_capacity: Option<Count>,
-    /// Whether what it applies to is not limited.
+    /// Whether matching requests are unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     unlimited: Option<bool>,
-    /// What it counts; `requests` unless given.
+    /// The unit it counts. Default: `requests`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::UnitName>)]
     unit: Option<String>,
-    /// What each request takes, instead of the cost that a check names.
+    /// The cost of each request. Overrides the cost of the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<value::CostNumber>)]
     cost: Option<Count>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to
-    /// one capacity.
+    /// Whether a request is allowed while at least 1 remains and is then charged in full, into a
+    /// debt of up to one capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     overdraw: Option<bool>,
     #[schema(value_type = Option<value::ModeName>)]
     mode: Option<String>,
     #[schema(value_type = Option<value::CounterScope>)]
     counter: Option<String>,
-    /// One of the configuration's stores.
+    /// The name of a store in the configuration.
     #[schema(value_type = Option<value::Name>)]
     store: Option<String>,
     #[schema(value_type = Option<value::FailureModeName>)]
     on_store_error: Option<String>,
     #[schema(value_type = Option<value::SourceName>)]
     source: Option<String>,
-    /// As `If-Match`, in requests.
+    /// In requests: same effect as `If-Match`.
     #[schema(value_type = Option<i64>)]
     pub(super) version: Option<Integer>,
-    /// Null for rules of the configuration file.
+    /// Null for rules from the configuration file.
     #[schema(value_type = Option<value::Time>)]
     created_at: Option<String>,
     #[schema(value_type = Option<value::Time>)]
@@ -93,7 +93,7 @@ pub(crate) struct RuleBody {
 }
 
 impl RuleBody {
-    /// A rule of the configuration file, which knows no times.
+    /// A rule from the configuration file, which has no times.
     pub(super) fn file(rule: &Rule) -> Self {
         let mut methods: Vec<String> = rule.methods.iter().map(str::to_owned).collect();
         let method = if methods.len() == 1 { methods.pop() } else { None };
@@ -128,7 +128,7 @@ impl RuleBody {
         }
     }
 
-    /// A rule of the catalog. Its sliding log is called `sliding_window` for clients that do.
+    /// A rule from the catalog. Its sliding log is called `sliding_window` for clients that do.
     pub(super) fn stored(stored: &StoredRule, sliding_window: bool) -> Self {
         let limit = Some(&stored.rule.limit).filter(|_| !stored.rule.unlimited);
         Self {
@@ -142,19 +142,19 @@ impl RuleBody {
         }
     }
 
-    /// Whether the client calls the sliding log `sliding_window`.
-    pub(super) fn says_sliding_window(&self) -> bool {
+    /// Returns whether the client calls the sliding log `sliding_window`.
+    pub(super) fn uses_sliding_window(&self) -> bool {
         self.algorithm.as_deref().is_some_and(is_sliding_window)
     }
 
-    /// Refuses a changed field of those that only the server sets, for a rule that exists.
+    /// Rejects changed read-only fields of an existing rule.
     pub(super) fn check_owned(&self, stored: &StoredRule) -> Result<(), ApiError> {
         unchanged("rule_id", self.rule_id.as_deref(), &stored.rule_id)?;
         unchanged("source", self.source.as_deref(), CATALOG)?;
         unchanged_time("created_at", self.created_at.as_deref(), stored.created_at)
     }
 
-    /// The rule, if every field is valid.
+    /// Returns the rule if every field is valid.
     pub(super) fn rule(self, limiter: &Limiter) -> Result<Rule, ApiError> {
         let unlimited = self.unlimited.unwrap_or_default();
         let limit = if unlimited {
@@ -186,34 +186,34 @@ impl RuleBody {
         let rule = rule.map_err(|invalid| ApiError::input(invalid.field(), invalid.reason()))?.into_owned();
         if let Some(store) = rule.store.as_deref().filter(|store| !limiter.stores().has(store)) {
             let store: String = store.chars().take(64).collect();
-            return Err(ApiError::input("store", format!("there is no store `{store}`")));
+            return Err(ApiError::input("store", format!("unknown store `{store}`")));
         }
         Ok(rule)
     }
 }
 
-/// A field that a request must have.
+/// Returns a required field.
 pub(in crate::rest) fn required<T>(field: &str, value: Option<T>) -> Result<T, ApiError> {
-    value.ok_or_else(|| ApiError::input(field, "is missing"))
+    value.ok_or_else(|| ApiError::input(field, "required field is missing"))
 }
 
-/// `method` for one, `methods` for several.
+/// Reads `method` (one) or `methods` (several).
 fn read_methods(method: Option<&str>, methods: Option<&[String]>) -> Result<Methods, ApiError> {
     if let (Some(_), Some([_, ..])) = (method, methods) {
-        return Err(ApiError::input("methods", "use either method or methods"));
+        return Err(ApiError::input("methods", "`method` and `methods` are mutually exclusive"));
     }
     let field = if method.is_some() { "method" } else { "methods" };
     let names = method.into_iter().chain(methods.unwrap_or_default().iter().map(String::as_str));
     Methods::try_new(names).map_err(|invalid| ApiError::input(field, invalid.reason()))
 }
 
-/// A cost of a rule's or plan's own.
+/// Reads the cost of a rule or plan.
 pub(super) fn read_cost(cost: Option<Count>) -> Result<Option<Cost>, ApiError> {
     let cost = cost.map(|Whole(cost)| Cost::try_new(cost)).transpose();
     cost.map_err(|invalid| ApiError::input("cost", invalid.reason()))
 }
 
-/// A limit from its algorithm, which has another name in each form, and its numbers.
+/// Reads a limit from its numbers and its algorithm, whose name depends on the API.
 pub(super) fn read_limit(
     (field, algorithm): (&str, Option<&str>),
     quota: Option<Count>,
@@ -221,7 +221,7 @@ pub(super) fn read_limit(
     burst: Option<Count>,
 ) -> Result<Limit, ApiError> {
     let algorithm = parse_strategy(field, required(field, algorithm)?)?;
-    let missing = |field| ApiError::field(Code::InvalidLimit, field, "is missing");
+    let missing = |field| ApiError::field(Code::InvalidLimit, field, "required field is missing");
     let Whole(quota) = quota.ok_or_else(|| missing("limit"))?;
     let Seconds(window) = window.ok_or_else(|| missing("window_seconds"))?;
     let limit = Limit::try_new(algorithm, quota, window).map_err(invalid_limit)?;
@@ -231,13 +231,13 @@ pub(super) fn read_limit(
     }
 }
 
-/// A value of an enum, by its name.
+/// Reads an enum value by its name.
 fn named<T: Named>(field: &str, text: Option<&str>) -> Result<Option<T>, ApiError> {
     let expected = || ApiError::input(field, format!("expected {}", T::expected()));
     text.map(|text| T::parse(text).ok_or_else(expected)).transpose()
 }
 
-/// The `source` of what can be changed here.
+/// The `source` of rules and plans that can be changed here.
 pub(super) const CATALOG: &str = "catalog";
-/// The `source` of what is changed in the configuration file.
+/// The `source` of rules and plans that are changed in the configuration file.
 pub(super) const FILE: &str = "file";

@@ -1,4 +1,4 @@
-//! `/api/v1/rules`: who is limited where, of the file and of the catalog.
+//! `/api/v1/rules`: rules, from the file and from the catalog.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::respond::{ApiError, Code};
 use crate::rest::extract::{Id, Json, NoParameters, Page, PageLimit, Query, invalid_cursor};
 use crate::rest::json;
 
-/// The file's rules, then the catalog's.
+/// Rules from the file, then rules from the catalog.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RuleList)]
 struct RuleListResponse {
@@ -28,19 +28,19 @@ struct RuleListResponse {
     next_cursor: Option<String>,
 }
 
-/// The start of cursors within the file's rules, which come first.
+/// Prefix of cursors within the file's rules, which come first.
 const FILE_CURSOR: &str = "file-";
 
-/// All rules
+/// List rules
 ///
-/// Those of the configuration file, then those of the catalog.
+/// Rules from the configuration file first, then rules from the catalog.
 #[utoipa::path(
     get,
     path = "/api/v1/rules",
     operation_id = "list_rules",
     tag = "Rules",
     params(Page),
-    responses((status = 200, description = "One page of them.", body = RuleListResponse)),
+    responses((status = 200, description = "One page of rules.", body = RuleListResponse)),
 )]
 pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<Response, ApiError> {
     let (PageLimit(limit), current) = (page.limit, managed.live.sources());
@@ -54,7 +54,8 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     };
     let mut rules: Vec<RuleBody> = of_file[from_file..].iter().take(limit).map(RuleBody::file).collect();
     let (rest, shown) = (limit - rules.len(), from_file + rules.len());
-    // One more than asked for tells whether there is a next page; of the longest pages a full one may have one.
+    // One more than requested shows whether there is a next page; a full page of maximum length is
+    // assumed to have one.
     let asked = (rest + 1).min(PageLimit::MAX);
     let stored = managed.live.catalog.rule_page(after, asked).await?;
     let more = stored.len() > rest || (asked == rest && stored.len() == rest);
@@ -70,9 +71,9 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     Ok(json(StatusCode::OK, &RuleListResponse { rules, next_cursor }))
 }
 
-/// Makes a rule
+/// Create a rule
 ///
-/// It is in force at once on this node, and on the others half a second later.
+/// It takes effect immediately on this node, and half a second later on the others.
 #[utoipa::path(
     post,
     path = "/api/v1/rules",
@@ -80,11 +81,11 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     tag = "Rules",
     request_body = RuleBody,
     responses(
-        (status = 201, description = "It is made.", body = RuleBody, headers(
-            ("ETag" = String, description = "its version"),
-            ("Location" = String, description = "where it is"),
+        (status = 201, description = "Created.", body = RuleBody, headers(
+            ("ETag" = String, description = "The version."),
+            ("Location" = String, description = "The URL of the rule."),
         )),
-        (status = 409, description = "There is a rule of the same name, dimension, identifier, tier, endpoint and method."),
+        (status = 409, description = "Duplicate rule: another rule has the same name, dimension, identifier, tier, endpoint and method."),
     )
 )]
 pub(crate) async fn create(
@@ -92,7 +93,7 @@ pub(crate) async fn create(
     managed: Managed,
     Json(body): Json<RuleBody>,
 ) -> Result<Response, ApiError> {
-    let sliding_window = body.says_sliding_window();
+    let sliding_window = body.uses_sliding_window();
     let rule = body.rule(&shared.limiter)?;
     not_in_file(&managed.live.sources(), &rule)?;
     let write = managed.change(Subject::Rules, |catalog, actor| catalog.create_rule(actor, &rule, None));
@@ -105,20 +106,20 @@ pub(crate) async fn create(
     Ok(response)
 }
 
-/// One rule
+/// Get a rule
 #[utoipa::path(
     get,
     path = "/api/v1/rules/{rule_id}",
     operation_id = "get_rule",
     tag = "Rules",
     params(
-        ("rule_id" = String, Path, description = "the id of a rule"),
-        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has already"),
+        ("rule_id" = String, Path, description = "The id of the rule."),
+        ("If-None-Match" = Option<String>, Header, description = "ETags that the client already has."),
     ),
     responses(
-        (status = 200, description = "It is this.", body = RuleBody, headers(("ETag" = String, description = "its version"))),
-        (status = 304, description = "It is what the client has.", headers(("ETag" = String, description = "its version"))),
-        (status = 404, description = "There is no such rule."),
+        (status = 200, description = "The rule.", body = RuleBody, headers(("ETag" = String, description = "The version."))),
+        (status = 304, description = "The client has the current version.", headers(("ETag" = String, description = "The version."))),
+        (status = 404, description = "Unknown rule."),
     )
 )]
 pub(crate) async fn get(
@@ -136,18 +137,18 @@ pub(crate) async fn get(
     Ok(shown(StatusCode::OK, &RuleBody::stored(&stored, false), stored.version))
 }
 
-/// Replaces a rule
+/// Replace a rule
 #[utoipa::path(
     put,
     path = "/api/v1/rules/{rule_id}",
     operation_id = "replace_rule",
     tag = "Rules",
-    params(("rule_id" = String, Path, description = "the id of a rule"), IfMatch),
+    params(("rule_id" = String, Path, description = "The id of the rule."), IfMatch),
     request_body = RuleBody,
     responses(
-        (status = 200, description = "It is replaced.", body = RuleBody, headers(("ETag" = String, description = "its version"))),
-        (status = 404, description = "There is no such rule."),
-        (status = 409, description = "The rule is from the configuration file, or another is the same variant."),
+        (status = 200, description = "Replaced.", body = RuleBody, headers(("ETag" = String, description = "The version."))),
+        (status = 404, description = "Unknown rule."),
+        (status = 409, description = "The rule is defined in the configuration file, or duplicates another rule."),
     )
 )]
 pub(crate) async fn replace(
@@ -162,7 +163,7 @@ pub(crate) async fn replace(
     body.check_owned(&before)?;
     let known = Some((before.version, before.updated_at));
     let expected = managed.expected_by(body.version, body.updated_at.as_deref(), known)?;
-    let sliding_window = body.says_sliding_window();
+    let sliding_window = body.uses_sliding_window();
     let rule = body.rule(&shared.limiter)?;
     not_in_file(&current, &rule)?;
     let write = managed.change(Subject::Rules, |catalog, actor| {
@@ -172,17 +173,17 @@ pub(crate) async fn replace(
     Ok(shown(StatusCode::OK, &RuleBody::stored(&stored, sliding_window), stored.version))
 }
 
-/// Removes a rule
+/// Delete a rule
 #[utoipa::path(
     delete,
     path = "/api/v1/rules/{rule_id}",
     operation_id = "delete_rule",
     tag = "Rules",
-    params(("rule_id" = String, Path, description = "the id of a rule"), IfMatch),
+    params(("rule_id" = String, Path, description = "The id of the rule."), IfMatch),
     responses(
-        (status = 204, description = "It is gone."),
-        (status = 404, description = "There is no such rule."),
-        (status = 409, description = "The rule is from the configuration file."),
+        (status = 204, description = "Deleted."),
+        (status = 404, description = "Unknown rule."),
+        (status = 409, description = "The rule is defined in the configuration file."),
     )
 )]
 pub(crate) async fn delete(managed: Managed, Id(rule_id): Id) -> Result<Response, ApiError> {
@@ -194,19 +195,20 @@ pub(crate) async fn delete(managed: Managed, Id(rule_id): Id) -> Result<Response
 
 fn unknown(rule_id: &str) -> ApiError {
     let rule_id: String = rule_id.chars().take(64).collect();
-    ApiError::new(Code::NotFound, format!("there is no rule {rule_id}"))
+    ApiError::new(Code::NotFound, format!("unknown rule `{rule_id}`"))
 }
 
 fn not_of_file(current: &Sources, rule_id: &str) -> Result<(), ApiError> {
     match current.file_rule(rule_id) {
         None => Ok(()),
-        Some(_) => {
-            Err(ApiError::new(Code::Conflict, "this rule is from the configuration file; change it there"))
-        }
+        Some(_) => Err(ApiError::new(
+            Code::Conflict,
+            "this rule is defined in the configuration file; change it there",
+        )),
     }
 }
 
-/// Two rules cannot be the same variant of one name, whoever they are from.
+/// Rejects a rule that duplicates a rule of the configuration file.
 pub(in crate::rest) fn not_in_file(current: &Sources, rule: &Rule) -> Result<(), ApiError> {
     let variant = rule.variant();
     match current.file.rules.iter().find(|other| other.variant() == variant) {
@@ -214,7 +216,7 @@ pub(in crate::rest) fn not_in_file(current: &Sources, rule: &Rule) -> Result<(),
         Some(other) => Err(ApiError::new(
             Code::Conflict,
             format!(
-                "the configuration file has rule {} for the same dimension, identifier, tier, endpoint and method",
+                "duplicate rule: rule `{}` in the configuration file has the same name, dimension, identifier, tier, endpoint and method",
                 Sources::file_rule_id(other)
             ),
         )),

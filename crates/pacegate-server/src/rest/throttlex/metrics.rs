@@ -1,4 +1,4 @@
-//! `/admin/metrics`: the use of keys.
+//! `/admin/metrics`: usage of keys.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::rest::extract::{Id, Page, PageLimit, Query};
 use crate::rest::json;
 use crate::rest::manage::Managed;
 
-/// The use of one key.
+/// The usage of one key.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = KeyMetrics)]
 struct MetricsResponse {
     key: String,
-    /// `key` for one that has a policy.
+    /// `key` for keys with a policy.
     #[schema(value_type = value::Dimension)]
     dimension: String,
-    /// Null, as the numbers, when no limit applies.
+    /// Null, like the numbers, when no limit applies.
     #[schema(required = true, value_type = Option<value::PolicyType>)]
     algorithm: Option<String>,
     #[schema(required = true)]
@@ -45,24 +45,24 @@ struct MetricsResponse {
     window_seconds: Option<u64>,
     #[schema(value_type = value::KeyCondition)]
     status: &'static str,
-    /// How many of its requests passed within the last 24 hours, in lists.
+    /// Allowed requests within the last 24 hours. In lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     allowed: Option<u64>,
-    /// How many did not.
+    /// Denied requests within the last 24 hours. In lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     blocked: Option<u64>,
 }
 
 impl MetricsResponse {
-    /// The use of `key`, which may have a policy, as the limit that binds has it.
+    /// The usage of `key`, which may have a policy, under the binding limit.
     fn bound(key: &str, policy: Option<&StoredRule>, decision: &Decision) -> Self {
         let policy = policy.and_then(|stored| stored.policy);
         Self::new(DIMENSION, key, decision.binding_limit(), policy, decision.binding())
     }
 
-    /// The use of an identifier, as the fullest of the limits that hold for it has it.
+    /// The usage of an identifier, under the limit with the highest usage.
     fn fullest(dimension: &str, key: &str, limits: &[EffectiveLimit]) -> Self {
         let fill = |answer: &Answer| {
             u64::from(used(answer).unwrap_or_default()) * 1_000_000 / u64::from(answer.capacity).max(1)
@@ -100,23 +100,24 @@ impl MetricsResponse {
     }
 }
 
-/// How far back a key was used that is listed.
+/// Keys that were used within this time are listed.
 const USED_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 
-/// The start of cursors within the keys without a policy, which come last.
+/// Prefix of cursors within the keys without a policy, which come last.
 const USAGE_CURSOR: &str = "used-";
 
-/// The use of all keys
+/// List the usage of all keys
 ///
-/// Those with a policy, then all others that were used within the last 24 hours. Usage is written every ten seconds.
+/// Keys with a policy first, then all others that were used within the last 24 hours. Usage is
+/// written every ten seconds.
 #[utoipa::path(
     get,
     path = "/admin/metrics",
     operation_id = "admin_metrics",
     tag = "ThrottleX",
     params(Page),
-    responses((status = 200, description = "One page of them.", body = Vec<MetricsResponse>, headers(
-        ("Link" = String, description = "the next page, as `rel=\"next\"`"),
+    responses((status = 200, description = "One page of keys.", body = Vec<MetricsResponse>, headers(
+        ("Link" = String, description = "The next page, as `rel=\"next\"`."),
     ))),
 )]
 pub(crate) async fn metrics(
@@ -161,34 +162,35 @@ pub(crate) async fn metrics(
     Ok(with_next(json(StatusCode::OK, &shown), "/admin/metrics", next))
 }
 
-/// The use of an identifier without a policy of the catalog, as far as its limits have one counter for all endpoints.
+/// The usage of an identifier without a policy in the catalog, under those of its limits that have
+/// one counter for all endpoints.
 async fn used_by(shared: &Shared, dimension: &str, key: &str) -> Result<MetricsResponse, ApiError> {
     let profile = shared.profile(Some(key).filter(|_| dimension == "user")).await;
     let limits = shared.limiter.limits_of(dimension, key, profile.as_deref()).await.map_err(of_key)?;
     Ok(MetricsResponse::fullest(dimension, key, &limits))
 }
 
-/// Whose use is wanted.
+/// The identifier whose usage is requested.
 #[derive(Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct KeyQuery {
-    /// The dimension of the identifier; `key` unless given.
+    /// The dimension of the identifier. Default: `key`.
     #[param(value_type = Option<value::Dimension>)]
     dimension: Option<String>,
 }
 
-/// The use of one key
+/// Get the usage of one key
 #[utoipa::path(
     get,
     path = "/admin/metrics/{key}",
     operation_id = "admin_metrics_of",
     tag = "ThrottleX",
     params(
-        ("key" = value::Identifier, Path, description = "the key of a policy, or any identifier"),
+        ("key" = value::Identifier, Path, description = "The key of a policy, or any identifier."),
         KeyQuery,
     ),
-    responses((status = 200, description = "What it has used.", body = MetricsResponse)),
+    responses((status = 200, description = "The usage of the key.", body = MetricsResponse)),
 )]
 pub(crate) async fn metrics_of(
     State(shared): State<Arc<Shared>>,

@@ -20,12 +20,12 @@ use crate::rest::manage::rules::not_in_file;
 use crate::rest::manage::{IfMatch, Managed, Subject, empty, shown, unchanged};
 use crate::rest::wire::parse_strategy;
 
-/// A policy, in requests and answers. Its key is said by `key` or `policyKey`, or by the path.
+/// A policy, in requests and responses. `key`, `policyKey` or the path sets its key.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = Policy)]
 pub(crate) struct PolicyBody {
-    /// Set by the server; a request can repeat what was shown.
+    /// Read-only. A request may send it back unchanged.
     #[schema(value_type = Option<i64>)]
     id: Option<Integer>,
     #[schema(value_type = Option<value::Identifier>)]
@@ -35,13 +35,13 @@ pub(crate) struct PolicyBody {
     #[serde(rename = "type")]
     #[schema(value_type = value::AlgorithmChoice, required = true)]
     kind: Option<String>,
-    /// How much a bucket holds, or how much a window allows.
+    /// The capacity of a bucket, or the quota of a window.
     #[schema(value_type = value::Quota, required = true)]
     capacity: Option<Count>,
-    /// How much a bucket gets back a second; 10 unless given.
+    /// Tokens that a bucket regains per second. Default: 10.
     #[schema(value_type = Option<u64>)]
     refill_rate: Option<Count>,
-    /// 60 unless given.
+    /// Default: 60.
     #[schema(value_type = Option<u64>)]
     window_seconds: Option<Count>,
 }
@@ -65,18 +65,18 @@ impl PolicyBody {
         }
     }
 
-    /// The rule, and what it has no place for. `of` is the key in the path, if there is one.
+    /// Returns the rule, and the settings that a rule cannot hold. `of` is the key in the path.
     fn rule(&self, of: Option<&str>) -> Result<(Rule, PolicyDetail), ApiError> {
         let named = match (&self.key, &self.policy_key) {
             (Some(key), Some(other)) if key != other => {
-                return Err(ApiError::input("policyKey", "differs from key"));
+                return Err(ApiError::input("policyKey", "must equal key"));
             }
             (Some(key), _) | (None, Some(key)) => Some(key.as_str()),
             (None, None) => None,
         };
         let key = match (named, of) {
             (Some(key), Some(of)) if key != of => {
-                return Err(ApiError::input("key", "differs from the one in the path"));
+                return Err(ApiError::input("key", "must equal the key in the path"));
             }
             (named, of) => required("key", named.or(of))?,
         };
@@ -92,7 +92,8 @@ impl PolicyBody {
     }
 }
 
-/// Buckets hold `capacity` and are refilled by the second; windows allow `capacity` each.
+/// Returns the limit: a bucket holds `capacity` and is refilled every second; a window allows
+/// `capacity`.
 fn limit(algorithm: Algorithm, capacity: u64, detail: &PolicyDetail) -> Result<Limit, ApiError> {
     let is_bucket = algorithm.takes_burst();
     let explain = |error: InvalidLimit| {
@@ -110,15 +111,15 @@ fn limit(algorithm: Algorithm, capacity: u64, detail: &PolicyDetail) -> Result<L
     Limit::try_new(algorithm, capacity, Duration::from_secs(detail.window_seconds)).map_err(explain)
 }
 
-/// All policies
+/// List policies
 #[utoipa::path(
     get,
     path = "/admin/policies",
     operation_id = "list_policies",
     tag = "ThrottleX",
     params(Page),
-    responses((status = 200, description = "One page of them.", body = Vec<PolicyBody>, headers(
-        ("Link" = String, description = "the next page, as `rel=\"next\"`"),
+    responses((status = 200, description = "One page of policies.", body = Vec<PolicyBody>, headers(
+        ("Link" = String, description = "The next page, as `rel=\"next\"`."),
     ))),
 )]
 pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<Response, ApiError> {
@@ -128,7 +129,7 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     Ok(with_next(json(StatusCode::OK, &policies), "/admin/policies", next))
 }
 
-/// Makes a policy
+/// Create a policy
 #[utoipa::path(
     post,
     path = "/admin/policies",
@@ -136,8 +137,8 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     tag = "ThrottleX",
     request_body = PolicyBody,
     responses(
-        (status = 201, description = "It is made.", body = PolicyBody, headers(("ETag" = String, description = "its version"))),
-        (status = 409, description = "The key has a policy."),
+        (status = 201, description = "Created.", body = PolicyBody, headers(("ETag" = String, description = "The version."))),
+        (status = 409, description = "The key already has a policy."),
     )
 )]
 pub(crate) async fn create(managed: Managed, Json(body): Json<PolicyBody>) -> Result<Response, ApiError> {
@@ -149,15 +150,15 @@ pub(crate) async fn create(managed: Managed, Json(body): Json<PolicyBody>) -> Re
     Ok(shown(StatusCode::CREATED, &PolicyBody::new(&stored), stored.version))
 }
 
-/// One policy
+/// Get a policy
 #[utoipa::path(
     get,
     path = "/admin/policies/{key}",
     operation_id = "get_policy",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy")),
+    params(("key" = value::Identifier, Path, description = "The key of the policy.")),
     responses(
-        (status = 200, description = "It is this.", body = PolicyBody, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "The policy.", body = PolicyBody, headers(("ETag" = String, description = "The version."))),
         (status = 404, description = "The key has no policy."),
     )
 )]
@@ -166,16 +167,16 @@ pub(crate) async fn get(managed: Managed, Id(key): Id, _: Query<NoParameters>) -
     Ok(shown(StatusCode::OK, &PolicyBody::new(&stored), stored.version))
 }
 
-/// Replaces a policy
+/// Replace a policy
 #[utoipa::path(
     put,
     path = "/admin/policies/{key}",
     operation_id = "replace_policy",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy"), IfMatch),
+    params(("key" = value::Identifier, Path, description = "The key of the policy."), IfMatch),
     request_body = PolicyBody,
     responses(
-        (status = 200, description = "It is replaced.", body = PolicyBody, headers(("ETag" = String, description = "its version"))),
+        (status = 200, description = "Replaced.", body = PolicyBody, headers(("ETag" = String, description = "The version."))),
         (status = 404, description = "The key has no policy."),
     )
 )]
@@ -194,15 +195,15 @@ pub(crate) async fn replace(
     Ok(shown(StatusCode::OK, &PolicyBody::new(&stored), stored.version))
 }
 
-/// Removes a policy
+/// Delete a policy
 #[utoipa::path(
     delete,
     path = "/admin/policies/{key}",
     operation_id = "delete_policy",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy"), IfMatch),
+    params(("key" = value::Identifier, Path, description = "The key of the policy."), IfMatch),
     responses(
-        (status = 204, description = "It is gone."),
+        (status = 204, description = "Deleted."),
         (status = 404, description = "The key has no policy."),
     )
 )]
@@ -218,7 +219,7 @@ async fn find(managed: &Managed, key: &str) -> Result<StoredRule, ApiError> {
     found.filter(|stored| is_policy(&stored.rule)).ok_or_else(|| unknown(key))
 }
 
-/// A rule of the same variant as the policy of `key`.
+/// Returns a rule of the same variant as the policy of `key`.
 fn template(key: &str) -> Result<Rule, ApiError> {
     Ok(rule_of(key, Limit::per_second(1).build().map_err(invalid_limit)?))
 }
@@ -233,5 +234,5 @@ fn of_policy(error: ApiError, key: &str) -> ApiError {
 
 fn unknown(key: &str) -> ApiError {
     let key: String = key.chars().take(64).collect();
-    ApiError::new(Code::NotFound, format!("there is no policy for key: {key}"))
+    ApiError::new(Code::NotFound, format!("no policy for key `{key}`"))
 }

@@ -1,4 +1,4 @@
-//! `/admin/reset/{key}`: forgets the counters of a key.
+//! `/admin/reset/{key}`: resets the counters of a key.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::rest::extract::{Id, NoParameters, Query};
 use crate::rest::json;
 use crate::rest::manage::Managed;
 
-/// What was forgotten, and when.
+/// What was reset, and when.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = KeyReset)]
 struct ResetResponse<'a> {
@@ -29,14 +29,16 @@ struct ResetResponse<'a> {
     timestamp: String,
 }
 
-/// Forgets the counters of one key at `/`, in every dimension whose identifiers are keys of policies
+/// Reset the counters of a key
+///
+/// Resets its counters at `/`, in every dimension whose identifiers are policy keys.
 #[utoipa::path(
     post,
     path = "/admin/reset/{key}",
     operation_id = "admin_reset",
     tag = "ThrottleX",
-    params(("key" = value::Identifier, Path, description = "the key of a policy")),
-    responses((status = 200, description = "They start anew.", body = ResetResponse)),
+    params(("key" = value::Identifier, Path, description = "The key of the policy.")),
+    responses((status = 200, description = "The counters were reset.", body = ResetResponse)),
 )]
 pub(crate) async fn reset(
     State(shared): State<Arc<Shared>>,
@@ -45,7 +47,7 @@ pub(crate) async fn reset(
     _: Query<NoParameters>,
 ) -> Result<Response, ApiError> {
     shared.limiter.validate(&check_of(&key)).map_err(of_key)?;
-    // Without a policy each of them has a counter of its own. What is no address has none as an address.
+    // Without a policy, the key has a counter in each dimension; only an address has one in `ip`.
     let current = managed.live.sources();
     let others = current.file.policy_dimensions.iter().map(String::as_str);
     let counted = |dimension: &&str| {

@@ -1,4 +1,4 @@
-//! `/admin/status`: how the service, its stores and its catalog are.
+//! `/admin/status`: the status of the service, its stores and its catalog.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::rest::extract::{NoParameters, Query};
 use crate::rest::json;
 use crate::rest::manage::Managed;
 
-/// How the service is.
+/// The status of the service.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ServiceStatus)]
@@ -33,7 +33,7 @@ struct StatusResponse<'a> {
     log_dropped: u64,
 }
 
-/// How a store or the catalog is.
+/// The status of a store or of the catalog.
 #[derive(Debug, Serialize, ToSchema)]
 struct PartStatus<'a> {
     name: &'a str,
@@ -41,7 +41,7 @@ struct PartStatus<'a> {
     status: &'static str,
 }
 
-/// How often keys of this node changed their state.
+/// Number of state transitions of keys on this node, by new state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StateTransitions)]
 struct Transitions {
@@ -50,13 +50,13 @@ struct Transitions {
     throttled: u64,
 }
 
-/// How the service, its stores and its catalog are
+/// Get the status of the service, its stores and its catalog
 #[utoipa::path(
     get,
     path = "/admin/status",
     operation_id = "admin_status",
     tag = "ThrottleX",
-    responses((status = 200, description = "Up or down, part by part.", body = StatusResponse)),
+    responses((status = 200, description = "The status of each component.", body = StatusResponse)),
 )]
 pub(crate) async fn status(
     State(shared): State<Arc<Shared>>,
@@ -71,7 +71,7 @@ pub(crate) async fn status(
         .map(|(name, health)| PartStatus { name, status: up(health == StoreHealth::Up) })
         .collect();
     let catalog =
-        PartStatus { name: "catalog", status: up(managed.live.catalog_health.found().await.is_ok()) };
+        PartStatus { name: "catalog", status: up(managed.live.catalog_health.check().await.is_ok()) };
     let current = managed.live.sources();
     let all_up = stores.iter().chain([&catalog]).all(|part| part.status == "UP");
     let [normal, warning, throttled] = shared.observer.transitions.counts();

@@ -1,12 +1,14 @@
-//! Forgets every variant of an identity's counters: its rows are next to each other in the primary key, whichever node made them.
+//! Resets every variant of an identity's counters. Their rows are adjacent in the primary key,
+//! whichever node wrote them.
 
 use pacegate_core::{Timestamp, Variants};
 
 use crate::ledger::Change;
 use crate::session::Session;
 
-/// Forgets the variants among the rows whose keys start with `identity`, which ends with a colon. Each step is a transaction.
-pub(crate) async fn forget(
+/// Resets the variants among the rows with keys that start with `identity`, which ends with a
+/// colon. Each step is a transaction.
+pub(crate) async fn reset_variants(
     session: &mut Session,
     identity: &str,
     variants: &[Variants],
@@ -21,8 +23,8 @@ pub(crate) async fn forget(
         let own: Vec<&str> = own.map(String::as_str).collect();
         if !own.is_empty() {
             let locked = session.lock(&own).await?.rows.into_iter();
-            let forget = |(key, _)| Change { key, bytes: Vec::new(), needed_until: Timestamp::default() };
-            let changes: Vec<Change> = locked.map(forget).collect();
+            let reset = |(key, _)| Change { key, bytes: Vec::new(), needed_until: Timestamp::default() };
+            let changes: Vec<Change> = locked.map(reset).collect();
             if !changes.is_empty() {
                 session.write(&changes).await?;
             }
