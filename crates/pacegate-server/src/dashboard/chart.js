@@ -6,6 +6,8 @@ const HEIGHT = 220;
 const SPACE = { left: 46, right: 12, top: 12, bottom: 24 };
 /** Seconds that are further apart than this are not connected by a line. */
 const GAP_MS = 5_000;
+/** Distance of two points of a line. */
+const PIXELS_APART = 4;
 const SVG = 'http://www.w3.org/2000/svg';
 
 function draw(tag, attributes, text) {
@@ -43,7 +45,7 @@ export class Chart {
 
   show(samples) {
     this.#samples = samples.map(({ at, figures }) => ({
-      at, allowed: figures?.allowed_per_second ?? null, blocked: figures?.blocked_per_second ?? null,
+      at, lost: figures === null, allowed: figures?.allowed_per_second ?? null, blocked: figures?.blocked_per_second ?? null,
     }));
     this.#render();
     this.#tell();
@@ -114,10 +116,20 @@ export class Chart {
     const runs = [[]];
     for (const sample of this.#samples) {
       const before = runs.at(-1).at(-1);
-      if (sample.allowed === null || (before && sample.at - before.at > GAP_MS)) runs.push([]);
+      if (sample.lost || (before && sample.at - before.at > GAP_MS)) runs.push([]);
       if (sample.allowed !== null) runs.at(-1).push(sample);
     }
-    return runs.filter((run) => run.length > 0);
+    return runs.filter((run) => run.length > 0).map((run) => this.#averaged(run));
+  }
+
+  /** The averages of a few seconds each, as many as keep the points some pixels apart. */
+  #averaged(run) {
+    const length = 1_000 * Math.max(1, Math.round((this.#seconds * PIXELS_APART) / this.#place.clientWidth));
+    const groups = Map.groupBy(run, ({ at }) => Math.floor(at / length));
+    const mean = (group, value) => group.reduce((sum, sample) => sum + value(sample), 0) / group.length;
+    return [...groups.values()].map((group) => ({
+      at: new Date(mean(group, ({ at }) => at.getTime())), allowed: mean(group, ({ allowed }) => allowed), blocked: mean(group, ({ blocked }) => blocked),
+    }));
   }
 
   #summary() {
