@@ -27,8 +27,8 @@ pub const IDENTITY_OVERRIDES_MAX: usize = 1_000;
 
 const SELECT: &str = "SELECT override_id, user_id, rule, quota, window_micros, burst, reason, expires_at, created_at, dimension, user_key FROM pacegate_overrides";
 
-/// What the overrides of an identity are looked up by. No user has a NUL in its id, so that no other
-/// identity is taken for a user.
+/// Returns the key by which the overrides of an identity are looked up. No user id contains a NUL,
+/// so that no other identity has the key of a user.
 fn owner_key(dimension: &str, identifier: &str) -> String {
     if dimension == identity::USER {
         return key_of(identifier);

@@ -18,7 +18,8 @@ pub use crate::effective::EffectiveLimit;
 /// A rule, and whether it applies to a check.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// The limit in force if the rule applies, with the numbers of an override; the rule's own otherwise.
+    /// The limit in force if the rule applies, with the numbers of an override. Otherwise the
+    /// rule's own limit.
     pub limit: Arc<NamedLimit>,
     /// The rule's own limit, without overrides.
     pub own_limit: Arc<NamedLimit>,

@@ -79,8 +79,9 @@ impl LimiterBuilder {
         self
     }
 
-    /// Replaces the numbers of the rules named `rule` for one identity that is not a user. The overrides
-    /// of a user come with its [`Profile`](crate::Profile). Of two for the same rule the later one counts.
+    /// Replaces the numbers of the rules named `rule` for one identity that is not a user. The
+    /// overrides of a user come with its [`Profile`](crate::Profile). Of two overrides for the same
+    /// rule the later one applies.
     ///
     /// ```
     /// use pacegate::{Check, Limit, LimitOverride, Limiter, Rule};

@@ -232,7 +232,7 @@ impl Rule {
     pub(crate) fn shadow(&self) -> ShadowFigures {
         let (checked, blocked) = (self.shadow_checked.load(Ordering::Relaxed), self.shadow_blocked());
         let Some(keys) = self.shadow_keys.get() else { return ShadowFigures::default() };
-        // No request has more than one key, so that an estimate is not above the number of requests.
+        // A request has one key, so there are at most as many keys as requests.
         let keys_blocked = keys.blocked.estimate().min(blocked);
         let keys = keys.checked.estimate().min(checked).max(keys_blocked);
         ShadowFigures { checked, blocked, keys, keys_blocked }

@@ -47,8 +47,8 @@ impl OverrideBody {
         }
     }
 
-    /// Returns the numbers if every rule of `dimension` named `rule` accepts them, `None` if the rule
-    /// is unknown.
+    /// Returns the numbers if every rule of `dimension` named `rule` accepts them, `None` if the
+    /// rule is unknown.
     pub(super) fn numbers(
         &self,
         current: &Sources,
