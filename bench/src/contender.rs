@@ -1,7 +1,7 @@
 //! The limiters that are compared, each with the same limit on the same string keys.
 //!
-//! The limit is one token every 50 s and a burst so large that it never denies: every key stays in
-//! use while it is measured, and no contender wins by dropping keys early.
+//! The limit is one token every 50 s with a burst so large that nothing is denied. Every key stays
+//! in use during a measurement, so no contender gains by dropping keys early.
 
 mod governor;
 mod limitador;
@@ -14,28 +14,27 @@ use anyhow::{Result, bail};
 
 use crate::workload::Walk;
 
-/// How many tokens come back in [`PERIOD`].
+/// Number of tokens that are refilled per [`PERIOD`].
 pub const TOKENS: u32 = 72;
 /// See [`TOKENS`].
 pub const PERIOD: Duration = Duration::from_secs(3_600);
-/// How many checks a key is good for: as many as the peers can count in 64-bit nanoseconds at this
-/// rate, roughly.
+/// The burst: about the maximum that the peers can count in 64-bit nanoseconds at this rate.
 pub const BURST: u32 = 100_000_000;
 
 /// A limiter that is measured.
 pub trait Contender: Send + Sync {
-    /// Whether one request of `key` is admitted. A failure counts as a denial; neither may
-    /// happen here.
+    /// Returns whether one request of `key` is allowed. A failure counts as a denial. Neither is
+    /// expected here.
     #[expect(
         clippy::ptr_arg,
         reason = "governor looks up a `&String`, and would have to make one of a `&str`"
     )]
     fn check(&self, key: &String) -> bool;
 
-    /// Checks the keys in order and returns the number of denials. `alone` means that no other
-    /// thread runs at the same time.
+    /// Runs the checks, and returns the number of denials. With `alone`, no other thread runs at
+    /// the same time.
     fn walk(&self, walk: Walk<'_>, _alone: bool) -> usize {
-        // A default method is compiled for each contender, so that the loop holds no indirect call.
+        // A default method is compiled for each contender, so the loop has no indirect call.
         walk.refused(|key| self.check(key))
     }
 }
@@ -43,7 +42,7 @@ pub trait Contender: Send + Sync {
 /// A kind of [`Contender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Ours.
+    /// Pacegate.
     Pacegate,
     /// `governor` with its default keyed store, a `DashMap`.
     Governor,
@@ -54,10 +53,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, ours first.
+    /// All contenders, Pacegate first.
     pub const ALL: [Self; 4] = [Self::Pacegate, Self::Governor, Self::Throttlecrab, Self::Limitador];
 
-    /// What it is called on the command line and in tables.
+    /// Returns its name on the command line and in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pacegate => "pacegate",
@@ -67,23 +66,23 @@ impl Kind {
         }
     }
 
-    /// Finds one by its name.
+    /// Returns the contender of a name.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// If the name is unknown.
     pub fn named(name: &str) -> Result<Self> {
         match Self::ALL.into_iter().find(|kind| kind.name() == name) {
             Some(kind) => Ok(kind),
             None => {
-                bail!("no contender is called {name:?}; there are {}", Self::ALL.map(Self::name).join(", "))
+                bail!("unknown contender {name:?}; expected one of {}", Self::ALL.map(Self::name).join(", "))
             }
         }
     }
 
-    /// A new one that expects `keys` keys.
+    /// Returns a new contender for `keys` keys.
     ///
     /// # Errors
-    /// When the library refuses the limit.
+    /// If the library rejects the limit.
     pub fn build(self, keys: usize) -> Result<Box<dyn Contender>> {
         Ok(match self {
             Self::Pacegate => Box::new(pacegate::Pacegate::new()?),

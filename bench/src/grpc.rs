@@ -1,5 +1,4 @@
-//! The cost of the gRPC services: `pacegate serve` and a bare tonic server with the same messages
-//! under the same load.
+//! The cost of the gRPC services: `pacegate serve` and a minimal tonic server under the same load.
 
 pub mod bare;
 pub mod load;

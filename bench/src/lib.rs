@@ -1,9 +1,8 @@
-//! Measures Pacegate next to its peers: time, memory and instructions per check in one process, and
-//! the cost of the service, of Redis and of databases.
+//! Benchmarks of Pacegate and its peers: time, memory and instructions per check in one process,
+//! and the cost of the service, of Redis and of databases.
 //!
-//! The programs are `in_process`, `rules`, `layer`, `http`, `grpc`, `proxy`, `redis` and `sql`; the
-//! README says how to run them and what their figures mean. Nothing here is used by the other
-//! crates.
+//! The programs are `in_process`, `rules`, `layer`, `http`, `grpc`, `proxy`, `redis` and `sql`. The
+//! README explains how to run them and what the figures mean. No other crate depends on this one.
 
 pub mod contender;
 pub mod grpc;

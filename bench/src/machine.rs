@@ -1,13 +1,13 @@
-//! What Linux says about this machine and its processes.
+//! Facts about this machine and its processes, from Linux.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// How often a second the kernel counts processor time in `/proc`: the same on every Linux.
+/// Clock ticks per second of processor time in `/proc`, which is the same on every Linux.
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
-/// One line on the machine, for the head of the results.
+/// Returns one line about the machine, for the head of the results.
 pub fn description() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&processor, "model name").unwrap_or("unknown processor").to_owned();
@@ -16,22 +16,22 @@ pub fn description() -> String {
     format!("{model}, {cores} cores, Linux {}", kernel.trim())
 }
 
-/// The memory of this process that is in RAM now, in bytes.
+/// Returns the resident memory of this process, in bytes.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn resident_bytes() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
-    // Unlike /proc/self/statm, which has the same figure in pages, this needs no page size.
+    // /proc/self/statm has the same figure in pages, which depends on the page size.
     let kibibytes =
         field(&status, "VmRSS").and_then(|value| value.trim_end_matches(" kB").parse::<u64>().ok());
     Ok(kibibytes.context("no VmRSS in /proc/self/status")? * 1_024)
 }
 
-/// How often the scheduler took the processor away from this thread.
+/// Returns how often this thread was preempted.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn preemptions() -> Result<u64> {
     let status =
         fs::read_to_string("/proc/thread-self/status").context("reading /proc/thread-self/status")?;
@@ -39,10 +39,10 @@ pub fn preemptions() -> Result<u64> {
     switches.context("no nonvoluntary_ctxt_switches in /proc/thread-self/status")
 }
 
-/// The processor time that a process has used so far, its own and the kernel's, in seconds.
+/// Returns the user and system time of a process so far, in seconds.
 ///
 /// # Errors
-/// When the process is gone or `/proc` cannot be read.
+/// If the process has exited or `/proc` cannot be read.
 pub fn processor_seconds(process: u32) -> Result<f64> {
     let path = format!("/proc/{process}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -50,7 +50,7 @@ pub fn processor_seconds(process: u32) -> Result<f64> {
 }
 
 fn ticks(stat: &str) -> Option<u64> {
-    // The program's name, in parentheses, may itself hold spaces and parentheses.
+    // The name of the program is in parentheses and can contain spaces and parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_ascii_whitespace().skip(11);
     let user: u64 = times.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! How much memory a key takes, measured in a process of its own for each contender.
+//! Memory per key, measured in a separate process for each contender.
 
 use std::env;
 use std::hint::black_box;
@@ -11,32 +11,31 @@ use crate::machine::resident_bytes;
 use crate::table::{Table, grouped};
 use crate::workload::key;
 
-/// How many keys are inserted.
+/// Number of keys.
 pub const KEYS: usize = 1_000_000;
 
-/// Inserts the keys into a new contender; by how many bytes this process has grown then.
+/// Inserts the keys into a new contender, and returns the growth of this process in bytes.
 ///
-/// The keys are created and dropped one by one, so that only the contender's own memory is
-/// counted.
+/// The keys are created one by one and dropped, so that only memory of the contender is counted.
 ///
 /// # Errors
-/// When the contender denies a key or `/proc` cannot be read.
+/// If the contender denies a key or `/proc` cannot be read.
 pub fn grow(kind: Kind) -> Result<u64> {
-    // Touches the code and the allocator's first pages, which are not the keys' doing.
-    ensure!(kind.build(1)?.check(&key(0)), "{} refused its first key", kind.name());
+    // Loads the code and the first pages of the allocator, which are not memory of keys.
+    ensure!(kind.build(1)?.check(&key(0)), "{} denied its first key", kind.name());
     let before = resident_bytes()?;
     let contender = kind.build(KEYS)?;
     let refused = (0..KEYS).filter(|&number| !contender.check(&key(number))).count();
     let after = resident_bytes()?;
     black_box(&contender);
-    ensure!(refused == 0, "{} refused {refused} new keys", kind.name());
+    ensure!(refused == 0, "{} denied {refused} new keys", kind.name());
     Ok(after.saturating_sub(before))
 }
 
 /// Runs this program again with `--memory NAME` for every contender.
 ///
 /// # Errors
-/// When a child cannot be started or fails.
+/// If a child process cannot be started or fails.
 pub fn compare() -> Result<Table> {
     let program = env::current_exe().context("finding this program")?;
     let mut table = Table::new(["1 M keys", "bytes per key", "grown by, MiB"]);

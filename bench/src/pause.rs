@@ -1,4 +1,4 @@
-//! Whether anyone has to wait while a million expired keys are dropped.
+//! Pauses of checks while a million expired keys are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use crate::table::{Table, grouped};
 use crate::workload::key;
 
 const KEYS: usize = 1_000_000;
-/// New keys in each situation: enough to drop most of the expired ones on the way.
+/// Number of new keys in each situation, enough to drop most of the expired ones.
 const CHECKS: usize = 1_000_000;
 const RUNS: usize = 3;
 const START_MICROS: u64 = 1_800_000_000_000_000;
 const LONG_AFTER: Duration = Duration::from_secs(3_600);
 const PAUSE_NANOS: u32 = 1_000_000;
 
-/// A clock that is moved by hand.
+/// A clock that is set manually.
 #[derive(Debug)]
 struct HandClock(AtomicU64);
 
@@ -36,12 +36,12 @@ impl Clock for HandClock {
     }
 }
 
-/// A store with a million keys, and the clock that lets them expire.
+/// A store with a million keys, and its clock.
 struct Scene {
     store: Arc<MemoryStore>,
     clock: Arc<HandClock>,
     plan: Plan,
-    /// How many keys have been used.
+    /// Number of keys that have been used.
     used: usize,
 }
 
@@ -50,13 +50,13 @@ impl Scene {
         let clock = Arc::new(HandClock(AtomicU64::new(START_MICROS)));
         let options = MemoryOptions { max_keys: keys_max, ..MemoryOptions::default() };
         let store = Arc::new(MemoryStore::with_clock(options, clock.clone()));
-        // One check of sixty a minute is forgotten after a second.
+        // One check of sixty per minute is dropped after a second.
         let builder = Limiter::builder().plan("bench", [Limit::per_minute(60)]).memory(store.clone());
         let mut scene = Self { store, clock, plan: builder.build()?.plan("bench")?, used: 0 };
         for key in scene.new_keys(KEYS) {
             scene.check(&key)?;
         }
-        ensure!(scene.store.keys() == KEYS, "{} keys are kept instead of {KEYS}", scene.store.keys());
+        ensure!(scene.store.keys() == KEYS, "the store has {} keys, expected {KEYS}", scene.store.keys());
         Ok(scene)
     }
 
@@ -67,11 +67,11 @@ impl Scene {
     }
 
     fn check(&self, key: &str) -> Result<()> {
-        ensure!(self.plan.check_now(key, Cost::ONE)?.allowed(), "a new key was refused");
+        ensure!(self.plan.check_now(key, Cost::ONE)?.allowed(), "a new key was denied");
         Ok(())
     }
 
-    /// Checks new keys and takes the time of each check.
+    /// Checks new keys and measures each check.
     fn observe(&mut self) -> Result<Observation> {
         let keys = self.new_keys(CHECKS);
         let mut nanoseconds = vec![0u32; keys.len()];
@@ -91,9 +91,9 @@ impl Scene {
 }
 
 struct Observation {
-    /// Of every check, ascending.
+    /// Latency of every check, in ascending order.
     nanoseconds: Vec<u32>,
-    /// How often the scheduler took the processor away meanwhile.
+    /// Number of preemptions during the checks.
     preempted: u64,
     keys_before: usize,
     keys_after: usize,
@@ -105,11 +105,11 @@ impl Observation {
     }
 }
 
-/// Measures the three situations, several times over: a pause of our own shows in every run,
-/// one by the scheduler does not.
+/// Measures the three situations several times: a pause of the store is in every run, a pause of
+/// the scheduler is not.
 ///
 /// # Errors
-/// When a check fails or `/proc` cannot be read.
+/// If a check fails or `/proc` cannot be read.
 pub fn compare() -> Result<Table> {
     let mut situations: [(&str, Vec<Observation>); 3] = [
         ("1 M live keys", Vec::new()),

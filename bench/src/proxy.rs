@@ -1,5 +1,5 @@
-//! The least that a reverse proxy does: the same server and pooled client as `pacegate proxy`, no
-//! limits, headers passed on as they are.
+//! A minimal reverse proxy: the same server and client pool as `pacegate proxy`, without limits and
+//! with unchanged headers.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -17,15 +17,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 
-/// It ends by itself after this time, should the program that started it have died.
+/// Time after which the server exits, in case the program that started it has died.
 const LIFETIME: Duration = Duration::from_secs(600);
 
 type Answer = Response<Either<Incoming, Empty<Bytes>>>;
 
-/// Serves on `port` of the loopback address what is on port `upstream` of it.
+/// Proxies `port` of the loopback address to its port `upstream`.
 ///
 /// # Errors
-/// When the port is taken.
+/// If the port is in use.
 pub fn serve(port: u16, upstream: u16) -> Result<()> {
     let upstream: Authority = format!("127.0.0.1:{upstream}").parse()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -43,7 +43,7 @@ pub fn serve(port: u16, upstream: u16) -> Result<()> {
                     let service =
                         service_fn(move |request| forward(client.clone(), upstream.clone(), request));
                     let builder = auto::Builder::new(TokioExecutor::new());
-                    // A load that has ended hangs up.
+                    // The load closes its connections at the end.
                     let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
                 });
             }

@@ -1,5 +1,5 @@
-//! What a check costs Redis, next to minimal scripts, and how fast a store on it is, next to a
-//! pipeline without a store.
+//! The cost of a check in Redis, compared with minimal scripts, and the speed of a store on it,
+//! compared with a pipeline without a store.
 
 pub mod calls;
 mod ceiling;
@@ -13,14 +13,14 @@ mod wire;
 
 use std::time::Duration;
 
-/// How many rounds there are.
+/// Number of rounds.
 pub const ROUNDS: u32 = 3;
-/// How many requests a connection has in flight where it is loaded without a store.
+/// Number of requests in flight per connection without a store.
 pub const DEPTH: usize = 16;
-/// How many users the checks are spread over.
+/// Number of users of the checks.
 pub const USERS: usize = 1_000;
 
-/// How many turns make up all rounds of `duration` each.
+/// Returns the number of turns in all rounds of `duration` each.
 fn turns(duration: Duration, turn: Duration) -> u128 {
     (duration * ROUNDS).as_millis() / turn.as_millis()
 }

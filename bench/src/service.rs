@@ -1,4 +1,4 @@
-//! The cost of the service: `pacegate serve` and a bare axum handler under the same load.
+//! The cost of the service: `pacegate serve` and a minimal axum handler under the same load.
 
 pub mod bare;
 pub mod comparison;
@@ -6,5 +6,5 @@ pub mod load;
 pub mod process;
 mod wire;
 
-/// Where a check is posted to, on both servers.
+/// Path of a check on both servers.
 pub const PATH: &str = "/v1/rate-limit/check";

@@ -1,5 +1,5 @@
-//! How long a check takes: all contenders on one workload, taking turns, so that a noisy moment
-//! hits them all.
+//! The time of a check: all contenders on one workload, in turns, so that noise affects all of
+//! them.
 
 use std::sync::Barrier;
 use std::thread;
@@ -12,18 +12,18 @@ use crate::stopwatch::{median, now};
 use crate::table::Table;
 use crate::workload::Workload;
 
-/// How many threads check at once.
+/// Numbers of concurrent threads.
 pub const THREADS: [usize; 2] = [1, 2];
 const ROUNDS: usize = 5;
-/// How long one measurement should take.
+/// Target length of one measurement.
 const MEASUREMENT: Duration = Duration::from_millis(400);
-/// The checks from which the length of a measurement is estimated.
+/// Number of checks that determine the length of a measurement.
 const PILOT_CHECKS: usize = 20_000;
-/// The most checks in one measurement of one thread.
+/// Maximum number of checks in one measurement of one thread.
 const CHECKS_MAX: usize = 5_000_000;
 
-// One contender serves both numbers of threads, and its hottest key must never run dry. The last
-// term is the run before each measurement.
+// One contender is used with both numbers of threads, and its hottest key must never be denied. The
+// last term is the run before each measurement.
 const _: () = assert!(CHECKS_MAX * ROUNDS * 3 * 11 / 10 < BURST as usize);
 
 /// The times of one contender at one number of threads, in nanoseconds per check.
@@ -43,13 +43,13 @@ impl Samples {
 /// Measures every contender on `workload` with one and two threads.
 ///
 /// # Errors
-/// When a contender refuses a check, which would make its figures those of something else.
+/// If a contender denies a check, because its figures would not be comparable.
 pub fn compare(workload: &Workload) -> Result<Table> {
     let mut contenders = Vec::new();
     for kind in Kind::ALL {
         let contender = kind.build(workload.keys.len())?;
         let refused = workload.every_key().filter(|key| !contender.check(key)).count();
-        ensure!(refused == 0, "{} refused {refused} new keys", kind.name());
+        ensure!(refused == 0, "{} denied {refused} new keys", kind.name());
         contenders.push((kind, contender));
     }
     let samples = [rounds(&contenders, workload, THREADS[0])?, rounds(&contenders, workload, THREADS[1])?];
@@ -77,16 +77,15 @@ pub fn compare(workload: &Workload) -> Result<Table> {
     Ok(table)
 }
 
-/// Runs one contender alone, as a profiler wants it: every key once, then `checks` checks in one
-/// thread.
+/// Runs one contender alone, for a profiler: every key once, then `checks` checks in one thread.
 ///
 /// # Errors
-/// When the contender denies a check.
+/// If the contender denies a check.
 pub fn spin(kind: Kind, workload: &Workload, checks: usize) -> Result<()> {
     let contender = kind.build(workload.keys.len())?;
     let refused = workload.every_key().filter(|key| !contender.check(key)).count();
     let refused = refused + contender.walk(workload.walk(0, 1, checks), true);
-    ensure!(refused == 0, "{} refused {refused} checks", kind.name());
+    ensure!(refused == 0, "{} denied {refused} checks", kind.name());
     Ok(())
 }
 
@@ -104,7 +103,7 @@ fn rounds(
     }
     for _ in 0..ROUNDS {
         for (position, (kind, contender)) in contenders.iter().enumerate() {
-            // The contender before has left the caches full of its own.
+            // The previous contender has filled the caches.
             measure(*kind, contender.as_ref(), workload, threads, checks[position] / 10)?;
             let nanoseconds = measure(*kind, contender.as_ref(), workload, threads, checks[position])?;
             samples[position].0.push(nanoseconds);
@@ -113,7 +112,7 @@ fn rounds(
     Ok(samples)
 }
 
-/// The nanoseconds that a thread spends on one check while `threads` threads do `checks` each.
+/// Returns nanoseconds per check of a thread while `threads` threads run `checks` checks each.
 fn measure(
     kind: Kind,
     contender: &dyn Contender,
@@ -138,7 +137,7 @@ fn measure(
         std::iter::once(Ok(own)).chain(others).collect::<Result<_>>()
     })?;
     let refused: usize = runs.iter().map(|(_, _, refused)| refused).sum();
-    ensure!(refused == 0, "{} refused {refused} checks", kind.name());
+    ensure!(refused == 0, "{} denied {refused} checks", kind.name());
     let start = runs.iter().map(|(start, _, _)| *start).min();
     let end = runs.iter().map(|(_, end, _)| *end).max();
     let elapsed = start.zip(end).map(|(start, end)| end - start).unwrap_or_default();

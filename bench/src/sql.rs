@@ -1,5 +1,4 @@
-//! How many checks a store on a database answers, next to one transaction for each check on the
-//! same server.
+//! Throughput of a store on a database, compared with one transaction per check on the same server.
 
 mod caller;
 pub mod comparison;
@@ -9,14 +8,14 @@ mod log_rows;
 mod naive;
 mod turn;
 
-/// How many rounds there are.
+/// Number of rounds.
 pub const ROUNDS: usize = 3;
-/// How many keys the checks are spread over, unless all are of one.
+/// Number of keys of the checks, except for rows with one key.
 pub const KEYS: usize = 10_000;
-/// How many connections have a transaction for each check.
+/// Number of connections with one transaction per check.
 pub const NAIVE_CONNECTIONS: usize = 32;
 
-/// The name of a user; all have the same length.
+/// Returns the name of a user. All names have the same length.
 fn user(number: usize) -> String {
     format!("{number:07}")
 }

@@ -1,21 +1,21 @@
-//! Reads the time and sums up what was read.
+//! Time measurement and statistics.
 
 use std::time::Instant;
 
-/// The present, for measuring only.
+/// Returns the current time, for measurements only.
 #[inline]
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The value that `fraction` of the values lie below; `sorted` ascends. Zero when there are none.
+/// Returns the quantile `fraction` of `sorted`, which is in ascending order. Zero if it is empty.
 pub fn quantile<T: Copy + Default>(sorted: &[T], fraction: f64) -> T {
     let position = (sorted.len() as f64 * fraction) as usize;
     sorted.get(position.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// The middle one of a few values.
+/// Returns the median of a few values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! Markdown tables, so that the output can be pasted.
+//! Markdown tables.
 
 use std::fmt;
 
-/// A table that is shown as Markdown.
+/// A table in Markdown.
 #[derive(Debug)]
 pub struct Table {
     head: Vec<String>,
@@ -10,12 +10,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows. The first column holds names, the others figures.
+    /// Returns a table without rows. The first column has names, the others figures.
     pub fn new<const COLUMNS: usize>(head: [&str; COLUMNS]) -> Self {
         Self { head: head.map(String::from).to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row, which has as many cells as the head.
+    /// Adds a row, with the same number of cells as the header.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -32,7 +32,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A whole number with its digits grouped.
+/// Returns a whole number with grouped digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,18 +1,17 @@
-//! Which keys are checked, and in which order. Everything is built in advance, so that
-//! iterating costs little.
+//! The keys of checks and their order, which are built in advance to keep measurements cheap.
 
 use anyhow::{Result, bail};
 
 /// A set of keys and an order to check them in, the same for every contender.
 #[derive(Debug)]
 pub struct Workload {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it is called in tables.
+    /// Returns its name in tables.
     pub title: &'static str,
     /// The keys.
     pub keys: Vec<String>,
-    /// Positions of keys; as many as a power of two.
+    /// Indices of keys. Their number is a power of two.
     order: Vec<u32>,
 }
 
@@ -23,7 +22,7 @@ impl Workload {
     /// Builds a workload.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// If the name is unknown.
     pub fn named(name: &str) -> Result<Self> {
         Ok(match name {
             "hot" => Self { name: "hot", title: "one hot key", keys: keys(1), order: vec![0; 1 << 10] },
@@ -39,12 +38,12 @@ impl Workload {
                 keys: keys(1_000_000),
                 order: zipf(1_000_000, 1 << 22),
             },
-            other => bail!("no workload is called {other:?}; there are {}", Self::NAMES.join(", ")),
+            other => bail!("unknown workload {other:?}; expected one of {}", Self::NAMES.join(", ")),
         })
     }
 
-    /// A part of the order: `checks` keys, for the `part`th of `parts` threads. The order starts
-    /// again at its end.
+    /// Returns a part of the order: `checks` keys for thread `part` of `parts`. The order is
+    /// cyclic.
     pub fn walk(&self, part: usize, parts: usize, checks: usize) -> Walk<'_> {
         Walk { keys: &self.keys, order: &self.order, start: self.order.len() / parts * part, checks }
     }
@@ -65,7 +64,7 @@ pub struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Checks every key; how many of the checks did not allow.
+    /// Checks every key, and returns the number of denials.
     #[inline]
     pub fn refused(&self, mut check: impl FnMut(&String) -> bool) -> usize {
         let mask = self.order.len() - 1;
@@ -78,7 +77,7 @@ impl Walk<'_> {
     }
 }
 
-/// The key of a number: 12 bytes, as many an identifier has.
+/// Returns the key of a number, with 12 bytes.
 pub fn key(number: usize) -> String {
     format!("user:{number:07}")
 }
@@ -87,13 +86,13 @@ fn keys(count: usize) -> Vec<String> {
     (0..count).map(key).collect()
 }
 
-/// `length` numbers below `keys`, the same ones on every run.
+/// Returns `length` numbers below `keys`, the same ones on every run.
 pub fn uniform(keys: u32, length: usize) -> Vec<u32> {
     let mut random = Random(1);
     (0..length).map(|_| random.below(keys)).collect()
 }
 
-/// Keys chosen by Zipf's law: the nth most popular one n times as rarely as the first.
+/// Returns keys by Zipf's law: the nth most popular one is n times as rare as the first.
 fn zipf(keys: u32, length: usize) -> Vec<u32> {
     let mut random = Random(2);
     let mut sum = 0.0;
@@ -103,8 +102,7 @@ fn zipf(keys: u32, length: usize) -> Vec<u32> {
             sum
         })
         .collect();
-    // Popular keys are scattered among the others; next to each other they would share cache
-    // lines, which is unrealistic.
+    // Popular keys are distributed among the others. Otherwise they would share cache lines.
     let mut by_rank: Vec<u32> = (0..keys).collect();
     for rank in (1..keys).rev() {
         by_rank.swap(rank as usize, random.below(rank + 1) as usize);

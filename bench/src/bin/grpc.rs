@@ -1,6 +1,6 @@
-//! The cost of the gRPC services: checks and Envoy's requests next to a bare tonic server in the
-//! same run. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The cost of checks and of Envoy's requests over gRPC, compared with a minimal tonic server.
+//! Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::env;
 use std::fs;
@@ -22,25 +22,26 @@ const ROUNDS: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(1);
 const RULES: &str = include_str!("../grpc/rules.yaml");
 
-/// Measures what one check over gRPC costs the server, next to handlers that decide nothing.
+/// Measures the cost of a check over gRPC in the server, compared with handlers that decide
+/// nothing.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The pacegate binary; without it, the one next to this program.
+    /// The pacegate binary. Defaults to the one next to this program.
     #[arg(long, value_name = "PATH")]
     pacegate: Option<PathBuf>,
-    /// How long each is loaded in each round.
+    /// Time for which each is loaded per round.
     #[arg(long, default_value_t = 4)]
     seconds: u64,
-    /// Only be the bare server on this port, for ten minutes at most.
+    /// Only run the minimal server on this port, for at most ten minutes.
     #[arg(long, value_name = "PORT")]
     bare: Option<u16>,
-    /// Only ask the server on this port, for a profiler.
+    /// Only load the server on this port, for a profiler.
     #[arg(long, value_name = "PORT", requires_all = ["question", "times"])]
     load: Option<u16>,
-    /// What is asked.
+    /// The kind of request.
     #[arg(long, requires = "load")]
     question: Option<Question>,
-    /// How often each of the requests in flight is asked.
+    /// Number of calls per request in flight.
     #[arg(long, requires = "load")]
     times: Option<u64>,
 }
@@ -110,7 +111,7 @@ fn main() -> Result<()> {
         ]);
     }
     println!("{machine}\n\n{table}");
-    // Of the same round each: the machine is not as fast in every round.
+    // Ratios within one round, because the speed of the machine differs between rounds.
     let ratio = |of: usize, to: usize, figure: fn(&(f64, f64)) -> f64| {
         median(figures[of].iter().zip(&figures[to]).map(|(of, to)| figure(of) / figure(to)))
     };

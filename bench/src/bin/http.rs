@@ -1,6 +1,6 @@
-//! The cost of the service: `POST /v1/rate-limit/check` next to a bare axum handler in the same
-//! run. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The cost of the service: `POST /v1/rate-limit/check` compared with a minimal axum handler.
+//! Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::env;
 use std::fs;
@@ -19,34 +19,34 @@ use pacegate_testkit::server::{MariaDb, Postgres};
 
 const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
-/// Requests from which the size of an answer is learnt.
+/// Number of requests that determine the size of a response.
 const PROBES: usize = 100;
-/// A check that the database does not answer in time ends the run with its 503.
+/// A check that the database does not process in time fails with 503, which ends the run.
 const WITH_DATABASE: &str = "failure: {mode: closed, timeout: 250ms}\n";
 
-/// Measures what one check over HTTP costs the server, next to a handler that decides nothing.
+/// Measures the cost of a check over HTTP in the server, compared with a handler that decides
+/// nothing.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The pacegate binary; without it, the one next to this program.
+    /// The pacegate binary. Defaults to the one next to this program.
     #[arg(long, value_name = "PATH")]
     pacegate: Option<PathBuf>,
-    /// How long each server is loaded in each round.
+    /// Time for which each server is loaded per round.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// How many connections the load has, one request in flight each.
+    /// Number of connections of the load, with one request in flight each.
     #[arg(long, default_value_t = CONNECTIONS)]
     connections: usize,
-    /// Keep pacegate's counters in a private database, which shares the cores with the
-    /// other processes.
+    /// Keep the counters of pacegate in a private database, which shares the cores.
     #[arg(long)]
     database: Option<Kind>,
-    /// Only be the bare server on this port, for ten minutes at most.
+    /// Only run the minimal server on this port, for at most ten minutes.
     #[arg(long, value_name = "PORT", requires = "bytes")]
     bare: Option<u16>,
-    /// The size of the bare server's answers.
+    /// Size of the responses of the minimal server.
     #[arg(long)]
     bytes: Option<usize>,
-    /// Further arguments for `pacegate serve`.
+    /// More arguments for `pacegate serve`.
     #[arg(last = true)]
     serve: Vec<String>,
 }
@@ -116,7 +116,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// An empty directory to run the servers in: the service keeps its catalog where it is started.
+/// An empty working directory for the servers: the service creates its catalog there.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -129,7 +129,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Best effort: the operating system cleans up temporary files.
+        // Files left in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Pacegate inside a program, next to `governor`, `throttlecrab` and `limitador`. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! Compares Pacegate in process with `governor`, `throttlecrab` and `limitador`. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::env;
 use std::process::Command;
@@ -10,10 +10,10 @@ use pacegate_bench::contender::Kind;
 use pacegate_bench::workload::Workload;
 use pacegate_bench::{machine, memory, pause, speed};
 
-/// Measures the time and memory of a check next to other libraries, and pauses by expiry.
+/// Measures time and memory of a check, compared with other libraries, and pauses caused by expiry.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Only insert 1 M keys into one contender, and print by how many bytes the process grew.
+    /// Only insert 1 M keys into one contender, and print the growth of the process in bytes.
     #[arg(long, value_name = "NAME")]
     memory: Option<String>,
     /// Only measure the longest check while 1 M expired keys are dropped.
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
         println!("{}", speed::compare(&Workload::named(name)?)?);
     }
     println!("{}", memory::compare()?);
-    // In a process of its own, whose heap has not been through all of the above.
+    // In separate processes with a fresh heap.
     let program = env::current_exe().context("finding this program")?;
     let status = Command::new(&program).arg("--pause").status().context("running this program again")?;
     ensure!(status.success(), "--pause failed: {status}");

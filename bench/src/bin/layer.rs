@@ -1,6 +1,6 @@
-//! What a rate limit in front of a service adds to a request, in process: Pacegate's layer next to
+//! The cost of a rate limit in front of a service, in process: Pacegate's layer compared with
 //! `tower_governor`. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -26,18 +26,18 @@ use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-/// Never refuses: this much at once, and 72 an hour more.
+/// Never denies: this burst, refilled at 72 per hour.
 const BURST: u32 = 1_000_000_000;
 const ROUNDS: usize = 9;
-/// The requests after which all lazily made things are there.
+/// Number of requests after which everything lazy is initialized.
 const WARM_UP: u64 = 10_000;
-/// The first row, which the others are compared with.
+/// The first row, which is the baseline of the others.
 const BARE: &str = "bare service";
 
-/// Measures what the layer adds to a request.
+/// Measures the cost of the layer per request.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long each turn takes.
+    /// Length of a turn.
     #[arg(long, default_value_t = 100)]
     milliseconds: u64,
     /// Only print the names of the rows.
@@ -48,7 +48,7 @@ struct Arguments {
     spin: Option<Vec<String>>,
 }
 
-/// Sends so many requests, and says how many were refused.
+/// Sends a number of requests, and returns the number of denials.
 type Run = Box<dyn FnMut(u64) -> u64>;
 
 fn main() -> Result<()> {
@@ -91,10 +91,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Everything that is measured, the service alone first.
+/// Returns everything that is measured, the service alone first.
 fn rows() -> Result<Vec<(&'static str, Run)>> {
     let governor = |headers: bool| -> Result<Run> {
-        // One cell every 50 s is 72 an hour.
+        // One cell every 50 s is 72 per hour.
         let mut config = GovernorConfigBuilder::default();
         config.per_second(50).burst_size(BURST);
         Ok(if headers {
@@ -121,7 +121,7 @@ fn rows() -> Result<Vec<(&'static str, Run)>> {
     ])
 }
 
-/// A service that answers at once, with the headers that axum's handlers have.
+/// A service that responds immediately, with the headers of axum's handlers.
 fn hello()
 -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
 + Clone
@@ -137,7 +137,7 @@ fn hello()
     })
 }
 
-/// The same service with the headers that Pacegate writes, as constants: their cost alone.
+/// The same service with constant headers as Pacegate writes them, to measure the cost of headers.
 fn with_headers() -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + 'static {
     const HEADERS: [(HeaderName, HeaderValue); 6] = [
         (HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from_static("1000000000")),
@@ -174,7 +174,7 @@ where
         for _ in 0..requests {
             let mut request = Request::new(Body::empty());
             request.extensions_mut().insert(peer);
-            // Neither the service nor a limiter in the process ever waits.
+            // Neither the service nor an in-process limiter ever waits.
             let mut context = TaskContext::from_waker(Waker::noop());
             let answered = match pin!(service.call(request)).poll(&mut context) {
                 Poll::Ready(Ok(response)) => black_box(response).status() == StatusCode::OK,

@@ -1,6 +1,6 @@
-//! What keys, users, the catalog and the decision log add to a check, and what it takes to start
-//! with many rules and to remove old rows. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The cost of API keys, users, the catalog and the decision log per check, and the time to start
+//! with many rules and to delete old rows. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// A service, and the API key that its checks send.
+/// A service, and the API key of its checks.
 struct Variant {
     name: &'static str,
     app: App,
@@ -51,7 +51,7 @@ impl Variant {
             Catalog::open(&format!("sqlite://{}", directory.path().join("catalog.db").display())).await?;
         let (_, secret) = catalog.create_key(&Actor::default(), "checker", "bench", None).await?;
         if with_user {
-            catalog.put_user(&Actor::default(), "user-1", UserChange::all(Some("gold"), &[]), None).await?;
+            catalog.put_user(&Actor::default(), "alice", UserChange::all(Some("gold"), &[]), None).await?;
         }
         let live = Live::start(config.clone(), stores, catalog).await?;
         tokio::spawn(live.clone().keep_logs());
@@ -128,8 +128,8 @@ async fn checks() -> Result<()> {
     Ok(())
 }
 
-/// How long it takes until a service with many rules and users can answer. How long the rules take
-/// out of a database: `--test scale` of the catalog.
+/// Measures the start of a service with many rules and users. Loading rules from a database is
+/// measured by `--test scale` of the catalog.
 async fn start() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let url = format!("sqlite://{}", directory.path().join("catalog.db").display());
@@ -153,7 +153,7 @@ async fn start() -> Result<()> {
     Ok(())
 }
 
-/// How long the removal of old decisions takes, and how long other writers wait for it.
+/// Measures the deletion of old decisions, and how long other writes wait for it.
 async fn retention() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let catalog =

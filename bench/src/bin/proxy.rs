@@ -1,6 +1,6 @@
-//! The cost of `pacegate proxy` next to a bare proxy of the same parts, both in front of the same
-//! tiny upstream, in the same run. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The cost of `pacegate proxy`, compared with a minimal proxy in front of the same upstream.
+//! Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::env;
 use std::fs;
@@ -17,30 +17,30 @@ use pacegate_bench::{machine, proxy, service};
 const PROXY_CORE: usize = 0;
 /// The load and the upstream share it.
 const OTHER_CORE: usize = 1;
-/// The size of the upstream's answers.
+/// Size of the responses of the upstream.
 const BYTES: usize = 300;
 /// Every request is counted, and none is denied.
 const CONFIG: &str = "rules:\n  - {name: per-address, dimension: ip, algorithm: gcra, limit: 1000000, window: 1s}\n  - {name: per-key, dimension: apikey, algorithm: gcra, limit: 1000000, window: 1s}\n";
 
-/// Measures what a request through `pacegate proxy` costs, next to a proxy that limits nothing.
+/// Measures the cost of a request through `pacegate proxy`, compared with a proxy without limits.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The pacegate binary; without it, the one next to this program.
+    /// The pacegate binary. Defaults to the one next to this program.
     #[arg(long, value_name = "PATH")]
     pacegate: Option<PathBuf>,
-    /// How long each proxy is loaded in each round.
+    /// Time for which each proxy is loaded per round.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// How many connections the load has, one request in flight each.
+    /// Number of connections of the load, with one request in flight each.
     #[arg(long, default_value_t = CONNECTIONS)]
     connections: usize,
-    /// Only be the upstream on this port, for ten minutes at most.
+    /// Only run the upstream on this port, for at most ten minutes.
     #[arg(long, value_name = "PORT", conflicts_with = "bare")]
     upstream: Option<u16>,
-    /// Only be the bare proxy on this port, for ten minutes at most.
+    /// Only run the minimal proxy on this port, for at most ten minutes.
     #[arg(long, value_name = "PORT", requires = "to")]
     bare: Option<u16>,
-    /// The port of the bare proxy's upstream.
+    /// Port of the upstream of the minimal proxy.
     #[arg(long, value_name = "PORT")]
     to: Option<u16>,
 }

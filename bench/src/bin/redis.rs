@@ -1,6 +1,6 @@
-//! What a check costs Redis, and how fast a store on it is: next to minimal scripts and a bare
-//! pipeline in the same run. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The cost of a check in Redis and the speed of a store on it, compared with minimal scripts and a
+//! pipeline without a store. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use pacegate_bench::service::process::pin_to;
 const CLIENT_CORE: usize = 0;
 const REDIS_CORE: usize = 1;
 
-/// Measures what one check costs Redis, and the throughput and latency of a store on it.
+/// Measures the cost of a check in Redis, and the throughput and latency of a store on it.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long each cell is measured in each round.
+    /// Time for which each cell is measured per round.
     #[arg(long, default_value_t = 2)]
     seconds: u64,
 }
@@ -56,7 +56,7 @@ fn print_goals(costs: &Costs, throughput: &Throughput) {
     let script = costs.script_ratio;
     goal("script <= 1.30 x minimal", format!("{script:.2}"), script <= 1.30);
     let shares = format!("{:.0} % on one connection, {:.0} % on two", 100.0 * one, 100.0 * two);
-    // Two connections are what a store has unless told otherwise.
+    // Two connections are the default of a store.
     goal("256 in flight >= 60 % of pipelined", shares, *two >= 0.6);
     let times = format!(
         "{:.0} µs on one connection, {:.0} µs on two (best turns {:.0} and {:.0} µs)",

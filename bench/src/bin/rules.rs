@@ -1,6 +1,5 @@
-//! What a check costs with ten rules and with a hundred thousand, and how long they take to
-//! compile. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The cost of a check with 10 to 100,000 rules, and the time to compile them. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use pacegate_bench::stopwatch::{median, now};
 use pacegate_bench::table::{Table, grouped};
 use pacegate_bench::workload::uniform;
 
-/// Measures a check with more and more rules, in four shapes.
+/// Measures a check with increasing numbers of rules, in four shapes.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long one turn takes.
+    /// Length of a turn.
     #[arg(long, default_value_t = 50)]
     milliseconds: u64,
     /// Only the shape with this letter.
@@ -25,28 +24,27 @@ struct Arguments {
 
 const SIZES: [usize; 5] = [10, 100, 1_000, 10_000, 100_000];
 const ROUNDS: usize = 9;
-/// The checks between two looks at the clock; a power of two, as the order is long.
+/// Number of checks between two readings of the clock. The length of the order is a multiple of it.
 const STRIDE: usize = 1 << 10;
 const ORDER_LENGTH: usize = 1 << 17;
-/// How many requests there are, each with a counter of its own: as many with ten rules, so that
-/// only the rules differ.
+/// Number of requests, each with its own counter. It does not depend on the number of rules.
 const REQUESTS: usize = 100_000;
 const _: () = assert!(REQUESTS == SIZES[SIZES.len() - 1]);
-/// How often compiling is measured.
+/// Number of measurements of compiling.
 const COMPILATIONS: usize = 3;
 /// Ten requests, then one for each rule, then all.
 const WORKLOADS: [&str; 3] = ["ten requests", "one for each rule", "100,000 requests"];
 const TIERS: usize = 10;
-/// The most that a check may cost with [`GOAL_RULES`], in checks with the fewest.
+/// Maximum cost of a check with [`GOAL_RULES`], relative to the smallest number of rules.
 const GOAL: f64 = 3.0;
 const GOAL_RULES: usize = 10_000;
 
-/// How the rules of some numbers look, and the requests that meet each of them.
+/// The shape of rules, and the requests that match each of them.
 struct Shape {
     letter: char,
     title: &'static str,
     rule: fn(usize) -> Result<Rule>,
-    /// By the number of the rule, and by a number that tells the requests for one rule apart.
+    /// By the index of the rule, and by a number that distinguishes the requests of one rule.
     request: fn(usize, usize) -> Request,
 }
 
@@ -63,7 +61,7 @@ const SHAPES: [Shape; 4] = [
     Shape { letter: 'd', title: "{id} and {*rest}", rule: pattern_rule, request: pattern_request },
 ];
 
-/// It never denies: the bucket is too large to be emptied during a run.
+/// A limit that never denies during a measurement.
 fn rule(name: &str, endpoint: &str) -> Result<Rule> {
     let limit = Limit::per_hour(1_000_000_000).build()?;
     Ok(Rule { endpoint: Pattern::parse(endpoint)?, ..Rule::new(name, "user", limit) })
@@ -106,7 +104,7 @@ fn tier_request(number: usize, other: usize) -> Request {
     Request { profile, ..request(user, format!("/api/v1/resource-{}", number / TIERS)) }
 }
 
-/// Each prefix has both: one parameter, and everything below.
+/// Each prefix has a rule with a parameter and a rule for everything below.
 fn pattern_rule(number: usize) -> Result<Rule> {
     let rest = if number.is_multiple_of(2) { "{id}" } else { "{*rest}" };
     rule("per-user", &format!("/service-{}/items/{rest}", number / 2))
@@ -117,12 +115,12 @@ fn pattern_request(number: usize, other: usize) -> Request {
     request(other, format!("/service-{}/items/{rest}", number / 2))
 }
 
-/// A limiter with some rules, and what it is asked.
+/// A limiter with some rules, and its requests.
 struct Contender {
     rules: usize,
     limiter: Limiter,
     requests: Vec<Request>,
-    /// Which requests are made, for each of the [`WORKLOADS`].
+    /// The requests of each of the [`WORKLOADS`].
     orders: [Vec<u32>; WORKLOADS.len()],
     samples: [Vec<f64>; WORKLOADS.len()],
     compile_milliseconds: f64,
@@ -143,7 +141,7 @@ impl Contender {
             (0..REQUESTS).map(|number| (shape.request)(number % rules, number / rules)).collect();
         let all = uniform(u32::try_from(REQUESTS)?, ORDER_LENGTH);
         let each = uniform(u32::try_from(rules)?, ORDER_LENGTH);
-        // Far apart, so that each meets another rule.
+        // Far apart, so that each matches a different rule.
         let apart = u32::try_from(rules / SIZES[0])?;
         let ten =
             uniform(u32::try_from(SIZES[0])?, ORDER_LENGTH).iter().map(|number| number * apart).collect();
@@ -162,7 +160,7 @@ impl Contender {
         Ok(contender)
     }
 
-    /// Nanoseconds per check, over at least `turn`.
+    /// Returns nanoseconds per check, over at least `turn`.
     fn measure(&self, order: &[u32], turn: Duration) -> Result<f64> {
         let (mut checks, mut refused) = (0, 0);
         let start = now();
@@ -215,7 +213,7 @@ fn main() -> Result<()> {
         for _ in 0..ROUNDS {
             for contender in &mut contenders {
                 for order in 0..contender.orders.len() {
-                    // The contender before has left the caches full of its own.
+                    // The previous contender has filled the caches.
                     contender.measure(&contender.orders[order], turn / 10)?;
                     let sample = contender.measure(&contender.orders[order], turn)?;
                     contender.samples[order].push(sample);

@@ -1,6 +1,6 @@
-//! How fast a store on MariaDB or PostgreSQL is, next to one transaction for each check in the same
-//! run. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! The speed of a store on MariaDB or PostgreSQL, compared with one transaction per check. Prints
+//! Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use pacegate_testkit::server::{MariaDb, Postgres};
 /// Measures the throughput and latency of a store on MariaDB and on PostgreSQL.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long each cell is measured in each round.
+    /// Time for which each cell is measured per round.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// How many connections the store has.
+    /// Number of connections of the store.
     #[arg(long, default_value_t = SqlOptions::CONNECTIONS)]
     connections: usize,
 }
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let (duration, connections) = (Duration::from_secs(arguments.seconds.max(1)), arguments.connections);
     println!("{}\n", machine::description());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // One after the other: the first is stopped before the second is started.
+    // The first is stopped before the second is started.
     let maria_db = measure(&Database::MariaDb(MariaDb::start()), &runtime, duration, connections)?;
     let postgres = measure(&Database::Postgres(Postgres::start()), &runtime, duration, connections)?;
     println!(

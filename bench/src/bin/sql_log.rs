@@ -1,6 +1,6 @@
-//! Two forms of a sliding log in MariaDB and PostgreSQL: one row for each key, or one for each
-//! admitted request. Prints Markdown.
-#![expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+//! Two forms of a sliding log in MariaDB and PostgreSQL: one row per key, or one per admitted
+//! request. Prints Markdown.
+#![expect(clippy::print_stdout, reason = "this program prints tables")]
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use pacegate_testkit::server::{MariaDb, Postgres};
 /// Measures a sliding log in both forms, on both databases.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long each row is measured.
+    /// Time for which each row is measured.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// How many connections each form has.
+    /// Number of connections of each form.
     #[arg(long, default_value_t = SqlOptions::CONNECTIONS)]
     connections: usize,
 }

@@ -1,7 +1,6 @@
-//! What measuring costs: one REST check in process, from the request's head and body to the
-//! response's, with metrics and without. Prints Markdown; `bench/telemetry_instructions` counts
-//! instructions with it.
-#![expect(clippy::print_stdout, reason = "the table is what this program is for")]
+//! The cost of metrics: one REST check in process, from the request to the response, with metrics
+//! and without. Prints Markdown. `bench/telemetry_instructions` counts instructions with it.
+#![expect(clippy::print_stdout, reason = "this program prints a table")]
 
 use std::net::SocketAddr;
 
@@ -18,14 +17,14 @@ use tokio::runtime::Runtime;
 
 const ROUNDS: usize = 9;
 const REQUESTS: u64 = 20_000;
-/// Never refuses.
+/// A limit that never denies.
 const RULES: &str = "
 default_limit: none
 rules: [{name: per-user, dimension: user, endpoint: '/api/{*rest}', algorithm: token_bucket, limit: 1000000000, window: 1h}]
 ";
 const ROWS: [(&str, &str); 2] = [("metrics off", "metrics: false"), ("metrics on", "metrics: true")];
 
-/// Measures what measuring costs.
+/// Measures the cost of metrics.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Only print the names of the rows.

@@ -1,7 +1,7 @@
 //! `throttlecrab`: its limiter over the periodic store, which is its default.
 //!
-//! It needs `&mut`, so threads share it behind a mutex, as its documentation says. One thread alone
-//! takes the mutex once.
+//! It needs `&mut`, so threads share it behind a mutex, as its documentation recommends. A single
+//! thread locks the mutex once.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -41,7 +41,7 @@ impl Contender for Throttlecrab {
 #[inline]
 #[expect(
     clippy::disallowed_methods,
-    reason = "throttlecrab has its callers read the clock, so that is part of a check"
+    reason = "callers of throttlecrab read the clock, which is part of a check"
 )]
 fn check(limiter: &mut RateLimiter<PeriodicStore>, key: &str) -> bool {
     let answer =

@@ -1,5 +1,4 @@
-//! The least that a service in tonic does: reads the same messages, answers with a fixed one,
-//! decides nothing.
+//! A minimal tonic service: it parses the same messages and returns a fixed response.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use pacegate_proto::v1::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
-/// It ends by itself after this time, should the program that started it have died.
+/// Time after which the server exits, in case the program that started it has died.
 const LIFETIME: Duration = Duration::from_secs(600);
 
 struct Bare;
@@ -96,9 +95,9 @@ impl RateLimitService for Bare {
 /// Serves on `port` of the loopback address.
 ///
 /// # Errors
-/// When the port is taken.
+/// If the port is in use.
 pub fn serve(port: u16) -> Result<()> {
-    // Worker threads by default: one per core that the process may use, as the service has.
+    // The default number of worker threads, one per available core, as in the service.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = tonic::transport::Server::builder()

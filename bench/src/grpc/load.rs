@@ -1,5 +1,4 @@
-//! The load: four connections with 32 requests in flight each, replaced as soon as they are
-//! answered.
+//! The load: four connections with 32 requests in flight each, in a closed loop.
 
 use std::time::{Duration, Instant};
 
@@ -15,26 +14,26 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::stopwatch::now;
 
-/// How many connections there are.
+/// Number of connections.
 pub const CONNECTIONS: usize = 4;
-/// How many requests each has in flight.
+/// Number of requests in flight per connection.
 pub const STREAMS: usize = 32;
-/// How many checks of one stream of checks are under way at once.
+/// Number of checks in flight in one stream of checks.
 const PIPELINED: usize = 32;
-/// How many identities the requests are spread over.
+/// Number of identities of the requests.
 const IDENTITIES: usize = 10_000;
 const STEP: usize = 7_919;
-/// How long a stuck server is waited for.
+/// Time after which a server counts as stuck.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long a counted load may take, on a server that a profiler slows down.
+/// Time after which a counted load times out, on a server that a profiler slows down.
 const COUNTED_AT_MOST: Duration = Duration::from_secs(300);
 
-/// What is asked.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Question {
-    /// `CheckRateLimit`, one call a check.
+    /// `CheckRateLimit`, one call per check.
     Check,
-    /// `ShouldRateLimit`, one call a check.
+    /// `ShouldRateLimit`, one call per check.
     Envoy,
     /// `CheckStream`, one call for all checks.
     Stream,
@@ -43,9 +42,9 @@ pub enum Question {
 /// When a load ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// So long after its start.
+    /// After this time.
     Passed(Duration),
-    /// When each of the requests in flight was asked so often.
+    /// After this number of calls per request in flight.
     Asked(u64),
 }
 
@@ -57,7 +56,7 @@ impl Until {
         }
     }
 
-    /// How long all of it may take.
+    /// Returns the time after which the load times out.
     fn at_most(self) -> Duration {
         match self {
             Self::Passed(duration) => duration + GRACE,
@@ -66,10 +65,10 @@ impl Until {
     }
 }
 
-/// Asks as often as the server on `port` answers; says how many answers came and how long it took.
+/// Loads the server on `port` in a closed loop. Returns the number of responses and the duration.
 ///
 /// # Errors
-/// When the server answers with an error or gets stuck.
+/// If the server returns an error or is stuck.
 pub async fn run(port: u16, question: Question, until: Until) -> Result<(u64, Duration)> {
     let start = now();
     let mut tasks = JoinSet::new();
@@ -98,7 +97,7 @@ pub async fn run(port: u16, question: Question, until: Until) -> Result<(u64, Du
         anyhow::Ok(())
     };
     tokio::time::timeout(until.at_most(), all).await.context("the server is stuck")??;
-    ensure!(total > 0, "nothing was answered");
+    ensure!(total > 0, "no responses");
     Ok((total, now() - start))
 }
 

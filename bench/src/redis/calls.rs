@@ -1,4 +1,4 @@
-//! Commands as they are sent to Redis: the baselines', and the store's own.
+//! Commands for Redis: those of the baselines and those of the store.
 
 use anyhow::Result;
 
@@ -12,28 +12,28 @@ use super::{DEPTH, USERS};
 pub(super) const STRING: &str = "minimal script, string";
 /// The name of the minimal script whose state is a hash.
 pub(super) const HASH: &str = "minimal script, hash";
-/// After so many batches every user has had as many turns as every other.
+/// Number of batches after which every user had the same number of calls.
 const BATCHES: usize = 2 * USERS / DEPTH;
-/// Where the script's reply says whether the request is admitted: after the status and the time.
+/// Index of the admission in the reply of the script, after the status and the time.
 const ADMITTED_AT: usize = 9;
 
 /// One kind of command, for every user.
 #[derive(Debug)]
 pub struct Calls {
-    /// What it is called in tables.
+    /// Returns its name in tables.
     pub name: String,
-    /// The arguments, for each user.
+    /// The arguments for each user.
     pub(super) arguments: Vec<Vec<Vec<u8>>>,
-    /// What the answer says about admission, if anything.
+    /// The expected admission, if the reply contains it.
     admitted: Option<bool>,
 }
 
 impl Calls {
-    /// The baselines and every kind of check. What a store would send is recorded, so that a store
-    /// is not part of the cost.
+    /// Returns the baselines and every kind of check. The commands of a store are recorded first,
+    /// so that the store is not part of the cost.
     ///
     /// # Errors
-    /// When Redis or a store fails.
+    /// If Redis or a store fails.
     pub async fn all(redis: &mut Redis) -> Result<Vec<Self>> {
         let mut all = vec![
             Self::minimal(STRING, redis, include_str!("minimal_string.lua"))?,
@@ -60,13 +60,13 @@ impl Calls {
     }
 
     fn for_each_user(name: &str, admitted: Option<bool>, arguments: impl Fn(&str) -> Vec<Vec<u8>>) -> Self {
-        // Of the form that the store's keys have.
+        // Keys have the same form as those of the store.
         let key = |number| format!("rl:{{user:{}}}:{name}:*", user(number));
         let arguments = (0..USERS).map(|number| arguments(&key(number))).collect();
         Self { name: name.into(), arguments, admitted }
     }
 
-    /// Batches to be sent at once, in which the users take turns.
+    /// Returns batches of commands in which the users alternate.
     pub(super) fn batches(&self) -> Vec<Vec<u8>> {
         let batch = |first: usize| {
             let turns = (first * DEPTH..(first + 1) * DEPTH).map(|turn| &self.arguments[turn % USERS]);
@@ -75,7 +75,7 @@ impl Calls {
         (0..BATCHES).map(batch).collect()
     }
 
-    /// Whether this is the reply to measure.
+    /// Whether the reply is the expected one.
     pub(super) fn is_expected(&self, reply: &Reply) -> bool {
         match (self.admitted, reply) {
             (None, _) => true,

@@ -1,7 +1,7 @@
-//! How many calls of the script Redis answers when nothing else is in the way.
+//! The maximum rate of calls of the script that Redis processes.
 //!
-//! It does what `redis-benchmark -c 50 -P 16` does, which cannot be used itself: it ends an
-//! argument at the first zero byte, and a packed limit has many.
+//! It does the same as `redis-benchmark -c 50 -P 16`, which cannot be used itself: it truncates
+//! arguments at the first zero byte, and packed limits contain zero bytes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::cost::receive;
 use super::wire::Connection;
 use crate::stopwatch::now;
 
-/// How many connections there are.
+/// Number of connections.
 pub(super) const CONNECTIONS: usize = 50;
 
 /// Connections that always have requests in flight.
@@ -29,7 +29,7 @@ impl<'a> Pipelines<'a> {
         Ok(Self { calls, batches: calls.batches(), connections })
     }
 
-    /// Asks as often as Redis answers for `duration`, and says how many calls that were.
+    /// Runs a closed loop for `duration`, and returns the number of calls.
     pub(super) fn run(&mut self, duration: Duration) -> Result<u64> {
         let mut batches = self.batches.iter().cycle();
         let mut send = |connection: &mut Connection| connection.send(batches.next().context("no batches")?);
@@ -38,7 +38,7 @@ impl<'a> Pipelines<'a> {
         }
         let deadline = now() + duration;
         let mut answered = 0;
-        // While one connection is waited for, Redis has the others' batches to work on.
+        // While one connection waits, Redis processes the batches of the others.
         while now() < deadline {
             for connection in &mut self.connections {
                 answered += receive(connection, self.calls)?;

@@ -1,4 +1,4 @@
-//! What each kind of check costs Redis: its own processor time, by its own account.
+//! The cost of each kind of check in processor time, as Redis reports it.
 
 use std::time::Duration;
 
@@ -11,25 +11,24 @@ use super::{DEPTH, turns};
 use crate::stopwatch::{median, now};
 use crate::table::Table;
 
-/// How long a kind is sent before the next one's turn: short enough that a disturbance of the
-/// machine affects all of them.
+/// Length of a turn, short enough that a disturbance of the machine affects all kinds.
 const TURN: Duration = Duration::from_millis(50);
 
-/// What the checks cost.
+/// The cost of checks.
 #[derive(Debug)]
 pub struct Costs {
-    /// A row for each kind.
+    /// One row per kind.
     pub table: Table,
-    /// An admission by a token bucket over the minimal script with a string.
+    /// Cost of an admission by a token bucket, relative to the minimal script with a string.
     pub script_ratio: f64,
-    /// A denial by a token bucket over an admission by one.
+    /// Cost of a denial by a token bucket, relative to an admission.
     pub denial_ratio: f64,
 }
 
 /// Sends each kind for `duration` per round in short turns, pipelined over one connection.
 ///
 /// # Errors
-/// When Redis fails or answers otherwise than it should.
+/// If Redis fails or returns an unexpected reply.
 pub fn compare(redis: &mut Redis, calls: &[Calls], duration: Duration) -> Result<Costs> {
     let mut connection = Connection::open(redis.port())?;
     let batches: Vec<Vec<Vec<u8>>> = calls.iter().map(Calls::batches).collect();
@@ -63,19 +62,19 @@ pub fn compare(redis: &mut Redis, calls: &[Calls], duration: Duration) -> Result
     Ok(Costs { table, script_ratio: ratio(admission, string), denial_ratio: ratio(denial, admission) })
 }
 
-/// The median of what one costs over what the other costs in the turn next to it.
+/// Returns the median ratio of the costs in adjacent turns.
 fn ratio(row: &[f64], other: &[f64]) -> f64 {
     median(row.iter().zip(other).map(|(cost, other)| cost / other))
 }
 
-/// Sends batch after batch for one turn, and says how many calls that were.
+/// Sends batches for one turn, and returns the number of calls.
 fn run(connection: &mut Connection, calls: &Calls, batches: &[Vec<u8>]) -> Result<u64> {
     let mut batches = batches.iter().cycle();
     let mut send = |connection: &mut Connection| connection.send(batches.next().context("no batches")?);
     let deadline = now() + TURN;
     let mut answered = 0;
-    // Redis finds the next batch when it has answered one. Otherwise it would sleep and wake up
-    // for each, which has nothing to do with the cost of the calls.
+    // The next batch is already queued when Redis has processed one. Otherwise it would sleep and
+    // wake up for each batch, which is not a cost of the calls.
     send(connection)?;
     while now() < deadline {
         send(connection)?;
@@ -84,7 +83,7 @@ fn run(connection: &mut Connection, calls: &Calls, batches: &[Vec<u8>]) -> Resul
     Ok(answered + receive(connection, calls)?)
 }
 
-/// Reads the answers to one batch, and says how many they are.
+/// Reads the replies to one batch, and returns their number.
 pub(super) fn receive(connection: &mut Connection, calls: &Calls) -> Result<u64> {
     for _ in 0..DEPTH {
         let reply = connection.receive().with_context(|| calls.name.clone())?;

@@ -1,5 +1,6 @@
--- A token bucket and nothing else, its state a hash: the form that most projects use.
--- KEYS[1] the state; ARGV capacity, tokens per microsecond, cost. Returns allowed, remaining.
+-- A minimal token bucket with its state in a hash, as in most projects.
+-- KEYS[1] is the state; ARGV are capacity, tokens per microsecond and cost. Returns whether the
+-- check is allowed, and the remaining tokens.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local capacity, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

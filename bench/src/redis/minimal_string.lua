@@ -1,6 +1,6 @@
--- A token bucket and nothing else, its state a packed string: the least that a script of this kind
--- can do. KEYS[1] the state; ARGV capacity, tokens per microsecond, cost. Returns allowed,
--- remaining, milliseconds until it is full.
+-- A minimal token bucket with its state in a packed string.
+-- KEYS[1] is the state; ARGV are capacity, tokens per microsecond and cost. Returns whether the
+-- check is allowed, the remaining tokens, and the milliseconds until the bucket is full.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local capacity, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

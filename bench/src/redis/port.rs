@@ -1,4 +1,4 @@
-//! Checks through the store port: callers that each have one in flight at any time.
+//! Checks through the `Store` trait, by callers with one check in flight each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use super::recorder::options;
 use super::scenario::{Scenario, user};
 use crate::stopwatch::now;
 
-/// How long a stuck store is waited for.
+/// Time after which a store counts as stuck.
 const GRACE: Duration = Duration::from_secs(10);
-/// Coprime to the number of users, so that a caller visits all of them.
+/// Coprime to the number of users, so that a caller visits all users.
 const USER_STEP: usize = 389;
 
-/// Who asks.
+/// The kind of callers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Callers {
-    /// So many tasks on this program's one thread.
+    /// This number of tasks on one thread.
     Tasks(usize),
-    /// So many threads of the operating system, each of which blocks until it has its answer.
+    /// This number of threads, each of which blocks until it has its response.
     Threads(usize),
 }
 
-/// A store, and what is asked of it.
+/// A store and the checks on it.
 #[derive(Clone, Debug)]
 pub(super) struct Port(Arc<Inner>);
 
@@ -39,14 +39,14 @@ struct Inner {
 }
 
 impl Port {
-    /// A store of its own with so many connections.
+    /// Returns a new store with this number of connections.
     pub(super) async fn open(port: u16, connections: usize) -> Result<Self> {
         let store = RedisStore::connect(RedisOptions { connections, ..options(port)? }).await?;
         let users = (0..USERS).map(user).collect();
         Ok(Self(Arc::new(Inner { store, scenario: Scenario::token_bucket()?, users })))
     }
 
-    /// Asks as often as the store answers for `duration`. Returns each check's nanoseconds.
+    /// Runs a closed loop for `duration`. Returns the latency of each check in nanoseconds.
     pub(super) async fn run(&self, callers: Callers, duration: Duration) -> Result<Vec<u32>> {
         let deadline = now() + duration;
         let mut all = JoinSet::new();
@@ -66,7 +66,7 @@ impl Port {
             anyhow::Ok(())
         };
         tokio::time::timeout(duration + GRACE, answers).await.context("the store is stuck")??;
-        ensure!(!nanoseconds.is_empty(), "nothing was answered");
+        ensure!(!nanoseconds.is_empty(), "no responses");
         Ok(nanoseconds)
     }
 
@@ -100,7 +100,7 @@ impl Port {
     }
 }
 
-/// Adds the time since `asked`, and returns the present.
+/// Adds the time since `asked`, and returns the current time.
 fn note(times: &mut Vec<u32>, asked: Instant) -> Instant {
     let answered = now();
     times.push(u32::try_from((answered - asked).as_nanos()).unwrap_or(u32::MAX));

@@ -1,4 +1,4 @@
-//! Overhears what a store sends to Redis, so that the same bytes can be sent without it.
+//! Records the commands of a store, so that the same bytes can be sent without it.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ impl Recorder {
         Ok(Self { store, overheard, relay })
     }
 
-    /// The script's call for each user, as the store sends it: its arguments.
+    /// Returns the arguments of the script call for each user, as the store sends it.
     pub(super) async fn record(&self, scenario: &Scenario) -> Result<Vec<Vec<Vec<u8>>>> {
         self.taken();
         for number in 0..USERS {
@@ -55,12 +55,12 @@ impl Drop for Recorder {
     }
 }
 
-/// The usual options for the server on `port`.
+/// Returns the default options for the server on `port`.
 pub(super) fn options(port: u16) -> Result<RedisOptions> {
     Ok(RedisOptions::new(format!("redis://127.0.0.1:{port}").parse()?))
 }
 
-/// Connects the first client to Redis, and keeps what it says.
+/// Relays the first client to Redis, and records its commands.
 async fn relay(listener: TcpListener, redis: u16, overheard: Arc<Mutex<Vec<u8>>>) -> Result<()> {
     let (client, _) = listener.accept().await?;
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, redis)).await?;
@@ -75,7 +75,7 @@ async fn relay(listener: TcpListener, redis: u16, overheard: Arc<Mutex<Vec<u8>>>
             if length == 0 {
                 return anyhow::Ok(());
             }
-            // Before it is passed on: who has an answer finds the question recorded.
+            // Recorded before it is passed on, so that it is complete when the reply arrives.
             overheard.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..length]);
             to_server.write_all(&buffer[..length]).await?;
         }

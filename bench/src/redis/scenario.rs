@@ -1,4 +1,4 @@
-//! What is asked: the limits of a check, and whether it is a take or a peek.
+//! Scenarios: the limits of a check, and whether it is a take or a peek.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use pacegate_core::{Algorithm, Counter, InvalidLimit, Key, Limit};
 use pacegate_redis::RedisStore;
 use pacegate_store::{Action, Charge, Command, Outcome, Store};
 
-/// A bucket's quota per hour: so few that no state expires while it is measured.
+/// Quota per hour of a bucket, so low that no state expires during a measurement.
 pub(super) const REFILL_PER_HOUR: u64 = 72;
-/// A bucket's capacity: so much that it is never used up.
+/// Capacity of a bucket, so large that it is never empty.
 pub(super) const CAPACITY: u64 = 1_000_000;
-/// A log forgets so soon that it neither is empty nor keeps growing.
+/// Window of a log, short enough that its size stays constant and above zero.
 const LOG_WINDOW: Duration = Duration::from_secs(5);
 const LOG_QUOTA: u64 = 10_000;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -19,21 +19,21 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// One kind of check.
 #[derive(Debug)]
 pub(super) struct Scenario {
-    /// What it is called in tables.
+    /// Returns its name in tables.
     pub(super) name: String,
-    /// Whether it is admitted; the first time it always is.
+    /// Whether it is admitted. The first check always is.
     pub(super) admitted: bool,
     action: Action<'static>,
     limits: Vec<(Counter, Limit)>,
 }
 
 impl Scenario {
-    /// A take of one token from a bucket that has plenty.
+    /// Returns a take of one token from a full bucket.
     pub(super) fn token_bucket() -> Result<Self, InvalidLimit> {
         Self::admitted_by(Algorithm::TokenBucket)
     }
 
-    /// All of them: each algorithm, then what a token bucket does otherwise.
+    /// Returns all scenarios: each algorithm, then other operations on a token bucket.
     pub(super) fn all() -> Result<Vec<Self>, InvalidLimit> {
         let mut all = Algorithm::ALL.into_iter().map(Self::admitted_by).collect::<Result<Vec<_>, _>>()?;
         let single = Limit::try_new(Algorithm::TokenBucket, 1, HOUR)?;
@@ -43,7 +43,7 @@ impl Scenario {
             action: Action::take(),
             limits: vec![(Counter::new("denied", "user", "*"), single)],
         });
-        // Its counters are those of the take, so that there is something to look at.
+        // It uses the counters of the take, so that they exist.
         all.push(Self { name: "peek, token bucket".into(), action: Action::peek(), ..Self::token_bucket()? });
         let plenty = plenty(Algorithm::TokenBucket)?;
         let chain = ["first", "second", "third"].map(|rule| (Counter::new(rule, "user", "*"), plenty));
@@ -65,7 +65,7 @@ impl Scenario {
         })
     }
 
-    /// Asks `store` once, and says whether it was admitted.
+    /// Sends one check to `store`, and returns whether it was admitted.
     pub(super) async fn ask(&self, store: &RedisStore, user: &str) -> Result<bool> {
         let charges: Vec<Charge<'_>> = self
             .limits
@@ -81,7 +81,7 @@ impl Scenario {
     }
 }
 
-/// A limit that admits everything.
+/// Returns a limit that admits everything.
 fn plenty(algorithm: Algorithm) -> Result<Limit, InvalidLimit> {
     if algorithm.takes_burst() {
         return Limit::try_new(algorithm, REFILL_PER_HOUR, HOUR)?.with_burst(CAPACITY);
@@ -92,7 +92,7 @@ fn plenty(algorithm: Algorithm) -> Result<Limit, InvalidLimit> {
     }
 }
 
-/// The name of a user; all have the same length.
+/// Returns the name of a user. All names have the same length.
 pub(super) fn user(number: usize) -> String {
     format!("{number:07}")
 }

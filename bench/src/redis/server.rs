@@ -1,4 +1,4 @@
-//! A Redis of one's own, pinned to a core.
+//! A private Redis server, pinned to a core.
 
 use std::env;
 use std::path::Path;
@@ -8,8 +8,8 @@ use anyhow::Result;
 use super::wire::Connection;
 use crate::service::process::{Server, free_port};
 
-/// A `redis-server` that keeps everything in memory, and a connection for its statistics. It
-/// stops when this value is dropped.
+/// A `redis-server` without persistence, and a connection for statistics. It is stopped when this
+/// value is dropped.
 #[derive(Debug)]
 pub struct Redis {
     server: Server,
@@ -17,43 +17,43 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts it on one core.
+    /// Starts the server on one core.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If the server does not start.
     pub fn start(core: usize) -> Result<Self> {
         let port = free_port()?;
         let listen = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        // Both replace themselves by the server; setpriv makes it end when this program is killed.
+        // Both replace themselves by the server. setpriv stops it when this program is killed.
         let all = ["--pdeathsig", "KILL", "redis-server"].into_iter().chain(listen);
         let server = Server::start("redis-server", port, core, &env::temp_dir(), Path::new("setpriv"), all)?;
         Ok(Self { server, control: Connection::open(port)? })
     }
 
-    /// Where it listens on the loopback address.
+    /// Returns its port on the loopback address.
     pub fn port(&self) -> u16 {
         self.server.port
     }
 
-    /// Its version.
+    /// Returns its version.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the server does not respond.
     pub fn version(&mut self) -> Result<String> {
         let [version] = self.info("server", ["redis_version"])?;
         Ok(version)
     }
 
-    /// The processor time that it says it has used so far, in microseconds.
+    /// Returns the processor time that it reports, in microseconds.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the server does not respond.
     pub fn processor_microseconds(&mut self) -> Result<f64> {
         let [user, system] = self.info("cpu", ["used_cpu_user", "used_cpu_sys"])?;
         Ok((user.parse::<f64>()? + system.parse::<f64>()?) * 1e6)
     }
 
-    /// The hash of a script that it has from now on.
+    /// Loads a script and returns its hash.
     pub(super) fn load(&mut self, script: &str) -> Result<Vec<u8>> {
         self.control.ask(&["SCRIPT", "LOAD", script])?.into_text()
     }

@@ -1,4 +1,4 @@
-//! How many checks a store on Redis answers, how soon, and what that costs the caller's process.
+//! Throughput and latency of a store on Redis, and the cost in the calling process.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::stopwatch::{median, now, quantile};
 use crate::table::{Table, grouped};
 
 const WARM_UP: Duration = Duration::from_millis(100);
-/// How long the pipeline is measured before each turn of another row.
+/// Length of the measurement of the pipeline before each turn of another row.
 const CEILING_TURN: Duration = Duration::from_millis(200);
-/// How long a row is measured before it is the next one's turn.
+/// Length of a turn of a row.
 const TURN: Duration = Duration::from_millis(500);
 const CALLERS: [Callers; 4] =
     [Callers::Tasks(1), Callers::Tasks(64), Callers::Tasks(256), Callers::Threads(100)];
 
-/// How fast the store is.
+/// The results of a store.
 #[derive(Debug)]
 pub struct Throughput {
-    /// A row for the pipeline without a store, and one for each kind of caller and number of
+    /// A row for the pipeline without a store, and one per kind of caller and number of
     /// connections.
     pub table: Table,
-    /// Of 256 in flight, over the pipeline right before: the median turn, on one connection and on
-    /// two.
+    /// Throughput with 256 in flight, relative to the preceding pipeline: the median turn, on one
+    /// connection and on two.
     pub of_pipelined: [f64; 2],
     /// The median turn's P95 of 64 in flight in microseconds, on one connection and on two.
     pub p95: [f64; 2],
@@ -44,7 +44,7 @@ pub struct Throughput {
 struct Turn {
     rate: f64,
     of_pipelined: f64,
-    /// P50, P95 and P99; a pipeline has no latency of a single check.
+    /// P50, P95 and P99. `None` for a pipeline, which has no latency of single checks.
     microseconds: Option<[f64; 3]>,
     /// Processor time of this process per check, in microseconds.
     client: f64,
@@ -55,7 +55,7 @@ struct Turn {
 /// Measures every kind of caller, each for `duration` per round in short turns.
 ///
 /// # Errors
-/// When Redis or a store fails, or denies a check.
+/// If Redis or a store fails, or denies a check.
 pub fn compare(
     redis: &mut Redis,
     runtime: &Runtime,
@@ -72,7 +72,7 @@ pub fn compare(
     for _ in 0..turns(duration, TURN) {
         for (callers, rows) in CALLERS.into_iter().zip(&mut rows) {
             for (port, row) in ports.iter().zip(rows) {
-                // Right before, because how fast the machine is changes within seconds.
+                // Measured right before, because the speed of the machine changes within seconds.
                 let ceiling = measured(redis, || pipelines.run(CEILING_TURN))?;
                 pipelined.push(Turn { of_pipelined: 1.0, ..ceiling });
                 runtime.block_on(port.run(callers, WARM_UP))?;
@@ -123,7 +123,7 @@ pub fn compare(
     })
 }
 
-/// Runs something that answers a number of checks, and says what that took.
+/// Runs a number of checks, and returns the time and processor time.
 fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<u64>) -> Result<Turn> {
     let (redis_before, client_before) = (redis.processor_microseconds()?, processor_microseconds());
     let start = now();
@@ -141,8 +141,8 @@ fn measured(redis: &mut Redis, run: impl FnOnce() -> Result<u64>) -> Result<Turn
     })
 }
 
-/// The processor time of this process so far. A turn is too short for the ticks that `/proc` counts
-/// in.
+/// Returns the processor time of this process so far. The ticks of `/proc` are too coarse for a
+/// turn.
 fn processor_microseconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3

@@ -1,4 +1,4 @@
-//! Redis' protocol over a blocking connection, as plain as can be.
+//! A minimal Redis client over a blocking connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How long a stuck server is waited for.
+/// Time after which a server counts as stuck.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What Redis answers; an error is an `Err`.
+/// A reply of Redis. An error reply is an `Err`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Nothing,
@@ -19,17 +19,17 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// Reads one.
+    /// Reads a reply.
     pub(super) fn read(reader: &mut impl BufRead) -> Result<Self> {
         let mut line = Vec::with_capacity(32);
         reader.read_until(b'\n', &mut line).context("reading a reply")?;
         let line = line.strip_suffix(b"\r\n").context("the connection ended within a reply")?;
         let (kind, rest) = line.split_first().context("an empty reply")?;
-        let text = str::from_utf8(rest).context("a reply that is no text")?;
-        let number = || text.parse::<i64>().with_context(|| format!("no number: {text}"));
+        let text = str::from_utf8(rest).context("the reply is not text")?;
+        let number = || text.parse::<i64>().with_context(|| format!("not a number: {text}"));
         Ok(match kind {
             b'+' => Self::Text(rest.to_vec()),
-            b'-' => bail!("Redis answers: {text}"),
+            b'-' => bail!("error of Redis: {text}"),
             b':' => Self::Integer(number()?),
             b'$' => match usize::try_from(number()?) {
                 Err(_) => Self::Nothing,
@@ -48,16 +48,16 @@ impl Reply {
         })
     }
 
-    /// The text, if it is one.
+    /// Returns the text of a reply.
     pub(super) fn into_text(self) -> Result<Vec<u8>> {
         match self {
             Self::Text(text) => Ok(text),
-            other => bail!("no text: {other:?}"),
+            other => bail!("not text: {other:?}"),
         }
     }
 }
 
-/// A command as it goes over the wire.
+/// Returns the bytes of a command.
 pub(super) fn packed(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments.iter().map(AsRef::as_ref) {
@@ -68,7 +68,7 @@ pub(super) fn packed(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
     bytes
 }
 
-/// The commands in what a client sent: a command has the form of a reply.
+/// Parses the commands of a client. A command has the form of a reply.
 pub(super) fn unpacked(mut bytes: &[u8]) -> Result<Vec<Vec<Vec<u8>>>> {
     let mut commands = Vec::new();
     while !bytes.is_empty() {
@@ -90,7 +90,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends what is packed already.
+    /// Sends packed commands.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.get_mut().write_all(bytes).context("writing to Redis")
     }
@@ -99,7 +99,7 @@ impl Connection {
         Reply::read(&mut self.0)
     }
 
-    /// Sends one command and waits for the answer.
+    /// Sends one command and waits for the reply.
     pub(super) fn ask(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Reply> {
         self.send(&packed(arguments))?;
         self.receive()

@@ -1,5 +1,5 @@
-//! The least that a service in axum does: reads the request's JSON, writes an answer of the same
-//! size, decides nothing.
+//! A minimal axum service: it parses the JSON of the request and returns a response of the same
+//! size.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::PATH;
 
-/// It ends by itself after this time, should the program that started it have died.
+/// Time after which the server exits, in case the program that started it has died.
 const LIFETIME: Duration = Duration::from_secs(600);
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct CheckRequest {
     endpoint: String,
 }
 
-/// The fields of the service's answer.
+/// The fields of the response of the service.
 #[derive(Serialize)]
 struct CheckResponse<'a> {
     allowed: bool,
@@ -57,7 +57,7 @@ const LIMIT: LimitResponse<'_> = LimitResponse {
     strategy: "token_bucket",
 };
 
-/// What fills the answer up to the size asked for.
+/// Padding of the response to the requested size.
 #[derive(Debug)]
 struct Filling {
     rule: String,
@@ -73,7 +73,7 @@ impl Filling {
                 return Ok(Self { rule: "x".repeat(missing), limits });
             }
         }
-        bail!("{bytes} bytes are too few for an answer")
+        bail!("{bytes} bytes are too few for a response")
     }
 
     fn answer(&self) -> CheckResponse<'_> {
@@ -93,13 +93,13 @@ impl Filling {
     }
 }
 
-/// Serves answers of `bytes` bytes on `port` of the loopback address.
+/// Serves responses of `bytes` bytes on `port` of the loopback address.
 ///
 /// # Errors
-/// When the port is taken or the size too small.
+/// If the port is in use or the size is too small.
 pub fn serve(port: u16, bytes: usize) -> Result<()> {
     let filling = Arc::new(Filling::new(bytes)?);
-    // Worker threads by default: one per core that the process may use, as the service has.
+    // The default number of worker threads, one per available core, as in the service.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.context("binding the port")?;

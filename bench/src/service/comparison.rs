@@ -1,4 +1,4 @@
-//! Both servers under the same load, in turn.
+//! Measures both servers under the same load, in turn.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::process::Server;
 use crate::stopwatch::median;
 use crate::table::{Table, grouped};
 
-/// How often each server is measured.
+/// Number of measurements of each server.
 pub const ROUNDS: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(1);
 
@@ -25,21 +25,22 @@ impl Round {
     }
 }
 
-/// What the servers cost, the first one compared with the second.
+/// The cost of the servers, the first relative to the second.
 #[derive(Debug)]
 pub struct Comparison {
-    /// A row for each server.
+    /// One row per server.
     pub table: Table,
-    /// The first server's processor time per request over the second's, the medians of the rounds.
+    /// Processor time per request of the first server, relative to the second: medians of the
+    /// rounds.
     pub ratio: f64,
-    /// The first server's requests per second over the second's, likewise.
+    /// Requests per second of the first server, relative to the second: medians of the rounds.
     pub rate_ratio: f64,
 }
 
-/// Loads the servers in turn over so many connections, each for `duration` per round.
+/// Loads the servers in turn over `connections` connections, each for `duration` per round.
 ///
 /// # Errors
-/// When a server fails or answers with another status than 200 or 429.
+/// If a server fails or returns a status other than 200 or 429.
 pub async fn compare(servers: [&Server; 2], duration: Duration, connections: usize) -> Result<Comparison> {
     let loads = servers.map(|server| Load::new(server.port, connections));
     for load in &loads {

@@ -1,4 +1,4 @@
-//! The load: connections that are kept alive, each with one request in flight at any time.
+//! The load: persistent connections, each with one request in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,32 +9,32 @@ use tokio::task::JoinSet;
 use super::wire::{Answer, Connection, request};
 use crate::stopwatch::{now, quantile};
 
-/// How many connections there are unless told otherwise.
+/// Default number of connections.
 pub const CONNECTIONS: usize = 32;
-/// How many users the requests are spread over.
+/// Number of users of the requests.
 pub const USERS: usize = 10_000;
-/// How long a stuck server is waited for.
+/// Time after which a server counts as stuck.
 const GRACE: Duration = Duration::from_secs(10);
-/// Coprime to the number of users, so that a connection visits all of them.
+/// Coprime to the number of users, so that a connection visits all users.
 const USER_STEP: usize = 7_919;
 
-/// What a load met with.
+/// The results of a load.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// How many answers said 200.
+    /// Number of responses with status 200.
     pub allowed: u64,
-    /// How many answers said 429.
+    /// Number of responses with status 429.
     pub denied: u64,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last response.
     pub elapsed: Duration,
-    /// All answers' bodies together.
+    /// Total size of the bodies of responses.
     body_bytes: u64,
-    /// Of every request, ascending.
+    /// Latency of every request, in ascending order.
     nanoseconds: Vec<u32>,
 }
 
 impl Outcome {
-    /// How many requests were answered.
+    /// Returns the number of responses.
     pub fn requests(&self) -> u64 {
         self.allowed + self.denied
     }
@@ -44,12 +44,12 @@ impl Outcome {
         self.requests() as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// The bytes of an answer's body, on average.
+    /// Returns the mean size of a response body in bytes.
     pub fn body_bytes(&self) -> f64 {
         self.body_bytes as f64 / self.requests().max(1) as f64
     }
 
-    /// The time within which `fraction` of the requests were answered, in microseconds.
+    /// Returns the quantile `fraction` of the latency, in microseconds.
     pub fn microseconds(&self, fraction: f64) -> f64 {
         f64::from(quantile(&self.nanoseconds, fraction)) / 1e3
     }
@@ -58,7 +58,7 @@ impl Outcome {
         match answer.status {
             200 => self.allowed += 1,
             429 => self.denied += 1,
-            other => bail!("the server answered with status {other}"),
+            other => bail!("the server returned status {other}"),
         }
         self.body_bytes += answer.body_bytes as u64;
         self.nanoseconds.push(u32::try_from(time.as_nanos()).unwrap_or(u32::MAX));
@@ -81,11 +81,10 @@ impl Load {
         Self { port, connections, requests: Arc::new((0..USERS).map(|user| request(port, user)).collect()) }
     }
 
-    /// Asks as often as the server answers for `duration`.
+    /// Runs a closed loop for `duration`.
     ///
     /// # Errors
-    /// When the server answers with another status than 200 or 429, closes a connection or
-    /// gets stuck.
+    /// If the server returns a status other than 200 or 429, closes a connection or is stuck.
     pub async fn run(&self, duration: Duration) -> Result<Outcome> {
         let mut connections = Vec::new();
         for _ in 0..self.connections {
@@ -111,11 +110,11 @@ impl Load {
         tokio::time::timeout(duration + GRACE, all).await.context("the server is stuck")??;
         total.elapsed = now() - start;
         total.nanoseconds.sort_unstable();
-        ensure!(total.requests() > 0, "nothing was answered");
+        ensure!(total.requests() > 0, "no responses");
         Ok(total)
     }
 
-    /// Asks once for each of the first `users` users.
+    /// Sends one request for each of the first `users` users.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -124,7 +123,7 @@ impl Load {
         let mut connection = Connection::open(self.port).await?;
         for request in self.requests.iter().take(users) {
             let answer =
-                tokio::time::timeout(GRACE, connection.ask(request)).await.context("no answer")??;
+                tokio::time::timeout(GRACE, connection.ask(request)).await.context("no response")??;
             outcome.record(answer, Duration::ZERO)?;
         }
         Ok(outcome)

@@ -1,4 +1,4 @@
-//! Servers as processes of their own, each pinned to a core, stopped when they are dropped.
+//! Servers as child processes, each pinned to a core and stopped when dropped.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -17,9 +17,9 @@ const START_POLL: Duration = Duration::from_millis(20);
 /// A server that this program started.
 #[derive(Debug)]
 pub struct Server {
-    /// What it is called in tables.
+    /// Returns its name in tables.
     pub name: &'static str,
-    /// Where it listens on the loopback address.
+    /// Returns its port on the loopback address.
     pub port: u16,
     child: Child,
 }
@@ -28,7 +28,7 @@ impl Server {
     /// Starts `program` on one core and waits until it listens on `port`.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If the server does not start.
     pub fn start<I: AsRef<OsStr>>(
         name: &'static str,
         port: u16,
@@ -37,7 +37,7 @@ impl Server {
         program: &Path,
         arguments: impl IntoIterator<Item = I>,
     ) -> Result<Self> {
-        // taskset replaces itself by the program, so that the child's number is the server's.
+        // taskset replaces itself by the program, so the child process is the server.
         let child = Command::new("taskset")
             .args(["-c", &core.to_string()])
             .arg(program)
@@ -53,10 +53,10 @@ impl Server {
         Ok(server)
     }
 
-    /// The processor time it has used so far, in seconds.
+    /// Returns its processor time so far, in seconds.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If the process has exited.
     pub fn processor_seconds(&self) -> Result<f64> {
         processor_seconds(self.child.id())
     }
@@ -78,16 +78,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already; either way it is gone afterwards.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port of the loopback address that is free now.
+/// Returns a free port of the loopback address.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -95,7 +95,7 @@ pub fn free_port() -> Result<u16> {
 /// Pins this process, with all its threads, to one core.
 ///
 /// # Errors
-/// When `taskset` fails, as it does where that core does not exist.
+/// If `taskset` fails, for example because the core does not exist.
 pub fn pin_to(core: usize) -> Result<()> {
     let status = Command::new("taskset")
         .args(["-a", "-c", "-p", &core.to_string(), &std::process::id().to_string()])

@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1 to send one request at a time: the load generator must cost less than the
-//! server it loads.
+//! A minimal HTTP/1.1 client with one request at a time. The load generator must cost less than the
+//! server.
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -7,17 +7,17 @@ use tokio::net::TcpStream;
 
 use super::PATH;
 
-/// Longer answers are not expected from either server.
+/// Maximum length of a response of either server.
 const ANSWER_LENGTH_MAX: usize = 64 * 1_024;
 
-/// What matters of an answer.
+/// The relevant parts of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) body_bytes: usize,
 }
 
-/// A connection that is kept alive, with one request in flight.
+/// A persistent connection with one request in flight.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -38,13 +38,13 @@ impl Connection {
         loop {
             let count = self.stream.read_buf(&mut self.buffer).await.context("receiving")?;
             ensure!(count > 0, "the server closed the connection");
-            ensure!(self.buffer.len() <= ANSWER_LENGTH_MAX, "the answer does not end");
+            ensure!(self.buffer.len() <= ANSWER_LENGTH_MAX, "the response does not end");
             if head.is_none() {
                 head = parse_head(&self.buffer)?;
             }
             if let Some((head_bytes, answer)) = head {
                 let length = head_bytes + answer.body_bytes;
-                ensure!(self.buffer.len() <= length, "the server sent more than an answer");
+                ensure!(self.buffer.len() <= length, "the server sent more than a response");
                 if self.buffer.len() == length {
                     return Ok(answer);
                 }
@@ -53,7 +53,7 @@ impl Connection {
     }
 }
 
-/// The bytes of a check of `user`.
+/// Returns the bytes of a check of `user`.
 pub(super) fn request(port: u16, user: usize) -> Vec<u8> {
     let body = format!(r#"{{"user_id":"user-{user:06}","endpoint":"/api/v1/orders"}}"#);
     let head = format!(
@@ -63,19 +63,19 @@ pub(super) fn request(port: u16, user: usize) -> Vec<u8> {
     (head + &body).into_bytes()
 }
 
-/// The length of the head and what it says; `None` while it is not complete.
+/// Parses the head, and returns its length and contents. `None` while it is incomplete.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, Answer)>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let head = str::from_utf8(&bytes[..end]).context("the head is not text")?;
     let mut lines = head.split("\r\n");
     let status_line = lines.next().unwrap_or_default();
     let status = status_line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-    let Some(status) = status else { bail!("not an answer: {status_line:?}") };
+    let Some(status) = status else { bail!("not a response: {status_line:?}") };
     let length = lines
         .filter_map(|line| line.split_once(':'))
         .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
         .and_then(|(_, value)| value.trim().parse().ok());
-    let Some(body_bytes) = length else { bail!("an answer without content-length: {head:?}") };
+    let Some(body_bytes) = length else { bail!("a response without content-length: {head:?}") };
     Ok(Some((end + 4, Answer { status, body_bytes })))
 }
 

@@ -1,4 +1,4 @@
-//! Those who ask: each has one check in flight at any time.
+//! Callers, each with one check in flight.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use super::naive::Naive;
 use super::{KEYS, user};
 use crate::stopwatch::now;
 
-/// How long a stuck database is waited for.
+/// Time after which a database counts as stuck.
 const GRACE: Duration = Duration::from_secs(20);
-/// Coprime to the number of keys, so that a caller visits all of them.
+/// Coprime to the number of keys, so that a caller visits all keys.
 const KEY_STEP: usize = 389;
-/// So much that it is never used up.
+/// Large enough that it is never exceeded.
 const CAPACITY: u64 = 1_000_000_000;
 const REFILL_PER_SECOND: u64 = 1_000;
-/// What the first check takes: it comes back within an hour, so that no row becomes idle. Those
-/// that follow add a millisecond each: as for most limits, the minute in which a row expires seldom
-/// changes, and with it the index on it.
+/// Cost of the first check. It is refilled within an hour, so that no row becomes idle. Each
+/// further check adds a millisecond: as for most limits, the minute in which a row expires, which
+/// is indexed, rarely changes.
 const FIRST_COST: u64 = 3_600_000;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A take of one token from a bucket in a store.
+/// A check that takes one token from a bucket in a store.
 #[derive(Debug)]
 pub(super) struct Check {
     store: Arc<SqlStore>,
@@ -38,7 +38,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Of a bucket that has plenty.
+    /// Returns a check on a full bucket.
     pub(super) fn admitted(store: &Arc<SqlStore>, rule: &str) -> Result<Self> {
         let limit =
             Limit::try_new(Algorithm::TokenBucket, REFILL_PER_SECOND, SECOND)?.with_burst(CAPACITY)?;
@@ -46,13 +46,13 @@ impl Check {
         Ok(Self { store: store.clone(), counter, limit, first, admitted: true })
     }
 
-    /// Of a bucket that [`fill`](Self::fill) empties.
+    /// Returns a check on a bucket that [`fill`](Self::fill) empties.
     pub(super) fn denied(store: &Arc<SqlStore>, rule: &str) -> Result<Self> {
         let limit = Limit::try_new(Algorithm::TokenBucket, 1, HOUR)?;
         Ok(Self { limit, first: Cost::ONE, admitted: false, ..Self::admitted(store, rule)? })
     }
 
-    /// Asks once for each key, so that all have a row.
+    /// Checks each key once, so that all keys have a row.
     pub(super) async fn fill(self: &Arc<Self>) -> Result<()> {
         let mut all = JoinSet::new();
         for first in 0..100 {
@@ -80,20 +80,20 @@ impl Check {
     }
 }
 
-/// One who asks.
+/// A caller.
 pub(super) enum Caller {
     Naive(Naive),
     Store(Arc<Check>),
 }
 
-/// What callers saw.
+/// The results of callers.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The time of each check.
+    /// Latency of each check.
     pub(super) nanoseconds: Vec<u32>,
-    /// How many had no answer.
+    /// Number of failed checks.
     pub(super) failed: usize,
-    /// Why the first one of them had none.
+    /// Reason of the first failure.
     pub(super) failure: Option<String>,
 }
 
@@ -129,7 +129,7 @@ impl Caller {
     }
 }
 
-/// Has all callers ask as often as they are answered for `duration`.
+/// Runs all callers in a closed loop for `duration`.
 pub(super) async fn run(
     callers: &mut Vec<Caller>,
     users: &Arc<Vec<String>>,
@@ -157,6 +157,6 @@ pub(super) async fn run(
         anyhow::Ok(())
     };
     tokio::time::timeout(duration + GRACE, answers).await.context("the database is stuck")??;
-    ensure!(!total.nanoseconds.is_empty(), "nothing was answered: {:?}", total.failure);
+    ensure!(!total.nanoseconds.is_empty(), "no responses: {:?}", total.failure);
     Ok(total)
 }

@@ -1,4 +1,4 @@
-//! All rows of one database, in rounds.
+//! Measures all rows of the table of one database, in rounds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{KEYS, NAIVE_CONNECTIONS, ROUNDS, user};
 use crate::stopwatch::median;
 use crate::table::{Table, grouped};
 
-/// Both have the same head, so that they can be read side by side.
+/// Both tables have the same header.
 const HEAD: [&str; 11] = [
     "one token per check",
     "checks/s, best",
@@ -30,12 +30,12 @@ const HEAD: [&str; 11] = [
     "failed",
 ];
 
-/// How fast a database is: medians of all rounds.
+/// The results of a database: medians of all rounds.
 #[derive(Debug)]
 pub struct Comparison {
-    /// A row for each kind of caller.
+    /// One row per kind of caller.
     pub table: Table,
-    /// Why checks failed, if any did.
+    /// Reasons of failed checks.
     pub failures: Vec<String>,
     /// Checks per second of 256 callers over all keys.
     pub many: f64,
@@ -43,11 +43,11 @@ pub struct Comparison {
     pub many_best: f64,
     /// Checks per second of 256 callers on one key.
     pub hot: f64,
-    /// Checks per second with a transaction for each check, over all keys.
+    /// Checks per second with one transaction per check, over all keys.
     pub naive: f64,
-    /// P50 and P95 in microseconds of one caller alone, with a transaction for each check.
+    /// P50 and P95 of a single caller in microseconds, with one transaction per check.
     pub naive_alone: [f64; 2],
-    /// P50 and P95 in microseconds of one caller alone, through the store.
+    /// P50 and P95 of a single caller in microseconds, through the store.
     pub alone: [f64; 2],
 }
 
@@ -97,7 +97,7 @@ impl Row {
 /// Measures every row for `duration` in each round.
 ///
 /// # Errors
-/// When the database fails, or a check is decided differently than it must be.
+/// If the database fails, or a decision is wrong.
 pub fn compare(
     database: &Database,
     runtime: &Runtime,
@@ -131,7 +131,7 @@ pub fn compare(
     })
 }
 
-/// The rows with their callers, after the tables are filled.
+/// Returns the rows with their callers, after the setup.
 async fn rows(url: &str, connections: usize) -> Result<[Row; 8]> {
     Naive::connect(url).await?.prepare().await?;
     let mut options = SqlOptions::new(url)?;

@@ -1,4 +1,4 @@
-//! The servers: a private one of each kind, with the durability it has by default.
+//! The servers: a private one of each kind, with its default durability.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ pub enum Database {
 }
 
 impl Database {
-    /// What it is called in tables.
+    /// Returns its name in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::MariaDb(_) => "MariaDB",
@@ -24,7 +24,7 @@ impl Database {
         }
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub fn url(&self) -> String {
         match self {
             Self::MariaDb(server) => server.url(),
@@ -32,7 +32,7 @@ impl Database {
         }
     }
 
-    /// Its version, and what it does before a commit is answered.
+    /// Returns its version and its durability settings.
     pub fn description(&self) -> String {
         match self {
             Self::MariaDb(server) => server
@@ -44,23 +44,23 @@ impl Database {
         }
     }
 
-    /// How many transactions there were so far, without those that touched no row.
+    /// Returns the number of transactions so far, without those that changed no row.
     ///
     /// # Errors
-    /// When it answers something else.
+    /// If the server returns something else.
     pub fn transactions(&self) -> Result<u64> {
         let answer = match self {
             Self::MariaDb(server) => server.query("SHOW GLOBAL STATUS LIKE 'Com_commit'"),
-            // Asking takes a number, too.
+            // The query itself takes a transaction number.
             Self::Postgres(server) => server.query("SELECT txid_current()"),
         };
         number(&answer)
     }
 
-    /// Its clock, in microseconds since the epoch.
+    /// Returns the time of the server, in microseconds since the epoch.
     ///
     /// # Errors
-    /// When it answers something else.
+    /// If the server returns something else.
     pub fn now_micros(&self) -> Result<u64> {
         number(&match self {
             Self::MariaDb(server) => server.query("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"),
@@ -68,10 +68,10 @@ impl Database {
         })
     }
 
-    /// How many bytes it has written to its log so far, which it would repeat after a crash.
+    /// Returns the number of bytes written to the write-ahead log so far.
     ///
     /// # Errors
-    /// When it answers something else.
+    /// If the server returns something else.
     pub fn logged_bytes(&self) -> Result<u64> {
         number(&match self {
             Self::MariaDb(server) => server.query("SHOW GLOBAL STATUS LIKE 'Innodb_os_log_written'"),
@@ -79,10 +79,10 @@ impl Database {
         })
     }
 
-    /// The bytes of a table's files, indexes included.
+    /// Returns the size of the files of a table with its indexes, in bytes.
     ///
     /// # Errors
-    /// When it answers something else.
+    /// If the server returns something else.
     pub fn size_bytes(&self, table: &str) -> Result<u64> {
         number(&match self {
             Self::MariaDb(server) => server.query(&format!(
@@ -92,10 +92,10 @@ impl Database {
         })
     }
 
-    /// The processor time that all its processes have used so far, in seconds.
+    /// Returns the processor time of all its processes so far, in seconds.
     ///
     /// # Errors
-    /// When it is gone or `/proc` cannot be read.
+    /// If the process has exited or `/proc` cannot be read.
     pub fn processor_seconds(&self) -> Result<f64> {
         let main = match self {
             Self::MariaDb(server) => server.pid(),
@@ -105,14 +105,14 @@ impl Database {
         let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
         let mut seconds = processor_seconds(main)?;
         for child in children.split_whitespace() {
-            // One that has ended meanwhile did little.
+            // A process that has exited in the meantime used little.
             seconds += processor_seconds(child.parse()?).unwrap_or_default();
         }
         Ok(seconds)
     }
 }
 
-/// The last word of an answer.
+/// Parses the last word of a response as a number.
 fn number(answer: &str) -> Result<u64> {
     let number = answer.split_whitespace().last().and_then(|number| number.parse().ok());
     number.with_context(|| format!("not a number: {answer}"))

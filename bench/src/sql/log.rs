@@ -1,5 +1,5 @@
-//! Two ways to keep a sliding log in a database, side by side: one row for each key, as the store
-//! does, or one for each admitted request.
+//! Compares two forms of a sliding log in a database: one row per key, as in the store, or one row
+//! per admitted request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,33 +18,33 @@ use super::user;
 use crate::stopwatch::now;
 use crate::table::{Table, grouped};
 
-/// How many callers of the store there are, each with one check in flight.
+/// Number of callers of the store, each with one check in flight.
 pub const CALLERS: usize = 64;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Long enough that every key is visited, and what expired while the table was filled is gone.
+/// Warm-up: every key is visited, and requests that expired during the setup are deleted.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// Coprime to the numbers of keys.
 const KEY_STEP: usize = 389;
 
-/// What is kept at the beginning.
+/// The initial contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// Requests per minute.
     pub quota: u64,
-    /// How many keys the checks are spread over.
+    /// Number of keys.
     pub keys: usize,
-    /// How many requests of each key were admitted in the minute before.
+    /// Number of requests per key that were admitted in the last minute.
     pub entries: u64,
 }
 
-/// What is measured in each.
+/// The scenarios that are measured.
 pub const SCENARIOS: [Scenario; 3] = [
     Scenario { quota: 100, keys: 1_000, entries: 100 },
     Scenario { quota: 10_000, keys: 1_000, entries: 1_000 },
     Scenario { quota: 10_000, keys: 100, entries: 8_000 },
 ];
 
-/// How many checks there were, and how many of them were admitted.
+/// Number of checks, and of admitted checks.
 #[derive(Debug, Default)]
 struct Tally {
     checks: AtomicU64,
@@ -65,7 +65,7 @@ impl Tally {
 /// Measures both forms in every scenario, each for `duration`.
 ///
 /// # Errors
-/// When the database fails.
+/// If the database fails.
 pub fn compare(
     database: &Database,
     runtime: &Runtime,
@@ -106,11 +106,11 @@ pub fn compare(
     Ok(table)
 }
 
-/// Callers at work.
+/// Running callers.
 struct Work {
     tally: Arc<Tally>,
     tasks: JoinSet<Result<()>>,
-    /// How many requests were kept when they began.
+    /// Number of stored requests at the start.
     kept: u64,
 }
 
@@ -127,7 +127,7 @@ fn measure(
             tokio::select! {
                 () = tokio::time::sleep(length) => Ok(()),
                 ended = work.tasks.join_next() => {
-                    ended.context("no caller runs")?.context("a caller died")??;
+                    ended.context("no callers")?.context("a caller died")??;
                     bail!("a caller ended")
                 }
             }
@@ -141,7 +141,7 @@ fn measure(
     let (logged, processor) = (database.logged_bytes()? - logged, database.processor_seconds()? - processor);
     runtime.block_on(work.tasks.shutdown());
     let (checks, admitted) = ((after[0] - before[0]) as f64, (after[1] - before[1]) as f64);
-    // Those of the beginning leave at an even pace, and all that came since are still there.
+    // Initial requests expire at an even rate, and all new ones are still stored.
     let age = (WARM_UP.as_secs_f64() + elapsed) / WINDOW.as_secs_f64();
     let kept = work.kept as f64 * (1.0 - age).max(0.0) + after[1] as f64;
     Ok(vec![
@@ -154,7 +154,7 @@ fn measure(
     ])
 }
 
-/// The store, as it is.
+/// Callers of the store.
 async fn dense(database: &Database, scenario: Scenario, connections: usize) -> Result<Work> {
     let Scenario { quota, keys, entries } = scenario;
     let mut options = SqlOptions::new(&database.url())?;
@@ -202,12 +202,12 @@ async fn ask(store: &SqlStore, limit: &Limit, user: &str) -> Result<bool> {
     }
 }
 
-/// A log of requests that are spread over the last window.
+/// Returns a log of requests that are spread over the last window.
 fn log(limit: &Limit, entries: u64, now_micros: u64) -> Result<Vec<u8>> {
     let step = u64::try_from(WINDOW.as_micros())? / (entries + 1);
     let mut state = None;
     for place in (1..=entries).rev() {
-        // Not at an even pace, which PostgreSQL would compress to nothing.
+        // At random times, because PostgreSQL would compress regular ones.
         let early = mixed(place) % step;
         let at = Timestamp::from_micros(now_micros - step * place + early);
         let evaluation = Evaluation::new(limit, state.as_ref(), at, Cost::ONE);
@@ -219,7 +219,7 @@ fn log(limit: &Limit, entries: u64, now_micros: u64) -> Result<Vec<u8>> {
     Ok(state.context("an empty log")?.encode())
 }
 
-/// Scatters numbers, as SplitMix64 does.
+/// The hash function of SplitMix64.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -227,7 +227,7 @@ fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A row for each request, in batches over as many connections.
+/// Callers of the form with a row per request, in batches over the same number of connections.
 async fn rows(database: &Database, scenario: Scenario, connections: usize) -> Result<Work> {
     let Scenario { quota, keys, entries } = scenario;
     let window = u64::try_from(WINDOW.as_micros())?;

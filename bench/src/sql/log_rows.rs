@@ -1,5 +1,4 @@
-//! A sliding log as most projects keep it: a row for each admitted request, found through an index
-//! on key and time.
+//! A sliding log with a row per admitted request and an index on key and time, as in most projects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +7,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row, query, raw_sql};
 
-/// How many checks share a transaction.
+/// Number of checks per transaction.
 pub(super) const BATCH: usize = 32;
 
 const MYSQL_TABLES: &str = "CREATE TABLE log_key (k varchar(64) NOT NULL PRIMARY KEY); \
@@ -16,7 +15,7 @@ const MYSQL_TABLES: &str = "CREATE TABLE log_key (k varchar(64) NOT NULL PRIMARY
 const POSTGRES_TABLES: &str = "CREATE TABLE log_key (k varchar(64) NOT NULL PRIMARY KEY); \
     CREATE TABLE log_entry (id bigserial PRIMARY KEY, k varchar(64) NOT NULL, at bigint NOT NULL); CREATE INDEX log_entry_k_at ON log_entry (k, at)";
 
-/// A connection over which there is one batch at a time.
+/// A connection with one batch at a time.
 pub(super) enum Rows {
     MySql(Box<MySqlConnection>),
     Postgres(Box<PgConnection>),
@@ -34,7 +33,7 @@ impl Rows {
         }
         let options: PgConnectOptions = url.parse()?;
         let mut connection = options.disable_statement_logging().connect().await?;
-        // As the store has it, so that plans do not differ by chance.
+        // The same setting as in the store, so that query plans do not differ.
         raw_sql("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off")
             .execute(&mut connection)
             .await?;
@@ -50,7 +49,7 @@ impl Rows {
         .context("preparing a table")
     }
 
-    /// Makes both tables, with `entries` rows for each key spread over the `window` before now.
+    /// Creates both tables, with `entries` rows per key spread over the last `window`.
     pub(super) async fn prepare(&mut self, keys: usize, entries: u64, window: u64) -> Result<()> {
         self.run("DROP TABLE IF EXISTS log_entry; DROP TABLE IF EXISTS log_key").await?;
         let mysql = matches!(self, Self::MySql(_));
@@ -79,7 +78,7 @@ impl Rows {
         self.run(analyze).await
     }
 
-    /// Decides on one request for each of `keys`, at once; says how many were admitted.
+    /// Decides one request for each of `keys` in one batch. Returns the number of admitted ones.
     pub(super) async fn check(&mut self, keys: &[&str], quota: u64, window: u64) -> Result<u64> {
         let distinct: BTreeSet<&str> = keys.iter().copied().collect();
         let distinct: Vec<&str> = distinct.into_iter().collect();
@@ -98,7 +97,7 @@ impl Rows {
         Ok(admitted.len() as u64)
     }
 
-    /// Locks the keys in order and tells the time.
+    /// Locks the keys in order and returns the time.
     async fn lock(&mut self, keys: &[&str]) -> Result<i64> {
         match self {
             Self::MySql(connection) => {
@@ -151,7 +150,7 @@ impl Rows {
         Ok(counts)
     }
 
-    /// Inserts what was admitted, removes what has expired, and commits.
+    /// Inserts admitted requests, deletes expired ones, and commits.
     async fn finish(&mut self, keys: &[&str], admitted: &[&str], now: i64, since: i64) -> Result<()> {
         match self {
             Self::MySql(connection) => {
@@ -192,7 +191,7 @@ fn places(count: usize) -> String {
     vec!["?"; count].join(", ")
 }
 
-/// Always as many, so that there is one statement to prepare.
+/// Always the same number, so that one prepared statement is enough.
 fn padded<'a>(keys: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     let last = keys.last().copied().unwrap_or_default();
     keys.iter().copied().chain(std::iter::repeat(last)).take(BATCH)

@@ -1,4 +1,4 @@
-//! What most programs do: a transaction for each check.
+//! The naive form: one transaction per check.
 
 use anyhow::{Context, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
@@ -7,10 +7,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions, query, query_scalar, raw_sql};
 
 use super::{KEYS, user};
 
-/// So much that it is never used up.
+/// Large enough that it is never exceeded.
 const LIMIT: i64 = 1_000_000_000_000;
 
-/// A connection over which there is one transaction at a time.
+/// A connection with one transaction at a time.
 pub(super) enum Naive {
     MySql(Box<MySqlConnection>),
     Postgres(Box<PgConnection>),
@@ -26,7 +26,7 @@ impl Naive {
         Ok(Self::Postgres(Box::new(options.disable_statement_logging().connect().await?)))
     }
 
-    /// Makes the table and a row for each user.
+    /// Creates the table and a row for each user.
     pub(super) async fn prepare(&mut self) -> Result<()> {
         let rows: Vec<String> = (0..KEYS).map(|number| format!("('{}', 0)", user(number))).collect();
         self.run("CREATE TABLE naive (k varchar(64) NOT NULL PRIMARY KEY, used bigint NOT NULL)".into())
@@ -34,7 +34,7 @@ impl Naive {
         self.run(format!("INSERT INTO naive (k, used) VALUES {}", rows.join(", "))).await
     }
 
-    /// Says whether the check is admitted.
+    /// Returns whether the check is admitted.
     pub(super) async fn check(&mut self, key: &str) -> Result<bool> {
         match self {
             Self::MySql(connection) => {

@@ -1,4 +1,4 @@
-//! One turn of one row: what callers saw, and what that took.
+//! One turn of one row: latencies and resource usage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ pub(super) struct Turn {
     pub(super) rate: f64,
     /// P50, P95 and P99.
     pub(super) microseconds: [f64; 3],
-    /// Checks in each transaction.
+    /// Checks per transaction.
     pub(super) batch: f64,
-    /// Cores that this process kept busy.
+    /// Cores used by this process.
     pub(super) client_cores: f64,
-    /// Cores that the database kept busy.
+    /// Cores used by the database.
     pub(super) database_cores: f64,
-    /// How many checks had no answer, and why the first of them.
+    /// Number of failed checks, and the reason of the first.
     pub(super) failed: usize,
     pub(super) failure: Option<String>,
 }
 
 impl Turn {
-    /// Has all callers ask for `duration`.
+    /// Runs all callers for `duration`.
     pub(super) fn measure(
         database: &Database,
         runtime: &Runtime,
@@ -62,7 +62,7 @@ impl Turn {
     }
 }
 
-/// The processor time of this process so far, all threads.
+/// Returns the processor time of all threads of this process so far.
 fn processor_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

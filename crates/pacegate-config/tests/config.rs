@@ -121,7 +121,7 @@ log: {level: inof}
         "line 7: rules[0].limit: expected a whole number between 1 and 1000000000, got -1",
         "line 7: rules[0].window: expected a duration with a unit such as \"60s\", got \"forever\"",
         "line 8: rules[1].dimension: must be 1 to 64",
-        "line 8: rules[1].burst: does not apply to fixed_window",
+        "line 8: rules[1].burst: not supported by fixed_window",
         "line 9: rules[2].endpoint: `*` is neither",
         "line 9: rules[2].method: must be a method",
         "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",
@@ -219,7 +219,7 @@ fn what_is_not_yaml_is_said_so() {
 fn what_is_left_empty_is_not_taken_for_a_default() {
     for (text, expected) in [
         ("default_limit:", "line 1: default_limit: has no value"),
-        ("plans: {gold: []}", "line 1: plans.gold: must be 1 to 16 limits, not 0"),
+        ("plans: {gold: []}", "line 1: plans.gold: must have between 1 and 16 limits, got 0"),
         (
             "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
             "line 1: rules[0].identifier: has no value",
@@ -569,7 +569,7 @@ fn file_may_have_as_many_rules_as_can_be_in_force() {
     assert_eq!(config.rules.len(), count);
     let rules = config.rules.iter().cycle().take(pacegate::rules::RULES_MAX + 1).cloned().collect();
     let error = Config { rules, ..config }.limiter().unwrap_err().to_string();
-    assert_eq!(error, "100001 rules are more than the 100000 that are allowed");
+    assert_eq!(error, "too many rules: got 100001, the maximum is 100000");
 }
 
 #[test]
