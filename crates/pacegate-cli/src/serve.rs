@@ -69,7 +69,7 @@ impl Serve {
             config.stores[0] =
                 StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
         }
-        let mistakes = pacegate_connect::mistakes(&config);
+        let mistakes = pacegate_connect::url_errors(&config);
         if !mistakes.is_empty() {
             return Err(Failure::Failed(anyhow!("{}", mistakes.join("\n"))));
         }
