@@ -266,7 +266,7 @@ impl Catalog {
                 (Some("key"), _) => changes.keys = true,
                 (Some("user" | "override"), Some(user_id)) => changes.users.push(user_id),
                 // An import does not name its users.
-                (Some("user" | "override"), None) => return Ok(None),
+                (Some("user"), None) => return Ok(None),
                 _ => {}
             }
         }

@@ -100,7 +100,7 @@ pub use bounds::{CUSTOM_LIMITS_MAX, PAGE_MAX, REASON_LENGTH_MAX};
 pub use catalog::{Catalog, CatalogOptions};
 pub use decisions::{DECISIONS_MAX, DecisionFilter, DecisionRecord, shorten_identifier};
 pub use error::CatalogError;
-pub use overrides::OVERRIDES_MAX;
+pub use overrides::{IDENTITY_OVERRIDES_MAX, OVERRIDES_MAX};
 pub use pacegate::rules::RULES_MAX;
 pub use plans::PLANS_MAX;
 pub use precondition::{Expected, RuleRef};

@@ -93,12 +93,14 @@ impl UserChange {
     }
 }
 
-/// A temporary limit for one user.
+/// A temporary limit for one user or another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The id of the override.
     pub override_id: String,
-    /// The user that it applies to.
+    /// The dimension of the identity, usually `user`.
+    pub dimension: String,
+    /// The user, or the identifier in another dimension.
     pub user_id: String,
     /// The name of the rules with overridden values.
     pub rule: String,
@@ -208,6 +210,8 @@ pub struct RuleList {
     pub rules: Vec<StoredRule>,
     /// The plans, by name.
     pub plans: Vec<StoredPlan>,
+    /// The overrides for identities other than users, oldest first.
+    pub overrides: Vec<Override>,
     /// The errors of rows that are skipped, because the tables were edited outside Pacegate.
     pub unreadable: Vec<String>,
 }
@@ -215,7 +219,7 @@ pub struct RuleList {
 /// A new override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOverride {
-    /// The user that it applies to.
+    /// The user, or the identifier in another dimension.
     pub user_id: String,
     /// The name of the rules with overridden values.
     pub rule: String,

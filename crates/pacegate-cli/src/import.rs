@@ -93,9 +93,9 @@ impl<'a> Imported<'a> {
     /// Reports rules that contradict each other.
     fn check(&self, document: &Cursor<'_>) {
         let complete = document.is_valid();
-        for found in DescriptorRule::contradictions(&self.rules) {
-            // Duplicate keys are reported already. A missing rule can be one that could not be
-            // read.
+        for found in DescriptorRule::conflicts(&self.rules) {
+            // Duplicate keys are reported already. A missing rule can be one that could not
+            // be read.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
                 continue;
             }
@@ -103,7 +103,7 @@ impl<'a> Imported<'a> {
                 Some(earlier) => format!("duplicate of {}", self.origins[earlier].remark("", "").place),
                 None => format!("{}: {}", found.field, found.message),
             };
-            self.origins[found.place].refuse("", message);
+            self.origins[found.index].refuse("", message);
         }
     }
 }

@@ -74,9 +74,9 @@ impl Serve {
             config.stores[0] =
                 StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
         }
-        let mistakes = pacegate_connect::mistakes(&config);
-        if !mistakes.is_empty() {
-            return Err(Failure::Failed(anyhow!("{}", mistakes.join("\n"))));
+        let errors = pacegate_connect::url_errors(&config);
+        if !errors.is_empty() {
+            return Err(Failure::Failed(anyhow!("{}", errors.join("\n"))));
         }
         if let Some(http) = self.http {
             config.server.http = http;

@@ -221,11 +221,11 @@ fn envoy_settings_without_an_equivalent_are_rejected_by_name_and_line() {
         ),
         (
             "{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
-            "descriptors[0]: replaces: no rule is called `b`",
+            "descriptors[0]: replaces: unknown rule `b`",
         ),
         (
             "{key: a, rate_limit: {name: b, unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
-            "descriptors[0]: replaces: has the rule's own name",
+            "descriptors[0]: replaces: must not contain the rule's own name",
         ),
         (
             "{key: a, rate_limit: {name: \"x\\\"y\", unit: day, requests_per_unit: 1}}",
@@ -283,7 +283,7 @@ fn duplicate_path_is_rejected_but_not_the_same_key_in_another_path() {
             "{key: a, rate_limit: {name: m, unit: day, requests_per_unit: 1, replaces: [{name: o}]}}\n  - {key: b, rate_limit: {name: o, unit: day, requests_per_unit: 1, replaces: [{name: m}]}}",
         ),
     );
-    assert!(errors.contains("line 3: descriptors[0]: replaces: `o` replaces this one in turn"), "{errors}");
+    assert!(errors.contains("line 3: descriptors[0]: replaces: `o` replaces this rule in turn"), "{errors}");
 }
 
 #[test]

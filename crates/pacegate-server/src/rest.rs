@@ -8,6 +8,7 @@ mod explain;
 mod extract;
 mod feed;
 mod health;
+mod history;
 mod manage;
 mod metrics;
 mod reset;
@@ -33,7 +34,8 @@ use pacegate_http::server::{Gathered, Incomplete, gather};
 
 pub(crate) use answer::{millis_ceil, used};
 pub(crate) use check::check_from;
-pub(crate) use feed::Feed;
+pub(crate) use feed::{Feed, record_history};
+pub(crate) use history::History;
 pub(crate) use routes::{operations, router, routes};
 pub(crate) use watchers::Watchers;
 pub(crate) use wire::parse_strategy;

@@ -160,6 +160,7 @@ macro_rules! catalog_suite {
         $crate::catalog_suite!($database, users: [
             user_is_created_replaced_and_deleted,
             overrides_apply_until_they_expire,
+            override_of_an_address_applies_until_it_expires,
             newest_override_of_a_rule_wins,
             user_has_at_most_100_overrides,
             pages_have_every_user_once,

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pacegate::{LimitOverride, Profile};
+use pacegate::{Check, LimitOverride, Profile, Stores};
 use pacegate_catalog::{
-    AuditFilter, Changes, IMPORT_USERS_MAX, NewOverride, Revision, UserChange, UserOutcome,
+    AuditFilter, Changes, IMPORT_USERS_MAX, NewOverride, Registry, Revision, UserChange, UserOutcome,
 };
+use pacegate_config::Config;
 
 use super::{TestDatabase, actor};
 
@@ -88,6 +89,47 @@ pub(crate) async fn overrides_apply_until_they_expire(database: &TestDatabase) {
     );
     assert_eq!(catalog.overrides("u1", database.now()).await.unwrap(), [short]);
     assert_eq!(catalog.revision().await.unwrap().users, 3);
+}
+
+pub(crate) async fn override_of_an_address_applies_until_it_expires(database: &TestDatabase) {
+    let catalog = database.open().await;
+    let rules = "rules: [{name: a, dimension: ip, algorithm: fixed_window, limit: 2, window: 1d}]";
+    let registry = Registry::start(Config::parse(rules).unwrap(), Stores::default(), catalog.clone());
+    let registry = registry.await.unwrap();
+    let limit = async |address: &str| {
+        let check = Check::new("ip", address).endpoint("/");
+        registry.limiter().peek(&check).await.unwrap().remaining()
+    };
+    let address = "203.0.113.9";
+    let of_address = NewOverride { user_id: address.into(), ..new(database, "a", 500, 10) };
+    let made = catalog.add_override_for(&actor(), "IP", of_address.clone()).await.unwrap();
+    assert_eq!((made.dimension.as_str(), made.user_id.as_str()), ("ip", address));
+    assert!(registry.refresh().await.unwrap().1, "the override is compiled with the rules");
+    assert_eq!((limit(address).await, limit("203.0.113.8").await), (Some(500), Some(2)));
+    // A user of the same name is another identity.
+    assert_eq!(catalog.overrides(address, database.now()).await.unwrap(), []);
+    assert_eq!(
+        catalog.overrides_of("ip", address, database.now()).await.unwrap(),
+        std::slice::from_ref(&made)
+    );
+    let records = catalog.audit_page(AuditFilter::default(), None, 10).await.unwrap();
+    assert_eq!((records[0].action.as_str(), records[0].user_id.as_deref()), ("override.create", None));
+    assert!(records[0].after.as_deref().unwrap().contains(address));
+    assert!(catalog.audit_verify(None).await.unwrap().is_intact());
+
+    database.clock.advance(Duration::from_secs(10));
+    assert!(registry.refresh().await.unwrap().1, "nothing changed but the time");
+    assert_eq!(limit(address).await, Some(2));
+    assert!(!registry.refresh().await.unwrap().1);
+
+    let again = NewOverride { expires_at: database.after(10), ..of_address };
+    let made = catalog.add_override_for(&actor(), "ip", again).await.unwrap();
+    let by = actor();
+    let delete = |dimension| catalog.delete_override_of(&by, dimension, address, &made.override_id, None);
+    assert!(delete("user").await.unwrap_err().is_not_found());
+    delete("ip").await.unwrap();
+    registry.refresh().await.unwrap();
+    assert_eq!(limit(address).await, Some(2));
 }
 
 pub(crate) async fn newest_override_of_a_rule_wins(database: &TestDatabase) {

@@ -134,7 +134,7 @@ impl FromRequestParts<Arc<Shared>> for UserEndpoint {
 }
 
 /// Returns the variables of the path, decoded.
-async fn variables(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Vec<String>, ApiError> {
+pub(super) async fn variables(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Vec<String>, ApiError> {
     let path = Path::from_request_parts(parts, shared).await;
     path.map(|Path(variables)| variables).map_err(|_| ApiError::input("path", "is not valid UTF-8"))
 }

@@ -6,6 +6,7 @@
 
 pub(super) mod audit;
 pub(super) mod config;
+pub(super) mod identities;
 pub(super) mod keys;
 pub(super) mod logs;
 pub(super) mod overrides;

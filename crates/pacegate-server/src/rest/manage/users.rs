@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use pacegate::{LimitOverride, explain::EffectiveLimit, rules::DEFAULT_NAME};
+use pacegate::{LimitOverride, explain::EffectiveLimit, identity, rules::DEFAULT_NAME};
 use pacegate_catalog::{CUSTOM_LIMITS_MAX, Sources, User, UserChange};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -48,14 +48,20 @@ impl OverrideBody {
         }
     }
 
-    /// Returns the numbers if every rule named `rule` accepts them, `None` if the rule is unknown.
-    pub(super) fn numbers(&self, current: &Sources, rule: &str) -> Result<Option<LimitOverride>, ApiError> {
+    /// Returns the numbers if every rule of `dimension` named `rule` accepts them, `None` if the
+    /// rule is unknown.
+    pub(super) fn numbers(
+        &self,
+        current: &Sources,
+        dimension: &str,
+        rule: &str,
+    ) -> Result<Option<LimitOverride>, ApiError> {
         let missing = || ApiError::field(Code::InvalidLimit, "limit", "required field is missing");
         let Whole(quota) = self.limit.ok_or_else(missing)?;
         let window = self.window_seconds.map(|Seconds(window)| window);
         let burst = self.burst_capacity.map(|Whole(burst)| burst);
         let numbers = LimitOverride { quota, window, burst };
-        let rules = current.rules().filter(|other| other.name == rule && other.dimension == "user");
+        let rules = current.rules().filter(|other| other.name == rule && other.dimension == dimension);
         let default = current.file.default_limit.as_ref().filter(|_| rule == DEFAULT_NAME);
         let mut found = None;
         for limit in rules.map(|rule| &rule.limit).chain(default) {
@@ -67,9 +73,9 @@ impl OverrideBody {
 }
 
 /// The error for numbers that name an unknown rule in `field`.
-pub(super) fn unknown_rule(field: &str, rule: &str) -> ApiError {
+pub(super) fn unknown_rule(field: &str, dimension: &str, rule: &str) -> ApiError {
     let rule: String = rule.chars().take(128).collect();
-    ApiError::input(field, format!("unknown rule `{rule}` in dimension user"))
+    ApiError::input(field, format!("unknown rule `{rule}` in dimension {dimension}"))
 }
 
 /// The tier and custom limits of a user.
@@ -266,8 +272,8 @@ pub(super) fn read_limit(
     current: &Sources,
 ) -> Result<LimitOverride, ApiError> {
     let path = format!("custom_limits.{}", rule.chars().take(128).collect::<String>());
-    let numbers = body.numbers(current, rule).map_err(|error| inside(error, &path))?;
-    numbers.ok_or_else(|| unknown_rule(&path, rule))
+    let numbers = body.numbers(current, identity::USER, rule).map_err(|error| inside(error, &path))?;
+    numbers.ok_or_else(|| unknown_rule(&path, identity::USER, rule))
 }
 
 /// The limits in force for a user.
@@ -283,7 +289,7 @@ struct LimitsResponse<'a> {
 /// A limit in force, why it applies, and its usage.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UserLimit)]
-struct EffectiveResponse<'a> {
+pub(super) struct EffectiveResponse<'a> {
     rule: &'a str,
     #[schema(value_type = value::WhyName)]
     why: &'static str,
@@ -309,7 +315,7 @@ struct EffectiveResponse<'a> {
 }
 
 impl<'a> EffectiveResponse<'a> {
-    fn new(effective: &'a EffectiveLimit) -> Self {
+    pub(super) fn new(effective: &'a EffectiveLimit) -> Self {
         let (limit, answer) = (&effective.limit.limit, effective.answer.as_ref());
         let used = answer.and_then(crate::rest::answer::used);
         Self {
