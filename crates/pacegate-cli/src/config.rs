@@ -38,8 +38,8 @@ impl Config {
             }
         };
         match pacegate_config::Config::load(Some(&file)) {
-            Ok(config) if !pacegate_connect::mistakes(&config).is_empty() => {
-                let mistakes = pacegate_connect::mistakes(&config).join("\n");
+            Ok(config) if !pacegate_connect::url_errors(&config).is_empty() => {
+                let mistakes = pacegate_connect::url_errors(&config).join("\n");
                 Err(Failure::Misused(anyhow!("{} is not valid\n{mistakes}", file.display())))
             }
             Ok(config) => {

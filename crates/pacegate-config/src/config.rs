@@ -26,7 +26,7 @@ use crate::{
 /// `server.http`.
 const ENVIRONMENT_PREFIX: &str = "PACEGATE_";
 /// Variables of the program that are not values of the file.
-const ENVIRONMENT_OTHER: [&str; 2] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY"];
+const ENVIRONMENT_OTHER: [&str; 3] = ["PACEGATE_ADMIN_KEY", "PACEGATE_API_KEY", "PACEGATE_COMMIT"];
 /// What Kubernetes sets in every pod beside a service called `pacegate`; none of it can be a value
 /// of the file, whose levels have two underscores between them.
 const ENVIRONMENT_KUBERNETES: [&str; 3] = ["PACEGATE_PORT", "PACEGATE_SERVICE_HOST", "PACEGATE_SERVICE_PORT"];

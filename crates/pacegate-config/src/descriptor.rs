@@ -179,15 +179,15 @@ impl DescriptorEntry {
                 }
             }
         }
-        for contradiction in DescriptorRule::contradictions(found.iter().map(|(rule, _)| rule)) {
-            let (_, cursor) = &found[contradiction.place];
-            match contradiction.earlier {
+        for conflict in DescriptorRule::conflicts(found.iter().map(|(rule, _)| rule)) {
+            let (_, cursor) = &found[conflict.index];
+            match conflict.earlier {
                 Some(earlier) => {
                     let earlier = found[earlier].1.path();
-                    cursor.refuse(contradiction.field, format!("selects the same as {earlier}"));
+                    cursor.refuse(conflict.field, format!("selects the same as {earlier}"));
                 }
                 // A rule that could not be read may be the one that is missing.
-                None if cursor.is_valid() => cursor.refuse(contradiction.field, contradiction.message),
+                None if cursor.is_valid() => cursor.refuse(conflict.field, conflict.message),
                 None => {}
             }
         }

@@ -219,7 +219,7 @@ fn what_is_not_yaml_is_said_so() {
 fn what_is_left_empty_is_not_taken_for_a_default() {
     for (text, expected) in [
         ("default_limit:", "line 1: default_limit: has no value"),
-        ("plans: {gold: []}", "line 1: plans.gold: must be 1 to 16 limits, not 0"),
+        ("plans: {gold: []}", "line 1: plans.gold: must have between 1 and 16 limits, got 0"),
         (
             "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
             "line 1: rules[0].identifier: has no value",
@@ -569,7 +569,7 @@ fn file_may_have_as_many_rules_as_can_be_in_force() {
     assert_eq!(config.rules.len(), count);
     let rules = config.rules.iter().cycle().take(pacegate::rules::RULES_MAX + 1).cloned().collect();
     let error = Config { rules, ..config }.limiter().unwrap_err().to_string();
-    assert_eq!(error, "100001 rules are more than the 100000 that are allowed");
+    assert_eq!(error, "too many rules: got 100001, the maximum is 100000");
 }
 
 #[test]
