@@ -45,7 +45,7 @@ pub(crate) struct Check {
     /// The path of the request.
     #[arg(long, value_name = "PATH")]
     endpoint: String,
-    /// The method of the request, such as GET. Rules for one method do not apply without it.
+    /// The method of the request, such as GET. Without it, rules for any method apply.
     #[arg(long)]
     method: Option<String>,
     /// What the request costs.
