@@ -90,7 +90,7 @@ impl<'a> Imported<'a> {
     /// Adds a rule that was read from `origin`.
     fn add(&mut self, rule: DescriptorRule, origin: &Cursor<'a>) {
         if let Err(error) = rule.validate() {
-            origin.refuse("", error.to_string());
+            origin.reject("", error.to_string());
         }
         self.rules.push(rule);
         self.origins.push(origin.clone());
@@ -109,7 +109,7 @@ impl<'a> Imported<'a> {
                 Some(earlier) => format!("limits the same as {}", self.origins[earlier].remark("", "").place),
                 None => format!("{}: {}", found.field, found.message),
             };
-            self.origins[found.place].refuse("", message);
+            self.origins[found.place].reject("", message);
         }
     }
 }
@@ -121,7 +121,7 @@ fn translate(text: &str, product: &str, read: Read) -> Result<(String, Vec<Confi
         let root = document.root();
         let mut imported = Imported::default();
         if root.is_empty() && root.is_valid() {
-            root.refuse("", "there is nothing in it");
+            root.reject("", "there is nothing in it");
         } else if root.is_valid() {
             read(&root, &mut imported);
             imported.check(&root);

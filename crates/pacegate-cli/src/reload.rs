@@ -8,6 +8,8 @@ use pacegate_connect::Watch;
 use pacegate_server::{Live, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::config::log_warnings;
+
 /// Reloads `path` whenever it changes and on SIGHUP, until the task is aborted. `started` is what the service was started with.
 pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
@@ -54,6 +56,7 @@ async fn reload(path: &Path, started: &Config, live: &Live) {
             return;
         }
     };
+    log_warnings(Some(path), &config);
     for part in need_a_restart(started, &config) {
         tracing::warn!(%file, part, "changed, but takes effect only at the next start");
     }

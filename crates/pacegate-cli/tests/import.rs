@@ -157,19 +157,25 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
             "{key: a, rate_limit: {unit: unknown, requests_per_unit: 1}}",
             "descriptors[0].rate_limit.unit: expected one of",
         ),
-        ("{key: a, rate_limit: {requests_per_unit: 1}}", "descriptors[0].rate_limit.unit: is missing"),
-        ("{key: a, rate_limit: {unit: minute}}", "descriptors[0].rate_limit.requests_per_unit: is missing"),
+        (
+            "{key: a, rate_limit: {requests_per_unit: 1}}",
+            "descriptors[0].rate_limit.unit: required field is missing",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute}}",
+            "descriptors[0].rate_limit.requests_per_unit: required field is missing",
+        ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: -1}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got -1",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got -1",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: ten}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"ten\"",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got \"ten\"",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1.5}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got 1.5",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got 1.5",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 2000000000}}",
@@ -196,7 +202,10 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
             "{key: a, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "descriptors[0].quota_mode: cannot be expressed: ",
         ),
-        ("{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}", "descriptors[0].key: is missing"),
+        (
+            "{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].key: required field is missing",
+        ),
         (
             "{key: '', rate_limit: {unit: minute, requests_per_unit: 1}}",
             "descriptors[0].key: must not be empty",
@@ -251,10 +260,10 @@ fn every_problem_of_an_envoy_file_is_listed() {
         "{errors}"
     );
     for line in [
-        "line 1: domain: is missing",
+        "line 1: domain: required field is missing",
         "line 1: domian: unknown field; expected one of domain, descriptors",
         "line 4: descriptors[0].rate_limit.unit: expected one of",
-        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"x\"",
+        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got \"x\"",
         "line 6: descriptors[1].colour: unknown field",
         "line 5: descriptors[1]: key `a` is at line 3 already",
     ] {
@@ -379,15 +388,15 @@ fn what_a_limitador_file_cannot_say_here_is_refused_by_name_and_line() {
             "line 1: [0]: cannot be expressed: the conditions and variables of one limit must be about one descriptor",
         ),
         (limit("name: \"a\\\\b\""), "line 1: [0]: name: must be 1 to 128 printable ASCII characters"),
-        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: is missing"),
-        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: is missing"),
+        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: required field is missing"),
+        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: required field is missing"),
         (
             "- {namespace: n, max_value: -1, seconds: 1}".into(),
-            "line 1: [0].max_value: expected a whole number from 0, got -1",
+            "line 1: [0].max_value: expected a whole number of at least 0, got -1",
         ),
         (
             "- {namespace: n, max_value: many, seconds: 1}".into(),
-            "line 1: [0].max_value: expected a whole number from 0, got \"many\"",
+            "line 1: [0].max_value: expected a whole number of at least 0, got \"many\"",
         ),
         ("- {namespace: n, max_value: 1, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),
         ("- {namespace: n, max_value: 0, seconds: 0}".into(), "line 1: [0].seconds: cannot be expressed: "),

@@ -330,12 +330,12 @@ async fn spans_that_nobody_takes_are_told() {
 #[test]
 fn bad_settings_are_named() {
     for (settings, message) in [
-        ("traces: {}", "traces.otlp: is missing"),
+        ("traces: {}", "traces.otlp: required field is missing"),
         (
             "traces: {otlp: 'localhost:4317'}",
             "traces.otlp: expected a URL that starts with http:// or https://",
         ),
-        ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: expected a number from 0 to 1"),
+        ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: expected a number between 0 and 1"),
         ("traces: {otlp: 'http://x:1', endpoint: x}", "traces.endpoint: unknown"),
         ("log: {keys: secret}", "log.keys: expected hashed or plain, got \"secret\""),
         ("log: {decisions: some}", "log.decisions: expected none, denied or all, got \"some\""),

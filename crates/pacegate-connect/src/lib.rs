@@ -38,7 +38,7 @@ use thiserror::Error;
 pub use follow::{Watch, follow};
 #[cfg(feature = "service")]
 pub use service::Service;
-pub use stores::{connect, mistakes};
+pub use stores::{connect, url_errors};
 
 /// Why a limiter could not be made from a configuration.
 #[derive(Debug, Error)]

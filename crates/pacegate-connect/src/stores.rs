@@ -7,7 +7,7 @@ use pacegate::{
     MemoryStore, StoreError, Stores,
     store::{ShardedStore, Store},
 };
-use pacegate_config::{Config, StoreConfig};
+use pacegate_config::{Config, ConfigError, StoreConfig};
 
 use crate::ConnectError;
 
@@ -15,17 +15,19 @@ use crate::ConnectError;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that is wrong with the stores' URLs, each with its place; none of it shows a password.
-pub fn mistakes(config: &Config) -> Vec<String> {
-    let mut mistakes = Vec::new();
+pub fn url_errors(config: &Config) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
     for store in config.stores.iter().filter(|store| !store.is_memory()) {
-        for url in store.urls() {
-            if let Some(error) = Place::of(config, store, url).err() {
+        for (index, url) in store.urls().iter().enumerate() {
+            if let Some(message) = Place::of(config, store, url).err() {
                 let place = if store.place.is_empty() { "--store" } else { &store.place };
-                mistakes.push(format!("{place}: stores.{}.url: {error}", store.name));
+                let field = if store.shards.is_empty() { "url".into() } else { format!("shards[{index}]") };
+                let path = format!("stores.{}.{field}", store.name);
+                errors.push(ConfigError { place: place.to_owned(), path, message });
             }
         }
     }
-    mistakes
+    errors
 }
 
 /// Connects to all stores of `config`. With `wait`, a store that cannot be reached is tried until it can, and every attempt says so.
@@ -160,9 +162,9 @@ mod tests {
             let config = Config::parse(&format!("stores: {{default: {{url: \"{url}\"}}}}")).unwrap();
             let expected =
                 format!("stores.default.url: needs the cargo feature `{feature}` of pacegate-connect");
-            let found = mistakes(&config);
+            let found = url_errors(&config);
             assert_eq!(found.is_empty(), is_on, "{found:?}");
-            assert!(found.iter().all(|mistake| mistake.ends_with(&expected)), "{found:?}");
+            assert!(found.iter().all(|error| error.to_string().ends_with(&expected)), "{found:?}");
         }
     }
 }

@@ -207,7 +207,7 @@ fn bounds_are_the_same_wherever_a_text_comes_from() {
         Config::parse(&format!("plans: {{p: [{}]}}", windows.join(", ")))
     };
     assert!(limits(16).is_ok());
-    assert!(limits(17).unwrap_err().to_string().contains("plans.p: must be 1 to 16 limits, not 17"));
+    assert!(limits(17).unwrap_err().to_string().contains("plans.p: expected 1 to 16 limits, got 17"));
 }
 
 #[test]
