@@ -57,12 +57,12 @@ fn serve_says_in_one_line_what_is_wrong_with_its_store() {
     refused(&["--store", &format!("redis+sentinel://{closed}/main")], "Connection refused");
     let server = RedisServer::start_with(&["--requirepass", "right"]);
     let with_password = format!("redis://:hunter2@{}", server.address());
-    refused(&["--store", &with_password], "refuses the user or the password");
+    refused(&["--store", &with_password], "rejected the user name or password");
     let errors = not_started(&["--store", &with_password]);
     assert!(!errors.contains("hunter2"), "{errors}");
     refused(
         &["--store", &format!("redis+cluster://:right@{}", server.address())],
-        "is not part of a Cluster",
+        "is not part of a Redis Cluster",
     );
 }
 

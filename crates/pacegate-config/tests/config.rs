@@ -121,7 +121,7 @@ log: {level: inof}
         "line 7: rules[0].limit: must be between 1 and 1000000000, got -1",
         "line 7: rules[0].window: expected a duration with a unit such as \"60s\", got \"forever\"",
         "line 8: rules[1].dimension: must be 1 to 64",
-        "line 8: rules[1].burst: does not apply to fixed_window",
+        "line 8: rules[1].burst: not supported by fixed_window",
         "line 9: rules[2].endpoint: `*` is neither",
         "line 9: rules[2].method: must be a method",
         "line 9: rules[2].mode: expected enforce or shadow, got \"maybe\"",

@@ -117,10 +117,10 @@ impl Service {
         let result = |result: v1::CheckResult| match result.result {
             Some(Outcome::Response(response)) => decision(response),
             Some(Outcome::Error(error)) => Err(failed_item(error)),
-            None => Err(StoreError::unanswered().into()),
+            None => Err(StoreError::missing_outcome().into()),
         };
         let mut decisions: Vec<_> = response.results.into_iter().map(result).collect();
-        decisions.resize_with(size, || Err(StoreError::unanswered().into()));
+        decisions.resize_with(size, || Err(StoreError::missing_outcome().into()));
         Ok(decisions)
     }
 }
@@ -249,7 +249,7 @@ impl Remote for Service {
             let checks = checks.iter().map(request).collect();
             let batch = BatchCheckRequest { checks, all_or_nothing: true, ..Default::default() };
             let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
-            decision(response.decision.ok_or_else(StoreError::unanswered)?)
+            decision(response.decision.ok_or_else(StoreError::missing_outcome)?)
         })
     }
 
@@ -284,7 +284,7 @@ impl Remote for Service {
             };
             let response =
                 self.call(|mut client| async move { client.get_remaining_quota(quota).await }).await?;
-            decision(response.check.ok_or_else(StoreError::unanswered)?)
+            decision(response.check.ok_or_else(StoreError::missing_outcome)?)
         })
     }
 

@@ -83,7 +83,7 @@ impl Place {
 
         let url: RedisUrl = url.parse().map_err(|error: InvalidRedisUrl| error.to_string())?;
         let mut options = RedisOptions::new(url);
-        options.patience = config.store_timeout;
+        options.caller_timeout = config.store_timeout;
         options.connections = store.connections.unwrap_or(options.connections);
         options.new_keys_per_second = store.new_keys_per_second;
         if options.connections > RedisOptions::CONNECTIONS_MAX {

@@ -1,6 +1,7 @@
-//! The six algorithms behind one set of questions. Token bucket, leaky bucket and GCRA share one counter, `token_bucket`.
+//! The six algorithms behind one trait. Token bucket, leaky bucket and GCRA share the counter
+//! `token_bucket`.
 //!
-//! A *reading* is a counter brought to `now`: small, copied, and enough to answer everything about one request
+//! A *reading* is a counter brought to `now`. It is small, copied, and enough to answer a request
 //! without touching the counter. Charging produces the next reading; only then is anything written.
 
 mod fixed_window;
@@ -20,21 +21,24 @@ pub(crate) use sliding_counter::{SlidingCounter, WindowCounts};
 pub(crate) use sliding_log::{Log, SlidingLog};
 pub(crate) use token_bucket::Bucket;
 
-/// What every algorithm answers about a counter that was brought to an instant, without touching it.
+/// What every algorithm computes from a counter that was brought to an instant, without changing
+/// it.
 pub(crate) trait Counting: Copy {
-    /// What cost would still be allowed now, rounded down.
+    /// The largest cost that would still be allowed now, rounded down.
     fn remaining(&self, limit: &Limit) -> u32;
-    /// What a charge that needs no room may take: until twice the capacity is in use, which bounds the debt to one capacity.
-    fn room_with_debt(&self, limit: &Limit) -> u32;
-    /// Whether `cost`, which is at most the capacity, has room now.
+    /// The largest amount that a forced charge may take: until twice the capacity is in use, which
+    /// bounds the debt to one capacity.
+    fn remaining_with_debt(&self, limit: &Limit) -> u32;
+    /// Whether `cost`, which is at most the capacity, fits now.
     fn fits(&self, limit: &Limit, cost: Cost) -> bool;
-    /// The reading after `cost`, which fits or is within the room with debt, has been taken.
+    /// The reading after taking `cost`, which fits or is within the debt bound.
     fn charged(&self, limit: &Limit, cost: Cost) -> Self;
-    /// When the whole capacity is back if nothing more comes, in microseconds; `None` when it is there already.
+    /// When the full capacity is available again if no further request is charged, in microseconds;
+    /// `None` when it already is.
     fn reset_at(&self, limit: &Limit) -> Option<u64>;
 }
 
-/// A counter of any algorithm as it stands at one instant, under one limit.
+/// A counter of any algorithm at one instant, under one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     TokenBucket(Bucket),
@@ -46,7 +50,8 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// Brings `state`, which [belongs to](State::belongs_to) the limit, to `now`; absent means fresh.
+    /// Brings `state`, which [belongs to](State::belongs_to) the limit, to `now`; absent means
+    /// fresh.
     #[inline(always)]
     pub(crate) fn new(limit: &Limit, state: Option<&State>, now: Timestamp) -> Self {
         let Some(state) = state else { return Self::fresh(limit, now) };
@@ -73,7 +78,8 @@ impl Reading {
         }
     }
 
-    /// The first instant at which `cost`, which does not fit now, fits. `state` is what the reading was made from.
+    /// The first instant at which `cost`, which does not fit now, fits. `state` is what the reading
+    /// was made from.
     #[cold]
     pub(crate) fn retry_at(&self, limit: &Limit, state: Option<&State>, cost: Cost) -> u64 {
         match self {
@@ -103,14 +109,14 @@ impl Counting for Reading {
         }
     }
 
-    fn room_with_debt(&self, limit: &Limit) -> u32 {
+    fn remaining_with_debt(&self, limit: &Limit) -> u32 {
         match self {
             Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
-                bucket.room_with_debt(limit)
+                bucket.remaining_with_debt(limit)
             }
-            Self::FixedWindow(window) => window.room_with_debt(limit),
-            Self::SlidingLog(log) => log.room_with_debt(limit),
-            Self::SlidingCounter(counter) => counter.room_with_debt(limit),
+            Self::FixedWindow(window) => window.remaining_with_debt(limit),
+            Self::SlidingLog(log) => log.remaining_with_debt(limit),
+            Self::SlidingCounter(counter) => counter.remaining_with_debt(limit),
         }
     }
 

@@ -1,46 +1,49 @@
-//! Chains: all charges of one request are evaluated before any of them is applied, so that either all are or none is.
+//! Chains: all charges of a request are evaluated before any is applied, so that either all of them
+//! are applied or none is.
 //!
-//! A store locks the states of the keys, hands them in as [`States`], and writes back what changed. It decides nothing itself.
+//! A store locks the states of the keys, passes them as [`States`] and writes back what changed.
+//! The store itself makes no decisions.
 
 use smallvec::SmallVec;
 
 use crate::cost::Cost;
 use crate::decision::{Answer, Answers, ChainDecision};
-use crate::evaluation::{Evaluation, refund as give_back};
+use crate::evaluation::{Evaluation, refund as refund_state};
 use crate::limit::Limit;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// How much room a charge needs.
+/// How much of a charge has to fit into what remains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fit {
-    /// Room for the whole cost.
+    /// The whole cost has to fit.
     #[default]
     Whole,
-    /// Room for 1. What exceeds the room becomes debt, up to one capacity (`overdraw: true`).
+    /// A cost of 1 has to fit. What exceeds the remaining capacity becomes debt, up to one capacity
+    /// (`overdraw: true`).
     Overdraw,
-    /// None: the charge is applied in any case, up to a debt of one capacity.
+    /// Nothing has to fit: the charge is always applied, up to a debt of one capacity.
     Forced,
 }
 
-/// What one charge asks of its limit. Which key it is counted under is the store's business.
+/// What one charge requires of its limit. The key it is counted under is known to the store only.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand<'a> {
     /// The limit in force now; the state may have been written under other numbers.
     pub limit: &'a Limit,
-    /// How much is taken or given back; [`Cost::ZERO`] looks whether 1 would fit.
+    /// How much is taken or refunded; [`Cost::ZERO`] checks whether 1 would fit.
     pub cost: Cost,
-    /// How much room it needs.
+    /// How much of the cost has to fit.
     pub fit: Fit,
-    /// For a refund, when the cost was taken; without it the newest charges are given back.
+    /// For a refund, when the cost was taken; if unset, the newest charges are refunded.
     pub taken_at: Option<Timestamp>,
-    /// A shadow limit is charged while it has room but never denies.
+    /// Whether the limit is a shadow limit: it is charged while the cost fits but never denies.
     pub shadow: bool,
 }
 
-/// A charge as stores have it, with what it asks of its limit.
+/// A charge as a store represents it, with its demand.
 pub trait AsDemand {
-    /// What it asks.
+    /// Returns what the charge requires of its limit.
     fn demand(&self) -> Demand<'_>;
 }
 
@@ -51,18 +54,19 @@ impl AsDemand for Demand<'_> {
     }
 }
 
-/// The state under the key of each charge, locked until the decision is written back. Indices are those of the demands.
+/// The state of each charge's key, locked until the decision is written back. Indices are those of
+/// the demands.
 pub trait States {
-    /// The state under the key; `None` is a fresh one.
+    /// The state of the key; `None` means a fresh one.
     fn state(&self, index: usize) -> Option<&State>;
-    /// Has `change` change the state under the key; `None` when there is none. `change` also says when the state equals a fresh one,
-    /// if it was changed at all.
+    /// Applies `change` to the state of the key; returns `None` if it has no state. If `change`
+    /// modifies the state, it also returns when the state equals a fresh one.
     fn update<T>(
         &mut self,
         index: usize,
         change: impl FnOnce(&mut State) -> (T, Option<Timestamp>),
     ) -> Option<T>;
-    /// Keeps a state under a key that had none. It equals a fresh one at `fresh_at`.
+    /// Stores a state for a key that had none. The state equals a fresh one at `fresh_at`.
     fn insert(&mut self, index: usize, state: State, fresh_at: Option<Timestamp>);
     /// The last charge before this one that has the same key. Usually all keys differ.
     fn same_key_before(&self, _index: usize) -> Option<usize> {
@@ -70,7 +74,7 @@ pub trait States {
     }
 }
 
-/// Charges every demand that has room if all enforced ones have; otherwise none.
+/// Charges every demand that fits if all enforced ones fit; otherwise charges nothing.
 ///
 /// ```
 /// use pacegate_core::{Cost, Demand, Limit, State, States, Timestamp, chain};
@@ -108,8 +112,8 @@ pub fn take(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp)
     decide(charges, states, now, true)
 }
 
-/// [`take`] for the only charge of a request, whose key has a state. `changed` is told when the state equals a fresh one, if it was
-/// changed.
+/// [`take`] for a request with a single charge whose key has a state. If the state changes,
+/// `changed` receives the time at which it equals a fresh one.
 #[inline(always)]
 pub fn take_one(
     demand: &Demand<'_>,
@@ -125,7 +129,7 @@ pub fn take_one(
     } else {
         let corrected = evaluation.is_ahead() && evaluation.correct_time(state);
         answer = evaluation.answer(Some(state));
-        evaluation.tell_uncharged(&mut answer);
+        evaluation.set_uncharged(&mut answer);
         if corrected {
             changed(answer.reset_at);
         }
@@ -134,21 +138,21 @@ pub fn take_one(
     answer
 }
 
-/// Decides as [`take`] would, and changes nothing.
+/// Decides like [`take`], but changes nothing.
 pub fn peek(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> ChainDecision {
     decide(charges, states, now, false)
 }
 
-/// Gives each cost back, never beyond a fresh counter, and answers as a look at what is left.
+/// Refunds each cost, never beyond a fresh counter, and returns what a peek would.
 pub fn refund(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp) -> ChainDecision {
     let mut answers = Answers::new();
     for (index, charge) in charges.iter().enumerate() {
         let Demand { limit, cost, taken_at, shadow, .. } = charge.demand();
-        let given_back = states.update(index, |state| {
-            let (answer, changed) = give_back(limit, Some(state), now, cost, taken_at);
+        let refunded = states.update(index, |state| {
+            let (answer, changed) = refund_state(limit, Some(state), now, cost, taken_at);
             (answer, answer.reset_at.filter(|_| changed))
         });
-        let mut answer = given_back.unwrap_or_else(|| give_back(limit, None, now, cost, taken_at).0);
+        let mut answer = refunded.unwrap_or_else(|| refund_state(limit, None, now, cost, taken_at).0);
         answer.shadow = shadow;
         answers.push(answer);
     }
@@ -182,7 +186,7 @@ fn decide(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp, t
         } else {
             let mut answer = evaluation.answer(before.as_ref().or(states.state(index)));
             if take && allowed {
-                evaluation.tell_uncharged(&mut answer);
+                evaluation.set_uncharged(&mut answer);
             }
             if take && evaluation.is_ahead() {
                 states
@@ -197,13 +201,13 @@ fn decide(charges: &[impl AsDemand], states: &mut impl States, now: Timestamp, t
 }
 
 impl<'a> Demand<'a> {
-    /// An enforced demand for the whole cost.
+    /// An enforced demand whose whole cost has to fit.
     pub const fn new(limit: &'a Limit, cost: Cost) -> Self {
         Self { limit, cost, fit: Fit::Whole, taken_at: None, shadow: false }
     }
 }
 
-/// The evaluation of a demand, and the state it was made from where that is not the stored one.
+/// The evaluation of a demand, and the state it was made from if that is not the stored one.
 struct Trial<'a> {
     evaluation: Evaluation<'a>,
     before: Option<State>,

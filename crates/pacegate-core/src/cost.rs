@@ -1,10 +1,10 @@
-//! How much one request takes.
+//! The cost of a request.
 
 use thiserror::Error;
 
-/// What a charge takes from a limit: 1 to [`Cost::MAX`], or [`Cost::ZERO`] to look without charging.
+/// The cost of a charge: 1 to [`Cost::MAX`], or [`Cost::ZERO`] to check without charging.
 ///
-/// A `u32` converts into a cost, so that methods that take a cost also take a literal.
+/// A `u32` converts into a cost, so methods that take a cost also accept a literal.
 ///
 /// ```
 /// use pacegate_core::Cost;
@@ -18,17 +18,17 @@ use thiserror::Error;
 pub struct Cost(u32);
 
 impl Cost {
-    /// Takes nothing. A charge of this cost is admitted where a cost of 1 would be.
+    /// Takes nothing. A charge of this cost is admitted if a cost of 1 would be.
     pub const ZERO: Self = Self(0);
-    /// The cost of a request that does not name one.
+    /// The cost of a request that does not specify one.
     pub const ONE: Self = Self(1);
-    /// The largest cost; a larger one could never be admitted by any valid limit.
+    /// The largest cost; no valid limit could ever admit a larger one.
     pub const MAX: Self = Self(1_000_000_000);
 
-    /// Checks that `cost` is between 1 and [`Cost::MAX`].
+    /// Returns the cost, if it is between 1 and [`Cost::MAX`].
     ///
     /// # Errors
-    /// [`InvalidCost`] when it is not.
+    /// [`InvalidCost`] otherwise.
     pub fn try_new(cost: u64) -> Result<Self, InvalidCost> {
         match u32::try_from(cost) {
             Ok(value) if (1..=Self::MAX.0).contains(&value) => Ok(Self(value)),
@@ -36,7 +36,7 @@ impl Cost {
         }
     }
 
-    /// The number itself.
+    /// The cost as a number.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
@@ -48,13 +48,13 @@ impl Cost {
         self.0 == 0
     }
 
-    /// The same cost, at most `max`.
+    /// The cost, capped at `max`.
     #[inline]
     pub(crate) const fn at_most(self, max: u32) -> Self {
         if self.0 < max { self } else { Self(max) }
     }
 
-    /// What is left of it when `part` is not taken.
+    /// The cost minus `part`, saturating at zero.
     #[must_use]
     pub const fn less(self, part: u32) -> Self {
         Self(self.0.saturating_sub(part))
@@ -62,8 +62,8 @@ impl Cost {
 }
 
 impl From<u32> for Cost {
-    /// Makes a cost of a number: 0 is [`Cost::ZERO`], and a number above [`Cost::MAX`] is `MAX + 1`, which exceeds every
-    /// limit, so that the request is denied for its cost.
+    /// Converts a number to a cost: 0 is [`Cost::ZERO`], and a number above [`Cost::MAX`] becomes
+    /// `MAX + 1`, which exceeds every limit, so that the request is denied for its cost.
     fn from(cost: u32) -> Self {
         Self(cost.min(Self::MAX.0 + 1))
     }
@@ -75,7 +75,7 @@ impl Default for Cost {
     }
 }
 
-/// The cost of a request is zero or too large.
+/// The error of a cost that is zero or too large.
 ///
 /// ```
 /// use pacegate_core::Cost;
@@ -85,18 +85,18 @@ impl Default for Cost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {}", self.field(), self.reason())]
 pub struct InvalidCost {
-    /// What was asked for.
+    /// The value that was passed.
     pub cost: u64,
 }
 
 impl InvalidCost {
-    /// The field that is wrong: `cost`.
+    /// The name of the invalid field: `cost`.
     pub const fn field(&self) -> &'static str {
         "cost"
     }
 
-    /// What is wrong with it, without the name of the field.
+    /// What is wrong with the field, without its name.
     pub fn reason(&self) -> String {
-        format!("must be between 1 and {}, not {}", Cost::MAX.get(), self.cost)
+        format!("must be between 1 and {}, got {}", Cost::MAX.get(), self.cost)
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller is told: every limit's own answer, and which of them binds.
+//! Decisions: the answer of each limit of a request, and which limit is binding.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::named;
 use crate::standing::Standing;
 use crate::time::Timestamp;
 
-/// Why a request was denied, or admitted without being counted as usual.
+/// Why a request was denied, or was admitted without being counted as usual.
 ///
 /// ```
 /// use pacegate_core::Reason;
@@ -20,15 +20,15 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The limit has no room now; waiting helps.
+    /// The limit has too little left now; a retry succeeds later.
     LimitExceeded,
-    /// The cost is above the capacity; waiting never helps.
+    /// The cost is above the capacity; no retry can succeed.
     CostExceedsLimit,
-    /// The store could not say, and the limit lets requests pass then.
+    /// The store is unavailable and the limit fails open.
     FailOpen,
-    /// The store could not say, and the limit denies then.
+    /// The store is unavailable and the limit fails closed.
     FailClosed,
-    /// The store could not say; counters in this process decided.
+    /// The store is unavailable and the limit fell back to local counters.
     LocalFallback,
 }
 
@@ -40,52 +40,59 @@ named!(Reason {
     LocalFallback => "LOCAL_FALLBACK",
 });
 
-/// What one limit answers to a request.
+/// The answer of one limit to one request.
 ///
 /// ```
 /// use pacegate_core::{Cost, Evaluation, Limit, Timestamp};
 ///
 /// let limit = Limit::per_minute(10).build()?;
-/// let (answer, _state) = Evaluation::new(&limit, None, Timestamp::default(), Cost::ONE).charge_fresh();
+/// let evaluation = Evaluation::new(&limit, None, Timestamp::default(), Cost::ONE);
+/// let (answer, _state) = evaluation.charge_fresh();
 /// assert_eq!((answer.allowed, answer.remaining), (true, Some(9)));
 /// # Ok::<(), pacegate_core::InvalidLimit>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether this limit has room; in a denied chain others may have none.
+    /// Whether this limit allows the request; in a denied chain, another limit may deny it.
     pub allowed: bool,
-    /// Whether this limit only watches: it is counted but never denies.
+    /// Whether this is a shadow limit: it is counted but never denies.
     pub shadow: bool,
-    /// Whether this was decided without the store that the limit is counted in.
+    /// Whether this was decided without the store that holds the limit's counter.
     pub degraded: bool,
-    /// How the limit counts.
+    /// The limit's algorithm.
     pub algorithm: Algorithm,
-    /// How much can be taken at once from a fresh counter.
+    /// The largest cost that a fresh counter allows at once.
     pub capacity: u32,
-    /// What cost would still be allowed now, rounded down; `None` when nobody knows, because the store failed.
+    /// The largest cost that would still be allowed now, rounded down; `None` when the store
+    /// failed.
     pub remaining: Option<u32>,
-    /// When the whole capacity is back if nothing more comes; the present when it is there already; `None` when nobody knows.
+    /// When the full capacity is available again if no further request is charged; the time of the
+    /// decision when it already is. `None` when the store failed.
     pub reset_at: Option<Timestamp>,
-    /// The first instant at which the same request is allowed; `None` when it is allowed now or never.
+    /// The first instant at which the same request is allowed; `None` when it is allowed now or
+    /// never will be.
     pub retry_at: Option<Timestamp>,
-    /// Why it is denied.
+    /// Why the request was denied, or allowed without being counted as usual.
     pub reason: Option<Reason>,
-    /// What was not charged of the cost, because more would exceed a debt of one capacity.
+    /// The part of the cost that was not charged because it would exceed a debt of one capacity.
     pub uncharged: u32,
-    /// When it was decided, for a limit that is kept apart from the others of its request; `None` when that is [`ChainDecision::at`].
+    /// When this limit was decided, if it is stored apart from the other limits of its request;
+    /// `None` when that is [`ChainDecision::at`].
     pub at: Option<Timestamp>,
     /// How close the key is to its limit.
     pub standing: Standing,
-    /// The standing at the last charge before this request: if it differs from that of a charged answer, the key changed state.
+    /// The standing at the last charge before this request. If it differs from the standing of a
+    /// charged answer, the key changed state.
     pub previous_standing: Standing,
-    /// For a leaky bucket: the delay in microseconds, and the place in the queue, which is 0 where there is no queue.
+    /// For a leaky bucket: the delay in microseconds and the queue position, which is 0 without a
+    /// queue.
     pub(crate) delay_micros: u64,
     pub(crate) queue_position: u32,
 }
 
 impl Answer {
-    /// The answer to a request that is not decided yet: what is left, and how the key stood at its last charge. Stores that decide elsewhere fill in
-    /// the rest.
+    /// An answer that is not decided yet: it has what is remaining and the standing at the last
+    /// charge. Stores that decide outside this process fill in the rest.
     #[inline(always)]
     pub fn undecided(limit: &Limit, remaining: u32, reset_at: Timestamp, stored: Standing) -> Self {
         Self {
@@ -107,7 +114,8 @@ impl Answer {
         }
     }
 
-    /// The answer of a limit whose store failed: it passes or not for that `reason` alone, and no number is known.
+    /// The answer of a limit whose store failed: `reason` alone decides, and the counts are
+    /// unknown.
     pub fn unknown(limit: &Limit, allowed: bool, reason: Reason) -> Self {
         let mut answer = Self::undecided(limit, 0, Timestamp::default(), Standing::Normal);
         answer.allowed = allowed;
@@ -126,40 +134,44 @@ impl Answer {
         answer
     }
 
-    /// The time to give for a refund of what this answer took under `limit`, decided at `decided_at`.
+    /// Returns the time to pass to a refund of what this answer took under `limit`, decided at
+    /// `decided_at`.
     ///
-    /// It is when a window or a log was charged. What a bucket took comes back by itself only after everything
-    /// that was in it before: until then all of it can be given back, and this is that time.
+    /// For a window or a log this is when it was charged. What a bucket took drains only after
+    /// everything that was in it before; until then all of it can be refunded, so this is when its
+    /// draining begins.
     pub fn refund_at(&self, limit: &Limit, cost: Cost, decided_at: Timestamp) -> Timestamp {
         let at = self.at.unwrap_or(decided_at);
         let Some(reset_at) = self.reset_at.filter(|_| limit.algorithm().takes_burst()) else { return at };
         let scale = limit.scale();
         let ticks = (u128::from(cost.get()) * u128::from(scale.unit)).div_ceil(u128::from(scale.rate));
-        // A tick earlier, because the reset is rounded up: never more may be given back than was taken.
+        // One tick earlier, because the reset is rounded up and a refund must never exceed the
+        // charge.
         let own = (ticks + 1).saturating_mul(u128::from(scale.tick));
         let before_it = u128::from(reset_at.as_micros()).saturating_sub(own);
-        // Not more than it was.
+        // The cast cannot truncate: the time is at most `reset_at`.
         at.max(Timestamp::from_micros(before_it as u64))
     }
 
-    /// Puts the request in a leaky bucket's queue.
+    /// Sets the request's delay and position in a leaky bucket's queue.
     pub fn set_queue(&mut self, delay: Duration, position: u32) {
         self.delay_micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self.queue_position = position;
     }
 
-    /// For a leaky bucket with room: how long to wait in order to leave at a constant rate.
+    /// For a leaky bucket that allows the request: how long to wait in order to leave at a constant
+    /// rate.
     pub fn delay(&self) -> Option<Duration> {
         (self.queue_position > 0).then_some(Duration::from_micros(self.delay_micros))
     }
 
-    /// For a leaky bucket with room: the place in the queue, 1 being its head.
+    /// For a leaky bucket that allows the request: its position in the queue; 1 is the head.
     pub fn queue_position(&self) -> Option<u32> {
         (self.queue_position > 0).then_some(self.queue_position)
     }
 }
 
-/// What a charge leaves behind: the part of an [`Answer`] that the limit does not know by itself.
+/// The result of a charge: the part of an [`Answer`] that cannot be derived from the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// See [`Answer::remaining`].
@@ -172,26 +184,28 @@ pub struct Taken {
     pub reset_at: Timestamp,
 }
 
-/// The answers of all limits of a request; one is the common case and needs no allocation.
+/// The answers of all limits of a request. One limit is the common case and needs no allocation.
 pub type Answers = SmallVec<[Answer; 1]>;
 
-/// Whether a request may pass its chain of limits, and the answer of each. The `pacegate` crate gives it the names of the
-/// limits, as its `Decision`.
+/// Whether a request passes its chain of limits, with the answer of each limit.
+///
+/// The `Decision` of the `pacegate` crate adds the names of the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainDecision {
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub allowed: bool,
-    /// Whether this repeats an earlier admission under the same idempotency key and took nothing.
+    /// Whether this replays an earlier admission under the same idempotency key, so that nothing
+    /// was charged.
     pub replayed: bool,
     /// When it was decided, by the store's clock.
     pub at: Timestamp,
-    /// Every limit's own answer, in the order the limits were named.
+    /// The answer of each limit, in the order in which the limits were passed.
     pub answers: Answers,
     binding: u32,
 }
 
 impl ChainDecision {
-    /// Combines the answers of one request. `allowed` says whether it was admitted.
+    /// Combines the answers of one request; `allowed` is whether the request was admitted.
     #[inline(always)]
     pub fn new(allowed: bool, at: Timestamp, answers: Answers) -> Self {
         let binding = if answers.len() < 2 { 0 } else { binding(allowed, &answers) };
@@ -205,8 +219,8 @@ impl ChainDecision {
         Self { allowed: true, replayed: false, at, answers, binding: 0 }
     }
 
-    /// A look at the limits in force as the answer to a repeated request that was admitted under others: it stays
-    /// admitted whatever is left now, and takes nothing.
+    /// Turns a peek at the limits in force into the decision of a replayed request that was
+    /// admitted under other limits: it stays admitted whatever remains now, and nothing is charged.
     #[must_use]
     pub fn into_replay(self) -> Self {
         let mut answers = self.answers;
@@ -216,19 +230,19 @@ impl ChainDecision {
         Self { replayed: true, ..Self::new(true, self.at, answers) }
     }
 
-    /// The limit that binds: denied, the one to wait longest for; allowed, the one with the least left in proportion.
-    /// `None` only when no limit applied.
+    /// Returns the binding limit: of a denied request, the limit with the longest wait; of an
+    /// allowed one, the limit with the smallest share remaining. `None` only when no limit applied.
     #[inline]
     pub fn binding(&self) -> Option<&Answer> {
         self.answers.get(self.binding as usize)
     }
 
-    /// The place of the binding limit among the answers.
+    /// The index of the binding limit among the answers.
     pub fn binding_index(&self) -> usize {
         self.binding as usize
     }
 
-    /// How long until the same request is allowed; `None` when it is allowed, or never will be.
+    /// The time until the same request is allowed; `None` when it is allowed now or never will be.
     pub fn retry_after(&self) -> Option<Duration> {
         if self.allowed {
             return None;
@@ -236,7 +250,7 @@ impl ChainDecision {
         self.binding().and_then(|answer| answer.retry_at).map(|at| at.saturating_since(self.at))
     }
 
-    /// What the binding limit still allows; `None` when no limit applied or nobody knows.
+    /// What remains under the binding limit; `None` when no limit applied or its store failed.
     pub fn remaining(&self) -> Option<u32> {
         self.binding().and_then(|answer| answer.remaining)
     }
@@ -251,10 +265,11 @@ fn binding(allowed: bool, answers: &[Answer]) -> u32 {
     let enforced = |answer: &&Answer| !answer.shadow;
     let all_shadow = !answers.iter().any(|answer| enforced(&answer));
     let candidates = answers.iter().enumerate().filter(|(_, answer)| all_shadow || enforced(answer));
-    // `min_by` and a reversed order keep the first of equals, so the order of the limits decides ties.
+    // `min_by` with a reversed order keeps the first of equals, so the order of the limits breaks
+    // ties.
     let chosen = if allowed {
         candidates.min_by(|(_, a), (_, b)| {
-            // What nobody knows binds only where nothing is known.
+            // An unknown count binds only if all counts are unknown.
             let left = a.remaining.map(|remaining| u64::from(remaining) * u64::from(b.capacity));
             let right = b.remaining.map(|remaining| u64::from(remaining) * u64::from(a.capacity));
             left.unwrap_or(u64::MAX).cmp(&right.unwrap_or(u64::MAX))
@@ -274,14 +289,14 @@ mod tests {
     const START: Timestamp = Timestamp::from_micros(1_000_000_000);
 
     #[test]
-    fn a_refund_of_a_busy_bucket_is_whole() {
+    fn refund_of_a_busy_bucket_is_complete() {
         for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
             let limit = Limit::try_new(algorithm, 1_000, Duration::from_secs(1)).unwrap();
             let (_, without) =
                 Evaluation::new(&limit, None, START, Cost::try_new(500).unwrap()).charge_fresh();
             let mut state = without.clone();
             let answer = Evaluation::new(&limit, Some(&without), START, Cost::ONE).charge(&mut state);
-            // A hundred tokens came back since, none of them the one that is given back.
+            // A hundred tokens have come back since; the refunded one is not among them.
             let later = START.saturating_add(Duration::from_millis(100));
             let taken_at = answer.refund_at(&limit, Cost::ONE, START);
             let (left, _) = refund(&limit, Some(&mut state), later, Cost::ONE, Some(taken_at));
@@ -291,7 +306,7 @@ mod tests {
                 (expected.remaining, expected.reset_at),
                 "{algorithm}"
             );
-            // Without it, nothing seems to be out any more.
+            // Without the adjusted time, nothing seems left to refund.
             let mut state = without.clone();
             Evaluation::new(&limit, Some(&without), START, Cost::ONE).charge(&mut state);
             let (left, _) = refund(&limit, Some(&mut state), later, Cost::ONE, Some(START));
@@ -300,11 +315,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_of_an_idle_bucket_gives_nothing_that_came_back_already() {
+    fn refund_of_an_idle_bucket_skips_tokens_that_came_back() {
         for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
             let limit = Limit::try_new(algorithm, 10, Duration::from_secs(10)).unwrap();
             let (answer, mut state) = Evaluation::new(&limit, None, START, Cost::ONE).charge_fresh();
-            // The token is back, and another one is taken.
+            // The token has come back, and another one is taken.
             let later = START.saturating_add(Duration::from_secs(5));
             let other = Evaluation::new(&limit, Some(&state.clone()), later, Cost::ONE).charge(&mut state);
             let taken_at = answer.refund_at(&limit, Cost::ONE, START);

@@ -1,4 +1,5 @@
-//! One request against one limit: looked at first, charged only once every limit of the request agrees.
+//! One request against one limit: evaluated first, and charged only if every limit of the request
+//! allows it.
 
 use crate::algorithm::{Counting, Reading, queue};
 use crate::chain::{Demand, Fit};
@@ -9,7 +10,7 @@ use crate::standing::Standing;
 use crate::state::{State, standing_after};
 use crate::time::Timestamp;
 
-/// What a limit says to a request, before anything is charged.
+/// The evaluation of a request against one limit, before anything is charged.
 ///
 /// ```
 /// use pacegate_core::{Cost, Evaluation, Limit, Timestamp};
@@ -30,62 +31,65 @@ pub struct Evaluation<'a> {
     now: Timestamp,
     /// What must fit.
     needed: Cost,
-    /// What is taken if the request is admitted; less than asked for where that would exceed the debt bound.
+    /// What is taken if the request is admitted: less than the cost if that would exceed the debt
+    /// bound.
     amount: Cost,
-    /// What is not taken of the cost for that reason.
+    /// The part of the cost that is not taken for that reason.
     uncharged: u32,
     reading: Reading,
-    /// As stored at the last charge.
+    /// The standing stored at the last charge.
     stored: Standing,
     fits: bool,
-    /// Whether the state's time lies more than one window ahead.
+    /// Whether the state's time is more than one window ahead.
     ahead: bool,
 }
 
 impl<'a> Evaluation<'a> {
-    /// Looks at `state` (absent means fresh) as it is at `now`. Changes nothing.
+    /// Evaluates `state` (absent means fresh) as it is at `now`. Changes nothing.
     #[inline]
     pub fn new(limit: &'a Limit, state: Option<&State>, now: Timestamp, cost: Cost) -> Self {
         Self::of(&Demand::new(limit, cost), state, now)
     }
 
-    /// The same for a charge that may need less room than its cost.
+    /// Like [`new`](Self::new), for a charge of which less than the whole cost has to fit.
     #[inline]
     pub fn of(demand: &Demand<'a>, state: Option<&State>, now: Timestamp) -> Self {
         let Demand { limit, cost, fit, .. } = *demand;
         let state = state.filter(|state| state.belongs_to(limit));
-        let ahead = state.is_some_and(|state| state.lies_ahead(now));
+        let ahead = state.is_some_and(|state| state.is_ahead_of(now));
         let reading = match state {
             Some(state) if ahead => Reading::new(limit, Some(&state.moved_to(now)), now),
             state => Reading::new(limit, state, now),
         };
         let stored = state.map_or(Standing::Normal, State::standing);
         let needed = if fit == Fit::Whole && !cost.is_zero() { cost } else { Cost::ONE };
-        let amount = if fit == Fit::Whole { cost } else { cost.at_most(reading.room_with_debt(limit)) };
+        let amount = if fit == Fit::Whole { cost } else { cost.at_most(reading.remaining_with_debt(limit)) };
         let fits = fit == Fit::Forced || (needed.get() <= limit.capacity() && reading.fits(limit, needed));
         let uncharged = cost.get() - amount.get();
         Self { limit, now, needed, amount, uncharged, reading, stored, fits, ahead }
     }
 
-    /// Whether this limit has room for the request.
+    /// Whether this limit allows the request.
     #[inline(always)]
     pub fn allows(&self) -> bool {
         self.fits
     }
 
-    /// Whether an admitted request changes the state: it has room and takes something.
+    /// Whether an admitted request changes the state: it fits and takes something.
     #[inline(always)]
     pub(crate) fn charges(&self) -> bool {
         self.fits && !self.amount.is_zero()
     }
 
-    /// Whether the state's time lies more than one window ahead, so that a take [corrects](Self::correct_time) it.
+    /// Whether the state's time is more than one window ahead, so that a take
+    /// [corrects](Self::correct_time) it.
     #[inline(always)]
     pub(crate) fn is_ahead(&self) -> bool {
         self.ahead
     }
 
-    /// The answer when nothing is charged: for a peek, or because some limit denies. `state` is what was looked at.
+    /// The answer when nothing is charged: for a peek, or because some limit denies. `state` is the
+    /// evaluated state.
     pub fn answer(&self, state: Option<&State>) -> Answer {
         let remaining = self.reading.remaining(self.limit);
         let reset_at = instant(self.reading.reset_at(self.limit), self.now);
@@ -100,7 +104,7 @@ impl<'a> Evaluation<'a> {
             answer.reason = Some(Reason::LimitExceeded);
             answer.standing = Standing::Throttled;
             let retry_at = match state {
-                Some(ahead) if ahead.lies_ahead(self.now) => {
+                Some(ahead) if ahead.is_ahead_of(self.now) => {
                     self.reading.retry_at(self.limit, Some(&ahead.moved_to(self.now)), self.needed)
                 }
                 state => self.reading.retry_at(self.limit, state, self.needed),
@@ -110,7 +114,8 @@ impl<'a> Evaluation<'a> {
         answer
     }
 
-    /// Charges an existing state. Only for an evaluation of that very state that [allows](Self::allows) the request.
+    /// Charges an existing state. Only valid for an evaluation of the same state that
+    /// [allows](Self::allows) the request.
     #[inline]
     pub fn charge(&self, state: &mut State) -> Answer {
         let (answer, reading) = self.charged();
@@ -119,14 +124,15 @@ impl<'a> Evaluation<'a> {
         answer
     }
 
-    /// For a take that does not charge `state`: a counter whose time lies more than one window ahead, because the clock was set back, is
-    /// brought to the present. Without it the caller would be told the same wait again and again. Says whether the state changed.
+    /// For a take that does not charge `state`: corrects a counter whose time is more than one
+    /// window ahead because the clock was set back. Without this, every later request would get the
+    /// same wait again. Returns whether the state changed.
     #[inline]
     pub fn correct_time(&self, state: &mut State) -> bool {
         state.belongs_to(self.limit) && state.correct_time(self.now)
     }
 
-    /// Charges an absent key: the answer, and the state to keep from now on.
+    /// Charges an absent key: returns the answer and the new state.
     pub fn charge_fresh(&self) -> (Answer, State) {
         let (answer, reading) = self.charged();
         let state = State::written(self.limit, &reading, answer.standing, self.amount);
@@ -138,14 +144,15 @@ impl<'a> Evaluation<'a> {
         self.charge_fresh().1
     }
 
-    /// A charge that needs no room is admitted even if the debt bound leaves nothing to take.
-    pub(crate) fn tell_uncharged(&self, answer: &mut Answer) {
+    /// Sets [`Answer::uncharged`]: a forced charge is admitted even if the debt bound leaves
+    /// nothing to take.
+    pub(crate) fn set_uncharged(&self, answer: &mut Answer) {
         answer.uncharged = if self.fits { self.uncharged } else { 0 };
     }
 
     #[inline]
     fn charged(&self) -> (Answer, Reading) {
-        debug_assert!(self.fits, "only what fits is charged");
+        debug_assert!(self.fits, "only a cost that fits is charged");
         let reading = self.reading.charged(self.limit, self.amount);
         let remaining = reading.remaining(self.limit);
         let taken = Taken {
@@ -175,10 +182,12 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// Gives back up to `cost` of what was taken, never beyond a fresh counter, and answers with what is left then.
+/// Refunds up to `cost` of what was taken, never beyond a fresh counter, and returns what remains
+/// then.
 ///
-/// `taken_at` is the time of the decision that took it. Without it, the newest charges are given back. Also says whether the state changed: state of
-/// another algorithm or window is left as it is.
+/// `taken_at` is the time of the decision that took it; if unset, the newest charges are refunded.
+/// Also returns whether the state changed: a state of another algorithm or window is left
+/// unchanged.
 pub fn refund(
     limit: &Limit,
     mut state: Option<&mut State>,

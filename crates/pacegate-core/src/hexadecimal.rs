@@ -1,7 +1,8 @@
 //! Hexadecimal digits.
 
-/// Returns `bytes` as lower-case hexadecimal digits, two for each byte. Keys of stores, rows of the catalog
-/// and log lines have hashes in this spelling, so it never changes.
+/// Returns `bytes` as lower-case hexadecimal digits, two per byte.
+///
+/// Store keys, catalog rows and log lines contain hashes in this form, so it never changes.
 ///
 /// ```
 /// assert_eq!(pacegate_core::hexadecimal(&[0x00, 0x7f, 0xe0]), "007fe0");

@@ -1,4 +1,5 @@
-//! Keys: which counter a request touches. Parts are never glued together unescaped, so no identifier can imitate another key.
+//! Keys: which counter a request touches. Parts are escaped before they are joined, so no
+//! identifier can imitate another key.
 
 mod text;
 
@@ -10,37 +11,39 @@ use sha2::{Digest, Sha256};
 
 use crate::hexadecimal;
 
-/// What a rule counts, for everybody: its name, its dimension and its endpoint scope. With an identifier it becomes a [`Key`].
+/// What a rule counts for every identifier: its name, its dimension and its endpoint scope. With an
+/// identifier it becomes a [`Key`].
 ///
-/// The name decides, not the numbers: a rule whose limit changes keeps its counters.
+/// The name identifies the counter, not the numbers: a rule whose limit changes keeps its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     rule: Box<str>,
     dimension: Box<str>,
     scope: Box<str>,
-    /// The bytes of the scope that tell its variants apart; empty for a counter without variants.
+    /// The byte range of the scope that distinguishes its variants; empty for a counter without
+    /// variants.
     variant: Range<usize>,
     per_endpoint: bool,
     digest: (u64, u32),
 }
 
-/// Where a counter comes from. Stores bound how many there are of those that callers make up.
+/// Where a counter comes from. Stores bound the number of counters that callers can create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// The configuration names it, with its dimension.
+    /// The configuration defines the rule and its dimension.
     #[default]
     Configured,
-    /// The configuration names it, and a request its dimension.
+    /// The configuration defines the rule, and the request names the dimension.
     CallersDimension,
-    /// A request brought its limit along.
+    /// The request carries an ad-hoc limit.
     AdHoc,
 }
 
 impl Origin {
-    /// The bits of a digest's first part that say it.
+    /// The number of bits of a digest's first part that hold the origin.
     const BITS: u32 = 2;
 
-    /// The origin of the counter that has this digest.
+    /// Returns the origin of the counter with this digest.
     #[inline]
     pub fn of_digest(digest: (u64, u32)) -> Self {
         match digest.0 >> (u64::BITS - Self::BITS) {
@@ -56,7 +59,8 @@ impl Origin {
 }
 
 impl Counter {
-    /// A counter per identifier for everything that `scope` (a pattern, or any other distinction) covers.
+    /// A counter per identifier for everything that `scope` (a pattern or any other distinction)
+    /// covers.
     pub fn new(rule: &str, dimension: &str, scope: &str) -> Self {
         Self::build(rule, dimension, scope, 0..0, false)
     }
@@ -66,8 +70,11 @@ impl Counter {
         Self::build(rule, dimension, scope, 0..0, true)
     }
 
-    /// As [`new`](Self::new), for one of several counters that differ in the bytes `variant` of the scope alone, such as an algorithm and a
-    /// window. These are lower-case letters, digits, `_` and `:`; if they are not, or not in the scope, the counter has no variants.
+    /// Like [`new`](Self::new), for one of several counters that differ only in the byte range
+    /// `variant` of the scope, such as an algorithm and a window.
+    ///
+    /// These bytes are lower-case letters, digits, `_` and `:`. If they are not, or the range is
+    /// outside the scope, the counter has no variants.
     ///
     /// ```
     /// use pacegate_core::Counter;
@@ -81,7 +88,7 @@ impl Counter {
         Self::build(rule, dimension, scope, valid(scope, variant), false)
     }
 
-    /// As [`variant`](Self::variant), with a counter for each concrete endpoint.
+    /// Like [`variant`](Self::variant), with one counter per concrete endpoint.
     pub fn variant_per_endpoint(rule: &str, dimension: &str, scope: &str, variant: Range<usize>) -> Self {
         Self::build(rule, dimension, scope, valid(scope, variant), true)
     }
@@ -113,15 +120,15 @@ impl Counter {
         }
     }
 
-    /// The same counter with another origin, which is part of its digest: counters of different
-    /// origins never meet.
+    /// The same counter with another origin. The origin is part of the digest, so counters of
+    /// different origins are never shared.
     #[must_use]
     pub fn with_origin(mut self, origin: Origin) -> Self {
         self.digest.0 = origin.mark(self.digest.0);
         self
     }
 
-    /// Where it comes from.
+    /// The origin of the counter.
     pub fn origin(&self) -> Origin {
         Origin::of_digest(self.digest)
     }
@@ -131,7 +138,7 @@ impl Counter {
         &self.rule
     }
 
-    /// What is counted: `user`, `ip`, `apikey` or a word of one's own.
+    /// The dimension that is counted: `user`, `ip`, `apikey` or a custom name.
     pub fn dimension(&self) -> &str {
         &self.dimension
     }
@@ -141,24 +148,24 @@ impl Counter {
         &self.scope
     }
 
-    /// Whether each concrete endpoint has a counter of its own.
+    /// Whether each concrete endpoint has a separate counter.
     pub fn is_per_endpoint(&self) -> bool {
         self.per_endpoint
     }
 
-    /// Whether there are other counters that differ from it in the variant alone.
+    /// Whether other counters can exist that differ from this one only in the variant.
     pub fn has_variants(&self) -> bool {
         !self.variant.is_empty()
     }
 
-    /// The origin and 94 bits of SHA-256 over the parts: a short stand-in for them inside one process.
-    /// The second part is the same for all variants.
+    /// The origin and 94 bits of SHA-256 over the parts: a short substitute for them inside one
+    /// process. The second part is the same for all variants.
     #[inline(always)]
     pub fn digest(&self) -> (u64, u32) {
         self.digest
     }
 
-    /// What all variants have in common: the second part of their digests.
+    /// The part of the digest that all variants share.
     #[inline]
     pub fn family(&self) -> u32 {
         self.digest.1
@@ -173,7 +180,7 @@ fn valid(scope: &str, variant: Range<usize>) -> Range<usize> {
     }
 }
 
-/// Names one counter of one identifier.
+/// The name of one counter of one identifier.
 ///
 /// ```
 /// use pacegate_core::{Counter, Key};
@@ -190,91 +197,94 @@ pub struct Key<'a> {
     endpoint: Option<&'a str>,
 }
 
-/// Who is counted: a dimension and an identifier in it. Stores keep all counters of one identity together.
+/// The identity that is counted: a dimension and an identifier in it. Stores keep all counters of
+/// one identity together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity<'a> {
-    /// `user`, `ip`, `apikey` or a word of one's own.
+    /// `user`, `ip`, `apikey` or a custom name.
     pub dimension: &'a str,
-    /// Which one.
+    /// The identifier within the dimension.
     pub identifier: &'a str,
 }
 
 impl<'a> Key<'a> {
-    /// Keys whose identifier and endpoint together are longer than this are replaced by a hash of them.
+    /// The longest identifier and endpoint together, in bytes; longer ones are replaced by a hash.
     pub const LENGTH_MAX: usize = 512;
 
-    /// The key of `identifier`; `endpoint` counts only if the counter is per endpoint.
+    /// The key of `identifier`; `endpoint` is part of it only if the counter is per endpoint.
     #[inline]
     pub fn new(counter: &'a Counter, identifier: &'a str, endpoint: &'a str) -> Self {
         let endpoint = if counter.per_endpoint { Some(endpoint) } else { None };
         Self { counter, identifier, endpoint }
     }
 
-    /// What it counts.
+    /// The counter.
     #[inline]
     pub fn counter(&self) -> &'a Counter {
         self.counter
     }
 
-    /// Whom it counts.
+    /// The identifier that is counted.
     #[inline]
     pub fn identifier(&self) -> &'a str {
         self.identifier
     }
 
-    /// Whom it counts, with the dimension.
+    /// The identity that is counted.
     pub fn identity(&self) -> Identity<'a> {
         Identity { dimension: &self.counter.dimension, identifier: self.identifier }
     }
 
-    /// Where it counts, when each endpoint has a counter of its own.
+    /// The endpoint, if each endpoint has a separate counter.
     #[inline]
     pub fn endpoint(&self) -> Option<&'a str> {
         self.endpoint
     }
 
-    /// The stand-in for an identifier and endpoint that are too long to keep; `None` when they are short enough.
+    /// The substitute for an identifier and endpoint that are too long to store; `None` when they
+    /// are short enough.
     pub fn shortened(&self) -> Option<String> {
-        self.is_shortened().then(|| self.stand_in(self.endpoint.unwrap_or_default()))
+        self.is_shortened().then(|| self.substitute(self.endpoint.unwrap_or_default()))
     }
 
-    /// Whether a stand-in is kept instead of the identifier and endpoint.
+    /// Whether a substitute is stored instead of the identifier and endpoint.
     #[inline(always)]
     pub fn is_shortened(&self) -> bool {
         let length = self.identifier.len() + self.endpoint.map_or(0, str::len);
-        // An identifier that looks like a stand-in is hashed as well, so that nobody can write another one's stand-in.
-        length > Self::LENGTH_MAX || self.identifier.as_bytes().first() == Some(&STAND_IN)
+        // An identifier that looks like a substitute is hashed as well, so that no caller can forge
+        // one.
+        length > Self::LENGTH_MAX || self.identifier.as_bytes().first() == Some(&SUBSTITUTE_PREFIX)
     }
 
     #[cold]
-    fn stand_in(&self, endpoint: &str) -> String {
+    fn substitute(&self, endpoint: &str) -> String {
         let mut hasher = Sha256::new();
         hasher.update((self.identifier.len() as u64).to_le_bytes());
         hasher.update(self.identifier.as_bytes());
         hasher.update(endpoint.as_bytes());
-        format!("{}{}", char::from(STAND_IN), hexadecimal(&hasher.finalize()))
+        format!("{}{}", char::from(SUBSTITUTE_PREFIX), hexadecimal(&hasher.finalize()))
     }
 }
 
-/// The first character of every stand-in.
-const STAND_IN: u8 = 1;
+/// The first character of every substitute.
+const SUBSTITUTE_PREFIX: u8 = 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_stand_in_cannot_be_written_by_hand() {
+    fn substitute_cannot_be_forged() {
         let counter = Counter::new("rule", "user", "");
         let long = "x".repeat(Key::LENGTH_MAX + 1);
-        let stand_in = Key::new(&counter, &long, "").shortened().unwrap();
-        let forged = Key::new(&counter, &stand_in, "");
-        assert_ne!(forged.shortened().as_deref(), Some(stand_in.as_str()));
-        assert!(forged.shortened().is_some(), "it is not kept as it is either");
+        let substitute = Key::new(&counter, &long, "").shortened().unwrap();
+        let forged = Key::new(&counter, &substitute, "");
+        assert_ne!(forged.shortened().as_deref(), Some(substitute.as_str()));
+        assert!(forged.shortened().is_some(), "an identifier that looks like a substitute is hashed");
     }
 
     #[test]
-    fn a_variant_outside_of_the_scope_or_of_other_characters_changes_nothing() {
+    fn invalid_variant_is_ignored() {
         for range in [1..2, 0..9, 2..3, 0..0] {
             assert_eq!(Counter::variant("rule", "user", "a/é", range), Counter::new("rule", "user", "a/é"));
         }
@@ -282,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_key_is_kept_as_it_is() {
+    fn longest_key_is_stored_unchanged() {
         let counter = Counter::per_endpoint("rule", "user", "");
         let identifier = "x".repeat(Key::LENGTH_MAX - 1);
         assert!(!Key::new(&counter, &identifier, "/").is_shortened());
@@ -298,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_tells_the_origin_and_keeps_origins_apart() {
+    fn digest_contains_the_origin() {
         let counter = || Counter::new("rule", "user", "");
         let of = |origin| counter().with_origin(origin).digest();
         let origins = [Origin::Configured, Origin::CallersDimension, Origin::AdHoc];
@@ -313,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_run_into_each_other() {
+    fn parts_are_delimited() {
         let digests = [
             Counter::new("ab", "c", "").digest(),
             Counter::new("a", "bc", "").digest(),

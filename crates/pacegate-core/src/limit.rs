@@ -1,4 +1,5 @@
-//! A limit: its numbers, validated once, with every constant that a check needs computed in advance.
+//! Limits: their numbers, validated once, with every constant that a check needs computed in
+//! advance.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use crate::named;
 use crate::named::Named as _;
 use crate::time::EXACT_MAX;
 
-/// How a limit counts. See the crate documentation for what each one promises.
+/// How a limit counts. The crate documentation lists the guarantee of each algorithm.
 ///
 /// ```
 /// use pacegate_core::Algorithm;
@@ -24,15 +25,16 @@ use crate::time::EXACT_MAX;
 pub enum Algorithm {
     /// Tokens refill at the quota's rate up to the burst; starts full.
     TokenBucket,
-    /// Requests queue and drain at a constant rate; also says how long to wait to leave in turn.
+    /// Requests queue and drain at a constant rate; the answer includes how long to wait in the
+    /// queue.
     LeakyBucket,
     /// One count per window aligned to the epoch.
     FixedWindow,
-    /// Every admitted request of the last window is remembered: exact.
+    /// Every admitted request of the last window is recorded: exact.
     SlidingLog,
     /// The previous window's count, weighted by how much of it still overlaps, plus this window's.
     SlidingCounter,
-    /// The generic cell rate algorithm: decides as a token bucket does.
+    /// The generic cell rate algorithm: makes the same decisions as a token bucket.
     Gcra,
 }
 
@@ -46,7 +48,7 @@ named!(Algorithm {
 });
 
 impl Algorithm {
-    /// Its number in what stores keep; it never changes.
+    /// The algorithm's number in stored states; it never changes.
     pub const fn code(self) -> u8 {
         match self {
             Self::TokenBucket => 1,
@@ -83,12 +85,12 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A name that is none of the six algorithms.
+/// The error of parsing a name that is none of the six algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("unknown algorithm; use {}", Algorithm::expected())]
+#[error("unknown algorithm; expected {}", Algorithm::expected())]
 pub struct UnknownAlgorithm;
 
-/// The numbers of a limit: algorithm, quota, window and burst. It has no name and no key.
+/// The numbers of a limit: algorithm, quota, window and burst. A limit has no name and no key.
 ///
 /// ```
 /// use std::time::Duration;
@@ -105,7 +107,7 @@ pub struct Limit {
     algorithm: Algorithm,
     quota: u32,
     burst: u32,
-    /// Microseconds.
+    /// In microseconds.
     window: u64,
     scale: Scale,
 }
@@ -113,14 +115,14 @@ pub struct Limit {
 impl Limit {
     /// The largest quota and burst.
     pub const QUOTA_MAX: u64 = 1_000_000_000;
-    /// The largest quota of a sliding log, which remembers every admitted request.
+    /// The largest quota of a sliding log, which records every admitted request.
     pub const SLIDING_LOG_QUOTA_MAX: u64 = 1_000_000;
     /// The shortest window.
     pub const WINDOW_MIN: Duration = Duration::from_millis(1);
     /// The longest window: 366 days.
     pub const WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-    /// A limit of `quota` per `window`; the burst equals the quota.
+    /// Returns a limit of `quota` per `window`; the burst equals the quota.
     ///
     /// # Errors
     /// [`InvalidLimit`] when a number is out of range.
@@ -142,10 +144,11 @@ impl Limit {
         Ok(Self { algorithm, quota, burst: quota, window, scale })
     }
 
-    /// The same limit with another capacity for bursts.
+    /// The same limit with another burst.
     ///
     /// # Errors
-    /// [`InvalidLimit`] when `burst` is out of range, or differs from the quota of an algorithm that has no burst.
+    /// [`InvalidLimit`] when `burst` is out of range, or differs from the quota of an algorithm
+    /// without a burst.
     pub fn with_burst(self, burst: u64) -> Result<Self, InvalidLimit> {
         let value = in_range(burst, Self::QUOTA_MAX)
             .ok_or(InvalidLimit::BurstOutOfRange { burst, max: Self::QUOTA_MAX })?;
@@ -156,38 +159,38 @@ impl Limit {
         Ok(Self { burst: value, scale, ..self })
     }
 
-    /// Starts a token bucket of `quota` per second.
+    /// A builder for a token bucket of `quota` per second.
     pub const fn per_second(quota: u64) -> LimitBuilder {
         Self::per(quota, Duration::from_secs(1))
     }
 
-    /// Starts a token bucket of `quota` per minute.
+    /// A builder for a token bucket of `quota` per minute.
     pub const fn per_minute(quota: u64) -> LimitBuilder {
         Self::per(quota, Duration::from_secs(60))
     }
 
-    /// Starts a token bucket of `quota` per hour.
+    /// A builder for a token bucket of `quota` per hour.
     pub const fn per_hour(quota: u64) -> LimitBuilder {
         Self::per(quota, Duration::from_secs(3_600))
     }
 
-    /// Starts a token bucket of `quota` per day of 24 hours.
+    /// A builder for a token bucket of `quota` per day of 24 hours.
     pub const fn per_day(quota: u64) -> LimitBuilder {
         Self::per(quota, Duration::from_secs(86_400))
     }
 
-    /// Starts a token bucket of `quota` per `window`.
+    /// A builder for a token bucket of `quota` per `window`.
     pub const fn per(quota: u64, window: Duration) -> LimitBuilder {
         LimitBuilder::new(quota, window)
     }
 
-    /// The limit with the most room, for what is not limited but needs numbers.
+    /// The largest limit, for callers that are not limited where a limit is required.
     pub fn largest() -> Self {
         let (algorithm, quota, window) = (Algorithm::TokenBucket, Self::QUOTA_MAX as u32, 1_000_000);
         Self { algorithm, quota, burst: quota, window, scale: Scale::choose(algorithm, quota, quota, window) }
     }
 
-    /// How it counts.
+    /// The algorithm.
     #[inline]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
@@ -203,13 +206,15 @@ impl Limit {
         Duration::from_micros(self.window)
     }
 
-    /// How much can be taken at once from a fresh counter: the burst, or the quota where there is no burst.
+    /// The largest cost that a fresh counter allows at once: the burst, or the quota without a
+    /// burst.
     #[inline]
     pub const fn capacity(&self) -> u32 {
         self.burst
     }
 
-    /// How long a drained counter takes to be whole again at the quota's rate, rounded up to whole seconds.
+    /// How long an exhausted counter takes to recover fully at the quota's rate, in seconds,
+    /// rounded up.
     pub const fn refill_secs_ceil(&self) -> u64 {
         let micros = (self.burst as u128 * self.window as u128).div_ceil(self.quota as u128);
         micros.div_ceil(1_000_000) as u64
@@ -220,7 +225,7 @@ impl Limit {
         self.window
     }
 
-    /// The constants it is computed with: for stores that decide outside this process.
+    /// The constants that decisions are computed with, for stores that decide outside this process.
     #[inline]
     pub const fn scale(&self) -> &Scale {
         &self.scale
@@ -231,44 +236,44 @@ const fn in_range(number: u64, max: u64) -> Option<u32> {
     if number >= 1 && number <= max { Some(number as u32) } else { None }
 }
 
-/// A limit whose numbers cannot be counted with.
+/// The error of a limit with an invalid number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {}", self.field(), self.reason())]
 #[non_exhaustive]
 pub enum InvalidLimit {
     /// The quota is zero or too large.
     QuotaOutOfRange {
-        /// What was asked for.
+        /// The value that was passed.
         quota: u64,
         /// The largest quota of this algorithm.
         max: u64,
     },
     /// The burst is zero or too large.
     BurstOutOfRange {
-        /// What was asked for.
+        /// The value that was passed.
         burst: u64,
         /// The largest burst.
         max: u64,
     },
-    /// A burst was given for an algorithm that counts by windows.
+    /// A burst was set for an algorithm that counts by windows.
     BurstNotSupported {
-        /// The algorithm that has no burst.
+        /// The algorithm without a burst.
         algorithm: Algorithm,
     },
     /// The window is too short or too long.
     WindowOutOfRange {
-        /// What was asked for.
+        /// The value that was passed.
         window: Duration,
     },
     /// The window is not a whole number of microseconds.
     WindowTooFine {
-        /// What was asked for.
+        /// The value that was passed.
         window: Duration,
     },
 }
 
 impl InvalidLimit {
-    /// The field that is wrong, by its name in configuration files.
+    /// The name of the invalid field, as in configuration files.
     pub const fn field(&self) -> &'static str {
         match self {
             Self::QuotaOutOfRange { .. } => "limit",
@@ -277,32 +282,34 @@ impl InvalidLimit {
         }
     }
 
-    /// What is wrong with it, without the name of the field.
+    /// What is wrong with the field, without its name.
     pub fn reason(&self) -> String {
         match self {
             Self::QuotaOutOfRange { quota: number, max } | Self::BurstOutOfRange { burst: number, max } => {
-                format!("must be between 1 and {max}, not {number}")
+                format!("must be between 1 and {max}, got {number}")
             }
             Self::BurstNotSupported { algorithm } => {
-                format!("does not apply to {algorithm}; only token_bucket, leaky_bucket and gcra have one")
+                format!("not supported by {algorithm}; only token_bucket, leaky_bucket and gcra have a burst")
             }
             Self::WindowOutOfRange { window } => {
-                format!("must be between 1ms and 366 days, not {window:?}")
+                format!("must be between 1ms and 366 days, got {window:?}")
             }
             Self::WindowTooFine { window } => {
-                format!("must be a whole number of microseconds, not {window:?}")
+                format!("must be a whole number of microseconds, got {window:?}")
             }
         }
     }
 }
 
-/// The integers a limit computes with, all below 2^53 so that Lua's doubles agree to the bit.
+/// The integers that a limit computes with, all below 2^53 so that Lua's doubles agree to the bit.
 ///
-/// A token is `unit` units and `rate` units come back per tick. A tick is a microsecond unless the capacity in
-/// units would reach 2^53; then it is 10, 100, … µs, and the window is rounded up to whole ticks: against the caller.
+/// A token is `unit` units and `rate` units come back per tick. A tick is a microsecond unless the
+/// capacity in units would reach 2^53; then it is 10, 100, … µs, and the window is rounded up to
+/// whole ticks, against the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scale {
-    /// What state has to be written under to be read without conversion, except the quota. See [`Shape`].
+    /// What a state must have been written under, apart from the quota, to be read without
+    /// conversion.
     pub(crate) shape: Shape,
     /// Microseconds per tick.
     pub(crate) tick: u64,
@@ -311,8 +318,9 @@ pub struct Scale {
     pub(crate) rate: u64,
     /// The burst in units.
     pub(crate) capacity: u64,
-    /// A key with more than this left is far from its limit, whatever it was before: 30 % of the capacity.
-    pub(crate) comfortable: u32,
+    /// If more than this remains, the standing is normal whatever it was before: 30 % of the
+    /// capacity.
+    pub(crate) normal_above: u32,
 }
 
 impl Scale {
@@ -321,7 +329,7 @@ impl Scale {
         self.tick
     }
 
-    /// How coarse ticks are: 0 for microseconds.
+    /// The power of ten of a tick: 0 for microseconds.
     pub const fn tick_exponent(&self) -> u8 {
         self.shape.tick_exponent()
     }
@@ -331,12 +339,12 @@ impl Scale {
         self.window_ticks
     }
 
-    /// How many units one token is.
+    /// Units per token.
     pub const fn unit(&self) -> u64 {
         self.unit
     }
 
-    /// How many units come back per tick.
+    /// Units that come back per tick.
     pub const fn rate(&self) -> u64 {
         self.rate
     }
@@ -347,13 +355,14 @@ impl Scale {
     }
 
     fn choose(algorithm: Algorithm, quota: u32, burst: u32, window: u64) -> Self {
-        // Windows compare counts × ticks without the gcd, because previous and current counts are arbitrary.
+        // Window algorithms compare counts × ticks without the gcd, because both counts are
+        // arbitrary.
         let reduce = algorithm.takes_burst();
         let needs_ticks = reduce || algorithm == Algorithm::SlidingCounter;
         let mut tick_exponent = 0;
         loop {
             let mut scale = Self::new(algorithm, quota, window, tick_exponent);
-            scale.comfortable = (u64::from(burst) * 30 / 100) as u32;
+            scale.normal_above = (u64::from(burst) * 30 / 100) as u32;
             let unit = if reduce { scale.unit } else { scale.window_ticks };
             match unit.checked_mul(u64::from(burst)) {
                 Some(capacity) if capacity <= EXACT_MAX => {
@@ -366,7 +375,8 @@ impl Scale {
         }
     }
 
-    /// The constants of a quota at a tick chosen before; what is needed to read state written under another limit.
+    /// The constants of a quota at a given tick, for reading state that was written under another
+    /// limit.
     pub(crate) fn new(algorithm: Algorithm, quota: u32, window: u64, tick_exponent: u8) -> Self {
         let tick = 10u64.pow(u32::from(tick_exponent));
         let window_ticks = window.div_ceil(tick);
@@ -378,32 +388,33 @@ impl Scale {
             unit: window_ticks / divisor,
             rate: u64::from(quota) / divisor,
             capacity: 0,
-            comfortable: 0,
+            normal_above: 0,
         }
     }
 
-    /// The tick that `micros` falls into.
+    /// The tick that contains `micros`.
     #[inline]
     pub(crate) const fn tick_of(&self, micros: u64) -> u64 {
         // The test is far cheaper than the division, and almost every limit counts in microseconds.
         if self.tick == 1 { micros } else { micros / self.tick }
     }
 
-    /// How many ticks it takes for `units` to come back, rounded up.
+    /// The number of ticks until `units` have come back, rounded up.
     #[inline(always)]
     pub(crate) const fn ticks_to_drain(&self, units: u64) -> u64 {
-        // Quotas that divide their window have a rate of one; the test is cheaper than the division.
+        // Quotas that divide their window have a rate of one; the test is cheaper than the
+        // division.
         if self.rate == 1 { units } else { units.div_ceil(self.rate) }
     }
 
-    /// When `tick` begins, in microseconds, saturating like every time.
+    /// The start of `tick` in microseconds, saturating like every time.
     #[inline]
     pub(crate) fn micros_of(&self, tick: u64) -> u64 {
         if self.tick == 1 { tick.min(EXACT_MAX) } else { tick.saturating_mul(self.tick).min(EXACT_MAX) }
     }
 }
 
-/// Algorithm, window and tick in one word, so that a check compares them at once and a state keeps them in little room.
+/// Algorithm, window and tick in one word: compared at once and stored compactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape(u64);
 
@@ -469,7 +480,7 @@ mod tests {
         assert_eq!(fine.scale().tick, 1);
         let coarse = Limit::try_new(Algorithm::SlidingCounter, 1_000_000, day).unwrap();
         assert_eq!(coarse.scale().tick, 10);
-        // The common divisor keeps the bucket of the same numbers on microseconds.
+        // The common divisor keeps a bucket with the same numbers on microseconds.
         let bucket = Limit::try_new(Algorithm::TokenBucket, 1_000_000, day).unwrap();
         assert_eq!(bucket.scale().tick, 1);
     }

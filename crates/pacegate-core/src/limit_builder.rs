@@ -1,13 +1,13 @@
-//! A limit as it is written down, before its numbers are validated.
+//! A limit under construction, before its numbers are validated.
 
 use std::time::Duration;
 
 use crate::limit::{Algorithm, InvalidLimit, Limit};
 
-/// The numbers of a limit that are not validated yet; [`build`](Self::build) validates them.
+/// Unvalidated numbers of a limit; [`build`](Self::build) validates them.
 ///
-/// Everything that takes a limit takes a builder, so that a program has one place for the error of all
-/// its limits. It is a token bucket unless a method says otherwise.
+/// Everything that takes a limit also takes a builder, so that a program can handle the errors of
+/// all its limits at once. The algorithm is a token bucket unless another one is selected.
 ///
 /// ```
 /// use pacegate_core::{Algorithm, Limit};
@@ -19,7 +19,7 @@ use crate::limit::{Algorithm, InvalidLimit, Limit};
 /// # Ok::<(), pacegate_core::InvalidLimit>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "a builder is not a limit until it is built or given to a limiter"]
+#[must_use = "a builder has no effect until it is built or passed to a limiter"]
 pub struct LimitBuilder {
     algorithm: Algorithm,
     quota: u64,
@@ -32,38 +32,38 @@ impl LimitBuilder {
         Self { algorithm: Algorithm::TokenBucket, quota, window, burst: None }
     }
 
-    /// Sets how much a fresh counter allows at once; the quota unless it is set.
+    /// Sets how much a fresh counter allows at once; defaults to the quota.
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self
     }
 
-    /// Counts as [`Algorithm::TokenBucket`].
+    /// Selects [`Algorithm::TokenBucket`].
     pub const fn token_bucket(self) -> Self {
         self.algorithm(Algorithm::TokenBucket)
     }
 
-    /// Counts as [`Algorithm::LeakyBucket`].
+    /// Selects [`Algorithm::LeakyBucket`].
     pub const fn leaky_bucket(self) -> Self {
         self.algorithm(Algorithm::LeakyBucket)
     }
 
-    /// Counts as [`Algorithm::FixedWindow`].
+    /// Selects [`Algorithm::FixedWindow`].
     pub const fn fixed_window(self) -> Self {
         self.algorithm(Algorithm::FixedWindow)
     }
 
-    /// Counts as [`Algorithm::SlidingLog`].
+    /// Selects [`Algorithm::SlidingLog`].
     pub const fn sliding_log(self) -> Self {
         self.algorithm(Algorithm::SlidingLog)
     }
 
-    /// Counts as [`Algorithm::SlidingCounter`].
+    /// Selects [`Algorithm::SlidingCounter`].
     pub const fn sliding_counter(self) -> Self {
         self.algorithm(Algorithm::SlidingCounter)
     }
 
-    /// Counts as [`Algorithm::Gcra`].
+    /// Selects [`Algorithm::Gcra`].
     pub const fn gcra(self) -> Self {
         self.algorithm(Algorithm::Gcra)
     }
@@ -73,10 +73,10 @@ impl LimitBuilder {
         self
     }
 
-    /// Validates the numbers.
+    /// Validates the numbers and returns the limit.
     ///
     /// # Errors
-    /// [`InvalidLimit`] when one is out of range, or the algorithm has no burst.
+    /// [`InvalidLimit`] when a number is out of range, or the algorithm does not support a burst.
     pub fn build(self) -> Result<Limit, InvalidLimit> {
         let limit = Limit::try_new(self.algorithm, self.quota, self.window)?;
         self.burst.map_or(Ok(limit), |burst| limit.with_burst(burst))
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builder_makes_the_limit_that_it_names() {
+    fn builder_sets_window_and_algorithm() {
         let second = Duration::from_secs(1);
         let windows = [
             (Limit::per_second(5), 1),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn builder_of_a_limit_builds_the_same_limit() {
+    fn builder_from_a_limit_builds_the_same_limit() {
         for algorithm in Algorithm::ALL {
             let limit = Limit::try_new(algorithm, 10, Duration::from_millis(1_500)).unwrap();
             assert_eq!(LimitBuilder::from(limit).build(), Ok(limit));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn build_names_the_number_that_is_out_of_range() {
+    fn build_error_names_the_invalid_field() {
         let wrong = [
             (Limit::per_second(0), "limit"),
             (Limit::per_second(2_000_000).sliding_log(), "limit"),

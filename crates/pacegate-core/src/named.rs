@@ -1,14 +1,14 @@
-//! Names of the values of an enum.
+//! Names of enum values.
 
-/// An enum whose values have names, all of them in one list. [`named!`](crate::named) implements it.
+/// An enum whose values have names. Implemented by [`named!`](crate::named).
 pub trait Named: Copy + 'static {
-    /// Every value, in the order of the documentation.
+    /// Every value, in documentation order.
     const VALUES: &'static [Self];
 
     /// The name in files, bodies, tables and logs.
     fn name(self) -> &'static str;
 
-    /// Returns the value of that name.
+    /// Returns the value with that name.
     fn parse(name: &str) -> Option<Self> {
         Self::VALUES.iter().copied().find(|value| value.name() == name)
     }
@@ -27,7 +27,7 @@ pub fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// Gives an enum its names: `ALL`, `name` and `parse`, and [`Named`]. The list is checked to be complete.
+/// Implements `ALL`, `name`, `parse` and [`Named`] for an enum. A missing value is a compile error.
 ///
 /// ```
 /// use pacegate_core::{Named, named};
@@ -44,7 +44,7 @@ pub fn one_of(words: &[&str]) -> String {
 macro_rules! named {
     ($type:ident { $($value:ident => $name:literal),+ $(,)? }) => {
         impl $type {
-            /// Every value, in the order of the documentation.
+            /// Every value, in documentation order.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
             /// The name in files, bodies, tables and logs.
@@ -54,7 +54,7 @@ macro_rules! named {
                 }
             }
 
-            /// Returns the value of that name.
+            /// Returns the value with that name.
             pub fn parse(name: &str) -> Option<Self> {
                 <Self as $crate::Named>::parse(name)
             }

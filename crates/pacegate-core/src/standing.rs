@@ -1,10 +1,11 @@
-//! How close a key is to its limit, with hysteresis so that it does not flap.
+//! How close a key is to its limit, with hysteresis against flapping.
 
 use crate::named;
 
-/// `normal`, `warning` or `throttled`: what clients see as the state of a key.
+/// `normal`, `warning` or `throttled`: the state of a key as clients see it.
 ///
-/// Above 80 % used is a warning, below 70 % is normal again, no room is throttled. In between it stays what it was.
+/// Above 80 % used is a warning, below 70 % is normal again, and nothing remaining is throttled. In
+/// between, the standing does not change.
 ///
 /// ```
 /// use pacegate_core::Standing;
@@ -13,28 +14,29 @@ use crate::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Standing {
-    /// Plenty of room.
+    /// Far from the limit.
     #[default]
     Normal,
-    /// Close to the limit; a good client slows down.
+    /// Close to the limit; well-behaved clients slow down.
     Warning,
-    /// No room now.
+    /// Nothing remains now.
     Throttled,
 }
 
 named!(Standing { Normal => "normal", Warning => "warning", Throttled => "throttled" });
 
 impl Standing {
-    /// The standing that follows this one when `remaining` of `capacity` is left.
+    /// The standing after this one when `remaining` of `capacity` is left.
     #[inline]
     pub(crate) fn settle(self, remaining: u32, capacity: u32) -> Self {
-        // Between the thresholds it stays what it was; there is room again, so a throttled key is at most warned.
-        Self::beyond_doubt(remaining, capacity).unwrap_or(self.min(Self::Warning))
+        // Between the thresholds it is unchanged; something remains again, so throttled becomes a
+        // warning.
+        Self::regardless_of_previous(remaining, capacity).unwrap_or(self.min(Self::Warning))
     }
 
-    /// The standing that follows whatever was before; `None` between the two thresholds.
+    /// The standing that does not depend on the previous one; `None` between the two thresholds.
     #[inline(always)]
-    pub(crate) fn beyond_doubt(remaining: u32, capacity: u32) -> Option<Self> {
+    pub(crate) fn regardless_of_previous(remaining: u32, capacity: u32) -> Option<Self> {
         let left = u64::from(remaining) * 100;
         let capacity = u64::from(capacity);
         if left > capacity * 30 {
@@ -67,7 +69,7 @@ mod tests {
             (Throttled, 31, Normal),
         ];
         for (before, remaining, after) in rows {
-            assert_eq!(before.settle(remaining, 100), after, "{before:?} with {remaining} left");
+            assert_eq!(before.settle(remaining, 100), after, "{before:?} with {remaining} remaining");
         }
     }
 }

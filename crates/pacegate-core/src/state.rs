@@ -1,4 +1,4 @@
-//! What a store keeps for one key, and its versioned byte encoding.
+//! The state of one key as stores hold it, and its versioned byte encoding.
 
 mod encoding;
 
@@ -11,9 +11,9 @@ use crate::time::Timestamp;
 
 pub use encoding::InvalidState;
 
-/// The counter of one key. Absence and a fresh state mean the same.
+/// The counter of one key. An absent state and a fresh one are equivalent.
 ///
-/// It remembers the numbers it was written under, so that a limit that changes on a live key keeps what was used.
+/// It includes the numbers it was written under, so that usage survives a change of the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     shape: Shape,
@@ -34,7 +34,7 @@ pub(crate) enum Counts {
 }
 
 impl State {
-    /// The state that follows a reading of an absent key.
+    /// The state after charging an absent key.
     pub(crate) fn written(limit: &Limit, reading: &Reading, standing: Standing, cost: Cost) -> Self {
         let mut state = Self {
             shape: limit.scale().shape,
@@ -57,7 +57,8 @@ impl State {
         self.adopt(limit, standing);
     }
 
-    /// Not inlined: walking a log dwarfs the call, and the small states are written faster without it in the way.
+    /// Not inlined: walking a log costs far more than the call, and the small states are written
+    /// faster without it.
     #[inline(never)]
     fn append(&mut self, limit: &Limit, reading: &SlidingLog, cost: Cost) {
         if !self.belongs_to(limit) || !matches!(self.counts, Counts::SlidingLog(_)) {
@@ -68,13 +69,15 @@ impl State {
         }
     }
 
-    /// Takes `cost` from a counter that was written under the same numbers, if there is room: an [`Evaluation`](crate::Evaluation) and its
-    /// charge in one go, without the detours that other cases need. `None` leaves everything as it is, for an evaluation to look at.
+    /// Takes `cost` from a counter that was written under the same numbers, if it fits. This is the
+    /// fast path: an [`Evaluation`](crate::Evaluation) and its charge in one step, without the
+    /// branches that only other cases need. Returns `None` and changes nothing when an evaluation
+    /// has to decide.
     #[inline(always)]
     pub fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost) -> Option<Taken> {
         // A cost of zero wraps around: neither it nor a cost above the capacity is taken here.
         let cannot_be_taken = cost.get().wrapping_sub(1) >= limit.capacity();
-        if !self.same_scale(limit) || cannot_be_taken || self.lies_ahead(now) {
+        if !self.same_scale(limit) || cannot_be_taken || self.is_ahead_of(now) {
             return None;
         }
         let stored = self.standing;
@@ -90,7 +93,7 @@ impl State {
         Some(taken)
     }
 
-    /// Gives `cost` back; whether that changed anything.
+    /// Refunds `cost`; returns whether anything changed.
     pub(crate) fn refund(
         &mut self,
         limit: &Limit,
@@ -112,11 +115,11 @@ impl State {
                 Reading::SlidingCounter(counter.refunded(limit, cost, taken_at))
             }
             Reading::SlidingLog(reading) => {
-                let given_back = match &mut self.counts {
-                    Counts::SlidingLog(log) => log.give_back(&reading, cost, taken_at),
+                let refunded = match &mut self.counts {
+                    Counts::SlidingLog(log) => log.refund(&reading, cost, taken_at),
                     _ => 0,
                 };
-                if given_back == 0 { before } else { Reading::new(limit, Some(self), now) }
+                if refunded == 0 { before } else { Reading::new(limit, Some(self), now) }
             }
         };
         if after == before {
@@ -128,9 +131,10 @@ impl State {
         true
     }
 
-    /// Whether the counter's time lies more than one window ahead of `now`: the clock was set back since it was written.
+    /// Whether the counter's time is more than one window ahead of `now`: the clock was set back
+    /// since it was written.
     #[inline(always)]
-    pub(crate) fn lies_ahead(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_ahead_of(&self, now: Timestamp) -> bool {
         let window = self.shape.window();
         let time = match &self.counts {
             Counts::TokenBucket(bucket) | Counts::LeakyBucket(bucket) | Counts::Gcra(bucket) => {
@@ -146,18 +150,19 @@ impl State {
         time > now.as_micros() + window
     }
 
-    /// Where the counter's time [lies ahead](Self::lies_ahead), what is in use counts as taken at `now` from then on: nothing comes back that
-    /// did not before, and the caller does not wait for the time that the clock showed once. Says whether that was so.
+    /// If the counter's time [is ahead](Self::is_ahead_of), counts what is in use as taken at
+    /// `now`. Nothing is freed by this, and the caller does not have to wait for the time that the
+    /// clock showed before. Returns whether the time was corrected.
     #[inline]
     pub(crate) fn correct_time(&mut self, now: Timestamp) -> bool {
-        let ahead = self.lies_ahead(now);
+        let ahead = self.is_ahead_of(now);
         if ahead {
             *self = self.moved_to(now);
         }
         ahead
     }
 
-    /// The same in use, taken at `now`.
+    /// The same usage, taken at `now`.
     #[cold]
     pub(crate) fn moved_to(&self, now: Timestamp) -> Self {
         let (window, now) = (self.shape.window(), now.as_micros());
@@ -173,7 +178,7 @@ impl State {
         Self { counts, ..*self }
     }
 
-    /// Whether the state was written by this algorithm over this window; if not, it counts for nothing.
+    /// Whether the state was written by this algorithm over this window; otherwise it is ignored.
     #[inline(always)]
     pub(crate) fn belongs_to(&self, limit: &Limit) -> bool {
         self.shape.counts_like(limit.scale().shape)
@@ -233,7 +238,8 @@ impl State {
 }
 
 impl Counts {
-    /// The rest of [`State::take`]. Apart from the commonest algorithm, which is faster without the others in its way.
+    /// The rest of [`State::take`], kept apart from the most common algorithm, which is faster that
+    /// way.
     #[inline(never)]
     fn take(&mut self, limit: &Limit, now: Timestamp, cost: Cost, stored: Standing) -> Option<Taken> {
         match self {
@@ -257,7 +263,8 @@ impl Counts {
     }
 }
 
-/// The reading after `cost` is taken from `reading`, and what there is to say about it; `None` when there is no room.
+/// The reading after `cost` is taken from `reading`, and the result of the charge; `None` when the
+/// cost does not fit.
 #[inline(always)]
 fn take_from<C: Counting>(
     reading: C,
@@ -271,8 +278,8 @@ fn take_from<C: Counting>(
     }
     let next = reading.charged(limit, cost);
     let remaining = next.remaining(limit);
-    // Plenty of room is by far the commonest case, and needs no look at what was before.
-    let standing = if remaining > limit.scale().comfortable {
+    // By far the most common case, which does not depend on the previous standing.
+    let standing = if remaining > limit.scale().normal_above {
         Standing::Normal
     } else {
         standing_after(reading, remaining, limit, stored)
@@ -284,7 +291,8 @@ fn take_from<C: Counting>(
     Some((next, Taken { remaining, reset_at, standing, previous_standing: stored }))
 }
 
-/// The standing after a charge that left `remaining`. What was before matters only between the two thresholds: finding out costs a division.
+/// The standing after a charge that left `remaining`. The previous standing matters only between
+/// the two thresholds, where it costs a division.
 #[inline(never)]
 pub(crate) fn standing_after<C: Counting>(
     before: C,
@@ -293,6 +301,6 @@ pub(crate) fn standing_after<C: Counting>(
     stored: Standing,
 ) -> Standing {
     let capacity = limit.capacity();
-    Standing::beyond_doubt(remaining, capacity)
+    Standing::regardless_of_previous(remaining, capacity)
         .unwrap_or_else(|| stored.settle(before.remaining(limit), capacity).settle(remaining, capacity))
 }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// The largest integer that a double (and so a Lua number) still counts one by one from: 2^53 − 1.
+/// The largest integer below which doubles, and so Lua numbers, represent every integer: 2^53 − 1.
 pub(crate) const EXACT_MAX: u64 = (1 << 53) - 1;
 
-/// A point in time: microseconds since the Unix epoch, saturating at [`Timestamp::MAX`] (the year 2255).
+/// A point in time: microseconds since the Unix epoch, saturating at [`Timestamp::MAX`] (the year
+/// 2255).
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,12 +20,12 @@ pub(crate) const EXACT_MAX: u64 = (1 << 53) - 1;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
-    /// One more than the microseconds, so that an optional time takes no more room than a time.
+    /// One more than the microseconds, so that `Option<Timestamp>` is no larger than `Timestamp`.
     successor: NonZeroU64,
 }
 
 impl Timestamp {
-    /// The latest representable time; arithmetic stops here instead of wrapping.
+    /// The latest representable time; arithmetic saturates here.
     pub const MAX: Self = Self::from_micros(EXACT_MAX);
 
     /// The time `micros` microseconds after the epoch, at most [`Timestamp::MAX`].
@@ -40,19 +41,20 @@ impl Timestamp {
         self.successor.get() - 1
     }
 
-    /// Whole seconds since the epoch, rounded up: the form sent to clients, never earlier than the truth.
+    /// Whole seconds since the epoch, rounded up: the form sent to clients, which is never too
+    /// early.
     #[inline]
     pub const fn as_secs_ceil(self) -> u64 {
         self.as_micros().div_ceil(1_000_000)
     }
 
-    /// This time and `duration` more, at most [`Timestamp::MAX`].
+    /// This time plus `duration`, at most [`Timestamp::MAX`].
     pub fn saturating_add(self, duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Self::from_micros(self.as_micros().saturating_add(micros))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// The time from `earlier` to this one; zero if this one is not later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.as_micros().saturating_sub(earlier.as_micros()))
     }

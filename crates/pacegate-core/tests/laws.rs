@@ -1,6 +1,6 @@
-//! The laws of the six algorithms, each on ten thousand generated histories.
+//! The laws of the six algorithms, each checked on ten thousand generated histories.
 //!
-//! Seeds that once failed are in `laws.regressions` and run first.
+//! Seeds that failed in the past are in `laws.regressions` and run first.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -32,11 +32,12 @@ impl Counter {
         chain::take(&[demand], self, Timestamp::from_micros(now)).answers[0]
     }
 
-    fn give_back(&mut self, limit: &Limit, now: u64, cost: u64) {
+    fn refund(&mut self, limit: &Limit, now: u64, cost: u64) {
         let _ = refund(limit, self.state.as_mut(), Timestamp::from_micros(now), price(cost), None);
     }
 
-    /// The same counter after a take that has no room, which brings a time from more than a window ahead to `now`.
+    /// The same counter after a denied take, which corrects a time that is more than one window
+    /// ahead of `now`.
     fn corrected(&self, limit: &Limit, now: u64) -> Self {
         let mut counter = self.clone();
         counter.take(limit, now, (u64::from(limit.capacity()) + 1).min(Limit::QUOTA_MAX));
@@ -62,7 +63,7 @@ impl States for Counter {
     }
 
     fn insert(&mut self, _: usize, state: State, _: Option<Timestamp>) {
-        assert!(self.state.replace(state).is_none(), "only a key without a state gets a new one");
+        assert!(self.state.replace(state).is_none(), "a state is inserted only for a key without one");
     }
 }
 
@@ -74,10 +75,11 @@ fn micros(limit: &Limit) -> u64 {
     limit.window().as_micros() as u64
 }
 
-/// An admitted take: when, and how much.
+/// An admitted take: its time and cost.
 type Admission = (u64, u64);
 
-/// Runs the takes, peeks, refunds and resets of a one-key history, calling `check` before each with the counter as it is then.
+/// Runs the takes, peeks, refunds and resets of a one-key history, calling `check` with the counter
+/// before each.
 fn run(
     history: &History,
     mut check: impl FnMut(&Counter, &Limit, u64, u64) -> Result<(), TestCaseError>,
@@ -96,13 +98,13 @@ fn run(
             }
             Act::Peek => {}
             Act::Reset => counter = Counter::default(),
-            Act::Refund | Act::RefundLatest => counter.give_back(limit, now, cost),
+            Act::Refund | Act::RefundLatest => counter.refund(limit, now, cost),
         }
     }
     Ok(())
 }
 
-/// All takes of a history on a clock that never goes back, and what of them was admitted.
+/// Runs all takes of a history on a clock that never goes back, and returns those admitted.
 fn admissions(history: &History) -> Vec<Admission> {
     let limit = &history.keys[0][0];
     let mut counter = Counter::default();
@@ -120,7 +122,8 @@ fn admissions(history: &History) -> Vec<Admission> {
     admitted
 }
 
-/// The tick of a bucket: the smallest power of ten for which the capacity in units stays below 2^53.
+/// The tick of a bucket: the smallest power of ten for which the capacity in units stays below
+/// 2^53.
 fn tick(limit: &Limit) -> u64 {
     let (quota, burst) = (u64::from(limit.quota()), u128::from(limit.capacity()));
     let common = |mut a: u64, mut b: u64| {
@@ -139,7 +142,7 @@ fn tick(limit: &Limit) -> u64 {
     }
 }
 
-/// Never more than the law of the algorithm allows, in any interval between two admissions.
+/// In no interval between two admissions is more admitted than the law of the algorithm allows.
 fn check_bound(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseError> {
     let (quota, window) = (u128::from(limit.quota()), micros(limit));
     for first in 0..admitted.len() {
@@ -175,7 +178,8 @@ fn check_bound(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// The sliding counter's own law: previous × overlap + current never exceeds the quota at an admission.
+/// The sliding counter's own law: previous × overlap + current never exceeds the quota at an
+/// admission.
 fn check_weighted(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseError> {
     let window = micros(limit);
     for (index, &(time, _)) in admitted.iter().enumerate() {
@@ -192,7 +196,7 @@ fn check_weighted(limit: &Limit, admitted: &[Admission]) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// Denied one microsecond before the announced time, allowed at it.
+/// The request is denied one microsecond before the announced time and allowed at it.
 fn check_retry(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
     let counter = counter.corrected(limit, now);
     let answer = counter.look(limit, now, cost);
@@ -210,7 +214,7 @@ fn check_retry(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<
     Ok(())
 }
 
-/// The whole capacity is back at reset_at, and not one microsecond earlier.
+/// The full capacity is available at `reset_at`, and not one microsecond earlier.
 fn check_reset(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
     let counter = counter.corrected(limit, now);
     let reset_at = counter.look(limit, now, 1).reset_at.unwrap().as_micros();
@@ -218,15 +222,18 @@ fn check_reset(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCas
     if reset_at == Timestamp::MAX.as_micros() {
         return Ok(());
     }
-    prop_assert!(counter.look(limit, reset_at, whole).allowed, "not whole at {reset_at}");
+    prop_assert!(counter.look(limit, reset_at, whole).allowed, "capacity not restored at {reset_at}");
     if reset_at > now {
         let just_before = counter.look(limit, reset_at - 1, 1);
-        prop_assert!(just_before.reset_at.unwrap().as_micros() == reset_at, "whole before {reset_at}");
+        prop_assert!(
+            just_before.reset_at.unwrap().as_micros() == reset_at,
+            "capacity restored before {reset_at}"
+        );
     }
     Ok(())
 }
 
-/// On a clock that went back, nothing is granted that the latest time would not grant.
+/// On a clock that went back, nothing is allowed that the latest time would not allow.
 fn check_backwards(
     counter: &Counter,
     limit: &Limit,
@@ -243,7 +250,7 @@ fn check_backwards(
     Ok(())
 }
 
-/// A cost of n is n costs of 1 at the same instant: the same answer, the same state.
+/// A cost of n equals n costs of 1 at the same instant: same answer, same state.
 fn check_additivity(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
     let cost = cost.clamp(1, 40);
     let (mut at_once, mut one_by_one) = (counter.clone(), counter.clone());
@@ -261,8 +268,8 @@ fn check_additivity(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Re
     Ok(())
 }
 
-/// A denied take leaves the state as it was, to the byte, once its time does not lie more than a window ahead. What it answers is the same
-/// either way.
+/// A denied take does not change a single byte of the state, once a time more than one window ahead
+/// is corrected. The answer is the same either way.
 fn check_denial(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
     let corrected = counter.corrected(limit, now);
     let mut after = corrected.clone();
@@ -276,10 +283,11 @@ fn check_denial(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result
     Ok(())
 }
 
-/// Takes of a history on a clock that is set back once, and what of them was admitted, by the time that really passed.
+/// Runs the takes of a history on a clock that is set back once, and returns those admitted, by
+/// real time.
 fn admissions_over_a_step_back(history: &History, step_at: usize, back: u64) -> Vec<Admission> {
     let limit = &history.keys[0][0];
-    // Whole ticks, so that a tick of the clock is one of the real time.
+    // Whole ticks, so that ticks of the clock and of real time coincide.
     let back = back - back % tick(limit);
     let mut counter = Counter::default();
     let (mut real, mut retry_at) = (history.start.max(back), None);
@@ -297,12 +305,12 @@ fn admissions_over_a_step_back(history: &History, step_at: usize, back: u64) -> 
     admitted
 }
 
-/// How much more than now a counter could have in use: at most twice the capacity altogether.
+/// At most twice the capacity is ever in use.
 fn check_debt(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
     let before = counter.look(limit, now, 1);
     let mut overdrawn = counter.clone();
     let answer = overdrawn.take_as(limit, now, cost, Fit::Overdraw);
-    // It passes while one is left, and then charges all of its cost or runs into the bound.
+    // It is allowed while 1 remains, and then charges its whole cost or reaches the debt bound.
     prop_assert_eq!(answer.allowed, before.remaining > Some(0));
     let mut forced = counter.clone();
     let forced_answer = forced.take_as(limit, now, cost, Fit::Forced);
@@ -310,24 +318,24 @@ fn check_debt(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(
     if answer.allowed {
         prop_assert_eq!((answer.uncharged, overdrawn.encoded()), (forced_answer.uncharged, forced.encoded()));
     }
-    // Where the cost fits, it is an ordinary charge.
+    // A cost that fits is charged as usual.
     let mut ordinary = counter.clone();
     if ordinary.take(limit, now, cost).allowed {
         prop_assert_eq!(forced_answer.uncharged, 0);
         prop_assert_eq!(forced.encoded(), ordinary.encoded());
     }
-    // Twice the capacity at most: what is taken from then on, however often, is nothing.
+    // Once twice the capacity is in use, further forced charges take nothing.
     let mut taken = cost - u64::from(forced_answer.uncharged);
     for _ in 0..4 {
         taken += 1_000_000_000 - u64::from(forced.take_as(limit, now, 1_000_000_000, Fit::Forced).uncharged);
     }
     prop_assert!(taken <= 2 * u64::from(limit.capacity()), "{taken} at once");
     prop_assert_eq!(forced.look(limit, now, 1).remaining, Some(0).filter(|_| taken > 0).or(before.remaining));
-    check_worked_off(&forced, limit, now)
+    check_debt_drains(&forced, limit, now)
 }
 
-/// Debt is worked off at the limit's own rate, and leaves nothing behind.
-fn check_worked_off(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
+/// Debt drains at the limit's rate and leaves no trace.
+fn check_debt_drains(counter: &Counter, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
     let counter = counter.corrected(limit, now);
     check_retry(&counter, limit, now, 1)?;
     let reset_at = counter.look(limit, now, 1).reset_at.unwrap().as_micros();
@@ -335,15 +343,17 @@ fn check_worked_off(counter: &Counter, limit: &Limit, now: u64) -> Result<(), Te
         return Ok(());
     }
     for cost in [1, u64::from(limit.capacity())] {
-        let told = |answer: Answer| (answer.allowed, answer.remaining, answer.reset_at, answer.retry_at);
+        let essentials =
+            |answer: Answer| (answer.allowed, answer.remaining, answer.reset_at, answer.retry_at);
         let (after, fresh) =
             (counter.look(limit, reset_at, cost), Counter::default().look(limit, reset_at, cost));
-        prop_assert_eq!(told(after), told(fresh));
+        prop_assert_eq!(essentials(after), essentials(fresh));
     }
     Ok(())
 }
 
-/// What is encoded is decoded to the same state, also with a byte changed or cut off: to some state or an error, never a panic.
+/// Decoding restores the encoded state. With a byte changed or cut off, it returns some state or an
+/// error and never panics.
 fn check_encoding(counter: &Counter, damage: usize) -> Result<(), TestCaseError> {
     let Some(state) = &counter.state else { return Ok(()) };
     let bytes = state.encode();
@@ -360,8 +370,9 @@ fn check_encoding(counter: &Counter, damage: usize) -> Result<(), TestCaseError>
     Ok(())
 }
 
-/// The short way of a take that has room decides, answers and writes exactly as the long one; where it does not apply, it changes nothing.
-fn check_short_way(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
+/// The fast path of a take decides, answers and writes exactly as the general path; if it does not
+/// apply, it changes nothing.
+fn check_fast_path(counter: &Counter, limit: &Limit, now: u64, cost: u64) -> Result<(), TestCaseError> {
     let (mut short, mut long) = (counter.clone(), counter.clone());
     let Some(state) = &mut short.state else { return Ok(()) };
     let taken = state.take(limit, Timestamp::from_micros(now), price(cost));
@@ -405,32 +416,32 @@ macro_rules! laws {
                 }
 
                 #[test]
-                fn a_denial_changes_no_state(history in history::of_changing(ALGORITHM)) {
+                fn denial_does_not_change_the_state(history in history::of_changing(ALGORITHM)) {
                     run(&history, check_denial)?;
                 }
 
                 #[test]
-                fn the_short_way_is_the_same_way(history in history::of_changing(ALGORITHM)) {
-                    run(&history, check_short_way)?;
+                fn fast_path_equals_general_path(history in history::of_changing(ALGORITHM)) {
+                    run(&history, check_fast_path)?;
                 }
 
                 #[test]
-                fn debt_is_at_most_one_capacity_and_is_worked_off(history in history::of(ALGORITHM)) {
+                fn debt_is_at_most_one_capacity_and_drains(history in history::of(ALGORITHM)) {
                     run(&history, check_debt)?;
                 }
 
                 #[test]
-                fn time_going_back_never_grants(history in history::of(ALGORITHM), back in 0..10_000_000_000u64) {
+                fn clock_going_back_never_allows_more(history in history::of(ALGORITHM), back in 0..10_000_000_000u64) {
                     run(&history, |counter, limit, now, cost| check_backwards(counter, limit, now, cost, back))?;
                 }
 
                 #[test]
-                fn a_cost_of_n_is_n_costs_of_1(history in history::of(ALGORITHM)) {
+                fn cost_of_n_equals_n_costs_of_1(history in history::of(ALGORITHM)) {
                     run(&history, check_additivity)?;
                 }
 
                 #[test]
-                fn states_survive_their_encoding(history in history::of_changing(ALGORITHM), damage in any::<u32>()) {
+                fn encoding_round_trips(history in history::of_changing(ALGORITHM), damage in any::<u32>()) {
                     run(&history, |counter, _, _, _| check_encoding(counter, damage as usize))?;
                 }
             }
@@ -451,7 +462,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 10_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_clock_that_is_set_back_admits_no_more_than_the_law(
+    fn clock_set_back_never_admits_more_than_the_law(
         history in history::algorithm()
             .prop_filter("windows are aligned to the clock", |algorithm| {
                 algorithm.takes_burst() || *algorithm == Algorithm::SlidingLog
@@ -475,16 +486,16 @@ fn clock_set_back_locks_out_for_at_most_one_window() {
         let start = 1_790_000_000_000_000;
         let mut counter = Counter::default();
         assert!(counter.take(&limit, start, 6).allowed);
-        // What was taken before still counts.
+        // Earlier usage still counts.
         let set_back = start - HOUR;
         assert_eq!(counter.look(&limit, set_back, 4).remaining, Some(4), "{algorithm}");
         assert!(!counter.look(&limit, set_back, 5).allowed, "{algorithm}");
         assert!(counter.take(&limit, start, 4).allowed);
-        // Callers that come back too early do not prolong it.
+        // Callers that retry too early do not extend the wait.
         for wait in [0, 1, WINDOW / 20] {
             let denied = counter.take(&limit, set_back + wait, 1);
             let retry_at = denied.retry_at.unwrap().as_micros();
-            // A full sliding counter has room for one when a tenth of the next window has passed.
+            // A full sliding counter allows one request when a tenth of the next window has passed.
             let longest = if algorithm == Algorithm::SlidingCounter { WINDOW / 10 } else { 0 };
             assert!(retry_at <= set_back + WINDOW + longest, "{algorithm} waits {} µs", retry_at - set_back);
         }
@@ -495,7 +506,7 @@ fn clock_set_back_locks_out_for_at_most_one_window() {
 }
 
 #[test]
-fn a_time_at_most_one_window_ahead_is_kept() {
+fn time_at_most_one_window_ahead_is_kept() {
     let window = std::time::Duration::from_secs(10);
     for algorithm in Algorithm::ALL {
         let limit = Limit::try_new(algorithm, 10, window).unwrap();
@@ -511,7 +522,7 @@ fn a_time_at_most_one_window_ahead_is_kept() {
 }
 
 #[test]
-fn the_short_way_is_taken_where_it_pays() {
+fn fast_path_is_taken_in_the_common_case() {
     for algorithm in
         [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingCounter, Algorithm::Gcra]
     {
@@ -520,10 +531,10 @@ fn the_short_way_is_taken_where_it_pays() {
         let mut state = Evaluation::new(&limit, None, now, Cost::ONE).into_state();
         let taken = state.take(&limit, now, price(2)).unwrap();
         assert_eq!(taken.remaining, 7, "{algorithm}");
-        assert!(state.take(&limit, now, price(8)).is_none(), "{algorithm} has no room for eight");
-        assert!(state.take(&limit, now, price(11)).is_none(), "{algorithm} never has room for eleven");
+        assert!(state.take(&limit, now, price(8)).is_none(), "{algorithm} does not allow eight");
+        assert!(state.take(&limit, now, price(11)).is_none(), "{algorithm} never allows eleven");
         let set_back = Timestamp::from_micros(now.as_micros() - 121_000_000);
-        assert!(state.take(&limit, set_back, Cost::ONE).is_none(), "{algorithm} has to look at its time");
+        assert!(state.take(&limit, set_back, Cost::ONE).is_none(), "{algorithm} needs its time corrected");
     }
 }
 
@@ -531,7 +542,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 10_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), algorithm in 0..8u8) {
+    fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64), algorithm in 0..8u8) {
         let _ = State::decode(&bytes);
         let mut plausible = vec![1, algorithm, 0, 0];
         plausible.extend(bytes);

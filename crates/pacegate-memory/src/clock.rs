@@ -1,7 +1,8 @@
-//! The machine's clocks, cheap enough to be read on every check.
+//! The machine's clocks, cheap enough to read on every check.
 //!
-//! Time is counted by the processor's time-stamp counter. Once a second the count is compared with the operating system's monotonic clock,
-//! because the counter may jump when the machine sleeps or is restored elsewhere, and with its wall clock, which may be set.
+//! Time is counted by the processor's time-stamp counter. Once a second it is compared with the
+//! operating system's monotonic clock, because the counter may jump when the machine is suspended
+//! or restored on another host, and with the wall clock, which may be set.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,41 +12,44 @@ use pacegate_core::Timestamp;
 use pacegate_store::Clock;
 use parking_lot::Mutex;
 
-/// How often the machine's other clocks are looked at.
+/// Interval between comparisons with the machine's other clocks.
 const COMPARE_EVERY_MICROS: u64 = 1_000_000;
-/// How far one comparison may move the counters' time: 500 ppm, the rate at which NTP slews.
+/// Maximum correction per comparison: 500 ppm, the rate at which NTP slews.
 const SLEW_MICROS_MAX: u64 = 500;
-/// A wall clock this far ahead was set, or the machine slept: follow at once.
+/// A wall clock this far ahead was set, or the machine was suspended: follow it at once.
 const STEP_MICROS: u64 = 1_000_000;
-/// How far the count may be from the monotonic clock: a thousandth of the time that passed, and this for reading one after the other.
-/// Beyond it, the counter jumped.
+/// Maximum deviation from the monotonic clock: a thousandth of the elapsed time, plus this for
+/// reading one after the other. Beyond it, the counter jumped.
 const READING_MICROS_MAX: u64 = 10_000;
 
-/// The time that counters in memory go by. It does not go back.
+/// The clock of counters in memory. It never goes back.
 ///
-/// When the wall clock is set back, it keeps its pace and nears it at 500 ppm, so that no caller is locked out or let in; meanwhile it is
-/// [ahead](Self::ahead). Two threads may see it half a millisecond apart once a second; no key's time goes back by that.
+/// When the wall clock is set back, this clock continues and approaches it at 500 ppm, so that no
+/// caller is locked out or admitted early. Until then it is [ahead](Self::ahead). Once a second,
+/// two threads may see it half a millisecond apart; this never moves a key's time back.
 #[derive(Debug)]
 pub struct SystemClock(Counted<Machine>);
 
-/// The time of day of this machine, for what people say in hours and days. It follows the wall clock within a second, also backwards.
+/// The machine's time of day. It follows the wall clock within a second, also backwards.
 #[derive(Debug)]
 pub struct WallClock(Counted<Machine>);
 
 impl SystemClock {
-    /// Reads the wall clock once and counts from there. The first one in a process calibrates for a few milliseconds.
+    /// Reads the wall clock once and counts from there. The first clock in a process calibrates for
+    /// a few milliseconds.
     pub fn new() -> Self {
         Self(Counted::new(Machine::new()))
     }
 
-    /// By how many microseconds it is ahead of the wall clock, as of the last comparison: what the wall clock was set back.
+    /// How many microseconds it is ahead of the wall clock, as of the last comparison, because the
+    /// wall clock was set back.
     pub fn ahead(&self) -> u64 {
         self.0.ahead.load(Ordering::Relaxed)
     }
 }
 
 impl WallClock {
-    /// Reads the wall clock once and counts from there, until the next comparison.
+    /// Reads the wall clock once and counts from there until the next comparison.
     pub fn new() -> Self {
         Self(Counted::new(Machine::new()))
     }
@@ -66,7 +70,7 @@ impl Default for WallClock {
 impl Clock for SystemClock {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        self.0.now(nearing)
+        self.0.now(approach)
     }
 }
 
@@ -77,8 +81,8 @@ impl Clock for WallClock {
     }
 }
 
-/// The time of counters that is at `time` when the wall clock shows `wall`.
-fn nearing(time: u64, wall: u64) -> u64 {
+/// The next value of the counters' clock, which is at `time` while the wall clock shows `wall`.
+fn approach(time: u64, wall: u64) -> u64 {
     if wall >= time.saturating_add(STEP_MICROS) {
         wall
     } else if wall >= time {
@@ -88,15 +92,15 @@ fn nearing(time: u64, wall: u64) -> u64 {
     }
 }
 
-/// What the machine tells about time.
+/// The machine's sources of time.
 trait Source: fmt::Debug {
     /// The processor's counter.
     fn count(&self) -> u64;
-    /// What 2^64 counts are in microseconds.
+    /// The duration of 2^64 counts in microseconds.
     fn micros_per_2_64_counts(&self) -> u64;
-    /// Time that passes while the machine runs, from any start.
+    /// Time that passes while the machine runs, from an arbitrary start.
     fn monotonic_micros(&self) -> u64;
-    /// Time since the epoch, as it is set.
+    /// Time since the epoch by the wall clock.
     fn wall_micros(&self) -> u64;
 }
 
@@ -137,19 +141,19 @@ impl Source for Machine {
     }
 }
 
-/// Time counted by a counter, and compared with the other clocks once a second.
+/// A clock that counts by a counter and compares itself with the other clocks once a second.
 #[derive(Debug)]
 struct Counted<S> {
     source: S,
-    /// Counting to microseconds at once saves a check the way over nanoseconds and a division.
+    /// Converts counts to microseconds directly, without nanoseconds and a division.
     micros_per_2_64_counts: u64,
-    /// What the counter showed at the last comparison.
+    /// The counter at the last comparison.
     compared_at: AtomicU64,
     /// The time then, in microseconds since the epoch.
     time: AtomicU64,
     /// How far the time was ahead of the wall clock then.
     ahead: AtomicU64,
-    /// What the monotonic clock showed then. Locked by the thread that compares.
+    /// The monotonic clock then. Locked by the thread that compares.
     monotonic: Mutex<u64>,
 }
 
@@ -166,24 +170,25 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// `follow` says what the time becomes at a comparison, from what it would be without, and the wall clock.
+    /// `follow` returns the new time at a comparison, from the uncorrected time and the wall clock.
     #[inline(always)]
     fn now(&self, follow: fn(u64, u64) -> u64) -> Timestamp {
         let compared_at = self.compared_at.load(Ordering::Acquire);
         let time = self.time.load(Ordering::Acquire);
-        // Read last: a count from before a jump must not meet the time from after it.
+        // Read last: a count from before a jump must not be combined with the time after it.
         let elapsed = self.micros(self.source.count().wrapping_sub(compared_at));
         let now = if elapsed < COMPARE_EVERY_MICROS { time + elapsed } else { self.compare(follow) };
         Timestamp::from_micros(now)
     }
 
-    /// So many counts in microseconds; a counter that went back has counted for centuries.
+    /// Converts counts to microseconds. A counter that went back appears to have counted for
+    /// centuries.
     #[inline(always)]
     fn micros(&self, counts: u64) -> u64 {
         ((u128::from(counts) * u128::from(self.micros_per_2_64_counts)) >> 64) as u64
     }
 
-    /// Compares, and tells the time.
+    /// Compares with the other clocks and returns the time.
     #[cold]
     fn compare(&self, follow: fn(u64, u64) -> u64) -> u64 {
         let mut monotonic = self.monotonic.lock();
@@ -191,7 +196,7 @@ impl<S: Source> Counted<S> {
         let elapsed = self.micros(count.wrapping_sub(self.compared_at.load(Ordering::Relaxed)));
         let time = self.time.load(Ordering::Relaxed);
         if elapsed < COMPARE_EVERY_MICROS {
-            // Another thread was first.
+            // Another thread has just compared.
             return time + elapsed;
         }
         let (present, wall) = (self.source.monotonic_micros(), self.source.wall_micros());
@@ -216,7 +221,7 @@ mod tests {
     const START: u64 = 1_790_000_000 * SECOND;
     const COUNTS_PER_MICRO: u64 = 3_000;
 
-    /// A machine whose clocks are moved by hand.
+    /// A machine whose clocks are set by the test.
     #[derive(Debug)]
     struct Moved {
         count: AtomicU64,
@@ -260,7 +265,7 @@ mod tests {
     }
 
     fn counters(clock: &Counted<Moved>) -> u64 {
-        clock.now(nearing).as_micros()
+        clock.now(approach).as_micros()
     }
 
     fn wall(clock: &Counted<Moved>) -> u64 {
@@ -268,11 +273,11 @@ mod tests {
     }
 
     fn assert_shows(time: u64, expected: u64) {
-        assert!(time.abs_diff(expected) <= 1_000, "shows {time} instead of {expected}");
+        assert!(time.abs_diff(expected) <= 1_000, "expected {expected}, got {time}");
     }
 
     #[test]
-    fn counts_between_comparisons_and_over_idle_times() {
+    fn time_is_counted_between_comparisons_and_after_idle_periods() {
         let clock = Moved::clock();
         let mut passed = 0;
         for step in [0, 1, 999_998, 1, 1, 700_000, 700_000, HOUR, 3, 90 * 24 * HOUR] {
@@ -283,8 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn counter_that_jumps_does_not_move_the_time() {
-        // Back behind where it started (suspend), back by a little, and ahead (restored on another machine).
+    fn counter_jump_does_not_change_the_time() {
+        // Back before its start (suspend), back by a little, and ahead (restored on another
+        // machine).
         for (from, to) in [(1 << 50, 5), (1 << 50, (1 << 50) - 1_000_000_000), (1 << 50, 1 << 62)] {
             let clock = Moved::clock();
             clock.source.pass(10 * SECOND);
@@ -293,7 +299,7 @@ mod tests {
             clock.source.count.fetch_sub(from, Ordering::Relaxed);
             clock.source.pass(20);
             assert_shows(counters(&clock), START + 10 * SECOND);
-            // It goes on from there, also past the count that it had once.
+            // It continues from there, also past the count that it had before.
             for second in 11..1_000 {
                 clock.source.pass(SECOND);
                 assert_shows(counters(&clock), START + second * SECOND);
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_follow_a_wall_clock_forward_at_once_and_never_go_back() {
+    fn system_clock_follows_a_step_forward_at_once_and_never_goes_back() {
         let clock = Moved::clock();
         clock.source.pass(SECOND);
         clock.source.set_wall(HOUR as i64);
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_near_a_wall_clock_that_drifts() {
+    fn system_clock_approaches_a_drifting_wall_clock() {
         for drift in [2_000, -2_000, 200, -200] {
             let clock = Moved::clock();
             clock.source.set_wall(drift);
@@ -331,13 +337,13 @@ mod tests {
                 let passed = START + slews as u64 * SECOND;
                 let time = counters(&clock);
                 let expected = passed.saturating_add_signed(neared);
-                assert!(time.abs_diff(expected) < 100, "{time} instead of {expected} after {slews}");
+                assert!(time.abs_diff(expected) < 100, "expected {expected} after {slews} slews, got {time}");
             }
         }
     }
 
     #[test]
-    fn the_time_of_day_follows_the_wall_clock_both_ways() {
+    fn wall_clock_follows_in_both_directions() {
         let clock = Moved::clock();
         for step in [HOUR as i64, -(HOUR as i64), -(24 * HOUR as i64), 3] {
             clock.source.set_wall(step);
@@ -349,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processors_counter_keeps_pace_with_the_monotonic_clock() {
+    fn processor_counter_agrees_with_the_monotonic_clock() {
         let clock = SystemClock::new().0;
         let source = &clock.source;
         let before = (source.monotonic_micros(), source.count(), source.monotonic_micros());
@@ -359,19 +365,23 @@ mod tests {
         let after = (source.monotonic_micros(), source.count(), source.monotonic_micros());
         let counted = clock.micros(after.1 - before.1);
         let (least, most) = (after.0 - before.2, after.2 - before.0);
-        // Each count was read between the two times around it; the calibration may be off by a hundredth.
+        // Each count was read between the two times around it; the calibration may be off by one
+        // percent.
         let allowed = least - least / 100..=most + most / 100;
-        assert!(allowed.contains(&counted), "{counted} µs were counted in {least} to {most}");
+        assert!(allowed.contains(&counted), "expected {least} to {most} µs, counted {counted}");
     }
 
     #[test]
-    fn the_machines_clocks_tell_the_time_of_day() {
+    fn clocks_return_the_time_of_day() {
         let (counters, wall) = (SystemClock::new(), WallClock::new());
         let before = counters.0.source.wall_micros();
         let times = [counters.now().as_micros(), wall.now().as_micros()];
         let after = counters.0.source.wall_micros();
         for time in times {
-            assert!((before - SECOND..=after + SECOND).contains(&time), "{time}, not {before} to {after}");
+            assert!(
+                (before - SECOND..=after + SECOND).contains(&time),
+                "expected {before} to {after}, got {time}"
+            );
         }
         assert!(counters.now().as_micros() >= times[0]);
         counters.0.ahead.store(7, Ordering::Relaxed);

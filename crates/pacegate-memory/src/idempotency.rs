@@ -1,4 +1,4 @@
-//! Admissions that can be repeated: the first one under a key is answered again for five minutes.
+//! Recorded admissions: for five minutes, a repetition under the same key returns the first one.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -7,9 +7,9 @@ use pacegate_core::{ChainDecision, Timestamp};
 use pacegate_store::Idempotency;
 use sha2::{Digest, Sha256};
 
-/// A sender has at most this many times as many places as are free, so that each leaves some to others:
-/// one sender gets three quarters of them, ten get 3 parts of 31 each.
-const PLACES_PER_FREE_PLACE: usize = 3;
+/// Maximum number of records of a sender as a multiple of the free slots, so that each sender
+/// leaves some to others: one sender gets three quarters of them, ten get 3/31 each.
+const SLOTS_PER_FREE_SLOT: usize = 3;
 
 /// The admissions of one shard of idempotency keys, oldest first.
 #[derive(Debug, Default)]
@@ -17,29 +17,29 @@ pub(crate) struct Admissions {
     by_key: HashMap<[u8; 16], Admission>,
     /// In order of admission, which is the order of expiry.
     order: VecDeque<(Timestamp, [u8; 16])>,
-    /// How many each sender has, by a hash of it.
+    /// The number of records of each sender, by a hash of it.
     by_sender: HashMap<u64, usize>,
 }
 
 #[derive(Debug)]
 struct Admission {
     fingerprint: [u8; 16],
-    /// Under which limits.
+    /// The digest of the limits it was admitted under.
     limits: [u8; 8],
     at: Timestamp,
     sender: Option<u64>,
     decision: ChainDecision,
 }
 
-/// What is known about an idempotency key.
+/// What is recorded under an idempotency key.
 pub(crate) enum Earlier {
-    /// Nothing: the take may go ahead.
+    /// Nothing: the take may proceed.
     None,
     /// The same request was admitted.
     Admitted(ChainDecision),
     /// The same request was admitted under other limits.
     AdmittedOtherwise,
-    /// Another request was.
+    /// Another request was admitted.
     Mismatch,
 }
 
@@ -64,11 +64,11 @@ impl Admissions {
         }
     }
 
-    /// Whether there is a place among `max` for one more of this sender.
-    pub(crate) fn has_place(&self, sender: Option<u64>, max: usize) -> bool {
+    /// Whether one more record of this sender fits among `max`.
+    pub(crate) fn has_slot(&self, sender: Option<u64>, max: usize) -> bool {
         let free = max.saturating_sub(self.by_key.len());
         let own = sender.and_then(|sender| self.by_sender.get(&sender)).copied().unwrap_or_default();
-        free > 0 && own < free.saturating_mul(PLACES_PER_FREE_PLACE)
+        free > 0 && own < free.saturating_mul(SLOTS_PER_FREE_SLOT)
     }
 
     pub(crate) fn record(
@@ -89,11 +89,11 @@ impl Admissions {
 
     fn drop_expired(&mut self, now: Timestamp) {
         while let Some((at, key)) = self.order.front().copied() {
-            if now < at.saturating_add(Idempotency::KEPT_FOR) {
+            if now < at.saturating_add(Idempotency::TTL) {
                 return;
             }
             self.order.pop_front();
-            // The key may have been admitted again since, at a later place in the order.
+            // The key may have been admitted again since, with a later entry in the order.
             if self.by_key.get(&key).is_some_and(|admission| admission.at == at)
                 && let Some(Admission { sender: Some(sender), .. }) = self.by_key.remove(&key)
                 && let Entry::Occupied(mut own) = self.by_sender.entry(sender)
@@ -107,7 +107,7 @@ impl Admissions {
     }
 }
 
-/// The caller and its key as one value; lengths keep one caller from spelling another's.
+/// The caller and its key as one value; the lengths keep one caller from imitating another.
 pub(crate) fn digest(idempotency: &Idempotency<'_>) -> [u8; 16] {
     let mut hasher = Sha256::new();
     hasher.update((idempotency.caller.len() as u64).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The store inside the process: sharded, bounded, expiring as it goes, and synchronous.
+//! The in-process store: sharded, bounded, with incremental expiry, and synchronous.
 //!
 //! ```
 //! use pacegate_core::{Cost, Counter, Key, Limit};
@@ -14,16 +14,60 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How it keeps its promises
+//! # Invariants
 //!
-//! A command locks the shards of its keys in ascending order, so that commands with several limits are atomic and cannot deadlock.
-//! Keys whose state equals a fresh one are dropped a few at a time by the commands that pass by. The number of keys is bounded, and a
-//! key that is limiting someone is never evicted: when all are live, new keys of a rule share one overflow counter.
-//! What callers make up (ad-hoc limits, dimensions) has bounds of its own, so that it uses up neither the
-//! places of rules nor their overflow counters. A limit without any place is answered by its failure mode,
-//! and an idempotency key without a place is not recorded: limits hold, whatever callers send.
+//! - It must never evict a key that still limits an identity.
+//! - It must never hold a lock while it waits for anything but the next shard in ascending order.
+//! - It must never allocate for a known key.
 //!
-//! It keeps nothing through a restart.
+//! All counters are lost on restart.
+//!
+//! # Locks
+//!
+//! A command locks the shards of its keys in ascending order, so that commands with several limits
+//! are atomic and cannot deadlock. An idempotency key is locked before any shard and stays locked
+//! from the lookup to the record, so that concurrent duplicates are charged once. Tests explore the
+//! interleavings with shuttle. One short lock on one of 128 shards costs less than a lock-free map
+//! or an async mutex, and several shards can be held at once, which chains need.
+//!
+//! # Bounds
+//!
+//! Entries are stored densely in a list per shard with a 4-byte index over it. An entry has 80
+//! bytes, which include identifiers of up to 24 bytes. The rule's name, dimension and scope are
+//! represented by 94 bits of SHA-256; identifiers are stored as they are, or as their SHA-256 above
+//! 512 bytes.
+//!
+//! Every command pays one step towards a sweep of 64 entries in the next shard in turn, whichever
+//! shard it touched itself. The sweep drops keys whose state equals a fresh one. A new key in a
+//! full store first searches two shards for expired keys, and then shares the overflow counter of
+//! its rule. A flood of new keys therefore never evicts an active limit.
+//!
+//! Callers can invent dimensions and ad-hoc windows, so keys and overflow counters of these have
+//! separate bounds ([`Origin`](pacegate_core::Origin), two bits of a counter's digest). They use up
+//! neither the keys nor the overflow counters of configured rules. A limit that gets no counter at
+//! all is decided by its failure mode, while the other limits of its check are counted. An
+//! idempotency key beyond the bound is not recorded: the check is charged, and charged again when
+//! it is repeated.
+//!
+//! # Time
+//!
+//! [`SystemClock`], for counters, counts with the processor's time-stamp counter. It approaches the
+//! wall clock at 500 ppm, follows it at once if it was set forward, and never goes back; how far it
+//! is ahead is a metric. A counter that jumps (suspend, a restored VM) is detected within a second
+//! by comparison with the monotonic clock. [`WallClock`], for everything that people express as a
+//! time of day, follows the wall clock in both directions. Keys expire by the store's own clock
+//! only, never by a time that a command specifies.
+//!
+//! # The fast path
+//!
+//! A take of one enforced limit that fits, under a known key, is by far the most common case:
+//! [`MemoryStore::take_known`]. It skips what only other cases need and shares the arithmetic of
+//! the general path; a property test keeps the two equal.
+//!
+//! # Where to go next
+//!
+//! `store.rs` has the locking, `shard.rs` the entries and the sweep. The `Store` trait is in
+//! `pacegate-store`; the decisions are made by `pacegate_core::chain`.
 
 mod clock;
 mod idempotency;

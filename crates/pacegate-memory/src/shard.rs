@@ -1,7 +1,7 @@
 //! One shard: a dense list of entries and an index over it.
 //!
-//! The index holds 4-byte positions instead of the entries, because a hash table at the low end of its load would waste half
-//! of every entry's 80 bytes.
+//! The index holds 4-byte positions instead of the entries, because a hash table at the low end of
+//! its load would waste half of every entry's 80 bytes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -12,40 +12,43 @@ use hashbrown::HashTable;
 use pacegate_core::{Answer, Demand, Key, Origin, State, Timestamp, chain};
 use smallvec::SmallVec;
 
-/// How many entries one sweep looks at: a few microseconds of work.
+/// Number of entries that one sweep examines: a few microseconds of work.
 const SWEEP_STEP: usize = 64;
-/// Every command pays one step towards the next sweep, and a new key some more, to keep the dropping ahead of the adding.
+/// Every command pays one step towards the next sweep, and a new key pays more, so that keys are
+/// dropped faster than they are added.
 const NEW_KEY_STEPS: usize = 2;
 
-/// Expiry is kept in periods of 2^20 µs, about a second: a shift instead of a division, and 32 bits last until 2112.
+/// Expiry is stored in periods of 2^20 µs, about a second: a shift instead of a division, and 32
+/// bits last until 2112.
 const PERIOD_BITS: u32 = 20;
 
-/// What is kept for one key.
+/// The entry of one key.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// The rule, dimension and scope of the key: 96 bits in two parts.
     digest_high: u64,
     digest_low: u32,
-    /// When the state equals a fresh one, in periods since the epoch, rounded up; `u32::MAX` is never.
+    /// When the state equals a fresh one, in periods since the epoch, rounded up; `u32::MAX` means
+    /// never.
     fresh_at: u32,
-    /// The identifier and, where it counts, the endpoint.
+    /// The identifier and, for a counter per endpoint, the endpoint.
     tail: CompactString,
     pub(crate) state: State,
 }
 
-// The memory bound that users are told follows from this size.
+// The documented memory bound depends on this size.
 const _: () = assert!(size_of::<Entry>() == 80);
 
 impl Entry {
-    /// `None` is never.
+    /// Sets when the state equals a fresh one; `None` means never.
     #[inline(always)]
     pub(crate) fn set_fresh_at(&mut self, at: Option<Timestamp>) {
         let at = at.unwrap_or(Timestamp::MAX);
-        // At most 2^32: the last period is never reached in practice, and means never.
+        // At most 2^32: the last period is never reached in practice and means never.
         self.fresh_at = u32::try_from((at.as_micros() >> PERIOD_BITS) + 1).unwrap_or(u32::MAX);
     }
 
-    /// Decides on the request, whatever the limit was before, and charges it if there is room.
+    /// Decides the request, whatever the limit was before, and charges it if it fits.
     #[inline(never)]
     pub(crate) fn take(&mut self, demand: &Demand<'_>, now: Timestamp) -> Answer {
         let mut fresh_at = None;
@@ -69,7 +72,7 @@ impl Entry {
     }
 }
 
-/// A key as this store looks it up: its hash, and what is compared.
+/// A key prepared for lookup: its hash, and what is compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe<'a> {
     pub(crate) hash: u64,
@@ -94,7 +97,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The digest and tail of a key, when the tail has to be made, or kept for a while.
+/// The digest and tail of a key, if the tail has to be built or stored for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
     digest: (u64, u32),
@@ -105,7 +108,8 @@ impl Lookup {
     pub(crate) fn new(key: &Key<'_>) -> Self {
         let identifier = key.identifier();
         let tail = match (key.shortened(), key.endpoint()) {
-            // A stand-in starts with this character, and identifiers that do are replaced by one: it is free for the empty identifier.
+            // Substitutes start with this character, and identifiers that do are replaced by one,
+            // so it is free for the empty identifier.
             (None, None) if identifier.is_empty() => SmallVec::from_slice(b"\x01"),
             (None, None) => SmallVec::from_slice(identifier.as_bytes()),
             (None, Some(endpoint)) => joined(identifier, endpoint),
@@ -114,12 +118,13 @@ impl Lookup {
         Self { digest: key.counter().digest(), tail }
     }
 
-    /// The counter that a rule's new keys share when the store is full: the one with an empty tail, which no key has.
+    /// The counter that new keys of a rule share when the store is full. Its tail is empty, which
+    /// no key has.
     pub(crate) fn overflow(&self) -> Self {
         Self { digest: self.digest, tail: SmallVec::new() }
     }
 
-    /// Whether the entry is that of the same identifier and endpoint.
+    /// Whether the entry has the same identifier and endpoint.
     fn has_tail_of(&self, entry: &Entry) -> bool {
         entry.tail.as_bytes() == &*self.tail
     }
@@ -128,7 +133,7 @@ impl Lookup {
         self.tail.is_empty()
     }
 
-    /// Where its counter comes from.
+    /// The origin of its counter.
     pub(crate) fn origin(&self) -> Origin {
         Origin::of_digest(self.digest)
     }
@@ -138,10 +143,10 @@ impl Lookup {
     }
 }
 
-/// The identifier's length, so that nothing can move across the border, then both.
+/// The identifier's length, so that the two parts cannot be confused, then both parts.
 fn joined(identifier: &str, endpoint: &str) -> SmallVec<[u8; 96]> {
     let mut bytes = SmallVec::new();
-    // Both are at most 512 bytes long here; nine bits in two characters that are text on their own.
+    // Both are at most 512 bytes long here: nine bits in two ASCII characters.
     bytes.push(b'0' + (identifier.len() >> 5) as u8);
     bytes.push(b'0' + (identifier.len() & 31) as u8);
     bytes.extend_from_slice(identifier.as_bytes());
@@ -161,31 +166,32 @@ fn hash_of(entry: &Entry, hasher: &RandomState) -> u64 {
     hash(entry.digest_high, entry.tail.as_bytes(), hasher)
 }
 
-/// Whether two byte strings are equal, eight bytes at a time: for identifiers a call to the general comparison costs more than its work.
+/// Whether two byte strings are equal, compared eight bytes at a time. For short identifiers, a
+/// call to the general comparison costs more than the comparison itself.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
     match (a.last_chunk::<8>(), b.last_chunk::<8>()) {
-        // The last eight bytes overlap those before.
+        // The last eight bytes overlap the previous ones.
         (Some(a_end), Some(b_end)) => a_end == b_end && a.chunks_exact(8).eq(b.chunks_exact(8)),
         _ => a.iter().eq(b),
     }
 }
 
-/// How many entries were dropped.
+/// The number of dropped entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     pub(crate) keys: usize,
-    /// How many of the keys were of ad-hoc limits.
+    /// How many of the keys belonged to ad-hoc limits.
     pub(crate) ad_hoc_keys: usize,
     pub(crate) configured_overflow: usize,
     pub(crate) callers_overflow: usize,
 }
 
 impl Dropped {
-    /// One more.
+    /// Counts one more.
     pub(crate) fn count(&mut self, entry: &Entry) {
         match (entry.is_overflow(), entry.origin()) {
             (false, origin) => {
@@ -203,9 +209,9 @@ impl Dropped {
 pub(crate) struct Shard {
     index: HashTable<u32>,
     entries: Vec<Entry>,
-    /// Where the sweep goes on.
+    /// The position at which the next sweep starts.
     hand: usize,
-    /// How many entries the commands here have paid for since they last caused a sweep.
+    /// The number of entries that commands have paid for since the last sweep they caused.
     steps_due: usize,
 }
 
@@ -238,7 +244,7 @@ impl Shard {
         hasher: &RandomState,
     ) {
         if self.entries.len() == self.entries.capacity() {
-            // Doubling for ever would leave up to half of a million keys' memory unused.
+            // Doubling every time would leave up to half of the memory of a million keys unused.
             let length = self.entries.len();
             self.entries.reserve_exact(if length < 512 { length.max(8) } else { (length / 16).max(512) });
         }
@@ -248,7 +254,7 @@ impl Shard {
             digest_high: probe.digest.0,
             digest_low: probe.digest.1,
             fresh_at: 0,
-            // Texts are put into keys, so that it never is anything else; the lossy way goes character by character.
+            // Keys are made of text, so this cannot fail; the lossy conversion would be slower.
             tail: CompactString::from_utf8(probe.tail)
                 .unwrap_or_else(|_| CompactString::from_utf8_lossy(probe.tail)),
             state,
@@ -260,7 +266,7 @@ impl Shard {
             .insert_unique(probe.hash, position, |&position| hash_of(&entries[position as usize], hasher));
     }
 
-    /// Forgets the entry at `position`; the last entry takes its place.
+    /// Drops the entry at `position`; the last entry moves there.
     pub(crate) fn remove(&mut self, position: usize, hasher: &RandomState) {
         let removed_hash = hash_of(self.entry(position), hasher);
         if let Ok(found) = self.index.find_entry(removed_hash, |&candidate| candidate as usize == position) {
@@ -276,7 +282,8 @@ impl Shard {
         self.entries.swap_remove(position);
     }
 
-    /// Forgets the entries whose counters differ from one of the keys in the variant alone, by what their counters have in common.
+    /// Drops the entries whose counters differ from one of the keys only in the variant, by the
+    /// part of the digest that variants share.
     #[cold]
     pub(crate) fn remove_variants(
         &mut self,
@@ -289,7 +296,7 @@ impl Shard {
             let family = families.get(&entry.digest_low);
             if family.is_some_and(|lookups| lookups.iter().any(|lookup| lookup.has_tail_of(entry))) {
                 dropped.count(entry);
-                // The entry that takes its place is looked at next.
+                // The entry that moved here is examined next.
                 self.remove(position, hasher);
             } else {
                 position += 1;
@@ -298,7 +305,7 @@ impl Shard {
         dropped
     }
 
-    /// Called by every command; says whether enough of them have passed that some shard is due for a sweep.
+    /// Called by every command; returns whether a sweep is due.
     #[inline]
     pub(crate) fn pass(&mut self) -> bool {
         self.steps_due += 1;
@@ -309,7 +316,7 @@ impl Shard {
         due
     }
 
-    /// Looks at the next few entries and drops those whose state equals a fresh one.
+    /// Examines the next few entries and drops those whose state equals a fresh one.
     #[cold]
     pub(crate) fn sweep(&mut self, now: Timestamp, hasher: &RandomState) -> Dropped {
         let now = u32::try_from(now.as_micros() >> PERIOD_BITS).unwrap_or(u32::MAX);
@@ -321,7 +328,7 @@ impl Shard {
             let entry = self.entry(self.hand);
             if entry.is_fresh(now) {
                 dropped.count(entry);
-                // The entry that takes its place is looked at next.
+                // The entry that moved here is examined next.
                 self.remove(self.hand, hasher);
             } else {
                 self.hand += 1;
@@ -334,7 +341,7 @@ impl Shard {
         dropped
     }
 
-    /// Gives memory back after a flood is over.
+    /// Releases memory after a flood of new keys.
     fn shrink(&mut self, hasher: &RandomState) {
         self.entries.shrink_to(self.entries.len() * 2);
         let entries = &self.entries;

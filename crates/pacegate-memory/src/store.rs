@@ -19,16 +19,17 @@ use crate::idempotency::{Admissions, Earlier, digest};
 use crate::shard::{Dropped, Entry, Lookup, Probe, Shard};
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// How many shards a full store looks through for expired keys before a new key goes to the overflow counter.
-const SHARDS_SEARCHED: usize = 2;
-/// How many overflow counters there can be beside the keys. Those of the configuration are one for each
-/// rule, of which there can be 100,000; callers make up the others, and share a smaller number.
+/// Number of shards in which a full store searches for expired keys before a new key uses the
+/// overflow counter.
+const SEARCHED_SHARDS: usize = 2;
+/// Maximum number of overflow counters besides the keys. Configured rules, of which there can be
+/// 100,000, have one each. Those that callers invent share a smaller number.
 const CONFIGURED_OVERFLOW_MAX: usize = 1 << 17;
 const CALLERS_OVERFLOW_MAX: usize = 4_096;
-/// Fewer keys than this do not need a lock of their own.
+/// Minimum number of keys per shard; fewer do not need a lock of their own.
 const KEYS_PER_SHARD_MIN: usize = 64;
 const SHARDS_MAX: usize = 1 << 12;
-/// Idempotency keys are rarer than checks and held under their lock for a whole take.
+/// Idempotency keys are rarer than checks and stay locked for a whole take.
 const ADMISSION_SHARDS: usize = 64;
 
 /// The bounds of a [`MemoryStore`].
@@ -40,24 +41,25 @@ const ADMISSION_SHARDS: usize = 64;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// How many keys are kept; further ones share an overflow counter per rule while all of these are live.
+    /// Maximum number of keys; beyond it, new keys share an overflow counter per rule while all
+    /// others are live.
     pub max_keys: usize,
-    /// How many of them can be of limits that requests bring along; further ones of these share
-    /// overflow counters.
+    /// Maximum number of keys of ad-hoc limits; further ones share overflow counters.
     pub max_ad_hoc_keys: usize,
-    /// How many idempotency keys are kept, for five minutes. Where there is no place for one, a take is
-    /// decided as if it had none.
+    /// Maximum number of idempotency keys, each kept for five minutes. Beyond it, a take is decided
+    /// as if it had none.
     pub max_idempotency_keys: usize,
-    /// How many parts the keys are split into, rounded up to a power of two. More parts mean less waiting between threads, and shorter
-    /// pauses when the table of one part grows.
+    /// Number of shards, rounded up to a power of two. More shards mean less contention between
+    /// threads and shorter pauses when the table of one shard grows.
     pub shards: usize,
 }
 
 impl MemoryOptions {
-    /// The most keys a store can be configured for.
+    /// The largest valid `max_keys`.
     pub const KEYS_MAX: usize = 1 << 30;
 
-    /// The same bounds with room for `max` keys of ad-hoc limits; for a tenth of all keys if it is `None`.
+    /// The same options with at most `max` keys of ad-hoc limits; a tenth of all keys if it is
+    /// `None`.
     #[must_use]
     pub fn with_ad_hoc_keys(self, max: Option<usize>) -> Self {
         let max = max.unwrap_or((self.max_keys / 10).max(1));
@@ -71,7 +73,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// Counters in this process. See the crate documentation.
+/// A store with counters in this process. See the crate documentation.
 ///
 /// ```
 /// use pacegate_memory::MemoryStore;
@@ -83,24 +85,24 @@ pub struct MemoryStore {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     admissions: Box<[Mutex<Admissions>]>,
     hasher: RandomState,
-    /// Keys in all shards, and those about to be inserted.
+    /// Number of keys in all shards, and of those about to be inserted.
     keys: CachePadded<AtomicUsize>,
-    /// The same for keys of limits that requests brought along.
+    /// The same for keys of ad-hoc limits.
     ad_hoc_keys: CachePadded<AtomicUsize>,
     /// The same for overflow counters.
     overflow: CachePadded<OverflowPools>,
-    /// Commands of which a limit had no place and was answered by its failure mode.
+    /// Number of commands with a limit that got no counter, so that its failure mode applied.
     uncounted: AtomicUsize,
-    /// Takes whose idempotency key had no place.
+    /// Number of takes whose idempotency key was not recorded.
     unrecorded: AtomicUsize,
-    /// The shard whose turn it is to be searched for expired keys.
+    /// The next shard to search for expired keys.
     hand: AtomicUsize,
     options: MemoryOptions,
     clock: StoreClock,
 }
 
-/// How many overflow counters there are, by where they come from: what callers make up does not use up
-/// the places of rules.
+/// The number of overflow counters by origin: those that callers invent do not use up those of
+/// rules.
 #[derive(Debug)]
 struct OverflowPools {
     configured: AtomicUsize,
@@ -108,7 +110,7 @@ struct OverflowPools {
 }
 
 impl OverflowPools {
-    /// How many there are of this origin, and how many there can be.
+    /// The number of overflow counters of this origin, and their maximum.
     fn of(&self, origin: Origin) -> (&AtomicUsize, usize) {
         match origin {
             Origin::Configured => (&self.configured, CONFIGURED_OVERFLOW_MAX),
@@ -121,14 +123,14 @@ impl OverflowPools {
     }
 }
 
-/// Which bound a new key does not fit under.
+/// The bound that a new key exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     Keys,
     AdHocKeys,
 }
 
-/// The machine's clock is the usual one, and is read without a detour.
+/// The machine's clock is the common case and is read without dynamic dispatch.
 #[derive(Debug)]
 enum StoreClock {
     System(SystemClock),
@@ -147,13 +149,14 @@ impl MemoryStore {
         Self::build(options, StoreClock::System(SystemClock::new()))
     }
 
-    /// An empty store. `clock` is asked whenever a command brings no time of its own.
+    /// An empty store. `clock` is read when a command does not specify a time.
     pub fn with_clock(options: MemoryOptions, clock: Arc<dyn Clock>) -> Self {
         Self::build(options, StoreClock::Other(clock))
     }
 
     fn build(options: MemoryOptions, clock: StoreClock) -> Self {
-        // A store of few keys has few shards, so that a search for expired ones sees them all.
+        // A store with few keys has few shards, so that a search for expired keys covers all of
+        // them.
         let useful = options.max_keys.div_ceil(KEYS_PER_SHARD_MIN);
         let shards = options.shards.min(useful).clamp(1, SHARDS_MAX).next_power_of_two();
         Self {
@@ -174,15 +177,16 @@ impl MemoryStore {
         }
     }
 
-    /// How many keys are kept now.
+    /// The current number of keys.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Charges one limit without waiting. `now` is the store's own time when it is `None`.
+    /// Charges one limit without waiting. `None` for `now` is the store's own time.
     ///
     /// # Errors
-    /// None now: a limit without a place, be it in an overflow counter, is answered by its failure mode.
+    /// Never fails at present: a limit that gets no counter, not even an overflow counter, is
+    /// decided by its failure mode.
     pub fn take(&self, charge: &Charge<'_>, now: Option<Timestamp>) -> Result<ChainDecision, StoreError> {
         let lookup = Lookup::new(&charge.key);
         let probe = lookup.probe(&self.hasher);
@@ -201,16 +205,17 @@ impl MemoryStore {
         Ok(ChainDecision::new(answer.allowed || charge.shadow, moment.now, Answers::from_buf([answer])))
     }
 
-    /// The quickest way through this store, for the common case: one enforced limit with room, under a key that is there already. It says when
-    /// that was, and what is left. `None`, which charges nothing, sends the caller to [`take`](Self::take). As a key that is not valid is never
-    /// there, a caller need check it only then.
+    /// The fast path for the common case: one enforced limit that fits, under a known key. Returns
+    /// the time and the result of the charge. `None` means that nothing was charged and the caller
+    /// has to call [`take`](Self::take). An invalid key is never known, so a caller has to validate
+    /// it only then.
     #[inline(always)]
     pub fn take_known(&self, charge: &Charge<'_>) -> Option<(Timestamp, Taken)> {
         self.take_at(charge, &Probe::of_plain(&charge.key, &self.hasher)?)
     }
 
-    /// As [`take_known`](Self::take_known), for a counter per endpoint: the parts of its key are put
-    /// together first.
+    /// Like [`take_known`](Self::take_known), for a counter per endpoint, whose key has to be built
+    /// first.
     #[inline]
     pub fn take_known_per_endpoint(&self, charge: &Charge<'_>) -> Option<(Timestamp, Taken)> {
         self.take_at(charge, &Lookup::new(&charge.key).probe(&self.hasher))
@@ -221,14 +226,15 @@ impl MemoryStore {
         if charge.fit != Fit::Whole {
             return None;
         }
-        // Before the lock, which is 70 ns faster among many keys: what is taken here is not given back by its time, as a log's entries are.
+        // Read before the lock, which is 70 ns faster with many keys. This is safe because only
+        // refunds of a log depend on the exact time, and logs are not charged here.
         let moment = self.moment(None);
         let mut shard = self.shards[self.shard_of(probe.hash)].lock();
         let position = shard.find(probe)?;
         let entry = shard.entry_mut(position);
         let taken = entry.state.take(charge.limit, moment.now, charge.cost)?;
         entry.set_fresh_at(Some(taken.reset_at));
-        // Counted last: what is not taken here passes once more on the long way.
+        // Counted last, because a take that fails here is counted on the general path.
         let due = shard.pass();
         drop(shard);
         if due {
@@ -240,7 +246,7 @@ impl MemoryStore {
     /// Applies one command without waiting.
     ///
     /// # Errors
-    /// [`StoreError`] when there are too many idempotency keys to record one that goes with no identity.
+    /// [`StoreError`] when there are too many idempotency keys to record one without an identity.
     pub fn apply_now(&self, command: &Command<'_>, now: Option<Timestamp>) -> Result<Outcome, StoreError> {
         match (command.charges, &command.action) {
             ([charge], Action::Take { idempotency: None }) => self.take(charge, now).map(Outcome::Decided),
@@ -248,7 +254,8 @@ impl MemoryStore {
         }
     }
 
-    /// When a command happens. Asked under the locks wherever it matters that the time of a key goes forward in the order of its commands.
+    /// The time of a command. Read under the locks wherever the time of a key has to advance in the
+    /// order of its commands.
     #[inline(always)]
     fn moment(&self, now: Option<Timestamp>) -> Moment {
         match now {
@@ -278,7 +285,7 @@ impl MemoryStore {
         }
     }
 
-    /// Decides on any number of limits at once, and charges them if `take` is set.
+    /// Decides any number of limits at once, and charges them if `take` is set.
     fn decide(
         &self,
         command: &Command<'_>,
@@ -291,42 +298,43 @@ impl MemoryStore {
             let moment = self.moment(now);
             let now = moment.now;
             let missing = |lookup: &Lookup| locked.find(lookup).is_none();
-            let homeless = |lookup: &Lookup| !lookup.is_overflow() && missing(lookup);
-            let ad_hoc = |lookup: &Lookup| lookup.origin() == Origin::AdHoc && homeless(lookup);
-            let own = lookups.iter().filter(|lookup| homeless(lookup)).count();
+            let needs_key = |lookup: &Lookup| !lookup.is_overflow() && missing(lookup);
+            let ad_hoc = |lookup: &Lookup| lookup.origin() == Origin::AdHoc && needs_key(lookup);
+            let own = lookups.iter().filter(|lookup| needs_key(lookup)).count();
             let own_ad_hoc = lookups.iter().filter(|lookup| ad_hoc(lookup)).count();
             if let Err(bound) = self.reserve_keys(own, own_ad_hoc, take) {
-                // Limits of the configuration get what places there are before ad-hoc ones.
-                let place = lookups.iter().position(ad_hoc).or_else(|| lookups.iter().position(homeless));
-                // Room is made without holding locks; if there is none, the key shares its rule's overflow counter.
+                // Limits of the configuration get the free slots before ad-hoc ones.
+                let index = lookups.iter().position(ad_hoc).or_else(|| lookups.iter().position(needs_key));
+                // Expired keys are dropped without holding locks. If there are none, the key shares
+                // its rule's overflow counter.
                 drop(locked);
-                if !(take && self.make_room(moment, bound))
-                    && let Some(place) = place
+                if !(take && self.drop_expired_keys(moment, bound))
+                    && let Some(index) = index
                 {
-                    lookups[place] = lookups[place].overflow();
+                    lookups[index] = lookups[index].overflow();
                 }
                 continue;
             }
-            let first = |place: usize| !lookups[..place].contains(&lookups[place]);
+            let first = |index: usize| !lookups[..index].contains(&lookups[index]);
             let unshared =
-                |(place, lookup): &(usize, &Lookup)| lookup.is_overflow() && missing(lookup) && first(*place);
+                |(index, lookup): &(usize, &Lookup)| lookup.is_overflow() && missing(lookup) && first(*index);
             let shared: SmallVec<[usize; 4]> =
-                lookups.iter().enumerate().filter(unshared).map(|(place, _)| place).collect();
+                lookups.iter().enumerate().filter(unshared).map(|(index, _)| index).collect();
             if take {
                 (locked.keys_reserved, locked.ad_hoc_keys_reserved) = (own, own_ad_hoc);
             }
-            // Overflow counters that there is no place for; their limits are answered by their failure mode.
-            let mut unplaced: SmallVec<[usize; 4]> = SmallVec::new();
-            for place in shared {
-                let origin = lookups[place].origin();
+            // Overflow counters beyond their bound; the failure mode of their limits applies.
+            let mut uncounted: SmallVec<[usize; 4]> = SmallVec::new();
+            for index in shared {
+                let origin = lookups[index].origin();
                 let (pool, max) = self.overflow.of(origin);
                 if !reserve(pool, 1, max, take) {
-                    unplaced.push(place);
+                    uncounted.push(index);
                 } else if take {
                     locked.overflow_reserved.push(origin);
                 }
             }
-            let decision = if unplaced.is_empty() {
+            let decision = if uncounted.is_empty() {
                 let mut states = LockedStates { locked: &mut locked, lookups: &lookups };
                 if take {
                     chain::take(command.charges, &mut states, now)
@@ -335,9 +343,9 @@ impl MemoryStore {
                 }
             } else {
                 self.uncounted.fetch_add(1, Ordering::Relaxed);
-                let is_unplaced =
-                    |index: usize| unplaced.iter().any(|other| lookups[*other] == lookups[index]);
-                decide_placed(command, &mut locked, &lookups, is_unplaced, now, take)
+                let is_uncounted =
+                    |index: usize| uncounted.iter().any(|other| lookups[*other] == lookups[index]);
+                decide_counted(command, &mut locked, &lookups, is_uncounted, now, take)
             };
             let due = locked.pass();
             drop(locked);
@@ -348,7 +356,7 @@ impl MemoryStore {
         }
     }
 
-    /// A take or a peek under an idempotency key, which stays locked from the look-up to the record.
+    /// A take or a peek under an idempotency key, which stays locked from the lookup to the record.
     fn once(
         &self,
         command: &Command<'_>,
@@ -358,26 +366,27 @@ impl MemoryStore {
     ) -> Result<Outcome, StoreError> {
         let (key, limits) = (digest(idempotency), command.limits_digest());
         let shard = usize::from(key[0]) % ADMISSION_SHARDS;
-        // Always taken before the counters' locks, which are never held here.
+        // Always locked before the counters, whose locks are never held here.
         let mut admissions = self.admissions[shard].lock();
         match admissions.look_up(&key, &idempotency.fingerprint, limits, self.moment(now).now) {
             Earlier::Admitted(decision) => Ok(Outcome::Decided(decision)),
             Earlier::AdmittedOtherwise => {
-                self.decide(command, now, false).map(|looked| Outcome::Decided(looked.into_replay()))
+                self.decide(command, now, false).map(|peeked| Outcome::Decided(peeked.into_replay()))
             }
             Earlier::Mismatch => Ok(Outcome::Mismatch),
             Earlier::None if !take => self.decide(command, now, false).map(Outcome::Decided),
             Earlier::None => {
                 let sender = idempotency.sender.map(|sender| self.hasher.hash_one(sender));
                 let max = self.options.max_idempotency_keys.div_ceil(ADMISSION_SHARDS);
-                let has_place = admissions.has_place(sender, max);
-                if !has_place && idempotency.home.is_none() {
-                    // Such a command is for its record alone.
+                let has_slot = admissions.has_slot(sender, max);
+                if !has_slot && idempotency.home.is_none() {
+                    // Such a command has no purpose but its record.
                     return Err(StoreError::overloaded());
                 }
                 let decision = self.decide(command, now, true)?;
-                if !has_place {
-                    // Charged, and charged again when it is repeated: limits hold, whatever callers send.
+                if !has_slot {
+                    // Charged now, and charged again if it is repeated: limits hold, whatever
+                    // callers send.
                     self.unrecorded.fetch_add(1, Ordering::Relaxed);
                 } else if decision.allowed {
                     admissions.record(key, idempotency.fingerprint, limits, sender, &decision);
@@ -390,7 +399,8 @@ impl MemoryStore {
     fn refund(&self, command: &Command<'_>, now: Option<Timestamp>) -> ChainDecision {
         let mut lookups = self.lookups(command);
         let mut locked = Locked::new(self, &lookups);
-        // A key without an entry was charged in its rule's overflow counter. Which charge that was is known by its time alone.
+        // A key without an entry was charged in its rule's overflow counter. Only its time
+        // identifies that charge.
         if !self.overflow.is_empty() {
             let is_absent = |(charge, lookup): (&Charge<'_>, &Lookup)| {
                 charge.taken_at.is_some() && locked.find(lookup).is_none()
@@ -419,7 +429,8 @@ impl MemoryStore {
         self.moment(now).now
     }
 
-    /// Looks through all shards, one after the other: entries have no index by what variants have in common.
+    /// Searches all shards, one after another: there is no index by the part of the digest that
+    /// variants share.
     fn reset_variants(&self, command: &Command<'_>) {
         let mut families: HashMap<u32, SmallVec<[Lookup; 1]>> = HashMap::new();
         for charge in command.charges.iter().filter(|charge| charge.key.counter().has_variants()) {
@@ -430,7 +441,7 @@ impl MemoryStore {
         }
         for shard in &self.shards {
             let removed = shard.lock().remove_variants(&families, &self.hasher);
-            self.forget(removed);
+            self.subtract(removed);
         }
     }
 
@@ -444,7 +455,8 @@ impl MemoryStore {
         (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Takes places for new keys, of which some are of ad-hoc limits, or says what there is no room for.
+    /// Reserves slots for new keys, of which some belong to ad-hoc limits, or returns the exceeded
+    /// bound.
     fn reserve_keys(&self, own: usize, ad_hoc: usize, take: bool) -> Result<(), Bound> {
         if ad_hoc > 0 && !reserve(&self.ad_hoc_keys, ad_hoc, self.options.max_ad_hoc_keys, take) {
             return Err(Bound::AdHocKeys);
@@ -458,27 +470,29 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Looks through a few shards for expired keys; whether it found any under this bound.
+    /// Searches a few shards for expired keys; returns whether it dropped any under this bound.
     #[cold]
-    fn make_room(&self, moment: Moment, bound: Bound) -> bool {
-        (0..SHARDS_SEARCHED.min(self.shards.len())).any(|_| {
+    fn drop_expired_keys(&self, moment: Moment, bound: Bound) -> bool {
+        (0..SEARCHED_SHARDS.min(self.shards.len())).any(|_| {
             let dropped = self.sweep_next(moment);
             let found = if bound == Bound::Keys { dropped.keys } else { dropped.ad_hoc_keys };
             found > 0
         })
     }
 
-    /// Counts what a shard has no more.
-    fn forget(&self, dropped: Dropped) {
+    /// Subtracts what a shard has dropped.
+    fn subtract(&self, dropped: Dropped) {
         self.keys.fetch_sub(dropped.keys, Ordering::Relaxed);
         self.ad_hoc_keys.fetch_sub(dropped.ad_hoc_keys, Ordering::Relaxed);
         self.overflow.configured.fetch_sub(dropped.configured_overflow, Ordering::Relaxed);
         self.overflow.callers.fetch_sub(dropped.callers_overflow, Ordering::Relaxed);
     }
 
-    /// Looks at a few entries of the shard whose turn it is and drops the expired ones; says how many.
+    /// Examines a few entries of the next shard in turn and drops the expired ones; returns how
+    /// many.
     ///
-    /// Whatever keys the commands touch, the turn goes round all shards, so that idle ones are cleared as well. No lock is held here.
+    /// The turn passes through all shards whatever keys the commands touch, so that idle shards are
+    /// cleared as well. No lock is held here.
     #[cold]
     fn sweep_next(&self, moment: Moment) -> Dropped {
         if !moment.own {
@@ -486,7 +500,7 @@ impl MemoryStore {
         }
         let turn = self.hand.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let dropped = self.shards[turn].lock().sweep(moment.now, &self.hasher);
-        self.forget(dropped);
+        self.subtract(dropped);
         dropped
     }
 }
@@ -520,7 +534,8 @@ impl States for LockedStates<'_, '_> {
         self.locked.insert(&self.lookups[index], state, fresh_at);
     }
 
-    /// New keys of one rule share its overflow counter, so that several charges of a command can concern the same one.
+    /// New keys of one rule share its overflow counter, so several charges of a command can have
+    /// the same one.
     #[inline]
     fn same_key_before(&self, index: usize) -> Option<usize> {
         let (before, own) = (&self.lookups[..index], &self.lookups[index]);
@@ -528,23 +543,23 @@ impl States for LockedStates<'_, '_> {
     }
 }
 
-/// Decides on a command of which some charges have no entry, not even an overflow counter: these are answered by their failure
-/// mode, and the others are charged if all of them pass.
+/// Decides a command in which some charges get no counter, not even an overflow counter. The
+/// failure mode of these applies, and the others are charged if all of them are allowed.
 #[cold]
-fn decide_placed(
+fn decide_counted(
     command: &Command<'_>,
     locked: &mut Locked<'_>,
     lookups: &[Lookup],
-    is_unplaced: impl Fn(usize) -> bool,
+    is_uncounted: impl Fn(usize) -> bool,
     now: Timestamp,
     take: bool,
 ) -> ChainDecision {
     let indices = || 0..command.charges.len();
     let passes = |index: usize| command.charges[index].shadow || command.charges[index].uncounted().allowed;
-    let pass = indices().filter(|index| is_unplaced(*index)).all(passes);
-    let placed = || indices().filter(|index| !is_unplaced(*index));
-    let charges: SmallVec<[Charge<'_>; 4]> = placed().map(|index| command.charges[index]).collect();
-    let own: SmallVec<[Lookup; 4]> = placed().map(|index| lookups[index].clone()).collect();
+    let pass = indices().filter(|index| is_uncounted(*index)).all(passes);
+    let counted_indices = || indices().filter(|index| !is_uncounted(*index));
+    let charges: SmallVec<[Charge<'_>; 4]> = counted_indices().map(|index| command.charges[index]).collect();
+    let own: SmallVec<[Lookup; 4]> = counted_indices().map(|index| lookups[index].clone()).collect();
     let mut states = LockedStates { locked, lookups: &own };
     let decision = if take && pass {
         chain::take(&charges, &mut states, now)
@@ -554,13 +569,13 @@ fn decide_placed(
     let mut counted = decision.answers.into_iter();
     let answers: Answers = indices()
         .filter_map(|index| {
-            if is_unplaced(index) { Some(command.charges[index].uncounted()) } else { counted.next() }
+            if is_uncounted(index) { Some(command.charges[index].uncounted()) } else { counted.next() }
         })
         .collect();
     ChainDecision::new(pass && decision.allowed, now, answers)
 }
 
-/// Whether `newcomers` more fit under `max`; if so, a take has their places from then on.
+/// Whether `newcomers` more fit under `max`; if so, a take reserves their slots.
 fn reserve(counted: &AtomicUsize, newcomers: usize, max: usize, take: bool) -> bool {
     let fits = |count: usize| (count + newcomers <= max).then_some(count + newcomers);
     if take {
@@ -570,7 +585,8 @@ fn reserve(counted: &AtomicUsize, newcomers: usize, max: usize, take: bool) -> b
     }
 }
 
-/// When a command happens. Keys expire by the store's own clock alone: a time that a command brings may belong to another history.
+/// The time of a command. Keys expire only by the store's own clock: a time that a command
+/// specifies may belong to another history.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     now: Timestamp,
@@ -580,13 +596,13 @@ struct Moment {
 /// The locked shards of a command's keys.
 struct Locked<'a> {
     store: &'a MemoryStore,
-    /// By ascending shard number: the one order in which locks are taken.
+    /// By ascending shard number, which is the order in which locks are taken.
     shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
-    /// Places that are counted already; what is left of them is given back at the end.
+    /// Slots that are already counted; unused ones are released at the end.
     keys_reserved: usize,
     /// How many of them are for ad-hoc limits.
     ad_hoc_keys_reserved: usize,
-    /// Where the overflow counters come from that have a place.
+    /// The origins of the overflow counters that were reserved.
     overflow_reserved: SmallVec<[Origin; 4]>,
 }
 
@@ -601,29 +617,29 @@ impl<'a> Locked<'a> {
         Self { store, shards, keys_reserved: 0, ad_hoc_keys_reserved: 0, overflow_reserved }
     }
 
-    /// Whether this command is the one after which some shard is swept.
+    /// Whether a sweep is due after this command.
     fn pass(&mut self) -> bool {
         self.shards.first_mut().is_some_and(|(_, shard)| shard.pass())
     }
 
     fn find(&self, lookup: &Lookup) -> Option<&Entry> {
         let probe = lookup.probe(&self.store.hasher);
-        let shard = &self.shards[self.place(&probe)].1;
+        let shard = &self.shards[self.index_of(&probe)].1;
         shard.find(&probe).map(|position| shard.entry(position))
     }
 
     fn find_mut(&mut self, lookup: &Lookup) -> Option<&mut Entry> {
         let probe = lookup.probe(&self.store.hasher);
-        let place = self.place(&probe);
-        let shard = &mut self.shards[place].1;
+        let index = self.index_of(&probe);
+        let shard = &mut self.shards[index].1;
         shard.find(&probe).map(|position| shard.entry_mut(position))
     }
 
-    /// Keeps a state under a key that had none.
+    /// Stores a state under a key that had none.
     fn insert(&mut self, lookup: &Lookup, state: State, fresh_at: Option<Timestamp>) {
         let probe = lookup.probe(&self.store.hasher);
-        let place = self.place(&probe);
-        self.shards[place].1.insert(&probe, state, fresh_at, &self.store.hasher);
+        let index = self.index_of(&probe);
+        self.shards[index].1.insert(&probe, state, fresh_at, &self.store.hasher);
         let origin = lookup.origin();
         if lookup.is_overflow() {
             if let Some(reserved) = self.overflow_reserved.iter().position(|other| *other == origin) {
@@ -638,17 +654,17 @@ impl<'a> Locked<'a> {
 
     fn remove(&mut self, lookup: &Lookup) {
         let probe = lookup.probe(&self.store.hasher);
-        let place = self.place(&probe);
-        let shard = &mut self.shards[place].1;
+        let index = self.index_of(&probe);
+        let shard = &mut self.shards[index].1;
         if let Some(position) = shard.find(&probe) {
             let mut dropped = Dropped::default();
             dropped.count(shard.entry(position));
             shard.remove(position, &self.store.hasher);
-            self.store.forget(dropped);
+            self.store.subtract(dropped);
         }
     }
 
-    fn place(&self, probe: &Probe<'_>) -> usize {
+    fn index_of(&self, probe: &Probe<'_>) -> usize {
         let number = self.store.shard_of(probe.hash);
         self.shards.iter().position(|(locked, _)| *locked == number).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The locks and atomics of this crate, replaced by shuttle's when a test explores their interleavings.
+//! The locks and atomics of this crate, replaced by shuttle's when a test explores interleavings.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};

@@ -1,4 +1,5 @@
-//! Bounds under pressure: exact admission from many threads, a flood of keys, and expiry as the work goes on.
+//! Bounds under pressure: exact admission from many threads, a flood of new keys, and incremental
+//! expiry.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -65,11 +66,12 @@ fn overflow_counters_are_one_per_rule_and_enforce_the_rule() {
         assert!(allowed(&store, &one, &limit, identifier));
     }
     let crowd = ["c", "d", "e", "f", "g"];
-    let admitted = |counter| crowd.iter().filter(|who| allowed(&store, counter, &limit, who)).count();
+    let admitted =
+        |counter| crowd.iter().filter(|identifier| allowed(&store, counter, &limit, identifier)).count();
     assert_eq!((admitted(&one), admitted(&other)), (3, 3));
-    assert!(allowed(&store, &one, &limit, "a"), "a key with a place of its own is not affected");
+    assert!(allowed(&store, &one, &limit, "a"), "a key with its own counter is not affected");
     clock.advance(Duration::from_secs(60));
-    // The old keys are fresh now: their places are free, and newcomers get counters of their own again.
+    // The old keys have expired, so new keys get their own counters again.
     assert!(allowed(&store, &one, &limit, "c"));
     assert!(allowed(&store, &one, &limit, "c"));
     assert!(allowed(&store, &one, &limit, "d"));
@@ -79,17 +81,21 @@ fn overflow_counters_are_one_per_rule_and_enforce_the_rule() {
 }
 
 #[test]
-fn new_keys_of_one_rule_in_one_command_all_charge_its_overflow_counter() {
+fn new_keys_of_one_command_all_charge_the_overflow_counter() {
     for algorithm in Algorithm::ALL {
         let (_clock, store) = store(1);
         let counter = Counter::new("shared", "user", "");
         let limit = limit(algorithm, 100, 3_600);
         assert!(allowed(&store, &counter, &limit, "first"));
-        let ask = |action, cost, identifiers: &[&str], shadow: bool| {
+        let decide = |action, cost, identifiers: &[&str], shadow: bool| {
             let cost = Cost::try_new(cost).unwrap();
             let charges: Vec<Charge<'_>> = identifiers
                 .iter()
-                .map(|who| Charge { cost, shadow, ..Charge::new(Key::new(&counter, who, "/"), &limit) })
+                .map(|identifier| Charge {
+                    cost,
+                    shadow,
+                    ..Charge::new(Key::new(&counter, identifier, "/"), &limit)
+                })
                 .collect();
             match store.apply_now(&Command { action, charges: &charges }, None).unwrap() {
                 Outcome::Decided(decision) => decision,
@@ -99,27 +105,27 @@ fn new_keys_of_one_rule_in_one_command_all_charge_its_overflow_counter() {
         let remaining = |answers: &pacegate_core::Answers| -> Vec<Option<u32>> {
             answers.iter().map(|answer| answer.remaining).collect()
         };
-        let left = || ask(Action::peek(), 1, &["anyone"], false).remaining().unwrap();
+        let left = || decide(Action::peek(), 1, &["anyone"], false).remaining().unwrap();
 
-        let decision = ask(Action::take(), 10, &["a", "b"], false);
+        let decision = decide(Action::take(), 10, &["a", "b"], false);
         assert!(decision.allowed, "{algorithm}");
         assert_eq!(remaining(&decision.answers), [Some(90), Some(80)], "{algorithm}");
         assert_eq!(left(), 80, "{algorithm}");
-        // There is room for each of them, but not for both.
+        // Each of them fits, but not both.
         for action in [Action::take(), Action::peek()] {
-            let denied = ask(action, 50, &["a", "b"], false);
+            let denied = decide(action, 50, &["a", "b"], false);
             assert!(!denied.allowed && denied.retry_after().is_some(), "{algorithm}");
             assert_eq!(denied.answers.iter().map(|answer| answer.allowed).collect::<Vec<_>>(), [true, false]);
-            assert_eq!(left(), 80, "{algorithm} charged a denied command");
+            assert_eq!(left(), 80, "{algorithm}: a denied command is not charged");
         }
-        // A shadow limit is charged as far as it has room.
-        assert!(ask(Action::take(), 30, &["a", "b", "c"], true).allowed, "{algorithm}");
+        // A shadow limit is charged as far as the cost fits.
+        assert!(decide(Action::take(), 30, &["a", "b", "c"], true).allowed, "{algorithm}");
         assert_eq!(left(), 20, "{algorithm}");
     }
 }
 
 #[test]
-fn idle_keys_are_dropped_as_the_work_goes_on() {
+fn idle_keys_are_dropped_incrementally() {
     for algorithm in Algorithm::ALL {
         let (clock, store) = store(1_000_000);
         let counter = Counter::new("idle", "user", "");
@@ -137,7 +143,7 @@ fn idle_keys_are_dropped_as_the_work_goes_on() {
 }
 
 #[test]
-fn a_key_is_not_dropped_before_its_state_is_fresh() {
+fn key_is_not_dropped_before_its_state_is_fresh() {
     for algorithm in Algorithm::ALL {
         let (clock, store) = store(1_000_000);
         let counter = Counter::new("live", "user", "");
@@ -156,13 +162,17 @@ fn a_key_is_not_dropped_before_its_state_is_fresh() {
         let Outcome::Decided(decision) = apply(&store, Action::peek(), &counter, &limit, "me") else {
             panic!()
         };
-        assert_eq!(decision.binding().unwrap().reset_at, Some(reset_at), "{algorithm} forgot a live key");
+        assert_eq!(
+            decision.binding().unwrap().reset_at,
+            Some(reset_at),
+            "{algorithm}: a live key is not dropped"
+        );
     }
 }
 
 const HOME: Identity<'static> = Identity { dimension: "user", identifier: "u" };
 
-/// A take under the idempotency key of a sender, in a store with few places for such keys.
+/// Takes under the idempotency key of a sender, in a store that holds few such keys.
 fn take_once(store: &MemoryStore, limit: &Limit, sender: Option<&str>, key: &str) -> (bool, bool) {
     let counter = Counter::new("once", "user", "");
     let home = Some(HOME);
@@ -188,19 +198,23 @@ fn one_sender_leaves_idempotency_keys_to_others() {
     assert_eq!(sent.count(), many, "checks are decided without a record");
     let recorded = (0..many).filter(|key| take_once(&store, &limit, Some("flood"), &format!("f-{key}")).1);
     let recorded = recorded.count();
-    assert!((64 * 40..=64 * 49).contains(&recorded), "{recorded} of 4,096 places");
+    assert!((64 * 40..=64 * 49).contains(&recorded), "{recorded} of 4,096 records");
     for key in 0..200 {
         let key = format!("innocent-{key}");
         assert_eq!(take_once(&store, &limit, Some("other"), &key), (true, false));
         assert_eq!(take_once(&store, &limit, Some("other"), &key), (true, true), "{key} is recorded");
     }
-    clock.advance(Idempotency::KEPT_FOR);
+    clock.advance(Idempotency::TTL);
     assert_eq!(take_once(&store, &limit, Some("flood"), "later"), (true, false));
-    assert_eq!(take_once(&store, &limit, Some("flood"), "later"), (true, true), "old keys make room");
+    assert_eq!(
+        take_once(&store, &limit, Some("flood"), "later"),
+        (true, true),
+        "expired records free their slots"
+    );
 }
 
 #[test]
-fn limits_hold_without_a_place_for_the_idempotency_key() {
+fn limits_hold_when_the_idempotency_key_is_not_recorded() {
     let (_clock, store) = few_idempotency_keys(64);
     let limit = limit(Algorithm::FixedWindow, 300, 86_400);
     let admitted = (0..1_000).filter(|key| take_once(&store, &limit, None, &format!("key-{key}")).0).count();
@@ -210,7 +224,7 @@ fn limits_hold_without_a_place_for_the_idempotency_key() {
 }
 
 #[test]
-fn commands_that_only_record_fail_without_a_place() {
+fn commands_that_only_record_fail_at_the_bound() {
     let (clock, store) = few_idempotency_keys(64);
     let record = |key: &str| {
         let home = None;
@@ -223,11 +237,11 @@ fn commands_that_only_record_fail_without_a_place() {
     assert!(accepted <= 64, "{accepted} idempotency keys kept");
     let error = (0..1_000).find_map(|key| record(&format!("more-{key}")).err()).unwrap();
     assert!(error.is_retryable());
-    clock.advance(Idempotency::KEPT_FOR);
-    assert!(record("later").is_ok(), "old keys make room");
+    clock.advance(Idempotency::TTL);
+    assert!(record("later").is_ok(), "expired records free their slots");
 }
 
-/// What a store decides on one limit of one identifier.
+/// What a store decides for one limit of one identifier.
 fn take_with(
     store: &MemoryStore,
     counter: &Counter,
@@ -239,18 +253,18 @@ fn take_with(
     (decision.allowed, decision.answers[0].reason)
 }
 
-fn made_up(number: usize) -> Counter {
+fn invented(number: usize) -> Counter {
     Counter::new("ad-hoc", &format!("dimension-{number}"), "").with_origin(Origin::AdHoc)
 }
 
 #[test]
-fn counters_that_callers_make_up_are_bounded_and_fail_by_their_mode() {
+fn counters_invented_by_callers_are_bounded_and_use_their_failure_mode() {
     let (_clock, store) = store(100);
     let limit = limit(Algorithm::FixedWindow, 1, 3_600);
     let mut uncounted = 0;
     for number in 0..20_000 {
         let mode = [FailureMode::Open, FailureMode::Closed][number % 2];
-        let (allowed, reason) = take_with(&store, &made_up(number), &limit, mode);
+        let (allowed, reason) = take_with(&store, &invented(number), &limit, mode);
         match reason {
             None => assert!(allowed),
             Some(Reason::FailOpen) => assert!(allowed && mode == FailureMode::Open),
@@ -271,26 +285,26 @@ fn counters_that_callers_make_up_are_bounded_and_fail_by_their_mode() {
 }
 
 #[test]
-fn limit_without_a_place_does_not_free_the_others_of_its_check() {
+fn limit_without_a_counter_does_not_disable_the_others() {
     let (_clock, store) = store(1);
     let limit = limit(Algorithm::FixedWindow, 3, 3_600);
     for number in 0..5_000 {
-        take_with(&store, &made_up(number), &limit, FailureMode::Open);
+        take_with(&store, &invented(number), &limit, FailureMode::Open);
     }
-    let (rule, unplaced) = (Counter::new("rule", "user", ""), made_up(9_999));
+    let (rule, uncounted) = (Counter::new("rule", "user", ""), invented(9_999));
     let passed = (0..10).filter(|_| {
-        let charges = [&unplaced, &rule].map(|counter| Charge::new(Key::new(counter, "u", "/"), &limit));
+        let charges = [&uncounted, &rule].map(|counter| Charge::new(Key::new(counter, "u", "/"), &limit));
         let command = Command::take(&charges);
         match store.apply_now(&command, None).unwrap() {
             Outcome::Decided(decision) => decision.allowed,
             other => panic!("{other:?}"),
         }
     });
-    assert_eq!(passed.count(), 3, "the rule's limit");
+    assert_eq!(passed.count(), 3, "the rule's limit still applies");
 }
 
 #[test]
-fn ad_hoc_keys_leave_the_places_of_rules_free() {
+fn ad_hoc_keys_do_not_use_up_the_keys_of_rules() {
     let clock = Arc::new(SimulatedClock::default());
     let options = MemoryOptions { max_keys: 1_000, max_ad_hoc_keys: 100, ..MemoryOptions::default() };
     let store = MemoryStore::with_clock(options, clock.clone());
@@ -305,12 +319,12 @@ fn ad_hoc_keys_leave_the_places_of_rules_free() {
         assert!(allowed(&store, &logins, &once, &format!("user-{user}")), "first login of user {user}");
     }
     apply(&store, Action::Reset, &ad_hoc, &day, "made-up-0");
-    assert!(allowed(&store, &ad_hoc, &day, "reset made a place"));
+    assert!(allowed(&store, &ad_hoc, &day, "freed by a reset"));
     assert_eq!(store.keys(), 900);
     clock.advance(Duration::from_secs(86_400));
     let fresh = (0..90).filter(|key| allowed(&store, &ad_hoc, &once, &format!("later-{key}"))).count();
-    // A search for expired keys looks at some of them.
-    assert!(fresh >= 80, "expired keys make room: {fresh}");
+    // A search for expired keys examines some of them.
+    assert!(fresh >= 80, "expired keys free their slots: {fresh}");
 }
 
 #[test]
@@ -319,7 +333,7 @@ fn refund_reaches_the_overflow_counter_that_was_charged() {
         let (_clock, store) = store(1);
         let counter = Counter::new("shared", "user", "");
         let limit = limit(algorithm, 3, 3_600);
-        assert!(allowed(&store, &counter, &limit, "has a place"));
+        assert!(allowed(&store, &counter, &limit, "has a counter"));
         let Outcome::Decided(taken) = apply(&store, Action::take(), &counter, &limit, "a") else { panic!() };
         assert!(allowed(&store, &counter, &limit, "b") && allowed(&store, &counter, &limit, "c"));
         assert!(!allowed(&store, &counter, &limit, "d"), "{algorithm}");
@@ -327,7 +341,7 @@ fn refund_reaches_the_overflow_counter_that_was_charged() {
             let charge = Charge { taken_at, ..Charge::new(Key::new(&counter, "a", "/"), &limit) };
             store.apply_now(&Command { action: Action::Refund, charges: &[charge] }, None).unwrap();
         };
-        // Without the time of a charge, nothing says that it was made there.
+        // Without the time of a charge, it is unknown that it was made there.
         refund(None);
         assert!(!allowed(&store, &counter, &limit, "d"), "{algorithm}");
         refund(Some(taken.answers[0].refund_at(&limit, Cost::ONE, taken.at)));
@@ -336,10 +350,9 @@ fn refund_reaches_the_overflow_counter_that_was_charged() {
     }
 }
 
-/// A take for a counter that a caller made up, in a store without room for another key. `None` when it
-/// had no place.
-fn take_made_up(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) -> Option<bool> {
-    let counter = made_up(number);
+/// Takes from a counter that a caller invented, in a full store. `None` when it got no counter.
+fn take_invented(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) -> Option<bool> {
+    let counter = invented(number);
     let cost = Cost::try_new(cost).unwrap();
     let charge = Charge { cost, ..Charge::new(Key::new(&counter, "u", "/"), limit) };
     let decision = store.take(&charge, None).unwrap();
@@ -347,40 +360,41 @@ fn take_made_up(store: &MemoryStore, number: usize, limit: &Limit, cost: u64) ->
 }
 
 #[test]
-fn expired_overflow_counters_make_room_for_others() {
+fn expired_overflow_counters_free_their_slots() {
     let (clock, store) = store(1);
     let counter = Counter::new("lasting", "user", "");
     assert!(allowed(&store, &counter, &limit(Algorithm::FixedWindow, 1, 86_400), "me"));
     let short = limit(Algorithm::TokenBucket, 1, 1);
     for number in 0..4_096 {
-        assert!(take_made_up(&store, number, &short, 1).unwrap());
+        assert!(take_invented(&store, number, &short, 1).unwrap());
     }
-    assert!(take_made_up(&store, 4_096, &short, 1).is_none(), "all counters are live");
+    assert!(take_invented(&store, 4_096, &short, 1).is_none(), "all counters are live");
     clock.advance(Duration::from_secs(60));
-    let accepted = (5_000..9_000).filter(|number| take_made_up(&store, *number, &short, 1).is_some()).count();
-    assert!(accepted > 3_000, "{accepted} of 4,000 new counters found room");
+    let accepted =
+        (5_000..9_000).filter(|number| take_invented(&store, *number, &short, 1).is_some()).count();
+    assert!(accepted > 3_000, "{accepted} of 4,000 new counters were accepted");
     assert_eq!(store.keys(), 1);
 }
 
 #[test]
-fn denied_newcomers_take_no_room() {
+fn denied_new_keys_use_no_slots() {
     let limit = limit(Algorithm::FixedWindow, 1, 3_600);
     let (_clock, roomy) = store(10);
     for number in 0..1_000 {
-        assert!(!take_made_up(&roomy, number, &limit, 2).unwrap());
+        assert!(!take_invented(&roomy, number, &limit, 2).unwrap());
     }
     assert_eq!(roomy.keys(), 0);
     let (_clock, full) = store(1);
-    assert!(take_made_up(&full, 0, &limit, 1).unwrap());
+    assert!(take_invented(&full, 0, &limit, 1).unwrap());
     for number in 1..10_000 {
-        assert!(!take_made_up(&full, number, &limit, 2).unwrap(), "a denial used up an overflow counter");
+        assert!(!take_invented(&full, number, &limit, 2).unwrap(), "a denial uses no overflow counter");
     }
-    assert!(take_made_up(&full, 10_000, &limit, 1).unwrap());
+    assert!(take_invented(&full, 10_000, &limit, 1).unwrap());
     assert_eq!(full.keys(), 1);
 }
 
 #[test]
-fn a_reset_makes_room_for_another_key() {
+fn reset_frees_the_slot_of_a_key() {
     let (_clock, store) = store(2);
     let counter = Counter::new("reset", "user", "");
     let limit = limit(Algorithm::FixedWindow, 1, 3_600);
@@ -393,12 +407,12 @@ fn a_reset_makes_room_for_another_key() {
         for identifier in ["a", "b", "c"] {
             apply(&store, Action::Reset, &counter, &limit, &format!("{identifier}-{round}"));
         }
-        assert_eq!(store.keys(), 0, "what was not there is not counted");
+        assert_eq!(store.keys(), 0, "resetting an absent key does not change the count");
     }
 }
 
 #[test]
-fn a_load_of_denials_sweeps_as_well() {
+fn denials_sweep_as_well() {
     let (clock, store) = store(1_000_000);
     let counter = Counter::new("denied", "user", "");
     let limit = limit(Algorithm::TokenBucket, 1, 3_600);
@@ -416,7 +430,7 @@ fn a_load_of_denials_sweeps_as_well() {
     assert!(store.keys() < 100, "{} keys left", store.keys());
 }
 
-/// A clock on which a microsecond passes whenever it is looked at.
+/// A clock that advances by a microsecond whenever it is read.
 #[derive(Debug)]
 struct Ticking(AtomicU64);
 
@@ -427,8 +441,9 @@ impl Clock for Ticking {
 }
 
 #[test]
-fn what_concurrent_callers_took_can_be_given_back() {
-    // The time is read under the lock: read before it, some of these charges would be kept under a later time and not be found again.
+fn concurrent_charges_can_be_refunded() {
+    // The time is read under the lock. If it were read before, some of these charges would be
+    // stored under a later time and their refunds would miss them.
     let clock = Arc::new(Ticking(AtomicU64::new(1_790_000_000_000_000)));
     let store = MemoryStore::with_clock(MemoryOptions::default(), clock);
     let counter = Counter::new("refunds", "user", "");
@@ -445,16 +460,16 @@ fn what_concurrent_callers_took_can_be_given_back() {
 }
 
 #[test]
-fn a_refund_under_another_limit_does_not_make_a_live_key_expire() {
+fn refund_under_another_limit_does_not_expire_a_live_key() {
     let (clock, store) = store(1_000_000);
     let counter = Counter::new("changing", "user", "");
     let (live, other) = (limit(Algorithm::FixedWindow, 1, 3_600), limit(Algorithm::FixedWindow, 1, 60));
     assert!(allowed(&store, &counter, &live, "me"));
-    // The state belongs to the other window, so there is nothing to give back.
+    // The state belongs to another window, so there is nothing to refund.
     apply(&store, Action::Refund, &counter, &other, "me");
     clock.advance(Duration::from_secs(5));
     for check in 0..100_000 {
         allowed(&store, &counter, &live, &format!("other-{}", check % 50));
     }
-    assert!(!allowed(&store, &counter, &live, "me"), "the sweep forgot a key that is limiting someone");
+    assert!(!allowed(&store, &counter, &live, "me"), "a key that still limits an identity is not dropped");
 }

@@ -1,4 +1,4 @@
-//! A flood of made-up keys. Alone in its file, because it measures the memory of the whole process.
+//! A flood of new keys. In a separate file, because it measures the memory of the whole process.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ fn allowed(store: &MemoryStore, counter: &Counter, limit: &Limit, identifier: &s
     }
 }
 
-/// What is really allocated, as the operating system sees it.
+/// The resident memory, as the operating system reports it.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
@@ -27,7 +27,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn a_flood_of_keys_erases_nobodys_limit_and_keeps_memory_flat() {
+fn flood_of_new_keys_evicts_no_active_limit_and_memory_stays_flat() {
     let max_keys = 1_000_000;
     let options = MemoryOptions { max_keys, ..MemoryOptions::default() };
     let store = MemoryStore::with_clock(options, Arc::new(SimulatedClock::default()));
@@ -45,10 +45,10 @@ fn a_flood_of_keys_erases_nobodys_limit_and_keeps_memory_flat() {
     for key in max_keys..5 * max_keys {
         admitted += usize::from(allowed(&store, &counter, &limit, &format!("flood-{key}")));
     }
-    assert!(admitted <= 1, "{admitted} new keys got past the overflow counter of one per hour");
+    assert!(admitted <= 1, "the overflow counter allows one per hour, {admitted} were admitted");
     assert!(store.keys() <= max_keys, "{} keys", store.keys());
     let grown = resident_bytes().saturating_sub(at_the_cap);
-    assert!(grown < 4 << 20, "{grown} bytes more after four million further keys");
+    assert!(grown < 4 << 20, "memory grew by {grown} bytes after four million further keys");
     let per_key = (at_the_cap - before_any) / max_keys;
     println!("bytes per key at one million keys: {per_key}");
     let still_limited =

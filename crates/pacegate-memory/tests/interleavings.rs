@@ -1,4 +1,5 @@
-//! Every interleaving counts: shuttle schedules the threads and looks for deadlocks, over-admission and leaked charges.
+//! Interleavings: shuttle schedules the threads and finds deadlocks, over-admission and leaked
+//! charges.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -84,7 +85,7 @@ fn chains_in_opposite_order_neither_deadlock_nor_leak() {
 }
 
 #[test]
-fn the_number_of_keys_stays_bounded_while_threads_insert() {
+fn number_of_keys_stays_bounded_during_concurrent_inserts() {
     shuttle::check_random(
         || {
             let store = store(2);
@@ -111,7 +112,7 @@ fn the_number_of_keys_stays_bounded_while_threads_insert() {
 }
 
 #[test]
-fn a_duplicate_that_arrives_at_the_same_moment_is_charged_once() {
+fn concurrent_duplicate_is_charged_once() {
     shuttle::check_random(
         || {
             let store = store(100);
@@ -140,7 +141,7 @@ fn a_duplicate_that_arrives_at_the_same_moment_is_charged_once() {
 }
 
 #[test]
-fn expired_keys_make_room_while_others_take_reset_and_refund() {
+fn expired_keys_are_dropped_during_takes_resets_and_refunds() {
     shuttle::check_random(
         || {
             let clock = Arc::new(SimulatedClock::default());
@@ -155,7 +156,8 @@ fn expired_keys_make_room_while_others_take_reset_and_refund() {
                 .map(|identifier| {
                     let store = store.clone();
                     thread::spawn(move || {
-                        // The second take finds the key that the first one made, on the short way.
+                        // The second take uses the fast path, because the first one created the
+                        // key.
                         assert!(take(&store, &[identifier], &limit(2), None));
                         let (counter, limit) = (Counter::new("rule", "user", ""), limit(2));
                         let charge = Charge::new(Key::new(&counter, identifier, "/"), &limit);
@@ -179,9 +181,9 @@ fn expired_keys_make_room_while_others_take_reset_and_refund() {
                 thread.join().unwrap();
             }
             assert!(store.keys() <= 3, "{} keys", store.keys());
-            // A newcomer that found no room at its first take was counted by the overflow counter then.
+            // A new key that did not fit at its first take was counted by the overflow counter.
             for identifier in ["a", "b"] {
-                assert!(remaining(&store, identifier, &limit(2)) <= 1, "{identifier} was not charged");
+                assert!(remaining(&store, identifier, &limit(2)) <= 1, "{identifier} was charged");
             }
         },
         SCHEDULES,

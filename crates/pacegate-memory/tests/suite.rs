@@ -1,4 +1,4 @@
-//! The behaviour suite that every store passes.
+//! The test suite that every store passes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -3,13 +3,29 @@
 //! ```
 //! use pacegate_proto::v1::CheckRequest;
 //!
-//! let request = CheckRequest { identifier: "u1".into(), endpoint: "/orders".into(), ..CheckRequest::default() };
-//! assert_eq!(request.cost, 0, "which means 1");
+//! let request = CheckRequest {
+//!     identifier: "u1".into(),
+//!     endpoint: "/orders".into(),
+//!     ..CheckRequest::default()
+//! };
+//! assert_eq!(request.cost, 0, "0 means 1");
 //! ```
 //!
-//! Apart from the bounds of requests, all of it is generated. Envoy's messages are the few that its rate limit protocol needs, under its names and numbers.
+//! # Invariants
+//!
+//! - Apart from the bounds of requests, the crate must never contain anything that is not
+//!   generated.
+//! - Names and numbers of Envoy's messages must never differ from Envoy's own files.
+//!
+//! `proto/envoy` has only the messages that Envoy's rate limit protocol needs. No protoc has to be
+//! installed: the compiler is written in Rust.
+//!
+//! # Where to go next
+//!
+//! `proto/pacegate/v1/rate_limiter.proto` documents every message. `pacegate-server` implements the
+//! services.
 
-/// Everything generated, by package.
+/// The generated code, by package.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated code")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/all.rs"));
@@ -18,10 +34,10 @@ mod generated {
 pub use generated::envoy;
 pub use generated::pacegate::v1;
 
-/// What the reflection service tells clients: all files, encoded.
+/// The encoded file descriptors, for the reflection service.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// The most checks of one `BatchCheck`.
+/// Maximum number of checks in one `BatchCheck`.
 pub const BATCH_CHECKS_MAX: usize = 1_000;
-/// The longest request message, in bytes.
+/// Maximum size of a request message, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 256 * 1024;

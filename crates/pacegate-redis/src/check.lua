@@ -1,59 +1,72 @@
--- Decides on one command and, if it is admitted, charges it: all six algorithms, chains of them, peeks, refunds, resets, idempotency.
+-- Decides one command and, if it is admitted, charges it: all six algorithms, chains, peeks,
+-- refunds, resets and idempotency.
 --
--- It is one script because Redis runs a script alone: between its first read and its last write no other client touches the keys.
--- Everything is read and decided before anything is written, since Lua does not roll back. A denial, a peek and a replay write nothing, except
--- that a take whose counter lies more than a window ahead, because the clock was set back, brings it to the present.
--- Every number is an integer below 2^53, which a double holds exactly; the arithmetic is that of the Rust core.
+-- This is one script because Redis runs a script without interruption: no other client touches the
+-- keys between its first read and its last write. Everything is read and decided before anything is
+-- written, because Lua does not roll back. A denial, a peek and a replay write nothing, with one
+-- exception: a take corrects a counter whose time is more than one window ahead because the clock
+-- was set back. Every number is an integer below 2^53, which a double holds exactly; the arithmetic
+-- is that of the Rust core.
 --
--- KEYS[1..n]   the state of each limit, in the order of the charges; they differ from each other
--- KEYS[n+1]    the record of the idempotency key, if there is one
+-- KEYS[1..n]   the state of each limit, in the order of the charges; all keys differ
+-- KEYS[n+1]    the record of the idempotency key, if any
 --
--- ARGV[1]      't' take, 'k' take that makes no new key, 'p' peek, 'f' refund, 'x' reset
+-- ARGV[1]      't' take, 'k' take that creates no new key, 'p' peek, 'f' refund, 'x' reset
 -- ARGV[2..n+1] each charge, packed as CHARGE: its limit and its cost
--- ARGV[n+2]    optional: for a take or a peek under an idempotency key, the fingerprint of the request (16 bytes) and of its limits (8 bytes);
---              for a refund, when each cost was taken, as a double, or -1 for the newest charges; or empty
--- ARGV[n+3]    in tests only, the time in microseconds instead of the server's
+-- ARGV[n+2]    optional: for a take or a peek under an idempotency key, the fingerprints of the
+--              request (16 bytes) and of its limits (8 bytes); for a refund, when each cost was
+--              taken, as a double, or -1 for the newest charges; or empty
+-- ARGV[n+3]    in tests only: the time in microseconds, instead of the server's
 --
--- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset, 4 replayed under other limits, 16 + n decided with n
---              new keys that stay) and time as HEAD, then, if it was decided, whether it is admitted (one byte), and an ANSWER for each charge,
---              and, if a debt bound kept something from being charged, how much that is for each charge (4 bytes);
---              or an error that wrote nothing: OOM if Redis is full, NEWKEY for 'k', each with the numbers of the charges that need a new key
+-- Returns      a string: status (0 decided, 1 replayed, 2 idempotency mismatch, 3 reset, 4 replayed
+--              under other limits, 16 + n decided with n new long-lived keys) and time as HEAD;
+--              if it was decided, whether it is admitted (one byte) and an ANSWER for each charge;
+--              and, if a debt bound kept something from being charged, the uncharged amount of
+--              each charge (4 bytes).
+--              Or an error, and nothing was written: OOM if Redis is full, NEWKEY for 'k',
+--              each with the numbers of the charges that need a new key.
 --
--- State        a string packed as STATE; a sliding log is a sorted set: the score is the time, the member 'total:cost:window:standing',
---              where total is the running sum of all costs. It makes members unique, and spares a check to walk the log.
+-- State        a string packed as STATE. A sliding log is a sorted set: the score is the time, the
+--              member is 'total:cost:window:standing', where total is the running sum of all costs.
+--              The total makes members unique, and a check does not have to walk the log.
 --
--- A full Redis (maxmemory) refuses the first write of a script if it may need memory, and lets a script that has written go on. So a key that
--- is there is removed before it is written again, and whether a new key may be made is tried before anything is written.
+-- A full Redis (maxmemory) rejects the first write of a script if it may need memory, but lets a
+-- script continue that has already written. An existing key is therefore removed before it is
+-- rewritten, and whether a new key can be created is tested before anything is written.
 --
--- Redis runs the whole file for every call, and making a function costs almost as much as deciding on a bucket. So the usual way is
--- written without them, and those for what is rarer are made when they are needed: `rarely` and `logging`.
+-- Redis executes the whole file for every call, and creating a function costs almost as much as
+-- deciding a bucket. The common path therefore uses none, and the functions for rare cases are
+-- created when they are needed: `rarely` and `logging`.
 
 local HEAD = '<Bd'
--- algorithm, flags, tick exponent, quota, capacity, cost, window, tick, window in ticks, units of a token, units per tick, capacity in units;
--- flags: 1 for a shadow limit; 2 for a charge that needs room for 1 only, and 4 for one that needs none: what exceeds the room is debt
+-- algorithm, flags, tick exponent, quota, capacity, cost, window, tick, window in ticks, units per
+-- token, units per tick, capacity in units. Flags: 1 for a shadow limit; 2 if only a cost of 1 has
+-- to fit, 4 if nothing has to fit: what exceeds the remaining capacity is debt.
 local CHARGE, CHARGE_LENGTH = '<BBBI4I4ddddddd', 67
--- version, algorithm, standing, tick exponent, quota, window, and three numbers: level and tick (token bucket, leaky bucket, gcra);
--- window number and count (fixed window); window number, current and previous count (sliding counter)
+-- version, algorithm, standing, tick exponent, quota, window, and three numbers: level and tick
+-- (token bucket, leaky bucket, gcra); window number and count (fixed window); window number,
+-- current and previous count (sliding counter)
 local STATE, STATE_LENGTH, VERSION = '<BBBBI4dddd', 40, 1
--- allowed, reason (0 none, 1 no room, 2 never fits), standing, previous standing, remaining, queue position, reset_at, retry_at (-1 none), delay
+-- allowed, reason (0 none, 1 limit exceeded, 2 cost exceeds the capacity), standing, previous
+-- standing, remaining, queue position, reset_at, retry_at (-1 none), delay
 local ANSWER, HEAD_AND_ANSWER = '<BBBBI4I4ddd', '<BdBBBBBI4I4ddd'
 local LEAKY, FIXED, LOG, COUNTER = 2, 3, 4, 5
 local MAX, LARGEST_QUOTA = 9007199254740991, 1000000000
-local KEPT_FOR = 300000000
--- A new key that is fresh again sooner takes no memory to speak of, however many of them are made.
-local STAYS = 10000000
--- Tests that bring their own time run for less than this many milliseconds of the server's.
-local KEPT_IN_TESTS = 86400000
--- The start of the error reply for a key, by its number, whose value no version of this script wrote.
+local RECORD_TTL = 300000000
+-- A new key that expires sooner than this costs no significant memory, however many there are.
+local LONG_LIVED = 10000000
+-- Tests that specify the time run for less than this many milliseconds of the server's time.
+local TEST_TTL = 86400000
+-- The prefix of the error for a key, by its number, whose value no version of this script wrote.
 local FOREIGN = 'FOREIGN '
--- The start of the errors for new keys, by their numbers.
-local FULL, NEW_KEY = 'OOM no memory for the keys', 'NEWKEY not made'
+-- The prefixes of the errors for new keys, by their numbers.
+local FULL, NEW_KEY = 'OOM no memory for the keys', 'NEWKEY not created'
 local floor, pack, unpack_struct, call, try = math.floor, struct.pack, struct.unpack, redis.call, redis.pcall
 
 local action = ARGV[1]
 local known_only = action == 'k'
 if known_only then action = 't' end
--- No fingerprint, list of doubles or time is as long as a charge, so these are told apart by that.
+-- No fingerprint, list of doubles or time is as long as a charge, which distinguishes them.
 local count = #ARGV - 1
 local extra, now = '', nil
 if count > 0 and #ARGV[count + 1] ~= CHARGE_LENGTH then
@@ -80,15 +93,15 @@ if record then
   -- The version, the fingerprints of the request and of its limits, and the reply to its admission.
   local earlier = call('GET', record)
   if earlier and (#earlier < 35 or string.byte(earlier) ~= VERSION) then return {err = FOREIGN .. 'record'} end
-  if earlier and now < unpack_struct('<d', earlier, 27) + KEPT_FOR then
+  if earlier and now < unpack_struct('<d', earlier, 27) + RECORD_TTL then
     if string.sub(earlier, 2, 17) ~= string.sub(extra, 1, 16) then return pack(HEAD, 2, now) end
     if string.sub(earlier, 18, 25) == string.sub(extra, 17) then return '\1' .. string.sub(earlier, 27) end
-    -- It was admitted under other limits: those in force now tell what is left, and nothing is taken.
+    -- It was admitted under other limits: peek at those in force now, and take nothing.
     status, action = 4, 'p'
   end
 end
 
--- Everything it needs is handed in: what a function shares with the script around it costs time whenever it is made.
+-- Everything is passed as an argument: upvalues cost time whenever a function is created.
 local function rarely(now)
   local rare, floor = {}, math.floor
 
@@ -103,7 +116,8 @@ local function rarely(now)
     return a * b
   end
 
-  -- The standing of a key of which some is left: above 80 % used is a warning (1), below 70 % normal again (0), no room throttled (2).
+  -- The standing of a key: above 80 % used is a warning (1), below 70 % normal again (0), nothing
+  -- left throttled (2).
   function rare.settle(standing, left, capacity)
     if left * 100 > capacity * 30 then return 0 end
     if left == 0 then return 2 end
@@ -130,7 +144,8 @@ local function rarely(now)
     return quotient, rest
   end
 
-  -- Level and tick of a state that was written under another quota or tick: whole tokens are kept, a fraction counts as used.
+  -- Level and tick of a state that was written under another quota or tick: whole tokens are kept,
+  -- and a fraction counts as used.
   function rare.convert(window, new_tick, new_unit, quota, exponent, level, at)
     local tick = 10 ^ exponent
     local ticks = ceil_div(window, tick)
@@ -140,13 +155,13 @@ local function rarely(now)
     local elapsed = floor(now / tick) - at
     if elapsed >= ceil_div(level, rate) then level = 0 elseif elapsed > 0 then level = level - elapsed * rate end
     local here, last_seen = floor(now / new_tick), ceil_div(rare.times(at, tick), new_tick)
-    -- Rounding up must not carry it further than one window ahead.
+    -- Rounding up must not move it more than one window ahead.
     if last_seen > here and rare.times(last_seen, new_tick) <= now + window then here = last_seen end
     return rare.times(ceil_div(level, unit), new_unit), here
   end
 
-  -- The level of a bucket at tick 'at' after the cost is given back. What can have come back by itself since it was taken is not given back
-  -- once more. In ticks and units, because a refund may be larger than 2^53 units.
+  -- The level of a bucket at tick 'at' after a refund. What may have drained since it was taken is
+  -- not refunded again. Computed in ticks and units, because a refund may exceed 2^53 units.
   function rare.refund_level(tick, unit, rate, level, at, cost, taken_at)
     local ticks, units = rare.mul_div(unit, cost, rate)
     if taken_at then ticks = ticks - math.max(at - floor(taken_at / tick), 0) end
@@ -155,14 +170,15 @@ local function rarely(now)
     return math.max(level - ticks * rate - units, 0)
   end
 
-  -- The three numbers of a state whose time lies more than one window ahead, because the clock was set back: the same in use, taken now.
+  -- The three numbers of a state whose time is more than one window ahead because the clock was set
+  -- back: the same usage, taken now.
   function rare.taken_now(algorithm, window, exponent, a, b, c)
     if algorithm == FIXED then return floor(now / window), b, c end
     if algorithm == COUNTER then return floor(now / window), math.min(b + c, LARGEST_QUOTA), 0 end
     return a, floor(now / 10 ^ exponent), c
   end
 
-  -- Current and previous count of a window after the cost is given back to the window it was taken in.
+  -- Current and previous count after a refund to the window in which the cost was taken.
   function rare.refund_windows(window, number, current, previous, cost, taken_at)
     local taken_in = number
     if taken_at then taken_in = floor(taken_at / window) end
@@ -175,8 +191,8 @@ local function rarely(now)
     return current, previous
   end
 
-  -- What a charge that needs no room may take: until twice the capacity is in use.
-  function rare.room_with_debt(algorithm, quota, left, current, previous, used, level, unit, units)
+  -- The largest amount that a forced charge may take: until twice the capacity is in use.
+  function rare.remaining_with_debt(algorithm, quota, left, current, previous, used, level, unit, units)
     if algorithm == FIXED then return math.max(2 * quota - current, 0) end
     if algorithm == COUNTER then return math.max(2 * quota - current - previous, left) end
     if algorithm == LOG then return math.max(2 * quota - used, 0) end
@@ -188,7 +204,8 @@ end
 
 local function logging(now, injected)
   local logs, floor, call = {}, math.floor, redis.call
-  -- A refund touches the entries after the one it reduces; it gives up where that would keep Redis from everybody else.
+  -- A refund rewrites the entries after the one it reduces; beyond this number it would block Redis
+  -- for too long and is skipped.
   local REFUND_REACH = 10000
 
   local function score(time) return string.format('%.0f', time) end
@@ -199,7 +216,7 @@ local function logging(now, injected)
 
   local function expire(key, fresh_at)
     if injected then
-      call('PEXPIRE', key, KEPT_IN_TESTS)
+      call('PEXPIRE', key, TEST_TTL)
     else
       call('PEXPIREAT', key, floor(fresh_at / 1000) + 1)
     end
@@ -210,7 +227,7 @@ local function logging(now, injected)
     return tonumber(total), tonumber(own), tonumber(window), tonumber(standing)
   end
 
-  -- A sliding log as it is now; nil if the key is not ours.
+  -- A sliding log at the present time; nil if the value is foreign.
   function logs.read_log(key, window)
     local log = {key = key, window = window, time = now, used = 0, base = 0, total = 0, standing = 0}
     local newest = redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES')
@@ -229,7 +246,7 @@ local function logging(now, injected)
     end
     local time = tonumber(newest[2])
     log.exists, log.standing = true, standing
-    -- A clock that went back expires nothing.
+    -- If the clock went back, nothing expires.
     if time > now then log.time = time end
     log.live_from = log.time - window
     if time <= log.live_from then return log end
@@ -239,7 +256,8 @@ local function logging(now, injected)
     log.base, log.first_total, log.first_time = first_total - first_own, first_total, tonumber(first[2])
     log.used, log.fresh_at = total - log.base, time + window
     if time > now + window then
-      -- The clock was set back by more than a window: what is in use counts as one entry, taken now.
+      -- The clock was set back by more than a window: what is in use counts as one entry, taken
+      -- now.
       log.ahead, log.newest = true, member(log.used, log.used, window, standing)
       log.time, log.live_from, log.fresh_at, log.first_time, log.newest_time = now, now - window, now + window, now, now
       log.base, log.total, log.first_total, log.newest_own = 0, log.used, log.used, log.used
@@ -247,14 +265,15 @@ local function logging(now, injected)
     return log
   end
 
-  -- Writes the one entry that counts for a log from more than a window ahead.
+  -- Writes the single entry that replaces a log from more than a window ahead.
   function logs.correct(log)
     call('UNLINK', log.key)
     call('ZADD', log.key, score(now), log.newest)
     expire(log.key, now + log.window)
   end
 
-  -- When enough has expired: with the first entry whose running total reaches it, found by its rank.
+  -- When enough has expired: with the first entry whose running total reaches it, found by its
+  -- rank.
   function logs.log_retry_at(log, quota, wanted)
     local enough = log.total + wanted - quota
     if log.first_total >= enough then return log.first_time + log.window end
@@ -266,14 +285,14 @@ local function logging(now, injected)
     return tonumber(call('ZRANGE', log.key, low, low, 'WITHSCORES')[2]) + log.window
   end
 
-  -- Adds before it removes: a sorted set without members is deleted, and its time to live with it.
+  -- Adds before it removes: an empty sorted set is deleted together with its time to live.
   local function replace(key, time, before, after)
     if before == after then return end
     call('ZADD', key, time, after)
     call('ZREM', key, before)
   end
 
-  -- Takes 'amount' off the running totals of all entries after 'time'.
+  -- Subtracts 'amount' from the running totals of all entries after 'time'.
   local function shift(key, time, amount)
     local entries = call('ZRANGEBYSCORE', key, '(' .. score(time), '+inf', 'WITHSCORES')
     for i = 1, #entries, 2 do
@@ -293,7 +312,7 @@ local function logging(now, injected)
         log.newest = member(log.total - log.base, log.newest_own, log.window, log.standing)
         total = total - log.base
       end
-      -- Requests of one microsecond expire together: they share an entry.
+      -- Requests of the same microsecond expire together, so they share an entry.
       if log.newest and log.newest_time == log.time then
         call('ZREM', log.key, log.newest)
         own = own + log.newest_own
@@ -303,7 +322,8 @@ local function logging(now, injected)
     expire(log.key, log.time + log.window)
   end
 
-  -- Takes up to the cost back from the entry made at 'taken_at', or from the newest entries; says whether that was anything.
+  -- Refunds up to the cost from the entry made at 'taken_at', or from the newest entries; returns
+  -- whether anything was refunded.
   function logs.refund_log(log, cost, taken_at)
     if not log.newest then return false end
     if taken_at and (taken_at <= log.live_from or call('ZCOUNT', log.key, '(' .. score(taken_at), '+inf') > REFUND_REACH) then
@@ -320,7 +340,7 @@ local function logging(now, injected)
       if not entry[1] or tonumber(entry[2]) <= log.live_from then break end
       local total, own, window, standing = logs.parse(entry[1])
       local taken = math.min(own, left)
-      -- Before anything is added, which a full Redis refuses as the first write.
+      -- Before anything is added, because a full Redis would reject that as the first write.
       if taken > 0 and left == cost then call('ZREMRANGEBYSCORE', log.key, '-inf', score(log.live_from)) end
       if taken < own then
         replace(log.key, entry[2], entry[1], member(total - taken, own - taken, window, standing))
@@ -342,10 +362,12 @@ local function logging(now, injected)
   return logs
 end
 
--- Several limits are looked at twice: first all of them, to know whether the request is admitted, then each to charge it and to answer.
--- A refund looks first as well, so that a value that is not ours stops it before it writes.
+-- Several limits are evaluated in two rounds: first all of them, to decide whether the request is
+-- admitted, then each one to charge it and to answer. A refund has two rounds as well, so that a
+-- foreign value stops it before it writes.
 local admitted, first_round, reply = 1, 1, nil
--- The numbers of the charges that need a new key, the last of these keys, whether they may be made, and how many of them stay.
+-- The numbers of the charges that need a new key, the last of these keys, whether they may be
+-- created, and how many of them are long-lived.
 local new, new_key, may_make, made = '', nil, false, 0
 local rare, logs, uncharged
 if count < 2 and action ~= 'f' then first_round = 2 end
@@ -356,7 +378,7 @@ for round = first_round, 2 do
     local algorithm, flags, exponent, quota, capacity, cost, window, tick, ticks, unit, rate, units = unpack_struct(CHARGE, ARGV[1 + i])
     local shadow = flags % 2
 
-    -- Read: what is stored, if this algorithm wrote it over this window.
+    -- Read what is stored, if this algorithm wrote it over this window.
     local standing, a, b, c, stored_quota, stored_exponent = 0, nil, nil, nil, nil, nil
     local log, exists
     if algorithm == LOG then
@@ -369,7 +391,7 @@ for round = first_round, 2 do
       local text = try('GET', key)
       exists = text
       if text and text.err then
-        -- A sliding log of ours counts for nothing under another algorithm; anything else is not ours.
+        -- A sliding log written by us is ignored under another algorithm; anything else is foreign.
         local newest = redis.pcall('ZREVRANGE', key, 0, 0)
         logs = logs or logging(now, injected)
         if newest.err or not logs.parse(newest[1]) then return {err = FOREIGN .. i} end
@@ -389,7 +411,7 @@ for round = first_round, 2 do
             if round == 2 and action ~= 'p' then
               local text = pack(STATE, VERSION, algorithm, standing, stored_exponent, stored_quota, window, a, b, c)
               if try('SET', key, text, 'KEEPTTL').err then
-                -- It removes nothing from a string, and counts as a write that needs no memory.
+                -- This removes nothing from a string, and counts as a write that needs no memory.
                 try('ZREM', key, '')
                 call('SET', key, text, 'KEEPTTL')
               end
@@ -401,8 +423,8 @@ for round = first_round, 2 do
       end
     end
 
-    -- Bring it to now: how much is left, which is all that a decision needs.
-    -- A bucket owes 'level' at tick 'at'.
+    -- Bring it to now and compute what is left, which is all that a decision needs. A bucket has
+    -- 'level' in use at tick 'at'.
     local level, at = 0, 0
     local number, current, previous, offset
     local left = 0
@@ -445,13 +467,14 @@ for round = first_round, 2 do
       if level < units then left = floor((units - level) / unit) end
     end
 
-    -- How much must fit, and how much is taken: the same, unless the charge only looks or may run into debt.
+    -- How much must fit, and how much is taken: the same, unless the charge takes nothing or may
+    -- become debt.
     local wanted, amount = cost, cost
     if flags > 1 or cost == 0 then
       wanted = 1
       if flags > 1 then
         rare = rare or rarely(now)
-        amount = math.min(cost, rare.room_with_debt(algorithm, quota, left, current, previous, log and log.used, level, unit, units))
+        amount = math.min(cost, rare.remaining_with_debt(algorithm, quota, left, current, previous, log and log.used, level, unit, units))
         if flags > 3 then wanted = 0 end
       end
     end
@@ -504,10 +527,10 @@ for round = first_round, 2 do
       local previous_standing = standing
       if wanted > left then
         allowed = 0
-        -- A limit that only watches never denies, and is not charged where it has no room.
+        -- A shadow limit never denies, and is not charged if the cost does not fit.
         if shadow == 0 then admitted = 0 end
       elseif algorithm == LEAKY then
-        -- The queue as it is before this request: how long to wait, and at which position.
+        -- The queue before this request: how long to wait, and at which position.
         delay, position = floor(level / rate), floor(level / unit)
         if delay * rate < level then delay = delay + 1 end
         if position * unit < level then position = position + 1 end
@@ -525,7 +548,7 @@ for round = first_round, 2 do
         if not may_make and (record or new_key or not exists) then
           if count == 1 and not exists then new, new_key = ' 1', key end
           if known_only then return {err = NEW_KEY .. new} end
-          -- A string that is the only key is simply written.
+          -- If a string is the only key, it is written directly.
           if record or count > 1 or algorithm == LOG then
             local tried = try('SET', new_key or record, '', 'XX')
             if tried and tried.err then
@@ -563,7 +586,8 @@ for round = first_round, 2 do
       end
       if fresh_at > MAX then fresh_at = MAX end
 
-      -- Above 80 % used is a warning (1), below 70 % normal again (0), no room throttled (2); in between it stays what it was before.
+      -- Above 80 % used is a warning (1), below 70 % normal again (0), nothing left throttled (2);
+      -- in between it is unchanged.
       if left * 100 > capacity * 30 then
         standing = 0
       elseif left == 0 then
@@ -583,7 +607,8 @@ for round = first_round, 2 do
           if algorithm == FIXED then
             retry_at = (number + 1) * window
           elseif algorithm == COUNTER then
-            -- In this window if the previous count fades enough, else in the next, where this count fades, else in the one after.
+            -- In this window if the previous count decays enough, else in the next, where this
+            -- count decays, else in the one after.
             local room, faded = quota - current - wanted, ticks
             if room >= 0 then faded = ticks - floor(room * ticks / previous) end
             if faded < ticks then
@@ -613,9 +638,9 @@ for round = first_round, 2 do
         elseif algorithm == COUNTER then level, at = number, current
         else previous = 0 end
         local text = pack(STATE, VERSION, algorithm, written, exponent, quota, window, level, at, previous)
-        -- In the millisecond of its expiry it equals a fresh one.
+        -- In the millisecond of its expiry, the state equals a fresh one.
         local until_when, time = 'PXAT', floor(fresh_at / 1000) + 1
-        if injected then until_when, time = 'PX', KEPT_IN_TESTS end
+        if injected then until_when, time = 'PX', TEST_TTL end
         local stored = try('SET', key, text, until_when, time)
         if stored.err then
           if exists then
@@ -628,7 +653,7 @@ for round = first_round, 2 do
       elseif charged then
         logs.append(log, standing, amount)
       end
-      if charged and not exists and fresh_at - now >= STAYS then made = made + 1 end
+      if charged and not exists and fresh_at - now >= LONG_LIVED then made = made + 1 end
       if count == 1 then
         if made > 0 then status = 16 + made end
         reply = pack(HEAD_AND_ANSWER, status, now, admitted, allowed, reason, standing, previous_standing, left, position, fresh_at, retry_at, delay)
@@ -653,8 +678,8 @@ if uncharged then
   for i = 1, count do reply = reply .. pack('<I4', uncharged[i] or 0) end
 end
 if recorded then
-  local until_when, time = 'PXAT', floor((now + KEPT_FOR) / 1000) + 1
-  if injected then until_when, time = 'PX', KEPT_IN_TESTS end
+  local until_when, time = 'PXAT', floor((now + RECORD_TTL) / 1000) + 1
+  if injected then until_when, time = 'PX', TEST_TTL end
   local stored = try('SET', record, string.char(VERSION) .. extra .. reply, until_when, time)
   if stored.err then
     if string.find(stored.err, 'OOM ', 1, true) then return {err = FULL} end

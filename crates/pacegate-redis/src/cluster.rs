@@ -1,4 +1,4 @@
-//! Which node of a Cluster has a slot, as far as is known, and how that is found out.
+//! The slot map of a Redis Cluster, and how it is discovered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -15,23 +15,23 @@ use crate::connector::Connector;
 use crate::keys::SLOTS;
 use crate::url::Address;
 
-/// How long a node may take to describe its Cluster before the next one is asked.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a node may take to describe its cluster before the next one is queried.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The nodes of a Cluster and their slots.
+/// The nodes of a cluster and their slots.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     seeds: Vec<Address>,
     connector: Arc<Connector>,
     map: ArcSwap<SlotMap>,
-    /// Connections are kept through changes of the map.
+    /// Connections survive changes of the map.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
 }
 
-/// Who has which slot. It is replaced as a whole.
+/// The owner of each slot. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
 struct SlotMap {
-    /// Empty until a node has told.
+    /// Empty until a node has responded.
     owners: Vec<Option<Arc<Node>>>,
 }
 
@@ -44,12 +44,12 @@ impl Cluster {
     pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let owner = self.map.load().owners.get(usize::from(slot)).cloned().flatten();
         owner.ok_or_else(|| {
-            self.connector.trouble.notify_one();
-            StoreError::unavailable("no node of the Cluster has the slot")
+            self.connector.refresh_needed.notify_one();
+            StoreError::unavailable(format!("no cluster node serves slot {slot}"))
         })
     }
 
-    /// How many nodes have slots.
+    /// The number of nodes with slots.
     pub(crate) fn primaries(&self) -> usize {
         primaries(&self.map.load().owners).len()
     }
@@ -74,7 +74,7 @@ impl Cluster {
         nodes.entry(address.clone()).or_insert_with(|| Node::new(address, &self.connector)).clone()
     }
 
-    /// A node said that `slot` is at `address` now.
+    /// Records that `slot` has moved to `address`, as a node reported.
     pub(crate) fn moved(&self, slot: u16, address: Address) {
         let node = self.node(address);
         self.map.rcu(|map| {
@@ -84,16 +84,17 @@ impl Cluster {
             }
             map
         });
-        // Where one slot moved, others may have.
-        self.connector.trouble.notify_one();
+        // If one slot moved, others may have moved too.
+        self.connector.refresh_needed.notify_one();
     }
 
-    /// Asks the nodes, one after the other, who has what.
+    /// Queries the nodes, one after another, for the slot map.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
-        let mut last = StoreError::unavailable("no node of the Cluster answers");
+        let mut last = StoreError::unavailable("no cluster node responds");
         for address in self.addresses() {
-            let silent = StoreError::unavailable(format!("{address} does not answer"));
-            match timeout(ANSWER_TIMEOUT, self.ask(self.node(address))).await.unwrap_or(Err(silent)) {
+            let silent = StoreError::unavailable(format!("{address} does not respond"));
+            match timeout(RESPONSE_TIMEOUT, self.query_slots(self.node(address))).await.unwrap_or(Err(silent))
+            {
                 Ok(owners) => {
                     self.adopt(owners);
                     return Ok(());
@@ -104,7 +105,8 @@ impl Cluster {
         Err(last)
     }
 
-    /// Nodes that are known, in any order, then the seeds: the same one is not asked first every time, in case it is the one that hangs.
+    /// Known nodes in random order, then the seeds. The order is random so that a hanging node is
+    /// not always queried first.
     fn addresses(&self) -> Vec<Address> {
         let mut addresses = Vec::new();
         addresses.extend(primaries(&self.map.load().owners));
@@ -114,7 +116,7 @@ impl Cluster {
         addresses
     }
 
-    async fn ask(&self, node: Arc<Node>) -> Result<Vec<Option<Arc<Node>>>, StoreError> {
+    async fn query_slots(&self, node: Arc<Node>) -> Result<Vec<Option<Arc<Node>>>, StoreError> {
         let mut live = node.connection(0).await?;
         let watch = live.clone();
         let watch = watch.watch();
@@ -123,15 +125,18 @@ impl Cluster {
         let ranges = match answer {
             Ok(Value::Array(ranges)) => ranges,
             Ok(_) => {
-                return Err(StoreError::rejected(format!("{} does not describe its Cluster", node.address)));
+                return Err(StoreError::rejected(format!(
+                    "{}: unexpected reply to CLUSTER SLOTS",
+                    node.address
+                )));
             }
             Err(error) if error.is_io_error() => {
                 live.discard();
-                return Err(StoreError::unavailable(format!("{} does not answer", node.address)));
+                return Err(StoreError::unavailable(format!("{} does not respond", node.address)));
             }
             Err(error) => {
                 return Err(StoreError::rejected(format!(
-                    "{} is not part of a Cluster: {error}",
+                    "{} is not part of a Redis Cluster: {error}",
                     node.address
                 )));
             }
@@ -140,7 +145,7 @@ impl Cluster {
         for range in ranges {
             let Some((first, last, address)) = range_of(&range, &node.address) else {
                 return Err(StoreError::rejected(format!(
-                    "{} describes its Cluster in another form",
+                    "{}: unexpected reply to CLUSTER SLOTS",
                     node.address
                 )));
             };
@@ -158,9 +163,9 @@ impl Cluster {
         self.map.store(Arc::new(SlotMap { owners }));
         for address in before.difference(&now).filter(|_| !now.is_empty()) {
             self.connector.figures.primary_changes.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(before = %address, "a primary of the Cluster changed; what it had not replicated is lost");
+            tracing::warn!(before = %address, "cluster primary changed; charges that it had not replicated are lost");
         }
-        // Nodes that left are forgotten with their connections.
+        // Nodes that left are dropped with their connections.
         let keep = |address: &Address| now.contains(address) || self.seeds.contains(address);
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).retain(|address, _| keep(address));
     }
@@ -178,8 +183,8 @@ fn primaries(owners: &[Option<Arc<Node>>]) -> HashSet<Address> {
     addresses
 }
 
-/// `[first, last, [host, port, …], …]`; a host that the node does not know is its own.
-fn range_of(range: &Value, asked: &Address) -> Option<(u16, u16, Address)> {
+/// Parses `[first, last, [host, port, …], …]`; an unknown host means the queried node itself.
+fn range_of(range: &Value, queried: &Address) -> Option<(u16, u16, Address)> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else {
         return None;
@@ -189,7 +194,7 @@ fn range_of(range: &Value, asked: &Address) -> Option<(u16, u16, Address)> {
         Value::BulkString(host) if !host.is_empty() && host != b"?" => {
             String::from_utf8_lossy(host).into_owned()
         }
-        _ => asked.host.clone(),
+        _ => queried.host.clone(),
     };
     let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
     (first <= last && last < SLOTS).then_some((
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_left_are_forgotten_with_their_connections() {
+    fn nodes_that_left_are_dropped_with_their_connections() {
         let options = RedisOptions::new("redis+cluster://127.0.0.1:1".parse().unwrap());
         let connector = Arc::new(Connector::new(&options).unwrap());
         let cluster = Cluster::new(vec![address(1)], connector);
@@ -217,13 +222,13 @@ mod tests {
         cluster.adopt(owners([2, 3]));
         let [left, stays] = [3, 2].map(|port| Arc::downgrade(&cluster.node(address(port))));
         // A redirect may name a node that never has a slot.
-        let asked = Arc::downgrade(&cluster.node(address(5)));
+        let redirected = Arc::downgrade(&cluster.node(address(5)));
         let seed = Arc::downgrade(&cluster.node(address(1)));
         cluster.adopt(owners([2, 4]));
-        assert!(left.upgrade().is_none() && asked.upgrade().is_none(), "their connections are closed");
+        assert!(left.upgrade().is_none() && redirected.upgrade().is_none(), "their connections are closed");
         assert!(
             stays.upgrade().is_some() && seed.upgrade().is_some(),
-            "connections are kept through changes"
+            "connections survive changes of the map"
         );
         assert_eq!(cluster.owner(1).unwrap().address, address(4));
     }

@@ -1,4 +1,5 @@
-//! Connections that come back by themselves: made once for all who wait, rested after a failure, dropped when they stop answering.
+//! Reconnecting connections: one attempt is shared by all waiting callers, failures are followed by
+//! a backoff, and silent connections are dropped.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,14 +17,14 @@ use tokio::time::{Instant, timeout};
 use crate::connector::Connector;
 use crate::url::Address;
 
-/// How long a server that refused a connection is left alone: this long at first, then twice as long each time, up to the maximum, with jitter.
-const REST_MIN: Duration = Duration::from_millis(20);
-const REST_MAX: Duration = Duration::from_secs(1);
-/// After so many callers in a row that left without an answer, the server is asked whether it still answers.
+/// The backoff after a failed connection attempt: doubled each time up to the maximum, with jitter.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// Number of consecutive callers that stop waiting for a reply before the connection is verified.
 const ABANDONED_MAX: u32 = 5;
 
-/// How long a server may take to name its role.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a server may take to report its role.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A server, by its address, and the connections to it.
 #[derive(Debug)]
@@ -44,22 +45,21 @@ impl Node {
         self.links[usize::from(slot) % self.links.len()].live().await
     }
 
-    /// The connections that are there now.
+    /// The established connections.
     pub(crate) fn present(&self) -> Vec<Live> {
         self.links.iter().filter_map(Link::present).collect()
     }
 
-    /// Leaves the server for a moment: its connections are discarded, and callers get `error` until it
-    /// may be connected to again.
-    pub(crate) fn leave(&self, error: &StoreError) {
+    /// Discards the connections to the server. Callers get `error` until the backoff is over.
+    pub(crate) fn disconnect(&self, error: &StoreError) {
         for link in &self.links {
-            link.leave(error.again());
+            link.disconnect(error.without_source());
         }
-        tracing::debug!(address = %self.address, %error, "left the server");
+        tracing::debug!(address = %self.address, %error, "disconnected from the server");
     }
 }
 
-/// One connection, as it comes and goes.
+/// One connection through its stages.
 struct Link {
     address: Address,
     connector: Arc<Connector>,
@@ -68,17 +68,17 @@ struct Link {
 
 struct State {
     stage: Stage,
-    /// Attempts that failed one after the other.
+    /// Number of consecutive failed attempts.
     failures: u32,
 }
 
 impl State {
-    /// Leaves the server alone for a while.
-    fn rest(&mut self, error: StoreError) {
-        let rest = (REST_MIN * 2u32.saturating_pow(self.failures)).min(REST_MAX);
+    /// Starts a backoff.
+    fn back_off(&mut self, error: StoreError) {
+        let rest = (BACKOFF_MIN * 2u32.saturating_pow(self.failures)).min(BACKOFF_MAX);
         let until = Instant::now() + rest.mul_f64(0.5 + fastrand::f64() / 2.0);
         self.failures = (self.failures + 1).min(16);
-        self.stage = Stage::Resting { until, error };
+        self.stage = Stage::BackingOff { until, error };
     }
 }
 
@@ -86,14 +86,14 @@ enum Stage {
     Absent,
     Connecting(watch::Receiver<bool>),
     Live(Live),
-    /// The server is left alone for a while; what it said last is what callers get.
-    Resting {
+    /// Waiting after a failure; callers get the last error.
+    BackingOff {
         until: Instant,
         error: StoreError,
     },
 }
 
-/// A connection that worked when it was last looked at.
+/// A connection that worked when it was last used.
 #[derive(Clone)]
 pub(crate) struct Live {
     pub(crate) connection: MultiplexedConnection,
@@ -101,11 +101,11 @@ pub(crate) struct Live {
 }
 
 struct Health {
-    /// Set when the driver ends, so that nothing is sent into a connection that is surely gone.
+    /// Set when the driver ends, so that nothing is sent into a dead connection.
     gone: AtomicBool,
-    /// Callers in a row that left without an answer.
+    /// Number of consecutive callers that stopped waiting for a reply.
     abandoned: AtomicU32,
-    /// Whether a PING is on its way; there is at most one.
+    /// Whether a PING is in progress; there is at most one.
     verifying: AtomicBool,
     driver: AbortHandle,
     connector: Arc<Connector>,
@@ -122,20 +122,22 @@ impl Live {
         self.health.gone.load(Ordering::Acquire)
     }
 
-    /// Nobody uses it from now on.
+    /// Marks the connection as unusable.
     pub(crate) fn discard(&self) {
         self.health.discard();
     }
 
-    /// Watches one request: if it is dropped before [`Watch::answered`], its caller left without an answer.
+    /// Watches one request: if it is dropped before [`Watch::answered`], its caller stopped
+    /// waiting.
     pub(crate) fn watch(&self) -> Watch<'_> {
         Watch { live: self, answered: false }
     }
 
-    /// Whether the server is the primary; `None` when it does not say, as to a user who may not ask.
+    /// Whether the server is the primary; `None` when it does not report it, for example for lack
+    /// of permission.
     pub(crate) async fn is_primary(&self) -> Option<bool> {
         let mut connection = self.connection.clone();
-        match timeout(ANSWER_TIMEOUT, role(&mut connection)).await {
+        match timeout(RESPONSE_TIMEOUT, role(&mut connection)).await {
             Ok(answer) => answer.ok().flatten(),
             Err(_) => {
                 self.verify();
@@ -144,10 +146,10 @@ impl Live {
         }
     }
 
-    /// Sends a PING and discards the connection if nothing comes back. Callers that leave say how long
-    /// they wait, not whether the server answers: others on this connection may wait longer.
+    /// Sends a PING and discards the connection if there is no reply. Callers that stop waiting say
+    /// nothing about the server: others on this connection may wait longer.
     fn verify(&self) {
-        // Without a runtime the process is about to end.
+        // Without a runtime, the process is about to end.
         let Ok(runtime) = Handle::try_current() else { return };
         if self.health.verifying.swap(true, Ordering::AcqRel) {
             return;
@@ -158,7 +160,7 @@ impl Live {
             let ping = redis::cmd("PING");
             let reply = timeout(silence, connection.send_packed_command(&ping)).await;
             let Some(health) = health.upgrade() else { return };
-            // An error reply, as to a user who may not PING, is an answer too.
+            // An error reply, for example for lack of permission, is a reply too.
             match reply {
                 Ok(Ok(_)) => health.abandoned.store(0, Ordering::Relaxed),
                 Ok(Err(_)) | Err(_) => health.discard(),
@@ -172,7 +174,7 @@ impl Health {
     fn discard(&self) {
         self.gone.store(true, Ordering::Release);
         self.driver.abort();
-        self.connector.trouble.notify_one();
+        self.connector.refresh_needed.notify_one();
     }
 }
 
@@ -197,7 +199,7 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Whether a server says that it is the primary; `None` when it may not say.
+/// Whether a server reports that it is the primary; `None` when it may not report it.
 ///
 /// # Errors
 /// When there is no reply.
@@ -223,35 +225,39 @@ impl Link {
         }
     }
 
-    fn leave(&self, error: StoreError) {
+    fn disconnect(&self, error: StoreError) {
         let mut state = lock(&self.state);
         if let Stage::Live(live) = &state.stage {
             live.discard();
-            state.rest(error);
+            state.back_off(error);
         }
     }
 
-    /// The connection, made anew if need be. All who wait for it share one attempt.
+    /// Returns the connection, established anew if necessary. All waiting callers share one
+    /// attempt.
     async fn live(&self) -> Result<Live, StoreError> {
         loop {
             let mut made = {
                 let mut state = lock(&self.state);
                 match &state.stage {
                     Stage::Live(live) if !live.is_gone() => return Ok(live.clone()),
-                    Stage::Resting { until, error } if Instant::now() < *until => return Err(error.again()),
+                    Stage::BackingOff { until, error } if Instant::now() < *until => {
+                        return Err(error.without_source());
+                    }
                     Stage::Connecting(made) => made.clone(),
                     _ => self.start(&mut state),
                 }
             };
-            // An error means that the attempt is over, whichever way.
+            // Either way, the attempt is over.
             let _ = made.wait_for(|made| *made).await;
-            if let Stage::Resting { error, .. } = &lock(&self.state).stage {
-                return Err(error.again());
+            if let Stage::BackingOff { error, .. } = &lock(&self.state).stage {
+                return Err(error.without_source());
             }
         }
     }
 
-    /// Connects in a task of its own, so that a caller who goes away does not take the attempt with it.
+    /// Connects in a separate task, so that a caller that stops waiting does not cancel the
+    /// attempt.
     fn start(&self, state: &mut State) -> watch::Receiver<bool> {
         let (done, made) = watch::channel(false);
         state.stage = Stage::Connecting(made.clone());
@@ -273,15 +279,15 @@ impl Link {
                         let _ = connected.driver.await;
                         if let Some(health) = noticed.upgrade() {
                             health.gone.store(true, Ordering::Release);
-                            health.connector.trouble.notify_one();
+                            health.connector.refresh_needed.notify_one();
                         }
                     });
                     state.failures = 0;
                     state.stage = Stage::Live(Live { connection: connected.connection, health });
                 }
                 Err(error) => {
-                    state.rest(error);
-                    connector.trouble.notify_one();
+                    state.back_off(error);
+                    connector.refresh_needed.notify_one();
                 }
             }
             drop(state);
@@ -298,6 +304,6 @@ impl fmt::Debug for Link {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // A state is replaced as a whole, never left half-changed.
+    // A state is replaced as a whole and never left half-changed.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Makes connections: TCP or TLS, credentials, database, and the script loaded.
+//! Establishes connections: TCP or TLS, authentication, database selection, and loading of the
+//! script.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,84 +24,85 @@ use crate::new_keys::NewKeys;
 use crate::script::SCRIPT;
 use crate::url::{Address, Credentials, RedisUrl, Topology};
 
-/// How long it may take to connect, authenticate and load the script.
+/// How long connecting, authenticating and loading the script may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A connection on which nothing comes for so long is replaced; for longer if callers wait longer.
+/// Time without any reply after which a connection is replaced, unless callers wait longer.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// A reply that takes longer than this never comes; or than callers wait, if they wait longer.
+/// Time after which a reply is given up, unless callers wait longer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many requests wait for a connection's writer; more callers wait for a place.
+/// Maximum number of requests queued for a connection's writer; further callers wait.
 const QUEUE_LENGTH: usize = 1_024;
 
 /// Files for TLS, in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Whom to trust instead of the authorities of the operating system.
+    /// The certificate authority to trust instead of those of the operating system.
     pub authority: Option<PathBuf>,
-    /// The certificate to show to the server, and its key.
+    /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// How to use a Redis.
+/// Options of a [`RedisStore`](crate::RedisStore).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisOptions {
-    /// Where it is.
+    /// The URL of the server.
     pub url: RedisUrl,
     /// For `rediss://` and `tls=true`.
     pub tls: TlsFiles,
-    /// How many connections there are to each server; commands of one identity always take the same one.
+    /// Number of connections to each server; commands of one identity always use the same one.
     pub connections: usize,
-    /// How long the most patient caller waits for an answer. A connection is not replaced for silence
+    /// The longest time that a caller waits for a response. A silent connection is not replaced
     /// before that.
-    pub patience: Duration,
-    /// How many keys that stay for ten seconds or more are made a second; as many as it takes unless it is set.
+    pub caller_timeout: Duration,
+    /// Maximum number of keys with a time to live of ten seconds or more that are created per
+    /// second; unlimited if unset.
     pub new_keys_per_second: Option<u64>,
 }
 
 impl RedisOptions {
-    /// The most connections to one server.
+    /// Maximum number of connections to one server.
     pub const CONNECTIONS_MAX: usize = 16;
 
-    /// The usual options for `url`.
+    /// The default options for `url`.
     pub fn new(url: RedisUrl) -> Self {
         Self {
             url,
             tls: TlsFiles::default(),
             connections: 2,
-            patience: GuardedStore::DEADLINE,
+            caller_timeout: GuardedStore::DEADLINE,
             new_keys_per_second: None,
         }
     }
 }
 
-/// Knows how to connect to any server of one Redis.
+/// Connects to any server of one Redis deployment.
 pub(crate) struct Connector {
     tls: Option<TlsConnector>,
     credentials: Credentials,
     sentinel_credentials: Credentials,
     database: i64,
     pub(crate) connections: usize,
-    patience: Duration,
-    /// Set after the start, whose own keys do not count.
+    caller_timeout: Duration,
+    /// Set after the startup verification, whose keys do not count.
     pub(crate) new_keys: OnceLock<NewKeys>,
-    /// Whether replicas are refused. A Cluster's replicas describe it as well as its primaries do, and
-    /// never decide.
+    /// Whether connections to replicas are rejected. Replicas of a cluster describe it as well as
+    /// its primaries, and never decide.
     primaries_only: bool,
-    /// The script's hash, as the first server that loaded it named it.
+    /// The script's hash, as returned by the first server that loaded it.
     hash: OnceLock<String>,
     pub(crate) figures: Figures,
-    /// Something is wrong with a server: whoever knows the servers had better look again.
-    pub(crate) trouble: Notify,
+    /// Notified when a server fails, so that the topology is refreshed.
+    pub(crate) refresh_needed: Notify,
 }
 
-/// What is counted for operators.
+/// Metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) connects: AtomicU64,
     pub(crate) script_loads: AtomicU64,
     pub(crate) primary_changes: AtomicU64,
     pub(crate) resends: AtomicU64,
-    /// Round trips, and the commands that went with them.
+    /// Round trips, and the commands sent in them.
     pub(crate) batches: AtomicU64,
     pub(crate) batched: AtomicU64,
     pub(crate) connections: Gauge,
@@ -108,7 +110,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Counts a round trip with so many commands; it waits for its answer until the result is dropped.
+    /// Counts a round trip with this many commands; it is in flight until the result is dropped.
     pub(crate) fn sent(&self, commands: usize) -> Present {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batched.fetch_add(commands as u64, Ordering::Relaxed);
@@ -131,16 +133,16 @@ impl Connector {
             sentinel_credentials: options.url.sentinel_credentials.clone(),
             database: options.url.database,
             connections: options.connections.clamp(1, RedisOptions::CONNECTIONS_MAX),
-            patience: options.patience,
+            caller_timeout: options.caller_timeout,
             new_keys: OnceLock::new(),
             primaries_only: !matches!(options.url.topology, Topology::Cluster { .. }),
             hash: OnceLock::new(),
             figures: Figures::default(),
-            trouble: Notify::new(),
+            refresh_needed: Notify::new(),
         })
     }
 
-    /// A connection to a server that keeps data, with the script loaded.
+    /// Connects to a data server and loads the script.
     pub(crate) async fn connect(&self, address: &Address) -> Result<Connected, StoreError> {
         let connecting = async {
             let mut connected = self.open(address, &self.credentials, self.database).await?;
@@ -157,7 +159,7 @@ impl Connector {
         Ok(connected)
     }
 
-    /// A connection to a sentinel.
+    /// Connects to a sentinel.
     pub(crate) async fn connect_to_sentinel(&self, address: &Address) -> Result<Connected, StoreError> {
         in_time(address, self.open(address, &self.sentinel_credentials, 0)).await
     }
@@ -171,7 +173,7 @@ impl Connector {
 
     /// How long a connection may be silent before it is replaced.
     pub(crate) fn silence_max(&self) -> Duration {
-        SILENCE_MAX.max(self.patience)
+        SILENCE_MAX.max(self.caller_timeout)
     }
 
     /// Empty until the first connection, without which nothing is sent.
@@ -195,14 +197,14 @@ impl Connector {
             info = info.set_password(password);
         }
         let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(RESPONSE_TIMEOUT.max(self.patience)))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT.max(self.caller_timeout)))
             .set_pipeline_buffer_size(QUEUE_LENGTH);
         let Some(tls) = &self.tls else {
             let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
             return Ok(self.drive(connection, driver));
         };
         let name = ServerName::try_from(address.host.clone()).map_err(|_| {
-            RedisError::from((ErrorKind::InvalidClientConfig, "the host is not a name for TLS"))
+            RedisError::from((ErrorKind::InvalidClientConfig, "the host is not a valid TLS server name"))
         })?;
         let stream = tls.connect(name, stream).await?;
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
@@ -236,7 +238,7 @@ async fn in_time<T>(
     match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(connected) => connected.map_err(|error| not_connected(address, &error)),
         Err(_) => {
-            Err(StoreError::unavailable(format!("{address} does not answer within {CONNECT_TIMEOUT:?}")))
+            Err(StoreError::unavailable(format!("{address} does not respond within {CONNECT_TIMEOUT:?}")))
         }
     }
 }
@@ -255,11 +257,12 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
                 roots.add(certificate).map_err(|error| unreadable(path, &error))?;
             }
             if roots.is_empty() {
-                return Err(unreadable(path, &"there is no certificate in it"));
+                return Err(unreadable(path, &"no certificate found"));
             }
         }
         None => {
-            // A machine has odd ones among hundreds; those are left out.
+            // Operating systems ship some unusual certificates; those that cannot be parsed are
+            // skipped.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }

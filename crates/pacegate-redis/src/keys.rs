@@ -1,10 +1,11 @@
-//! How keys are called in Redis: `rl:{dimension:identifier}:rule:scope`, so that all limits of one identity are in one slot.
+//! Key names in Redis: `rl:{dimension:identifier}:rule:scope`, so that all limits of one identity
+//! share a slot.
 
 use pacegate_core::Key;
 use pacegate_store::{Command, Idempotency};
 use smallvec::SmallVec;
 
-/// How many slots a Cluster has.
+/// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The name of a counter's key.
@@ -14,7 +15,7 @@ pub(crate) fn counter_key(key: &Key<'_>) -> String {
     text
 }
 
-/// What the names of all counters of an identity start with.
+/// The prefix of the names of all counters of an identity.
 pub(crate) fn identity_prefix(key: &Key<'_>) -> String {
     let mut text = String::with_capacity(64);
     text.push_str("rl:{");
@@ -23,11 +24,11 @@ pub(crate) fn identity_prefix(key: &Key<'_>) -> String {
     text
 }
 
-/// The name of an idempotency key's record. `at_home` it is in the slot of its home's counters, where a script can reach both;
-/// otherwise one key is one record for all callers.
+/// The name of an idempotency key's record. `at_home` puts it in the slot of its home's counters,
+/// so that a script can reach both; otherwise one key is one record for all callers.
 pub(crate) fn record_key(idempotency: &Idempotency<'_>, at_home: bool) -> String {
     let mut text = String::from("rl:{");
-    // The length keeps caller and key apart whatever they consist of.
+    // The length separates caller and key unambiguously.
     let own = format!("idempotency:{}:{}:{}", idempotency.caller.len(), idempotency.caller, idempotency.key);
     match idempotency.home.filter(|_| at_home) {
         Some(home) => {
@@ -55,7 +56,7 @@ fn slot_of_tag(tag: &str) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
 }
 
-/// The slot of a counter, without its name: the identity alone decides it.
+/// The slot of a counter, without its name: it depends on the identity alone.
 pub(crate) fn slot_of(key: &Key<'_>) -> u16 {
     let mut tag = String::with_capacity(48);
     key.write_identity(&mut tag);
@@ -92,7 +93,7 @@ impl Keys {
         Self { names, has_record: idempotency.is_some() }
     }
 
-    /// The slot of the first key; commands without one can go anywhere.
+    /// The slot of the first key; commands without keys can go anywhere.
     pub(crate) fn slot(&self) -> u16 {
         self.names.first().map_or(0, |name| slot(name))
     }
@@ -123,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_redis() {
-        // From the Cluster specification and `CLUSTER KEYSLOT`.
+    fn slots_match_redis() {
+        // From the cluster specification and `CLUSTER KEYSLOT`.
         assert_eq!(crc16::State::<crc16::XMODEM>::calculate(b"123456789"), 0x31c3);
         assert_eq!(slot("foo{hash_tag}"), 2_515);
         assert_eq!(slot("somekey"), 11_058);

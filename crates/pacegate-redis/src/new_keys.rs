@@ -1,4 +1,5 @@
-//! How many new keys are made a second, so that callers who make up identities cannot fill Redis quickly.
+//! The budget of new keys per second, so that callers that invent identities cannot fill Redis
+//! quickly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 pub(crate) struct NewKeys {
     per_second: u64,
     start: Instant,
-    /// The second that is counted, from 1 on, and how many keys were made in it.
+    /// The current second, counted from 1, and the number of keys created in it.
     second: AtomicU64,
     made: AtomicU64,
 }
@@ -19,14 +20,14 @@ impl NewKeys {
         Self { per_second, start: Instant::now(), second: AtomicU64::new(0), made: AtomicU64::new(0) }
     }
 
-    /// Whether no more keys are made in this second. Those that are under way are not known yet, so that the
-    /// budget can be exceeded by as many.
+    /// Whether the budget of this second is used up. Requests in flight are not counted yet, so the
+    /// budget can be exceeded by their number.
     pub(crate) fn is_spent(&self) -> bool {
         self.made.load(Ordering::Relaxed) >= self.per_second
             && self.second.load(Ordering::Relaxed) == self.this_second()
     }
 
-    /// So many were made.
+    /// Counts `made` new keys.
     pub(crate) fn count(&self, made: u64) {
         let second = self.this_second();
         if self.second.swap(second, Ordering::Relaxed) != second {
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_second_has_a_budget_of_its_own() {
+    async fn budget_is_per_second() {
         let keys = NewKeys::new(3);
         assert!(!keys.is_spent());
         keys.count(2);

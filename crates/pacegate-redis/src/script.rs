@@ -6,15 +6,15 @@ use redis::Cmd;
 
 use crate::keys::Keys;
 
-/// What runs in Redis; it documents its arguments itself.
+/// The script; its header documents its arguments.
 pub(crate) const SCRIPT: &str = include_str!("check.lua");
 
 const CHARGE_LENGTH: usize = 67;
 const ANSWER_LENGTH: usize = 36;
-/// What a debt bound kept from being charged, where there is something.
+/// What a debt bound kept from being charged, if anything.
 const UNCHARGED_LENGTH: usize = 4;
 
-/// The call of the script for `command`. A take makes new keys unless it is for known ones only.
+/// The call of the script for `command`. A take creates new keys unless `known_only` is set.
 pub(crate) fn invocation(
     hash: &str,
     command: &Command<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn invocation(
         }
         Action::Peek { idempotency } => ("p", idempotency.map(|own| request(&own, command))),
         Action::Refund => ("f", times(command.charges)),
-        // Resets, and whatever has no reply of its own.
+        // Resets, and any action without a reply of its own.
         _ => ("x", None),
     };
     call.arg(action);
@@ -49,12 +49,12 @@ pub(crate) fn invocation(
     call
 }
 
-/// What is asked under an idempotency key, and under which limits.
+/// The fingerprints of the request and of its limits.
 fn request(idempotency: &Idempotency<'_>, command: &Command<'_>) -> Vec<u8> {
     [&idempotency.fingerprint[..], &command.limits_digest()[..]].concat()
 }
 
-/// When the cost of each charge was taken, as doubles; `None` when no time is given.
+/// When the cost of each charge was taken, as doubles; `None` if no time is given.
 fn times(charges: &[Charge<'_>]) -> Option<Vec<u8>> {
     charges.iter().any(|charge| charge.taken_at.is_some()).then(|| {
         let time = |charge: &Charge<'_>| charge.taken_at.map_or(-1.0, |at| at.as_micros() as f64);
@@ -86,15 +86,15 @@ fn packed(charge: &Charge<'_>) -> [u8; CHARGE_LENGTH] {
     bytes
 }
 
-/// How many keys that stay the command made.
+/// The number of long-lived keys that the command created.
 pub(crate) fn new_keys(reply: &[u8]) -> u64 {
     reply.first().map_or(0, |status| u64::from(status.saturating_sub(16)))
 }
 
-/// Reads the script's reply to `command`.
+/// Parses the script's reply to `command`.
 pub(crate) fn outcome(command: &Command<'_>, reply: &[u8]) -> Result<Outcome, StoreError> {
     let mut reply = Reply(reply);
-    parse(command, &mut reply).ok_or_else(|| StoreError::rejected("Redis ran a script of another version"))
+    parse(command, &mut reply).ok_or_else(|| StoreError::rejected("Redis ran another version of the script"))
 }
 
 fn parse(command: &Command<'_>, reply: &mut Reply<'_>) -> Option<Outcome> {

@@ -1,4 +1,4 @@
-//! Finds the primary through Sentinel, and finds it again when it changes.
+//! Discovers the primary through Sentinel, and follows its changes.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,10 +14,10 @@ use crate::connector::Connector;
 use crate::error::not_connected;
 use crate::url::Address;
 
-/// How long a sentinel may take to answer; others do not wait for it longer.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a sentinel may take to respond.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The primary of a service, as the sentinels last named it.
+/// The primary of a service, as the sentinels last reported it.
 #[derive(Debug)]
 pub(crate) struct Sentinel {
     sentinels: Vec<Address>,
@@ -42,24 +42,25 @@ impl Sentinel {
         current
             .as_ref()
             .map(|current| current.node.clone())
-            .ok_or_else(|| StoreError::unavailable("no sentinel has named the primary yet"))
+            .ok_or_else(|| StoreError::unavailable("no sentinel has reported the primary yet"))
     }
 
-    /// Asks all sentinels who the primary is, and believes the one with the latest configuration: a sentinel
-    /// that is cut off from the others, as the primary may be with it, names the old one for as long as that lasts.
+    /// Queries all sentinels for the primary and uses the response with the latest configuration. A
+    /// sentinel that is partitioned from the others, perhaps together with the old primary, keeps
+    /// reporting the old one.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
-        let mut asked: JoinSet<(usize, Result<Named, StoreError>)> = JoinSet::new();
+        let mut queries: JoinSet<(usize, Result<Named, StoreError>)> = JoinSet::new();
         for (index, sentinel) in self.sentinels.iter().enumerate() {
             let (sentinel, connector) = (sentinel.clone(), self.connector.clone());
             let service = self.service.clone();
-            asked.spawn(async move {
-                let answer = timeout(ANSWER_TIMEOUT, ask(&connector, &sentinel, &service)).await;
-                let silent = |_| Err(StoreError::unavailable(format!("{sentinel} does not answer")));
+            queries.spawn(async move {
+                let answer = timeout(RESPONSE_TIMEOUT, query_primary(&connector, &sentinel, &service)).await;
+                let silent = |_| Err(StoreError::unavailable(format!("{sentinel} does not respond")));
                 (index, answer.unwrap_or_else(silent))
             });
         }
         let mut answers = Vec::with_capacity(self.sentinels.len());
-        while let Some(answer) = asked.join_next().await {
+        while let Some(answer) = queries.join_next().await {
             answers.extend(answer.ok());
         }
         answers.sort_by_key(|(index, _)| *index);
@@ -80,12 +81,12 @@ impl Sentinel {
                 self.adopt(named, answered * 2 > self.sentinels.len());
                 Ok(())
             }
-            None => Err(failure.unwrap_or_else(|| StoreError::rejected("no sentinel is configured"))),
+            None => Err(failure.unwrap_or_else(|| StoreError::rejected("no sentinels configured"))),
         }
     }
 
-    /// Most sentinels are always right; fewer may be cut off, and then an older configuration than the present
-    /// one does not count.
+    /// The response of a majority is always current. A minority may be partitioned, so its response
+    /// is ignored if its configuration is older than the current one.
     fn adopt(&self, named: Named, by_most: bool) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &mut *current {
@@ -103,7 +104,7 @@ impl Sentinel {
                 service = self.service,
                 %before,
                 now = %named.address,
-                "the primary changed; what it had not replicated is lost"
+                "primary changed; charges that it had not replicated are lost"
             );
         }
         let node = Node::new(named.address, &self.connector);
@@ -111,19 +112,24 @@ impl Sentinel {
     }
 }
 
-/// The primary, as one sentinel knows it.
+/// The primary as one sentinel reports it.
 struct Named {
     address: Address,
-    /// The configuration's age: a failover that most sentinels agreed on raises it. 0 when it is not said.
+    /// The configuration epoch, which every failover that a majority agreed on increases; 0 if it
+    /// is not reported.
     epoch: u64,
 }
 
-async fn ask(connector: &Connector, sentinel: &Address, service: &str) -> Result<Named, StoreError> {
+async fn query_primary(
+    connector: &Connector,
+    sentinel: &Address,
+    service: &str,
+) -> Result<Named, StoreError> {
     let mut connected = connector.connect_to_sentinel(sentinel).await?;
-    let mut questions = Pipeline::with_capacity(2);
-    questions.cmd("SENTINEL").arg("get-master-addr-by-name").arg(service);
-    questions.cmd("SENTINEL").arg("master").arg(service);
-    let answers = connected.connection.send_packed_commands(&questions, 0, 2).await;
+    let mut queries = Pipeline::with_capacity(2);
+    queries.cmd("SENTINEL").arg("get-master-addr-by-name").arg(service);
+    queries.cmd("SENTINEL").arg("master").arg(service);
+    let answers = connected.connection.send_packed_commands(&queries, 0, 2).await;
     connected.driver.abort();
     let mut answers = answers.map_err(|error| not_connected(sentinel, &error))?.into_iter();
     let address = match answers.next() {
@@ -131,18 +137,19 @@ async fn ask(connector: &Connector, sentinel: &Address, service: &str) -> Result
             [Value::BulkString(host), Value::BulkString(port)] => {
                 let port = String::from_utf8_lossy(port).parse().ok();
                 let host = String::from_utf8_lossy(host).into_owned();
-                port.map(|port| Address { host, port })
-                    .ok_or_else(|| StoreError::rejected(format!("sentinel {sentinel} names no port")))
+                port.map(|port| Address { host, port }).ok_or_else(|| {
+                    StoreError::rejected(format!("sentinel {sentinel} returned no valid port"))
+                })
             }
-            _ => Err(StoreError::rejected(format!("sentinel {sentinel} gives no address"))),
+            _ => Err(StoreError::rejected(format!("sentinel {sentinel} returned no address"))),
         },
         Some(Value::ServerError(error)) => Err(not_connected(sentinel, &error.into())),
-        _ => Err(StoreError::rejected(format!("sentinel {sentinel} knows no service `{service}`"))),
+        _ => Err(StoreError::rejected(format!("sentinel {sentinel}: unknown service `{service}`"))),
     }?;
     Ok(Named { address, epoch: answers.next().and_then(|master| epoch(&master)).unwrap_or_default() })
 }
 
-/// `config-epoch` among the names and values that describe a primary.
+/// `config-epoch` among the fields that describe a primary.
 fn epoch(master: &Value) -> Option<u64> {
     let Value::Array(fields) = master else { return None };
     let named = |pair: &&[Value]| matches!(&pair[0], Value::BulkString(name) if name == b"config-epoch");

@@ -1,4 +1,4 @@
-//! The store: routes commands, reads replies, and sends again only what surely did not run.
+//! The store: routes commands, parses replies, and sends again only commands that did not run.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,39 +18,41 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::Cluster;
 use crate::connection::{Live, Node};
 use crate::connector::{Connector, RedisOptions};
-use crate::error::{ReplyError, Trouble, answered, is_replica, trouble};
-use crate::forget::run;
+use crate::error::{Failure, ReplyError, answered, classify, is_replica};
 use crate::keys::{Keys, slot_of, slot_of_record};
 use crate::new_keys::NewKeys;
 use crate::script;
 use crate::sentinel::Sentinel;
 use crate::url::Topology;
+use crate::variants::run;
 
-/// How often a command that surely did not run is sent again.
+/// Maximum number of times that a command that did not run is sent again.
 const RESENDS_MAX: u32 = 3;
-/// How long to wait before that when the server needs time, doubled each time, with jitter: together most of the usual deadline.
+/// The pause before a command is sent again if the server needs time, doubled each time, with
+/// jitter. The pauses add up to most of the default deadline.
 const RESEND_PAUSE: Duration = Duration::from_millis(6);
-/// The servers are not asked more often than this who the primaries are.
-const LOOK_OUT_PAUSE: Duration = Duration::from_millis(25);
-/// How often sentinels and servers are asked although nothing is wrong: a primary that was replaced may
-/// go on answering.
-const LOOK_OUT_EVERY: Duration = Duration::from_secs(1);
-/// Among so many identifiers there is one for every primary of a Cluster, even if it has a single slot.
-const REHEARSALS_MAX: u64 = 200_000;
-/// So many commands go to Redis at once; others get their turn in between.
+/// Minimum time between two refreshes of the topology.
+const REFRESH_PAUSE: Duration = Duration::from_millis(25);
+/// Interval between refreshes of the topology without a failure: a primary that was replaced may
+/// keep responding.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// With this many identifiers, there is one for every primary of a cluster, even if it has a single
+/// slot.
+const VERIFY_IDENTIFIERS_MAX: u64 = 200_000;
+/// Maximum number of commands sent to Redis at once, so that others can be sent in between.
 const PIPELINE_MAX: usize = 128;
 
-/// Counters in Redis. See the crate documentation.
+/// A store with counters in Redis. See the crate documentation.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     router: Arc<Router>,
     connector: Arc<Connector>,
-    _lookout: Arc<Lookout>,
+    _topology_task: Arc<TopologyTask>,
 }
 
-/// The task that looks for the primaries whenever there is trouble. It ends with the store.
+/// The task that refreshes the topology after failures. It ends with the store.
 #[derive(Debug)]
-struct Lookout(AbortHandle);
+struct TopologyTask(AbortHandle);
 
 #[derive(Debug)]
 enum Router {
@@ -60,10 +62,12 @@ enum Router {
 }
 
 impl RedisStore {
-    /// Connects to `options.url`, loads the script and tries on a counter of its own what checks will need.
+    /// Connects to `options.url`, loads the script and verifies on a separate counter everything
+    /// that checks need.
     ///
     /// # Errors
-    /// [`StoreError`] when Redis cannot be reached, or refuses us; [`StoreError::is_permanent`] tells these apart.
+    /// [`StoreError`] when Redis cannot be reached or rejects us; [`StoreError::is_permanent`]
+    /// distinguishes the two.
     pub async fn connect(options: RedisOptions) -> Result<Self, StoreError> {
         let connector = Arc::new(Connector::new(&options)?);
         let router = match options.url.topology {
@@ -75,38 +79,39 @@ impl RedisStore {
         };
         router.refresh().await?;
         let live = router.node(0)?.connection(0).await?;
-        warn_of_eviction(live).await;
+        warn_about_eviction(live).await;
         let router = Arc::new(router);
-        let lookout = tokio::spawn(look_out(router.clone(), connector.clone())).abort_handle();
-        let store = Self { router, connector, _lookout: Arc::new(Lookout(lookout)) };
-        store.rehearse().await?;
+        let topology_task = tokio::spawn(refresh_topology(router.clone(), connector.clone())).abort_handle();
+        let store = Self { router, connector, _topology_task: Arc::new(TopologyTask(topology_task)) };
+        store.verify().await?;
         if let Some(per_second) = options.new_keys_per_second {
             store.connector.new_keys.get_or_init(|| NewKeys::new(per_second));
         }
         Ok(store)
     }
 
-    /// Runs everything that checks will need once on every primary, so that a missing permission, a renamed
-    /// command or a server that takes no writes stops the start and not the first request.
-    async fn rehearse(&self) -> Result<(), StoreError> {
+    /// Runs everything that checks need once on every primary, so that a missing permission, a
+    /// renamed command or a read-only server fails the startup instead of the first request.
+    async fn verify(&self) -> Result<(), StoreError> {
         let limit = |algorithm| {
             let limit = Limit::try_new(algorithm, 2, Duration::from_secs(60));
             limit.map_err(|error| StoreError::rejected(error.to_string()))
         };
         let (log, window) = (limit(Algorithm::SlidingLog)?, limit(Algorithm::FixedWindow)?);
         let counters = ["log", "window"].map(|rule| Counter::new(rule, "pacegate", "start"));
-        let mut rehearsed: Vec<Arc<Node>> = Vec::new();
-        // Numbers are tried as identifiers until each primary has had one of its own. They differ from start to
-        // start, so that nodes that start together do not count each other's requests.
+        let mut verified: Vec<Arc<Node>> = Vec::new();
+        // Numbers are tried as identifiers until each primary has had one. The first number is
+        // random, so that nodes that start together do not share counters.
         let first = fastrand::u64(..u64::from(u32::MAX));
-        for identifier in (first..first + REHEARSALS_MAX).map(|number| number.to_string()) {
+        for identifier in (first..first + VERIFY_IDENTIFIERS_MAX).map(|number| number.to_string()) {
             let charges = [(&counters[0], &log), (&counters[1], &window)]
                 .map(|(counter, limit)| Charge::new(Key::new(counter, &identifier, ""), limit));
             let Ok(node) = self.router.node(slot_of(&charges[0].key)) else { continue };
-            if rehearsed.iter().any(|other| Arc::ptr_eq(other, &node)) {
+            if verified.iter().any(|other| Arc::ptr_eq(other, &node)) {
                 continue;
             }
-            // Two are admitted, the third is denied, one is given back, and then everything is deleted.
+            // Two are admitted, the third is denied, one is refunded, and then everything is
+            // deleted.
             let two = Cost::try_new(2).unwrap_or(Cost::ONE);
             let steps = [
                 (Action::take(), Cost::ONE),
@@ -120,15 +125,16 @@ impl RedisStore {
                 let charges = charges.map(|charge| Charge { cost, ..charge });
                 let command = Command { action, charges: &charges };
                 if tried.is_ok() || matches!(action, Action::Reset) {
-                    // A command that is missing may have left a key without a time to live: the last step always runs.
+                    // A missing command may have left a key without a time to live, so the last
+                    // step always runs.
                     let sent = self.send(&Request::new(&command, self.is_cluster(), None), None).await;
                     tried = tried.and(sent.map(drop));
                 }
             }
             match tried {
-                // It decides on the keys that it has, so a node that restarts is of use.
+                // It still decides for existing keys, so a node that restarts is useful.
                 Err(error) if error.is_full() => {
-                    tracing::error!(server = %node.address, %error, "the store is full; only a part of the commands was tried");
+                    tracing::error!(server = %node.address, %error, "store full; only some of the commands were verified");
                 }
                 tried => tried?,
             }
@@ -136,8 +142,8 @@ impl RedisStore {
             scan.arg(0).arg("COUNT").arg(1);
             let command = Command { action: Action::ResetVariants, charges: &charges };
             run(&node, 0, &scan, &command).await?;
-            rehearsed.push(node);
-            if rehearsed.len() >= self.router.primaries() {
+            verified.push(node);
+            if verified.len() >= self.router.primaries() {
                 break;
             }
         }
@@ -167,29 +173,29 @@ impl RedisStore {
         let requests: Vec<Request<'_>> =
             commands.iter().map(|command| Request::new(command, self.is_cluster(), now)).collect();
         let groups = self.groups(&requests);
-        let answered = join_all(groups.iter().map(async |(slot, places)| {
-            let mut answered = Vec::with_capacity(places.len());
-            for places in places.chunks(PIPELINE_MAX) {
-                answered.extend(self.send_many(*slot, &requests, places).await);
+        let answered = join_all(groups.iter().map(async |(slot, indices)| {
+            let mut answered = Vec::with_capacity(indices.len());
+            for indices in indices.chunks(PIPELINE_MAX) {
+                answered.extend(self.send_many(*slot, &requests, indices).await);
             }
-            places.iter().zip(answered)
+            indices.iter().zip(answered)
         }));
-        let mut results: Vec<_> = requests.iter().map(|_| Err(StoreError::unanswered())).collect();
-        for (place, result) in answered.await.into_iter().flatten() {
-            results[*place] = result;
+        let mut results: Vec<_> = requests.iter().map(|_| Err(StoreError::missing_outcome())).collect();
+        for (index, result) in answered.await.into_iter().flatten() {
+            results[*index] = result;
         }
         results
     }
 
-    /// The places of requests that go over the same connection, with a slot that leads there.
+    /// The indices of requests that use the same connection, with a slot that leads to it.
     fn groups(&self, requests: &[Request<'_>]) -> Vec<(u16, Vec<usize>)> {
         if !self.is_cluster() {
             let slot = requests.first().map_or(0, |request| request.slot);
             return vec![(slot, (0..requests.len()).collect())];
         }
         let mut groups: Vec<(Option<Arc<Node>>, u16, Vec<usize>)> = Vec::new();
-        for (place, request) in requests.iter().enumerate() {
-            // A slot without an owner gets its own try, and its own error.
+        for (index, request) in requests.iter().enumerate() {
+            // A slot without an owner is tried separately and gets its own error.
             let node = self.router.node(request.slot).ok();
             let same = |group: &&mut (Option<Arc<Node>>, u16, Vec<usize>)| match (&group.0, &node) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -197,29 +203,29 @@ impl RedisStore {
                 _ => false,
             };
             match groups.iter_mut().find(same) {
-                Some(group) => group.2.push(place),
-                None => groups.push((node, request.slot, vec![place])),
+                Some(group) => group.2.push(index),
+                None => groups.push((node, request.slot, vec![index])),
             }
         }
-        groups.into_iter().map(|(_, slot, places)| (slot, places)).collect()
+        groups.into_iter().map(|(_, slot, indices)| (slot, indices)).collect()
     }
 
-    /// One round trip for many; what did not run is sent again one by one.
+    /// Sends many requests in one round trip; those that did not run are sent again one by one.
     async fn send_many(
         &self,
         slot: u16,
         requests: &[Request<'_>],
-        places: &[usize],
+        indices: &[usize],
     ) -> Vec<Result<Outcome, StoreError>> {
         let replies = match self.router.node(slot) {
             Err(error) => Err(SendError::NotSent(error)),
-            Ok(node) => self.pipeline(&node, slot, requests, places).await,
+            Ok(node) => self.pipeline(&node, slot, requests, indices).await,
         };
-        let mut results = Vec::with_capacity(places.len());
+        let mut results = Vec::with_capacity(indices.len());
         match replies {
             Ok(replies) => {
                 let mut replies = replies.into_iter();
-                for request in places.iter().map(|place| &requests[*place]) {
+                for request in indices.iter().map(|index| &requests[*index]) {
                     results.push(match answered(replies.next().unwrap_or(Value::Nil)) {
                         Ok(bytes) => self.outcome(request, &bytes),
                         Err(error) => self.send(request, Some(Attempt::Replied(error))).await,
@@ -227,9 +233,9 @@ impl RedisStore {
                 }
             }
             Err(error) => {
-                for place in places {
-                    // Each on its own, so that what may be sent again is.
-                    results.push(self.send(&requests[*place], Some(error.again())).await);
+                for index in indices {
+                    // One by one, so that those that may be sent again are.
+                    results.push(self.send(&requests[*index], Some(error.without_source())).await);
                 }
             }
         }
@@ -241,28 +247,29 @@ impl RedisStore {
         node: &Arc<Node>,
         slot: u16,
         requests: &[Request<'_>],
-        places: &[usize],
+        indices: &[usize],
     ) -> Result<Vec<Value>, SendError> {
         let mut live = node.connection(slot).await.map_err(SendError::NotSent)?;
-        let mut pipeline = Pipeline::with_capacity(places.len());
-        for place in places {
-            pipeline.add_command(requests[*place].invocation(&self.connector));
+        let mut pipeline = Pipeline::with_capacity(indices.len());
+        for index in indices {
+            pipeline.add_command(requests[*index].invocation(&self.connector));
         }
         let watched = live.clone();
         let watch = watched.watch();
-        let _waiting = self.connector.figures.sent(places.len());
-        let replies = live.connection.send_packed_commands(&pipeline, 0, places.len()).await;
+        let _waiting = self.connector.figures.sent(indices.len());
+        let replies = live.connection.send_packed_commands(&pipeline, 0, indices.len()).await;
         watch.answered();
         replies.map_err(|error| SendError::lost(&live, &error))
     }
 
-    /// Sends one request until it is answered, may have run, or was refused too often. `first` is how a try before went.
+    /// Sends one request until it succeeds, may have run, or was rejected too often. `first` is the
+    /// result of an earlier attempt.
     async fn send(&self, request: &Request<'_>, first: Option<Attempt>) -> Result<Outcome, StoreError> {
-        let mut asked: Option<Arc<Node>> = None;
+        let mut redirected: Option<Arc<Node>> = None;
         let mut attempt = first;
         let mut resends = 0;
         loop {
-            let (node, asking) = match asked.take() {
+            let (node, asking) = match redirected.take() {
                 Some(node) => (node, true),
                 None => (self.router.node(request.slot)?, false),
             };
@@ -273,41 +280,42 @@ impl RedisStore {
             let mut pause = false;
             let error = match tried {
                 Attempt::Answered(bytes) => return self.outcome(request, &bytes),
-                Attempt::Replied(ReplyError::Nonsense) => {
-                    return Err(StoreError::rejected("Redis ran a script of another version"));
+                Attempt::Replied(ReplyError::Unexpected) => {
+                    return Err(StoreError::rejected("Redis ran another version of the script"));
                 }
-                Attempt::Replied(ReplyError::Server(error)) => match trouble(&error, request.command) {
-                    Trouble::Final(error) => return Err(error),
-                    Trouble::NoScript => {
+                Attempt::Replied(ReplyError::Server(error)) => match classify(&error, request.command) {
+                    Failure::Final(error) => return Err(error),
+                    Failure::NoScript => {
                         self.load_script(&node, request.slot).await?;
-                        StoreError::unavailable("Redis keeps forgetting the script")
+                        StoreError::unavailable("Redis repeatedly dropped the script")
                     }
-                    Trouble::Elsewhere { address, ask } => {
+                    Failure::Redirect { address, ask } => {
                         if let Router::Cluster(cluster) = &*self.router {
                             if ask {
-                                asked = Some(cluster.node(address));
+                                redirected = Some(cluster.node(address));
                             } else {
                                 cluster.moved(request.slot, address);
                             }
                         } else {
                             return Err(StoreError::rejected(
-                                "the URL is of a single server, but it is part of a Cluster; use redis+cluster://",
+                                "the server is part of a Redis Cluster; use a redis+cluster:// URL",
                             ));
                         }
-                        StoreError::unavailable("the nodes of the Cluster point to each other")
+                        StoreError::unavailable("the cluster nodes redirect to each other")
                     }
-                    Trouble::NotNow { message, primary_changed } => {
+                    Failure::Unavailable { message, primary_changed } => {
                         pause = true;
                         if primary_changed {
-                            self.connector.trouble.notify_one();
+                            self.connector.refresh_needed.notify_one();
                         }
                         StoreError::unavailable(message)
                     }
-                    Trouble::Replica => {
+                    Failure::Replica => {
                         pause = true;
                         let error = is_replica(&node.address);
-                        // The address may lead to the primary by now, as names of managed services do.
-                        node.leave(&error);
+                        // The address may lead to the new primary by now, as names of managed
+                        // services do.
+                        node.disconnect(&error);
                         error
                     }
                 },
@@ -316,7 +324,7 @@ impl RedisStore {
                         return Err(error);
                     }
                     pause = true;
-                    self.connector.trouble.notify_one();
+                    self.connector.refresh_needed.notify_one();
                     error
                 }
                 Attempt::Lost(error) => {
@@ -347,7 +355,7 @@ impl RedisStore {
         let watch = watched.watch();
         let _waiting = self.connector.figures.sent(1);
         let reply = if asking {
-            // Together, because ASKING holds for the next command only.
+            // Together, because ASKING applies to the next command only.
             let mut pipeline = Pipeline::with_capacity(2);
             pipeline.cmd("ASKING").add_command(invocation);
             let replies = live.connection.send_packed_commands(&pipeline, 0, 2).await;
@@ -359,11 +367,11 @@ impl RedisStore {
         match reply.map(answered) {
             Ok(Ok(bytes)) => Attempt::Answered(bytes),
             Ok(Err(error)) => Attempt::Replied(error),
-            Err(error) => SendError::lost(&live, &error).again(),
+            Err(error) => SendError::lost(&live, &error).without_source(),
         }
     }
 
-    /// Reads a reply, and counts the keys that were made for it.
+    /// Parses a reply and counts the keys that were created.
     fn outcome(&self, request: &Request<'_>, reply: &[u8]) -> Result<Outcome, StoreError> {
         if let Some(new_keys) = self.connector.new_keys.get()
             && let made @ 1.. = script::new_keys(reply)
@@ -388,12 +396,13 @@ impl RedisStore {
         })
     }
 
-    /// The server that has a slot's keys.
+    /// The server that holds a slot's keys.
     pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         self.router.node(slot)
     }
 
-    /// Resets what has no variants as any reset, which finds out who has the slot, and then searches for the variants of the others.
+    /// Resets counters without variants as usual, which also discovers the slot's owner, and then
+    /// searches for the variants of the others.
     async fn reset_variants(
         &self,
         command: &Command<'_>,
@@ -402,7 +411,7 @@ impl RedisStore {
         let known = command.charges.iter().filter(|charge| !charge.key.counter().has_variants());
         let known: Vec<Charge<'_>> = known.copied().collect();
         let outcome = self.apply(&Command { action: Action::Reset, charges: &known }, now).await?;
-        self.forget(command).await?;
+        self.unlink_variants(command).await?;
         Ok(outcome)
     }
 
@@ -415,8 +424,8 @@ impl RedisStore {
 }
 
 impl Spread for RedisStore {
-    /// Slots of a Cluster; elsewhere one script reaches all keys.
-    fn places(&self, command: &Command<'_>) -> usize {
+    /// The number of slots in a cluster; without one, a script can reach all keys.
+    fn locations(&self, command: &Command<'_>) -> usize {
         if !self.is_cluster() || command.keys() < 2 {
             return 1;
         }
@@ -427,7 +436,7 @@ impl Spread for RedisStore {
         slots.len()
     }
 
-    /// In the order of the slots, and last the one with the record of its idempotency key.
+    /// In the order of the slots; the one with the record of the idempotency key is last.
     fn parts(&self, command: &Command<'_>) -> Vec<Part> {
         let alone = Arc::new(OneSlot(self.clone()));
         let (slots, record) = self.slots(command);
@@ -458,7 +467,7 @@ impl Store for RedisStore {
         if matches!(command.action, Action::ResetVariants) {
             return Box::pin(self.reset_variants(command, now));
         }
-        if self.places(command) > 1 {
+        if self.locations(command) > 1 {
             return Box::pin(apply_in_parts(self.parts(command), command, now));
         }
         Box::pin(self.apply_in_one_step(command, now))
@@ -485,7 +494,8 @@ impl Store for RedisStore {
         spread_piece(self, commands)
     }
 
-    /// In a Cluster, succeeds as soon as one primary does: one that fails takes its own slots with it, not those of the others.
+    /// In a cluster, succeeds as soon as one primary responds: a failing primary affects its own
+    /// slots only.
     fn probe(&self) -> ProbeFuture<'_> {
         let slots = match &*self.router {
             Router::Cluster(cluster) => cluster.slot_of_each_primary(),
@@ -510,7 +520,7 @@ impl Store for RedisStore {
     }
 }
 
-/// The store for commands whose keys are in one slot, as the parts of a spread command are.
+/// The store for commands whose keys are in one slot, like the parts of a spread command.
 #[derive(Debug)]
 struct OneSlot(RedisStore);
 
@@ -537,8 +547,9 @@ impl Router {
         }
     }
 
-    /// Leaves a server that has become a replica: it still answers what needs no write, from what it had.
-    async fn leave_replicas(&self) {
+    /// Disconnects from a server that has become a replica: it still answers read-only commands
+    /// from stale data.
+    async fn disconnect_replicas(&self) {
         let node = match self {
             Self::Single(node) => node.clone(),
             Self::Sentinel(sentinel) => match sentinel.primary() {
@@ -549,13 +560,13 @@ impl Router {
         };
         for live in node.present() {
             if live.is_primary().await == Some(false) {
-                node.leave(&is_replica(&node.address));
+                node.disconnect(&is_replica(&node.address));
                 return;
             }
         }
     }
 
-    /// How many servers decide.
+    /// The number of primaries.
     fn primaries(&self) -> usize {
         match self {
             Self::Single(_) | Self::Sentinel(_) => 1,
@@ -564,30 +575,31 @@ impl Router {
     }
 }
 
-impl Drop for Lookout {
+impl Drop for TopologyTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Finds the primaries again whenever something is wrong with a server, and once a second in any case. A task
-/// of its own, because callers give up before every server has been asked.
-async fn look_out(router: Arc<Router>, connector: Arc<Connector>) {
+/// Refreshes the topology whenever a server fails, and at least once a second. This is a separate
+/// task, because callers time out before every server has been queried.
+async fn refresh_topology(router: Arc<Router>, connector: Arc<Connector>) {
     loop {
-        let pause = LOOK_OUT_EVERY.mul_f64(0.75 + fastrand::f64() / 4.0);
-        let trouble = timeout(pause, connector.trouble.notified()).await.is_ok();
-        // A node of a Cluster redirects, or refuses, as soon as it knows that another one has its slots.
-        if trouble || !matches!(*router, Router::Cluster(_)) {
+        let pause = REFRESH_EVERY.mul_f64(0.75 + fastrand::f64() / 4.0);
+        let refresh_needed = timeout(pause, connector.refresh_needed.notified()).await.is_ok();
+        // A cluster node redirects or rejects as soon as it knows that another one serves its
+        // slots.
+        if refresh_needed || !matches!(*router, Router::Cluster(_)) {
             if let Err(error) = router.refresh().await {
-                tracing::debug!(%error, "could not find out who the primaries are");
+                tracing::debug!(%error, "could not refresh the topology");
             }
-            router.leave_replicas().await;
+            router.disconnect_replicas().await;
         }
-        sleep(LOOK_OUT_PAUSE).await;
+        sleep(REFRESH_PAUSE).await;
     }
 }
 
-/// A command with its keys, ready to be sent.
+/// A command with its keys, ready to send.
 struct Request<'a> {
     command: &'a Command<'a>,
     keys: Keys,
@@ -607,13 +619,13 @@ impl<'a> Request<'a> {
         script::invocation(connector.hash(), self.command, &self.keys, known_only, self.now)
     }
 
-    /// Whether running it twice is the same as running it once.
+    /// Whether running it twice has the same effect as running it once.
     fn is_repeatable(&self) -> bool {
         self.keys.has_record || matches!(self.command.action, Action::Peek { .. } | Action::Reset)
     }
 }
 
-/// How one try went.
+/// The result of one attempt.
 enum Attempt {
     Answered(Vec<u8>),
     /// An error reply: it did not run.
@@ -635,25 +647,26 @@ impl SendError {
         Self::Lost { timed_out: error.is_timeout() }
     }
 
-    fn again(&self) -> Attempt {
+    fn without_source(&self) -> Attempt {
         match self {
-            Self::NotSent(error) => Attempt::NotSent(error.again()),
-            Self::Lost { timed_out: true } => Attempt::Lost(StoreError::timed_out("Redis does not answer")),
+            Self::NotSent(error) => Attempt::NotSent(error.without_source()),
+            Self::Lost { timed_out: true } => Attempt::Lost(StoreError::timed_out("Redis did not respond")),
             Self::Lost { timed_out: false } => {
-                Attempt::Lost(StoreError::uncertain("the connection to Redis was lost before the answer"))
+                Attempt::Lost(StoreError::uncertain("connection to Redis lost before the response"))
             }
         }
     }
 }
 
-/// An evicted key is a forgotten limit, so the start warns of it, unless the Redis user may not ask for the policy.
-async fn warn_of_eviction(mut live: Live) {
+/// Warns at startup if Redis may evict keys, because an evicted key resets a limit. Skipped if the
+/// Redis user may not read the policy.
+async fn warn_about_eviction(mut live: Live) {
     let memory: Result<String, RedisError> =
         redis::cmd("INFO").arg("memory").query_async(&mut live.connection).await;
     let memory = memory.unwrap_or_default();
     let policy =
         memory.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).unwrap_or_default().trim();
     if !matches!(policy, "" | "noeviction") {
-        tracing::warn!(policy, "a full Redis evicts keys of users who are over their limit; use noeviction");
+        tracing::warn!(policy, "with this eviction policy a full Redis evicts active limits; use noeviction");
     }
 }

@@ -1,4 +1,4 @@
-//! Where Redis is: `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://`.
+//! Redis URLs: `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 const DEFAULT_PORT: u16 = 6_379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
-/// More addresses than anybody has seeds or sentinels.
+/// Maximum number of seeds or sentinels.
 const ADDRESSES_MAX: usize = 64;
 
 /// A host and a port.
@@ -29,7 +29,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A user and a password.
+/// A user name and a password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) username: Option<String>,
@@ -74,7 +74,7 @@ pub struct RedisUrl {
     pub(crate) database: i64,
 }
 
-/// A text that is not a Redis URL.
+/// The error of parsing a text that is not a Redis URL.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct InvalidRedisUrl(String);
@@ -84,7 +84,7 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, InvalidRedisUrl> {
 }
 
 impl RedisUrl {
-    /// Whether `text` has a scheme of Redis, valid or not otherwise.
+    /// Whether `text` has a Redis scheme, even if it is not a valid URL.
     pub fn is_redis(text: &str) -> bool {
         text.starts_with("redis://")
             || text.starts_with("rediss://")
@@ -94,7 +94,7 @@ impl RedisUrl {
 }
 
 impl fmt::Display for RedisUrl {
-    /// Without credentials, so that it may be logged.
+    /// Without credentials, so that it can be logged.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list =
             |addresses: &[Address]| addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
@@ -116,12 +116,10 @@ impl FromStr for RedisUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Some((scheme, rest)) = text.split_once("://").filter(|_| Self::is_redis(text)) else {
-            return invalid(
-                "a Redis URL starts with redis://, rediss://, redis+sentinel:// or redis+cluster://",
-            );
+            return invalid("must start with redis://, rediss://, redis+sentinel:// or redis+cluster://");
         };
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
-        // A password may hold an @, so the last one counts.
+        // A password may contain an @, so the last one is the separator.
         let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(user, rest)| (user, rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut url = Self {
@@ -137,14 +135,14 @@ impl FromStr for RedisUrl {
             "redis+sentinel" => {
                 if path.is_empty() || path.contains('/') {
                     return invalid(
-                        "redis+sentinel:// needs the service's name after a slash, like redis+sentinel://host:26379/main",
+                        "redis+sentinel:// requires a service name after a slash, such as redis+sentinel://host:26379/main",
                     );
                 }
                 Topology::Sentinel { sentinels: addresses, service: decode(path)? }
             }
             "redis+cluster" => {
                 if !path.is_empty() && path != "0" {
-                    return invalid("a Cluster has database 0 only");
+                    return invalid("a Redis Cluster supports only database 0");
                 }
                 Topology::Cluster { seeds: addresses }
             }
@@ -156,7 +154,7 @@ impl FromStr for RedisUrl {
                     Some(address) if addresses.is_empty() => Topology::Single(address),
                     _ => {
                         return invalid(
-                            "redis:// takes one host; several are redis+sentinel:// or redis+cluster://",
+                            "redis:// takes one host; use redis+sentinel:// or redis+cluster:// for several",
                         );
                     }
                 }
@@ -177,16 +175,18 @@ impl RedisUrl {
                 "tls" if several => match value {
                     "true" => self.tls = true,
                     "false" => self.tls = false,
-                    _ => return invalid("tls must be true or false"),
+                    _ => return invalid("`tls` must be true or false"),
                 },
                 "db" if sentinel => self.database = database(value)?,
                 "sentinel_user" if sentinel => self.sentinel_credentials.username = Some(decode(value)?),
                 "sentinel_password" if sentinel => self.sentinel_credentials.password = Some(decode(value)?),
                 _ => {
                     let known = match &self.topology {
-                        Topology::Single(_) => "there are none for one server",
-                        Topology::Sentinel { .. } => "known are db, tls, sentinel_user, sentinel_password",
-                        Topology::Cluster { .. } => "known is tls",
+                        Topology::Single(_) => "a single server has no parameters",
+                        Topology::Sentinel { .. } => {
+                            "expected one of db, tls, sentinel_user, sentinel_password"
+                        }
+                        Topology::Cluster { .. } => "expected `tls`",
                     };
                     return invalid(format!("unknown parameter `{name}`; {known}"));
                 }
@@ -199,7 +199,7 @@ impl RedisUrl {
 fn database(text: &str) -> Result<i64, InvalidRedisUrl> {
     match text.parse() {
         Ok(database @ 0..=65_535) => Ok(database),
-        _ => invalid(format!("the database must be a number like 0, not `{text}`")),
+        _ => invalid(format!("the database must be a number such as 0, got `{text}`")),
     }
 }
 
@@ -208,7 +208,7 @@ fn credentials(user: &str) -> Result<Credentials, InvalidRedisUrl> {
         return Ok(Credentials::default());
     }
     let Some((username, password)) = user.split_once(':') else {
-        return invalid("credentials are user:password@, or :password@ without a user");
+        return invalid("credentials must be user:password@, or :password@ without a user");
     };
     let username = decode(username)?;
     Ok(Credentials {
@@ -221,7 +221,7 @@ fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>, InvalidRedi
     let addresses: Vec<Address> =
         hosts.split(',').map(|host| address(host, default_port)).collect::<Result<_, _>>()?;
     if addresses.len() > ADDRESSES_MAX {
-        return invalid(format!("at most {ADDRESSES_MAX} addresses can be given"));
+        return invalid(format!("at most {ADDRESSES_MAX} addresses are allowed"));
     }
     Ok(addresses)
 }
@@ -234,21 +234,23 @@ fn address(text: &str, default_port: u16) -> Result<Address, InvalidRedisUrl> {
     };
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     if host.is_empty() || !host.bytes().all(valid) {
-        return invalid(format!("`{text}` is not a host like redis.example or 10.0.0.1:6379"));
+        return invalid(format!(
+            "`{text}` is not a valid host; expected one such as redis.example or 10.0.0.1:6379"
+        ));
     }
     let port = match port.map(str::parse) {
         None => default_port,
         Some(Ok(port @ 1..)) => port,
-        Some(_) => return invalid(format!("`{text}` has no port between 1 and 65535")),
+        Some(_) => return invalid(format!("the port of `{text}` must be between 1 and 65535")),
     };
     Ok(Address { host: host.to_owned(), port })
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Result<String, InvalidRedisUrl> {
     let is_escape = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
     if !text.split('%').skip(1).all(is_escape) {
-        return invalid("a % is not followed by two hexadecimal digits; write %25 for a % itself");
+        return invalid("% must be followed by two hexadecimal digits; write %25 for a literal %");
     }
     let decoded = percent_decode_str(text).decode_utf8().map(Cow::into_owned);
     decoded.or_else(|_| invalid("percent-encoded parts must be UTF-8"))
@@ -259,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_every_form() {
+    fn every_form_is_parsed() {
         let parse = |text: &str| text.parse::<RedisUrl>().unwrap();
         let single = parse("rediss://app:p%40ss@redis.example:7000/3");
         assert!(single.tls);
@@ -275,25 +277,25 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_understand() {
+    fn invalid_urls_are_rejected() {
         let rows = [
-            ("", "starts with"),
-            ("http://localhost", "starts with"),
-            ("redis:localhost", "starts with"),
-            ("redis://", "not a host"),
-            ("redis://a:0", "no port"),
-            ("redis://a:99999", "no port"),
-            ("redis://a:b", "no port"),
+            ("", "must start with"),
+            ("http://localhost", "must start with"),
+            ("redis:localhost", "must start with"),
+            ("redis://", "not a valid host"),
+            ("redis://a:0", "the port of"),
+            ("redis://a:99999", "the port of"),
+            ("redis://a:b", "the port of"),
             ("redis://a,b", "one host"),
             ("redis://a/x", "database"),
             ("redis://a/-1", "database"),
             ("redis://secret@a", "user:password"),
             ("redis://a?db=1", "unknown parameter `db`"),
             ("redis://:%zz@a", "hexadecimal"),
-            ("redis+sentinel://a:1", "service's name"),
+            ("redis+sentinel://a:1", "service name"),
             ("redis+sentinel://a:1/main?tls=maybe", "true or false"),
             ("redis+cluster://a:1/2", "database 0"),
-            ("redis+cluster://a:1,,b", "not a host"),
+            ("redis+cluster://a:1,,b", "not a valid host"),
         ];
         for (text, reason) in rows {
             let error = text.parse::<RedisUrl>().unwrap_err().to_string();
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn never_shows_a_password() {
+    fn password_is_never_shown() {
         let url: RedisUrl = "redis://app:hunter2@localhost".parse().unwrap();
         assert!(!format!("{url} {url:?}").contains("hunter2"));
     }

@@ -1,4 +1,5 @@
-//! The behaviour suite on a real Cluster of three nodes, and chains whose keys are spread over its slots.
+//! The test suite on a real Redis Cluster of three nodes, and chains whose keys are spread over its
+//! slots.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -67,9 +68,9 @@ fn remaining(decision: &ChainDecision) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_chain_over_slots_charges_all_or_gives_back_exactly() {
+async fn chain_over_slots_charges_all_or_refunds_exactly() {
     let store = cluster().await;
-    // Whichever slot comes last denies: each of the three in turn.
+    // Each of the three limits denies in turn, whichever slot comes last.
     for tight in 0..3 {
         let mut quotas = [10, 10, 10];
         quotas[tight] = 1;
@@ -83,16 +84,16 @@ async fn a_chain_over_slots_charges_all_or_gives_back_exactly() {
         assert_eq!(second.binding_index(), tight);
         let mut expected = vec![9, 9, 9];
         expected[tight] = 0;
-        assert_eq!(remaining(&second), expected, "the denied chain charged nothing");
+        assert_eq!(remaining(&second), expected, "a denied chain charges nothing");
         assert_eq!(remaining(&chain.decide(&*store, Action::peek(), identifiers).await), expected);
-        // An hour of a reset and everything is there again.
+        // After a reset, everything is available again.
         assert!(matches!(chain.apply(&*store, Action::Reset, identifiers).await, Outcome::Reset { .. }));
         assert!(chain.decide(&*store, Action::take(), identifiers).await.allowed);
     }
 }
 
 #[tokio::test]
-async fn a_spread_chain_is_idempotent() {
+async fn spread_chain_is_idempotent() {
     let store = cluster().await;
     let chain = Chain::new([1, 5, 5]);
     let identifiers = ["u", "10.0.0.1", "k"];
@@ -108,7 +109,7 @@ async fn a_spread_chain_is_idempotent() {
     let first = chain.decide(&*store, take(1), identifiers).await;
     assert!(first.allowed && !first.replayed);
     let again = chain.decide(&*store, take(1), identifiers).await;
-    assert!(again.allowed && again.replayed, "the first part has no room left, but this is the same request");
+    assert!(again.allowed && again.replayed, "a repetition is admitted although the first part is exhausted");
     assert!(matches!(chain.apply(&*store, take(2), identifiers).await, Outcome::Mismatch));
     let peek = chain.decide(&*store, Action::peek(), identifiers).await;
     assert_eq!(remaining(&peek), [0, 4, 4], "three takes under one key charge once");
@@ -136,7 +137,7 @@ async fn concurrent_spread_chains_admit_exactly_the_tightest_limit() {
     }
     assert_eq!(admitted, 50);
     let peek = chain.decide(&*store, Action::peek(), ["u", "10.0.0.1", "k"]).await;
-    assert_eq!(remaining(&peek), [950, 0, 950], "nothing leaked from the denied ones");
+    assert_eq!(remaining(&peek), [950, 0, 950], "denied chains charge nothing");
 }
 
 #[tokio::test]
@@ -161,10 +162,10 @@ async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
             other => panic!("{other:?}"),
         }
     };
-    // Whichever limits are in force at first and whichever afterwards, also none.
+    // Any combination of limits at first and afterwards, including none.
     for before in 0..8_usize {
         let some = |mask: usize| -> Vec<Charge<'_>> {
-            (0..3).filter(|place| mask & (1 << place) != 0).map(|place| charges[place]).collect()
+            (0..3).filter(|index| mask & (1 << index) != 0).map(|index| charges[index]).collect()
         };
         let key = before.to_string();
         chain.apply(&*store, Action::Reset, identifiers).await;
@@ -175,13 +176,13 @@ async fn admission_is_replayed_whichever_slots_its_limits_are_in() {
             assert_eq!(again.answers.len(), some(after).len());
         }
         let left = remaining(&chain.decide(&*store, Action::peek(), identifiers).await);
-        let expected: Vec<u32> = (0..3).map(|place| if before & (1 << place) != 0 { 4 } else { 5 }).collect();
-        assert_eq!(left, expected, "{before}: it is charged once");
+        let expected: Vec<u32> = (0..3).map(|index| if before & (1 << index) != 0 { 4 } else { 5 }).collect();
+        assert_eq!(left, expected, "{before}: a repetition is not charged");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn raced_duplicates_of_spread_chains_are_charged_once() {
+async fn concurrent_duplicates_of_spread_chains_are_charged_once() {
     let store = cluster().await;
     for algorithm in Algorithm::ALL {
         let limit = Limit::try_new(algorithm, 1_000, Duration::from_secs(366 * 86_400)).unwrap();
@@ -219,6 +220,6 @@ async fn raced_duplicates_of_spread_chains_are_charged_once() {
         let Outcome::Decided(peek) = store.apply(&command, None).await.unwrap() else {
             panic!("a peek is decided");
         };
-        assert_eq!(remaining(&peek), [900, 900], "{algorithm}: 100 are charged");
+        assert_eq!(remaining(&peek), [900, 900], "{algorithm}: 100 requests are charged");
     }
 }

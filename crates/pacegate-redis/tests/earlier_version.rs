@@ -9,10 +9,10 @@ use pacegate_redis::{RedisOptions, RedisStore};
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, Store};
 use pacegate_testkit::server::RedisServer;
 
-/// When the keys were written: 8 of 10 a minute were taken from each counter, and one more from the fixed window under an
-/// idempotency key.
+/// When the keys were written: 8 of 10 per minute were taken from each counter, and one more from
+/// the fixed window under an idempotency key.
 const WRITTEN_AT: Timestamp = Timestamp::from_micros(1_790_000_000_123_456);
-/// Version 0.1.0, before charges had costs of their own. Strings, in hexadecimal digits.
+/// Written by version 0.1.0, before charges had costs of their own. Strings, in hexadecimal digits.
 const STRINGS: [(&str, &str); 6] = [
     (
         "rl:{user:u}:token_bucket:",
@@ -66,7 +66,7 @@ async fn decide(
 }
 
 #[tokio::test]
-async fn counters_of_an_earlier_version_count() {
+async fn counters_of_an_earlier_version_are_used() {
     let server = RedisServer::start();
     let store = store_with_old_keys(&server).await;
     for algorithm in Algorithm::ALL {
@@ -75,7 +75,7 @@ async fn counters_of_an_earlier_version_count() {
         assert_eq!(left, Some(10 - used), "{algorithm}");
         assert!(!decide(&store, Action::take(), algorithm, 3, Fit::Whole).await.allowed, "{algorithm}");
         assert!(decide(&store, Action::take(), algorithm, 1, Fit::Whole).await.allowed, "{algorithm}");
-        // Debt is kept in the same form.
+        // Debt is stored in the same form.
         let forced = decide(&store, Action::take(), algorithm, 30, Fit::Forced).await;
         assert_eq!(forced.answers[0].uncharged, 30 - (20 - used - 1), "{algorithm}");
     }

@@ -1,6 +1,7 @@
-//! What happens to requests when something happens to Redis: real servers, real signals, real failovers.
+//! Fault injection: real servers, real signals, real failovers.
 //!
-//! Each test says what was admitted, what was lost, and how long it took. `scripts/reliability` runs them for longer.
+//! Each test reports what was admitted, what was lost, and how long it took. `scripts/reliability`
+//! runs them for longer.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,8 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 
 const DEADLINE: Duration = GuardedStore::DEADLINE;
-/// Where every request has to be answered by the store, also on a machine that stands still for a moment.
+/// For tests in which the store has to decide every request, even if the machine stalls for a
+/// moment.
 const NO_HURRY: Duration = Duration::from_secs(2);
 const SEED: u64 = 20_261_116;
 
@@ -43,7 +45,7 @@ async fn connect_with(url: &str, deadline: Duration) -> (Arc<GuardedStore>, Arc<
     (GuardedStore::new("default", redis.clone(), Arc::new(MemoryStore::default()), deadline), redis)
 }
 
-/// So much that nothing is denied for want of room, in one window that no test outlives.
+/// A limit that is never exceeded, in one window that no test outlives.
 fn plenty() -> Limit {
     Limit::try_new(Algorithm::FixedWindow, 100_000_000, Duration::from_secs(366 * 86_400)).unwrap()
 }
@@ -52,7 +54,7 @@ fn figure(store: &dyn Store, name: &str) -> u64 {
     store.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
 }
 
-/// One line of figures; `scripts/reliability` collects them.
+/// Prints one line of measurements; `scripts/reliability` collects them.
 fn pass(name: &str, report: &Report, figures: &str) {
     println!(
         "PASS {name} seed={SEED} requests={} admitted={} degraded={} degraded_ms={} slowest_ms={} noise_ms={} {figures}",
@@ -68,7 +70,7 @@ fn pass(name: &str, report: &Report, figures: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_and_restarted() {
     let _turn = turn().await;
-    // Every write is on disk before it is acknowledged, so nothing that was admitted may be lost.
+    // Every write is on disk before it is acknowledged, so no admission may be lost.
     let mut server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (store, _) = connect(&server.url()).await;
     let load = Load::new(plenty());
@@ -91,11 +93,11 @@ async fn killed_and_restarted() {
     let used = load.used(&*store).await;
     let admitted = report.count(Fate::Admitted);
     assert!(report.count(Fate::Degraded) > 0);
-    assert!(used >= admitted, "{admitted} were admitted, {used} are counted");
-    // What was on its way when the server died may have been counted without an answer.
+    assert!(used >= admitted, "admissions are never lost: {admitted} admitted, {used} counted");
+    // Requests in flight when the server died may have been counted without a response.
     let uncertain = used - admitted;
     let at_most = report.timed_out(DEADLINE).max(load.callers as u64 * rounds);
-    assert!(uncertain <= at_most, "{uncertain} were counted without an answer");
+    assert!(uncertain <= at_most, "at most {at_most} are counted without a response, got {uncertain}");
     let back = report.healthy_after(back_at).unwrap();
     assert!(back.max(slowest_return) <= Duration::from_secs(2), "{back:?} {slowest_return:?}");
     pass(
@@ -124,8 +126,8 @@ async fn frozen() {
     let back = report.healthy_after(thawed_at).unwrap();
     assert!(figure(&*store, "breaker_openings") >= 1);
     assert!(back <= Duration::from_secs(2), "{back:?}");
-    assert!(used >= admitted, "{admitted} were admitted, {used} are counted");
-    // Most answers while the breaker is open do not wait at all.
+    assert!(used >= admitted, "admissions are never lost: {admitted} admitted, {used} counted");
+    // Most responses while the breaker is open are immediate.
     let median = report.percentile(Fate::Degraded, 0.5);
     assert!(median <= Duration::from_millis(3) + report.lateness, "{median:?}");
     pass(
@@ -141,7 +143,7 @@ async fn frozen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_and_cut_off() {
+async fn connections_refused_and_cut_off() {
     let _turn = turn().await;
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
@@ -172,14 +174,14 @@ async fn replies_swallowed_after_execution() {
     for idempotent in [false, true] {
         server.command(&["FLUSHALL"]);
         let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
-        // What is sent again takes a new connection first.
+        // A command that is sent again needs a new connection first.
         let deadline = if idempotent { NO_HURRY } else { DEADLINE };
         let (store, redis) = connect_with(&format!("redis://{}", proxy.address()), deadline).await;
         let load = Load { idempotent, ..Load::new(plenty()) };
         let running = load.clone().start(store.clone());
         proxy.set(Fault::CutReplies { one_in: 20, seed: SEED });
         sleep(Duration::from_millis(effort(1_500, 30_000))).await;
-        // With fewer there is nothing to see, and a slow machine takes longer to lose them.
+        // Fewer would show nothing, and a slow machine takes longer to lose them.
         let enough = async {
             while proxy.dropped() <= 10 {
                 sleep(Duration::from_millis(50)).await;
@@ -192,14 +194,14 @@ async fn replies_swallowed_after_execution() {
         let swallowed = proxy.dropped();
         let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
         let total = report.records.len() as u64;
-        assert!(used >= admitted, "an admission was not counted: {admitted} {used}");
-        assert!(used <= total, "a request was charged twice: {used} of {total}");
+        assert!(used >= admitted, "every admission is counted: {admitted} admitted, {used} counted");
+        assert!(used <= total, "no request is charged twice: {used} charged, {total} sent");
         if idempotent {
-            // What may have run is sent again under its key, and charged once.
+            // A command that may have run is sent again under its key, and charged once.
             assert!(figure(&*redis, "resends") > 0);
             assert!(report.count(Fate::Degraded) * 10 < total, "{}", report.count(Fate::Degraded));
         } else {
-            assert!(used > admitted, "some ran without their answer");
+            assert!(used > admitted, "some commands ran without a reply");
         }
         let name = if idempotent { "redis-swallowed-idempotent" } else { "redis-swallowed" };
         pass(name, &report, &format!("swallowed={swallowed} uncertain={} charged_twice=0", used - admitted));
@@ -241,7 +243,7 @@ async fn script_flushed_all_the_time() {
     }
     let report = running.stop().await;
     let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
-    assert_eq!(admitted, report.records.len() as u64, "no flush was noticed by a caller");
+    assert_eq!(admitted, report.records.len() as u64, "callers do not notice a flush");
     assert_eq!(used, admitted);
     let loads = figure(&*redis, "script_loads");
     assert!(loads > 10, "{loads}");
@@ -258,14 +260,14 @@ async fn take(store: &dyn Store, identifier: &str, mode: FailureMode) -> pacegat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_password_changes() {
+async fn password_change() {
     let _turn = turn().await;
     let server = RedisServer::start_with(&["--requirepass", "first"]);
     let url = |password: &str| format!("redis://:{password}@{}", server.address());
-    let refused = RedisStore::connect(RedisOptions::new(url("wrong").parse().unwrap())).await.unwrap_err();
-    assert!(refused.is_permanent(), "{refused}");
-    assert!(refused.to_string().contains("refuses the user or the password"), "{refused}");
-    assert!(!refused.to_string().contains("wrong"), "{refused}");
+    let rejected = RedisStore::connect(RedisOptions::new(url("wrong").parse().unwrap())).await.unwrap_err();
+    assert!(rejected.is_permanent(), "{rejected}");
+    assert!(rejected.to_string().contains("rejected the user name or password"), "{rejected}");
+    assert!(!rejected.to_string().contains("wrong"), "{rejected}");
 
     let (store, _) = connect(&url("first")).await;
     assert!(!take(&*store, "u", FailureMode::Closed).await.degraded());
@@ -274,7 +276,7 @@ async fn the_password_changes() {
     };
     admin(&["CONFIG", "SET", "requirepass", "second"], "first");
     admin(&["CLIENT", "KILL", "TYPE", "normal"], "second");
-    // The connections that were there are gone; what comes now has the wrong password.
+    // The old connections are gone; new ones use the wrong password.
     let mut decision = take(&*store, "u", FailureMode::Closed).await;
     for _ in 0..50 {
         if store.health() == StoreHealth::Rejected {
@@ -285,7 +287,7 @@ async fn the_password_changes() {
     }
     assert_eq!(store.health(), StoreHealth::Rejected, "the node is not ready");
     assert!(!decision.allowed);
-    assert_eq!(decision.answers[0].reason, Some(Reason::FailClosed), "never silently open");
+    assert_eq!(decision.answers[0].reason, Some(Reason::FailClosed), "a rejection does not fail open");
     admin(&["CONFIG", "SET", "requirepass", "first"], "second");
     let since = Instant::now();
     while store.health() != StoreHealth::Up && since.elapsed() < Duration::from_secs(5) {
@@ -318,26 +320,27 @@ async fn foreign_values_under_our_keys() {
             assert_eq!(decision.allowed, mode == FailureMode::Open);
             assert!(decision.degraded(), "{identifier}");
             assert_eq!(decision.answers[0].reason, Some(reason));
-            assert_eq!(decision.remaining(), None, "numbers are not made up");
+            assert_eq!(decision.remaining(), None, "no counts are reported");
         }
         let after = server.command(&["DUMP", &format!("rl:{{user:{identifier}}}:load:")]);
-        assert_eq!(before, after, "what is not ours is left alone");
+        assert_eq!(before, after, "foreign values are not changed");
     }
     for _ in 0..100 {
         take(&*store, "list", FailureMode::Closed).await;
     }
-    assert_eq!(store.health(), StoreHealth::Up, "one odd key is not an outage");
-    assert!(!take(&*store, "somebody-else", FailureMode::Closed).await.degraded());
+    assert_eq!(store.health(), StoreHealth::Up, "one foreign key is not an outage");
+    assert!(!take(&*store, "another-user", FailureMode::Closed).await.degraded());
     println!("PASS redis-foreign seed={SEED} kinds={}", foreign.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinel_fails_over() {
+async fn sentinel_failover() {
     let _turn = turn().await;
     for _ in 0..effort(1, 5) {
         fail_over("redis-sentinel-failover", RedisServer::kill).await;
     }
-    // A frozen primary refuses nothing: only the deadline notices. Later it wakes up as a replica.
+    // A frozen primary rejects nothing: only the deadline detects it. Later it wakes up as a
+    // replica.
     for _ in 0..effort(1, 5) {
         fail_over("redis-sentinel-frozen", |server| server.freeze()).await;
     }
@@ -359,7 +362,7 @@ async fn fail_over(name: &str, strike: impl Fn(&mut RedisServer)) {
     assert_ne!(sentinels.primary_port(), primary);
     assert_eq!(figure(&*redis, "primary_changes"), 1, "a change of primary is counted once");
     let lost = admitted.saturating_sub(used);
-    assert!(lost <= load.callers as u64 * 4, "{lost} admissions are forgotten");
+    assert!(lost <= load.callers as u64 * 4, "{lost} admissions were lost");
     assert!(report.degraded_for() <= Duration::from_secs(8), "{:?}", report.degraded_for());
     pass(
         name,
@@ -369,7 +372,7 @@ async fn fail_over(name: &str, strike: impl Fn(&mut RedisServer)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replaced_primary_that_still_answers_is_left() {
+async fn replaced_primary_that_still_responds_is_abandoned() {
     let _turn = turn().await;
     let mut sentinels = RedisSentinels::start(2, 3);
     for server in sentinels.servers() {
@@ -378,7 +381,7 @@ async fn replaced_primary_that_still_answers_is_left() {
     let url = sentinels.url().replacen("://", "://gate:secret@", 1);
     let store = RedisStore::connect(RedisOptions::new(url.parse().unwrap())).await.unwrap();
     take(&store, "before", FailureMode::Closed).await;
-    // Sentinels and replicas are other users than we are: they lose the primary, we do not.
+    // Sentinels and replicas use other users than we do: they lose the primary, we do not.
     let before = sentinels.primary_port();
     let old = sentinels.servers().iter().find(|server| server.port() == before).unwrap();
     let as_gate =
@@ -393,13 +396,13 @@ async fn replaced_primary_that_still_answers_is_left() {
     timeout(Duration::from_secs(60), replaced).await.expect("the sentinels agree on another primary");
     let since = Instant::now();
     let left = async {
-        // The old primary answers all the time.
+        // The old primary responds all the time.
         while figure(&store, "primary_changes") == 0 {
-            take(&store, "meanwhile", FailureMode::Closed).await;
+            take(&store, "during", FailureMode::Closed).await;
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(30), left).await.expect("the old primary is left");
+    timeout(Duration::from_secs(30), left).await.expect("the old primary is abandoned");
     let left_after = since.elapsed();
     take(&store, "after", FailureMode::Closed).await;
     let port = sentinels.primary_port();
@@ -409,7 +412,7 @@ async fn replaced_primary_that_still_answers_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_of_the_cluster_is_killed_or_freezes() {
+async fn cluster_primary_is_killed_or_freezes() {
     let _turn = turn().await;
     for _ in 0..effort(1, 5) {
         lose_a_primary("redis-cluster-failover", RedisServer::kill).await;
@@ -437,27 +440,27 @@ async fn lose_a_primary(name: &str, strike: impl Fn(&mut RedisServer)) {
     report.assert_punctual(DEADLINE);
     let last_degraded = report.records.iter().rfind(|record| record.fate == Fate::Degraded).unwrap();
     let degraded_for = last_degraded.sent.duration_since(killed_at);
-    assert!(report.healthy_after(killed_at + degraded_for).is_some(), "it recovered");
+    assert!(report.healthy_after(killed_at + degraded_for).is_some(), "the load recovers");
     assert_eq!(figure(&*redis, "primary_changes"), 1, "a change of primary is counted once");
     let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
     let lost = admitted.saturating_sub(used);
-    assert!(lost <= load.callers as u64 * 4, "{lost} admissions are forgotten");
+    assert!(lost <= load.callers as u64 * 4, "{lost} admissions were lost");
     assert!(degraded_for <= Duration::from_secs(8), "{degraded_for:?}");
-    // Two thirds of the keys are on other nodes, which went on.
+    // Two thirds of the keys are on other nodes, which keep deciding.
     let during = report.records.iter().filter(|record| {
         record.sent > killed_at && record.sent < killed_at + degraded_for && record.fate == Fate::Admitted
     });
     let served = during.count();
-    assert!(served > 0, "the other nodes went on");
+    assert!(served > 0, "the other nodes keep deciding");
     pass(name, &report, &format!("lost={lost} served_meanwhile={served} primary_changes=1"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_moves_under_load() {
+async fn slot_migrates_under_load() {
     let _turn = turn().await;
     let cluster = RedisCluster::start(3, 0);
     let (store, redis) = connect_with(&cluster.url(), NO_HURRY).await;
-    // Two limits per request: while their slot moves, one key is here and the other there.
+    // Two limits per request: while their slot migrates, their keys are on different nodes.
     let second = (Counter::new("second", "user", ""), plenty());
     let mut load = Load::new(plenty());
     load.limits.push(second);
@@ -477,10 +480,10 @@ async fn a_slot_moves_under_load() {
     let report = running.stop_when_healthy(Instant::now(), Duration::from_secs(5)).await;
     let (admitted, used) = (report.count(Fate::Admitted), load.used(&*store).await);
     let resends = figure(&*redis, "resends");
-    assert!(resends > 0, "the move was noticed");
-    assert_eq!(report.count(Fate::Failed), 0, "every request gets an answer");
-    assert_eq!(used, admitted, "nothing is lost or counted twice by a move");
-    assert_eq!(figure(&*redis, "primary_changes"), 0, "a move of a slot is no change of primary");
+    assert!(resends > 0, "the migration causes resends");
+    assert_eq!(report.count(Fate::Failed), 0, "every request gets a decision");
+    assert_eq!(used, admitted, "a migration loses nothing and counts nothing twice");
+    assert_eq!(figure(&*redis, "primary_changes"), 0, "a slot migration is not a change of primary");
     pass("redis-slot-moved", &report, &format!("moves={moves} resends={resends} lost=0"));
     drop(cluster);
 }

@@ -1,5 +1,5 @@
-//! A Redis that has no memory left and evicts nothing: it goes on deciding on the keys that it has, and only what needs a new key is answered
-//! by the failure mode.
+//! A Redis that is out of memory and evicts nothing: it keeps deciding for existing keys, and the
+//! failure mode applies only to limits that need a new key.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -29,11 +29,11 @@ fn guard(redis: &RedisStore) -> Arc<GuardedStore> {
 fn fill(server: &RedisServer) {
     server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let refused = server.command(&["SET", "anything", "new"]);
-    assert!(refused.starts_with("OOM") || refused.starts_with("MOVED"), "{refused}");
+    let rejected = server.command(&["SET", "anything", "new"]);
+    assert!(rejected.starts_with("OOM") || rejected.starts_with("MOVED"), "{rejected}");
 }
 
-fn make_room(server: &RedisServer) {
+fn free_memory(server: &RedisServer) {
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
 }
 
@@ -55,7 +55,7 @@ impl Chain {
         self
     }
 
-    /// The failure mode of the limit that was added last.
+    /// Sets the failure mode of the limit that was added last.
     fn failing(mut self, mode: FailureMode) -> Self {
         self.0.last_mut().unwrap().3 = mode;
         self
@@ -119,27 +119,27 @@ async fn known_key_is_charged_denied_and_refunded_by_every_algorithm() {
         assert!(known.take(&redis).await.allowed, "{algorithm}");
         assert!(!known.take(&redis).await.allowed, "{algorithm} denies at its limit");
         assert!(known.decide(&redis, Action::Refund).await.allowed, "{algorithm}");
-        assert!(known.take(&redis).await.allowed, "{algorithm} takes what was given back");
+        assert!(known.take(&redis).await.allowed, "{algorithm} allows what was refunded");
         assert!(!known.take(&redis).await.allowed, "{algorithm}");
         let new = Chain::one(&format!("new-{algorithm}"), limit(algorithm, 3));
         let error = new.apply(&redis, Action::take(), None).await.unwrap_err();
         assert!(error.is_full() && error.is_new_key(0), "{algorithm}: {error}");
         assert!(!error.is_outage() && error.is_retryable(), "{algorithm}: {error}");
-        assert_eq!(new.remaining(&redis).await, [3], "{algorithm} can be looked at");
-        make_room(&server);
+        assert_eq!(new.remaining(&redis).await, [3], "{algorithm} can be peeked at");
+        free_memory(&server);
         assert!(new.take(&redis).await.allowed, "{algorithm}");
-        assert!(!known.take(&redis).await.allowed, "{algorithm} has forgotten nothing");
+        assert!(!known.take(&redis).await.allowed, "{algorithm} keeps its state");
     }
 }
 
 #[tokio::test]
-async fn counter_from_far_ahead_is_corrected_on_a_full_redis() {
+async fn counter_ahead_of_the_clock_is_corrected_on_a_full_redis() {
     let server = RedisServer::start();
     let redis = connect(&server.url()).await;
     let start = Timestamp::from_micros(1_790_000_000_000_000);
     let back = Timestamp::from_micros(start.as_micros() - 10 * 3_600_000_000);
     for algorithm in Algorithm::ALL {
-        make_room(&server);
+        free_memory(&server);
         let known = Chain::one(&format!("ahead-{algorithm}"), limit(algorithm, 1));
         assert!(decision(known.apply(&redis, Action::take(), Some(start)).await).allowed);
         fill(&server);
@@ -165,20 +165,20 @@ async fn nothing_is_charged_when_one_of_several_keys_is_new() {
     );
     let error = chain.apply(&redis, Action::take(), None).await.unwrap_err();
     assert!(error.is_full(), "{error}");
-    assert_eq!([0, 1, 2].map(|place| error.is_new_key(place)), [false, false, true]);
+    assert_eq!([0, 1, 2].map(|index| error.is_new_key(index)), [false, false, true]);
     let error = known.apply(&redis, once("new"), None).await.unwrap_err();
     assert!(error.is_full(), "a record is a new key as well: {error}");
-    assert_eq!([0, 1].map(|place| error.is_new_key(place)), [false, false]);
+    assert_eq!([0, 1].map(|index| error.is_new_key(index)), [false, false]);
     assert_eq!(known.remaining(&redis).await, [4, 4]);
     let anchor = Chain(Vec::new()).apply(&redis, once("anchor"), None).await.unwrap_err();
     assert!(anchor.is_full(), "{anchor}");
-    make_room(&server);
+    free_memory(&server);
     let admitted = known.decide(&redis, once("new")).await;
-    assert!(admitted.allowed && !admitted.replayed, "the refused take left no record");
+    assert!(admitted.allowed && !admitted.replayed, "the rejected take left no record");
 }
 
 #[tokio::test]
-async fn failure_mode_answers_for_new_keys_alone_and_the_breaker_stays_closed() {
+async fn failure_mode_applies_only_to_new_keys_and_the_breaker_stays_closed() {
     let server = RedisServer::start();
     let redis = connect(&server.url()).await;
     let store = guard(&redis);
@@ -194,14 +194,15 @@ async fn failure_mode_answers_for_new_keys_alone_and_the_breaker_stays_closed() 
         let identifier = format!("made-up-{number}");
         let open = Chain::one(&identifier, two).take(&*store).await;
         assert_eq!(open.answers[0].reason, Some(Reason::FailOpen));
-        // A made-up identity beside it does not free a user who is over the limit, nor one who is not.
+        // An invented identity in the same check affects neither a user over the limit nor one
+        // below it.
         let beside = Chain::one("limited", two).and("ip", &identifier, two).take(&*store).await;
         assert!(!beside.allowed && beside.answers[0].reason == Some(Reason::LimitExceeded), "{beside:?}");
         let beside = Chain::one("heavy", many).and("ip", &identifier, two).take(&*store).await;
         assert!(beside.allowed && beside.answers[1].reason == Some(Reason::FailOpen), "{beside:?}");
         assert!(!limited.take(&*store).await.allowed);
     }
-    assert_eq!(heavy.remaining(&*store).await, [1_000 - 201], "each of them was counted");
+    assert_eq!(heavy.remaining(&*store).await, [1_000 - 201], "each check was counted");
     assert_eq!(store.health(), StoreHealth::Up);
     let figure = |name: &str| {
         store.figures().into_iter().find(|(other, _)| *other == name).map(|(_, figure)| figure.value())
@@ -211,19 +212,19 @@ async fn failure_mode_answers_for_new_keys_alone_and_the_breaker_stays_closed() 
     let closed = Chain::one("heavy", many).and("ip", "closed", two).failing(FailureMode::Closed);
     let denied = closed.take(&*store).await;
     assert!(!denied.allowed && denied.answers[1].reason == Some(Reason::FailClosed), "{denied:?}");
-    assert_eq!(heavy.remaining(&*store).await, [1_000 - 201], "what was denied charged nothing");
+    assert_eq!(heavy.remaining(&*store).await, [1_000 - 201], "denied checks charge nothing");
     let local = Chain::one("heavy", many).and("ip", "local", two).failing(FailureMode::Local);
     let decided: Vec<bool> =
         [local.take(&*store).await, local.take(&*store).await, local.take(&*store).await]
             .iter()
             .map(|decision| decision.allowed)
             .collect();
-    assert_eq!(decided, [true, true, false], "counters in this process decide");
+    assert_eq!(decided, [true, true, false], "local counters decide");
     assert_eq!(heavy.remaining(&*store).await, [1_000 - 203]);
     let first = heavy.decide(&*store, once("again")).await;
     let second = heavy.decide(&*store, once("again")).await;
     assert!(first.allowed && second.allowed && second.replayed, "{second:?}");
-    assert_eq!(heavy.remaining(&*store).await, [1_000 - 204], "the record is kept in this process");
+    assert_eq!(heavy.remaining(&*store).await, [1_000 - 204], "the record is stored in this process");
 }
 
 #[tokio::test]
@@ -238,7 +239,7 @@ async fn node_starts_on_a_full_redis() {
 }
 
 #[tokio::test]
-async fn full_cluster_frees_no_limited_user() {
+async fn full_cluster_still_denies_limited_users() {
     let mut cluster = RedisCluster::start(3, 0);
     let redis = connect(&cluster.url()).await;
     let store = guard(&redis);
@@ -250,7 +251,7 @@ async fn full_cluster_frees_no_limited_user() {
         assert!(heavy.take(&*store).await.allowed);
     }
     cluster.servers().iter().for_each(fill);
-    // Whichever slot comes first: the made-up addresses and keys are in all of them.
+    // The invented addresses and keys are in all slots, so each slot comes first at times.
     for number in 0..50 {
         let identifier = format!("made-up-{number}");
         let beside =
@@ -265,7 +266,7 @@ async fn full_cluster_frees_no_limited_user() {
 }
 
 #[tokio::test]
-async fn flood_frees_limited_users_under_every_policy_but_noeviction() {
+async fn flood_evicts_active_limits_under_every_policy_but_noeviction() {
     let policies = [
         "noeviction",
         "volatile-ttl",
@@ -305,7 +306,7 @@ async fn flood_frees_limited_users_under_every_policy_but_noeviction() {
             redis.apply_batch(&commands, None).await;
         }
         let keys: u32 = server.command(&["DBSIZE"]).parse().unwrap();
-        assert!((2_000..10_000).contains(&keys), "{policy}: {keys} keys are room for a part of the flood");
+        assert!((2_000..10_000).contains(&keys), "{policy}: only a part of the flood fits, {keys} keys");
         let mut freed = 0;
         for user in &users {
             freed += u32::from(user.take(&redis).await.allowed);
@@ -316,7 +317,7 @@ async fn flood_frees_limited_users_under_every_policy_but_noeviction() {
             _ => assert!(freed >= 10, "{policy}: {freed}"),
         }
         println!("PASS redis-full policy={policy} keys={keys} freed={freed}");
-        make_room(&server);
+        free_memory(&server);
     }
 }
 
@@ -327,7 +328,7 @@ async fn connect_with_budget(server: &RedisServer, new_keys_per_second: u64) -> 
 }
 
 #[tokio::test]
-async fn new_keys_beyond_the_budget_are_refused_and_known_ones_decided() {
+async fn new_keys_beyond_the_budget_are_rejected_and_known_keys_decided() {
     let server = RedisServer::start();
     let (per_second, flood) = (5, 2_000);
     let redis = connect_with_budget(&server, per_second).await;
@@ -340,8 +341,8 @@ async fn new_keys_beyond_the_budget_are_refused_and_known_ones_decided() {
         match new.apply(&redis, Action::take(), None).await {
             Ok(_) => made += 1,
             Err(error) => {
-                assert!(error.takes_no_new_key() && !error.is_full() && error.is_new_key(0), "{error}");
-                // It can be looked at, and what exceeds its limit anyway is denied.
+                assert!(error.rejects_new_keys() && !error.is_full() && error.is_new_key(0), "{error}");
+                // It can be peeked at, and a cost above its limit is denied as usual.
                 assert_eq!(new.remaining(&redis).await, [3]);
             }
         }
@@ -350,7 +351,7 @@ async fn new_keys_beyond_the_budget_are_refused_and_known_ones_decided() {
     let seconds = started.elapsed().as_secs() + 2;
     assert!(made <= per_second * seconds, "{made} in {seconds} s");
     assert!(made < flood, "{made}");
-    // A key that is soon fresh again takes no memory to speak of.
+    // A short-lived key costs no significant memory.
     let short = Limit::try_new(Algorithm::FixedWindow, 3, Duration::from_secs(1)).unwrap();
     let redis = connect_with_budget(&server, 1).await;
     for number in 0..100 {
@@ -359,7 +360,7 @@ async fn new_keys_beyond_the_budget_are_refused_and_known_ones_decided() {
 }
 
 #[tokio::test]
-async fn counters_in_the_process_decide_on_new_keys_beyond_the_budget() {
+async fn local_counters_decide_new_keys_beyond_the_budget() {
     let server = RedisServer::start();
     let redis = connect_with_budget(&server, 1).await;
     let store = guard(&redis);
@@ -369,7 +370,8 @@ async fn counters_in_the_process_decide_on_new_keys_beyond_the_budget() {
     let (mut local, mut taken) = (0, 1);
     for number in 0..200 {
         let identifier = format!("made-up-{number}");
-        // Open is the failure mode, and does not apply here: a caller could turn its own limit off.
+        // The failure mode `open` does not apply here; otherwise a caller could disable its own
+        // limit.
         let chain = Chain::one("heavy", many).and("ip", &identifier, two);
         let decided = [chain.take(&*store).await, chain.take(&*store).await, chain.take(&*store).await];
         taken += decided.iter().filter(|decision| decision.allowed).count();
@@ -380,6 +382,6 @@ async fn counters_in_the_process_decide_on_new_keys_beyond_the_budget() {
     }
     assert!(local > 0);
     let left = heavy.remaining(&*store).await[0];
-    assert_eq!(1_000_000 - usize::try_from(left).unwrap(), taken, "the known key was charged for each");
+    assert_eq!(1_000_000 - usize::try_from(left).unwrap(), taken, "the known key is charged each time");
     assert_eq!(store.health(), StoreHealth::Up);
 }

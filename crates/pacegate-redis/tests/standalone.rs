@@ -1,4 +1,5 @@
-//! The behaviour suite on a real Redis: a server of its own for each test, because histories of different tests share keys.
+//! The test suite on a real Redis, with a separate server for each test because histories share
+//! keys.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -38,7 +38,7 @@ async fn apply(
     apply_to(store, action, &charges(limits, cost, None)).await
 }
 
-/// Gives back what was taken at a time, or the newest charges.
+/// Refunds what was taken at a time, or the newest charges.
 async fn refund(
     store: &dyn Store,
     limits: &[(Counter, Limit)],
@@ -75,13 +75,13 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     stats.trim_start_matches("calls=").split(',').next().unwrap().parse().unwrap_or(0)
 }
 
-/// A take that may be repeated.
+/// A repeatable take.
 const ONCE: Action<'static> = Action::Take {
     idempotency: Some(Idempotency { caller: "c", key: "k", fingerprint: [7; 16], home: None, sender: None }),
 };
 
 #[tokio::test]
-async fn a_denial_a_peek_and_a_replay_write_nothing() {
+async fn denial_peek_and_replay_write_nothing() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     assert!(decide(&store, ONCE, &all()).await.allowed);
@@ -110,7 +110,7 @@ async fn every_key_lives_until_its_state_is_fresh() {
             decision.answers.iter().find(|answer| key.ends_with(&format!("}}:{}:", answer.algorithm)));
         let fresh_at = match answer {
             Some(answer) => answer.reset_at.unwrap(),
-            None => decision.at.saturating_add(Idempotency::KEPT_FOR),
+            None => decision.at.saturating_add(Idempotency::TTL),
         };
         // Both are the server's time: the first whole millisecond in which the state is fresh.
         let expires_at: u64 = server.command(&["PEXPIRETIME", key]).parse().unwrap();
@@ -122,7 +122,7 @@ async fn every_key_lives_until_its_state_is_fresh() {
 async fn every_key_has_a_time_to_live_after_every_action() {
     let server = RedisServer::start();
     let store = connect(&server).await;
-    // A refund leaves 0, 1 or 2 of 3 requests in each counter: the standing changes too.
+    // A refund leaves 0, 1 or 2 of 3 requests in each counter, so the standing changes too.
     let limits: Vec<(Counter, Limit)> = Algorithm::ALL
         .map(|algorithm| {
             let limit = Limit::try_new(algorithm, 3, Duration::from_secs(3_600)).unwrap();
@@ -147,7 +147,7 @@ async fn every_key_has_a_time_to_live_after_every_action() {
 }
 
 #[tokio::test]
-async fn start_fails_on_a_server_that_cannot_decide() {
+async fn startup_fails_on_a_server_that_cannot_decide() {
     let connect = |url: String| async move {
         RedisStore::connect(RedisOptions::new(url.parse().unwrap())).await.unwrap_err()
     };
@@ -188,34 +188,35 @@ async fn start_fails_on_a_server_that_cannot_decide() {
     }
     for key in server.command(&["KEYS", "*"]).lines() {
         let expires_at: i64 = server.command(&["PEXPIRETIME", key]).parse().unwrap_or(-2);
-        assert_ne!(expires_at, -1, "{key} stays for ever");
+        assert_ne!(expires_at, -1, "{key} has a time to live");
     }
     server.command(&["FLUSHALL"]);
-    // What the documentation lists is enough; without the right to ask for its role or memory it works as well.
+    // The documented permissions are enough; without those to read its role or memory it works as
+    // well.
     for permission in ["", "+role", "+info", "+ping"] {
         let url = without(permission).parse().unwrap();
         RedisStore::connect(RedisOptions::new(url)).await.unwrap();
     }
-    assert_eq!(server.command(&["DBSIZE"]), "0", "nothing is left behind");
+    assert_eq!(server.command(&["DBSIZE"]), "0", "no keys remain");
 }
 
-/// Those of the user in the configuration to start from.
+/// The permissions of the user in the documented configuration.
 const PERMISSIONS: &str = "~rl:* +evalsha +script|load +scan +time +info +role +ping +get +set +unlink +pexpireat +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyscore +zrevrange";
 
 #[test]
-fn documented_permissions_are_those_that_are_tested() {
+fn documented_permissions_are_tested() {
     for text in [include_str!("../../../deploy/redis.conf"), include_str!("../../../docs/operating.md")] {
         assert!(text.contains(&format!("user pacegate on >PASSWORD {PERMISSIONS}\n")));
     }
 }
 
 #[tokio::test]
-async fn server_that_becomes_a_replica_is_left() {
+async fn server_that_becomes_a_replica_is_abandoned() {
     let (server, primary) = (RedisServer::start(), RedisServer::start());
     let store = connect(&server).await;
     decide(&store, Action::take(), &all()).await;
     server.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-    // It goes on answering what needs no write.
+    // It still answers read-only commands.
     let charges: [Charge<'_>; 0] = [];
     let peek = Command::peek(&charges);
     let left = async {
@@ -226,7 +227,7 @@ async fn server_that_becomes_a_replica_is_left() {
             }
         }
     };
-    let error = timeout(Duration::from_secs(30), left).await.expect("the replica is not asked any more");
+    let error = timeout(Duration::from_secs(30), left).await.expect("the replica is no longer used");
     assert!(error.is_retryable() && error.to_string().contains("is a replica"), "{error}");
     server.command(&["REPLICAOF", "NO", "ONE"]);
     let back = async {
@@ -234,7 +235,7 @@ async fn server_that_becomes_a_replica_is_left() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(30), back).await.expect("a primary is asked again");
+    timeout(Duration::from_secs(30), back).await.expect("the primary is used again");
 }
 
 #[tokio::test]
@@ -252,7 +253,7 @@ async fn one_command_is_one_evalsha_and_a_batch_one_round_trip() {
         Outcome::Decided(decision) => decision.remaining().unwrap(),
         other => panic!("{other:?}"),
     });
-    assert!(remaining.eq((0..1_000).rev()), "a batch is answered in order");
+    assert!(remaining.eq((0..1_000).rev()), "outcomes are in the order of the batch");
     assert_eq!(calls(&server, "evalsha"), before + 1_001);
 }
 
@@ -274,7 +275,7 @@ async fn concurrent_checks_share_round_trips() {
     for caller in callers {
         caller.await.unwrap();
     }
-    // One after the other they would take 6.4 seconds.
+    // One after another they would take 6.4 seconds.
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     let clients = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
     let own =
@@ -282,11 +283,11 @@ async fn concurrent_checks_share_round_trips() {
     assert!((1..=2).contains(&own), "{clients}");
 }
 
-/// Ten callers, one after the other, that leave before the answer can be there.
+/// Ten callers, one after another, that stop waiting before a reply can arrive.
 async fn leave_early(store: &RedisStore) {
     for _ in 0..10 {
         let left = timeout(Duration::from_millis(2), decide(store, Action::take(), &all()[..1])).await;
-        assert!(left.is_err(), "the answer came before the caller left");
+        assert!(left.is_err(), "the caller stops waiting before the reply");
     }
 }
 
@@ -295,7 +296,7 @@ fn figure(store: &dyn Store, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn callers_that_leave_early_do_not_break_the_connection_of_others() {
+async fn callers_that_stop_waiting_do_not_break_the_connection_of_others() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
     let url = format!("redis://{}", proxy.address()).parse().unwrap();
@@ -308,12 +309,12 @@ async fn callers_that_leave_early_do_not_break_the_connection_of_others() {
         async move { decide(&*store, Action::take(), &all()).await }
     });
     leave_early(&store).await;
-    assert!(patient.await.unwrap().allowed, "it waits long enough for its answer");
+    assert!(patient.await.unwrap().allowed, "the patient caller gets its decision");
     assert_eq!(figure(&*store, "connects"), connects, "the connection is the same");
 }
 
 #[tokio::test]
-async fn silent_connection_is_replaced_when_callers_leave() {
+async fn silent_connection_is_replaced_when_callers_stop_waiting() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address().parse().unwrap()).await;
     let url = format!("redis://{}", proxy.address()).parse().unwrap();
@@ -327,12 +328,12 @@ async fn silent_connection_is_replaced_when_callers_leave() {
     };
     timeout(Duration::from_secs(30), replaced).await.expect("the silent connection is discarded");
     proxy.set(Fault::None);
-    // It gets its answer over a new connection.
+    // The decision arrives over a new connection.
     decide(&store, Action::peek(), &all()).await;
 }
 
 #[tokio::test]
-async fn time_is_the_servers() {
+async fn time_is_that_of_the_server() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let seconds = |text: String| text.lines().next().unwrap().parse::<u64>().unwrap();
@@ -370,7 +371,7 @@ async fn users_passwords_and_databases() {
     let charges = [Charge::new(Key::new(&counter, "u", ""), &limit)];
     let command = Command::take(&charges);
     let error = store.apply(&command, None).await.unwrap_err();
-    assert!(error.is_permanent() && error.to_string().contains("may not"), "{error}");
+    assert!(error.is_permanent() && error.to_string().contains("lacks a permission"), "{error}");
 }
 
 #[tokio::test]
@@ -392,14 +393,14 @@ async fn tls_with_a_client_certificate() {
     );
     assert!(
         with(TlsFiles { client: None, ..files.clone() }).await.is_err(),
-        "the server asks for a certificate"
+        "the server requires a client certificate"
     );
     let missing = with(TlsFiles { authority: Some("/nowhere.pem".into()), client: None }).await.unwrap_err();
     assert!(missing.is_permanent() && missing.to_string().contains("/nowhere.pem"), "{missing}");
 }
 
 #[tokio::test]
-async fn a_large_refund_of_a_log_is_exact() {
+async fn large_refund_of_a_log_is_exact() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let limits = [(
@@ -410,10 +411,10 @@ async fn a_large_refund_of_a_log_is_exact() {
     for _ in 0..200 {
         taken.push(decide(&store, Action::take(), &limits).await.at);
     }
-    // The first of them, with 199 after it whose running totals have to follow.
+    // Refunds the first entry; the running totals of the 199 after it have to follow.
     for attempt in 0..2 {
         let left = refund(&store, &limits, 1, Some(taken[0])).await.remaining();
-        assert_eq!(left, Some(801), "it is given back once: {attempt}");
+        assert_eq!(left, Some(801), "it is refunded once: {attempt}");
     }
     let newest = server.command(&["ZREVRANGE", "rl:{user:u}:log:", "0", "0"]);
     assert!(newest.starts_with("199:1:"), "{newest}");

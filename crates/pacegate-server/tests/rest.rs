@@ -433,7 +433,7 @@ async fn ad_hoc_limits_are_bounded_and_errors_name_the_field() {
         (
             json!({"limit": 10_001, "strategy": "sliding_log"}),
             "limit",
-            "must be between 1 and 10000, not 10001",
+            "must be between 1 and 10000, got 10001",
         ),
     ];
     for (fields, field, reason) in rows {

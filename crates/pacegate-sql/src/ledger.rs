@@ -79,7 +79,7 @@ impl Ledger {
         }
         if let (Some(record), Act::Take | Act::Peek) = (&request.record, request.act)
             && let Some(Row { content: Content::Record(earlier), .. }) = self.rows.get(&record.key)
-            && now < earlier.decision.at.saturating_add(Idempotency::KEPT_FOR)
+            && now < earlier.decision.at.saturating_add(Idempotency::TTL)
         {
             if earlier.fingerprint != record.fingerprint {
                 return Ok(Outcome::Mismatch);
@@ -124,7 +124,7 @@ impl Ledger {
         if let Some(record) = request.record.as_ref().filter(|_| decision.allowed) {
             let kept =
                 Record { fingerprint: record.fingerprint, limits: record.limits, decision: decision.clone() };
-            let until = now.saturating_add(Idempotency::KEPT_FOR);
+            let until = now.saturating_add(Idempotency::TTL);
             self.put(&record.key, Content::Record(kept), until);
         }
         decision

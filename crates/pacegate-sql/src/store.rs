@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pacegate_core::{Algorithm, Counter, Key, Limit, Timestamp};
 use pacegate_store::{
-    Action, ApplyFuture, Asked, BatchFuture, Batcher, Charge, Command, Figure, Figures, Gauge, Lane, Outcome,
-    Present, Store, StoreError,
+    Action, ApplyFuture, BatchFuture, Batcher, Charge, Command, Figure, Figures, Gauge, Lane, Outcome,
+    Present, Store, StoreError, Submitted,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::postgres::PgSslMode;
@@ -235,7 +235,7 @@ impl SqlStore {
 
     async fn submit(&self, lane: usize, request: Request, now: Option<Timestamp>) -> Answer {
         let rows = request.keys().count();
-        self.batcher.ask(lane, Job { request, now }, rows).await?
+        self.batcher.submit(lane, Job { request, now }, rows).await?
     }
 
     /// Resets the variants of a command's counters over a separate connection, because it is slow
@@ -360,7 +360,7 @@ struct Done {
 impl Lane<Job, Answer> for Worker {
     fn work<'a>(
         &'a mut self,
-        batch: &'a mut Vec<Asked<Job, Answer>>,
+        batch: &'a mut Vec<Submitted<Job, Answer>>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             if let Err(error) = self.decide(batch).await {
@@ -379,7 +379,7 @@ impl Worker {
     ///
     /// # Errors
     /// An error applies to all jobs that are left in the batch.
-    async fn decide(&mut self, batch: &mut Vec<Asked<Job, Answer>>) -> Result<(), StoreError> {
+    async fn decide(&mut self, batch: &mut Vec<Submitted<Job, Answer>>) -> Result<(), StoreError> {
         let (started, mut retries, mut lock_waits) = (Instant::now(), 0, 0);
         let mut wait = !self.held.any(batch.iter().flat_map(|(job, _)| job.keys()));
         while !batch.is_empty() {
@@ -439,7 +439,7 @@ impl Worker {
 
     /// Sends the results of decided jobs, and rejects jobs that need a row that stayed locked. The
     /// others stay in the batch.
-    fn answer(&mut self, batch: &mut Vec<Asked<Job, Answer>>, done: Done, waited: bool) {
+    fn answer(&mut self, batch: &mut Vec<Submitted<Job, Answer>>, done: Done, waited: bool) {
         let mut left = Vec::new();
         for ((job, answer), outcome) in batch.drain(..).zip(done.answers) {
             let Some(outcome) = outcome else {
@@ -459,12 +459,12 @@ impl Worker {
 }
 
 /// Fails the selected jobs and removes them from the batch.
-fn fail(batch: &mut Vec<Asked<Job, Answer>>, which: impl Fn(&Job) -> bool, error: &StoreError) {
+fn fail(batch: &mut Vec<Submitted<Job, Answer>>, which: impl Fn(&Job) -> bool, error: &StoreError) {
     let (failed, left) = batch.drain(..).partition(|(job, _)| which(job));
     *batch = left;
-    let failed: Vec<Asked<Job, Answer>> = failed;
+    let failed: Vec<Submitted<Job, Answer>> = failed;
     for (_, answer) in failed {
-        let _ = answer.send(Err(error.again()));
+        let _ = answer.send(Err(error.without_source()));
     }
 }
 

@@ -1,7 +1,9 @@
-//! Gathers what concurrent callers ask for into batches, for stores that are won or lost by round trips.
+//! Collects the requests of concurrent callers into batches, for stores in which round trips are
+//! expensive.
 //!
-//! A lane takes whatever waits, up to a bound, and works on it while the next batch gathers behind it. There is no timer: when nobody else asks, a
-//! batch is one request and starts at once.
+//! A lane takes the requests in its queue, up to a bound, and processes them while the next batch
+//! queues. There is no timer: without concurrent requests, a batch is one request and starts at
+//! once.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,40 +16,40 @@ use tokio::task::AbortHandle;
 use crate::error::StoreError;
 use crate::figure::{Figure, Figures};
 
-/// A request and where its answer goes.
-pub type Asked<T, R> = (T, oneshot::Sender<R>);
+/// A request and the sender of its result.
+pub type Submitted<T, R> = (T, oneshot::Sender<R>);
 
-/// What a lane does with a batch: it answers each request, in order, and is then ready for the next.
+/// Processes batches: answers each request, in order, before it gets the next batch.
 pub trait Lane<T, R>: Send + 'static {
-    /// Works on a batch. Requests without an answer at the end are told that there is none.
+    /// Processes a batch. Requests without a result at the end fail.
     fn work<'a>(
         &'a mut self,
-        batch: &'a mut Vec<Asked<T, R>>,
+        batch: &'a mut Vec<Submitted<T, R>>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
-/// Lanes of work with a queue each. Requests that share something to wait for belong into the same lane.
+/// Lanes, each with a queue. Requests that wait for the same thing belong in the same lane.
 pub struct Batcher<T, R> {
     lanes: Vec<Queue<T, R>>,
     tasks: Vec<AbortHandle>,
     counted: Arc<Counted>,
 }
 
-/// The requests that wait for a lane.
+/// The queue of a lane.
 struct Queue<T, R> {
     sender: mpsc::Sender<Weighed<T, R>>,
-    /// How much they weigh together.
+    /// The total weight of the queued requests.
     weight: Arc<AtomicUsize>,
     weight_max: usize,
 }
 
-/// A request and how much work it is.
+/// A request and its weight.
 struct Weighed<T, R> {
-    asked: Asked<T, R>,
+    submitted: Submitted<T, R>,
     weight: usize,
 }
 
-/// How many batches there were, and how much work was in them.
+/// The number of batches and their total weight.
 #[derive(Default)]
 struct Counted {
     batches: AtomicU64,
@@ -55,12 +57,12 @@ struct Counted {
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
-    /// Starts a task for each lane. A batch weighs at most `batch_max`, unless a single request weighs more, and what waits for a lane at
-    /// most `queue_max`.
+    /// Starts a task for each lane. A batch weighs at most `batch_max`, unless a single request
+    /// weighs more; a queue weighs at most `queue_max`.
     pub fn start<L: Lane<T, R>>(lanes: Vec<L>, batch_max: usize, queue_max: usize) -> Self {
         let mut batcher = Self { lanes: Vec::new(), tasks: Vec::new(), counted: Arc::default() };
         for mut lane in lanes {
-            // Every request weighs something, so that there are never more of them than this.
+            // Every request weighs at least 1, so there are never more of them than this.
             let (sender, receiver) = mpsc::channel(queue_max);
             let weight = Arc::new(AtomicUsize::new(0));
             batcher.lanes.push(Queue { sender, weight: weight.clone(), weight_max: queue_max });
@@ -80,24 +82,24 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         batcher
     }
 
-    /// Has `request`, which weighs at least 1, worked on in a lane; lanes that are not there count from the first one again.
+    /// Processes `request`, which weighs at least 1, in a lane; lane numbers wrap around.
     ///
     /// # Errors
-    /// [`StoreError`] when the queue is full, which changes nothing, or the lane gave no answer.
-    pub async fn ask(&self, lane: usize, request: T, weight: usize) -> Result<R, StoreError> {
+    /// [`StoreError`] if the queue is full, which changes nothing, or the lane returned no result.
+    pub async fn submit(&self, lane: usize, request: T, weight: usize) -> Result<R, StoreError> {
         let lane = &self.lanes[lane % self.lanes.len()];
         let weight = weight.max(1);
         let (sender, receiver) = oneshot::channel();
         let waiting = lane.weight.fetch_add(weight, Ordering::Relaxed);
-        let request = Weighed { asked: (request, sender), weight };
+        let request = Weighed { submitted: (request, sender), weight };
         if waiting + weight > lane.weight_max || lane.sender.try_send(request).is_err() {
             lane.weight.fetch_sub(weight, Ordering::Relaxed);
-            return Err(StoreError::unavailable("too many requests wait for the store"));
+            return Err(StoreError::unavailable("too many requests queued for the store"));
         }
-        receiver.await.map_err(|_| StoreError::unanswered())
+        receiver.await.map_err(|_| StoreError::missing_outcome())
     }
 
-    /// How many batches there were, how much work was in them, and how much waits now.
+    /// The number of batches, their total weight, and the weight of the queues.
     pub fn figures(&self) -> Figures {
         let waiting: usize = self.lanes.iter().map(|lane| lane.weight.load(Ordering::Relaxed)).sum();
         vec![
@@ -108,7 +110,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     }
 }
 
-/// A lane's end of its queue.
+/// The receiving end of a lane's queue.
 struct Waiting<T, R> {
     receiver: mpsc::Receiver<Weighed<T, R>>,
     weight: Arc<AtomicUsize>,
@@ -117,8 +119,9 @@ struct Waiting<T, R> {
 }
 
 impl<T, R> Waiting<T, R> {
-    /// Fills `batch` with what waits, and says how much that weighs; `None` when there will be nothing more.
-    async fn fill(&mut self, batch: &mut Vec<Asked<T, R>>, weight_max: usize) -> Option<usize> {
+    /// Fills `batch` with queued requests and returns their weight; `None` when the queue is
+    /// closed.
+    async fn fill(&mut self, batch: &mut Vec<Submitted<T, R>>, weight_max: usize) -> Option<usize> {
         let mut filled = 0;
         loop {
             let next = match self.next.take() {
@@ -129,8 +132,8 @@ impl<T, R> Waiting<T, R> {
                     Err(_) => return Some(filled),
                 },
             };
-            // Callers who went away need no answer, and must not be charged after they stopped waiting.
-            if next.asked.1.is_closed() {
+            // A caller that stopped waiting needs no response and must not be charged.
+            if next.submitted.1.is_closed() {
                 self.weight.fetch_sub(next.weight, Ordering::Relaxed);
             } else if !batch.is_empty() && filled + next.weight > weight_max {
                 self.next = Some(next);
@@ -138,7 +141,7 @@ impl<T, R> Waiting<T, R> {
             } else {
                 self.weight.fetch_sub(next.weight, Ordering::Relaxed);
                 filled += next.weight;
-                batch.push(next.asked);
+                batch.push(next.submitted);
             }
         }
     }
@@ -162,13 +165,13 @@ impl<T, R> fmt::Debug for Batcher<T, R> {
 mod tests {
     use super::*;
 
-    /// Answers with the size of the batch; waits for a permit first.
+    /// Returns the size of the batch; waits for a permit first.
     struct Sizes(mpsc::Receiver<()>);
 
     impl Lane<u32, (u32, usize)> for Sizes {
         fn work<'a>(
             &'a mut self,
-            batch: &'a mut Vec<Asked<u32, (u32, usize)>>,
+            batch: &'a mut Vec<Submitted<u32, (u32, usize)>>,
         ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
             Box::pin(async move {
                 self.0.recv().await;
@@ -181,45 +184,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_gathers_while_a_batch_is_worked_on_is_the_next_batch() {
+    async fn requests_queued_during_a_batch_form_the_next_batch() {
         let (go, permits) = mpsc::channel(8);
         let batcher = std::sync::Arc::new(Batcher::start(vec![Sizes(permits)], 3, 16));
-        let ask = |request| {
+        let submit = |request| {
             let batcher = batcher.clone();
-            tokio::spawn(async move { batcher.ask(0, request, 1).await.unwrap() })
+            tokio::spawn(async move { batcher.submit(0, request, 1).await.unwrap() })
         };
-        let first = ask(0);
+        let first = submit(0);
         tokio::task::yield_now().await;
-        let rest: Vec<_> = (1..=4).map(ask).collect();
+        let rest: Vec<_> = (1..=4).map(submit).collect();
         tokio::task::yield_now().await;
         for _ in 0..3 {
             go.send(()).await.unwrap();
         }
-        assert_eq!(first.await.unwrap(), (0, 1), "the first one does not wait for company");
+        assert_eq!(first.await.unwrap(), (0, 1), "the first request does not wait");
         let mut sizes = Vec::new();
-        for asked in rest {
-            sizes.push(asked.await.unwrap());
+        for submitted in rest {
+            sizes.push(submitted.await.unwrap());
         }
-        assert_eq!(sizes, [(1, 3), (2, 3), (3, 3), (4, 1)], "the others go together, up to the bound");
+        assert_eq!(sizes, [(1, 3), (2, 3), (3, 3), (4, 1)], "the others form batches up to the bound");
         let [batches, batched, waiting] = batcher.figures().try_into().unwrap();
         assert_eq!((batches, batched), (("batches", Figure::Count(3)), ("batched", Figure::Count(5))));
         assert_eq!(waiting, ("queue_depth", Figure::Level(0)));
     }
 
     #[tokio::test]
-    async fn a_full_queue_refuses_at_once() {
+    async fn full_queue_rejects_at_once() {
         let (_go, permits) = mpsc::channel(8);
         let batcher = std::sync::Arc::new(Batcher::start(vec![Sizes(permits)], 1, 1));
-        // One is worked on, one waits; between them the lane gets its turn.
+        // One is processed, one waits; between them the lane gets to run.
         let mut waiting = Vec::new();
         for request in 0..2 {
             let batcher = batcher.clone();
-            waiting.push(tokio::spawn(async move { batcher.ask(0, request, 1).await }));
+            waiting.push(tokio::spawn(async move { batcher.submit(0, request, 1).await }));
             for _ in 0..5 {
                 tokio::task::yield_now().await;
             }
         }
-        assert!(batcher.ask(0, 9, 1).await.unwrap_err().is_retryable());
+        assert!(batcher.submit(0, 9, 1).await.unwrap_err().is_retryable());
         assert_eq!(batcher.figures()[2], ("queue_depth", Figure::Level(1)));
         drop(waiting);
     }
@@ -228,25 +231,26 @@ mod tests {
     async fn batches_and_the_queue_are_bounded_by_weight() {
         let (go, permits) = mpsc::channel(8);
         let batcher = std::sync::Arc::new(Batcher::start(vec![Sizes(permits)], 10, 100));
-        let ask = |request, weight| {
+        let submit = |request, weight| {
             let batcher = batcher.clone();
-            tokio::spawn(async move { batcher.ask(0, request, weight).await.unwrap() })
+            tokio::spawn(async move { batcher.submit(0, request, weight).await.unwrap() })
         };
-        let mut asked = vec![ask(0, 1)];
+        let mut submitted = vec![submit(0, 1)];
         tokio::task::yield_now().await;
-        // A request that weighs more than a batch goes alone, and those behind it together.
-        asked.extend(
-            [(1, 4), (2, 6), (3, 50), (4, 9), (5, 1), (6, 1)].map(|(request, weight)| ask(request, weight)),
+        // A request that weighs more than a batch is processed alone, and those behind it together.
+        submitted.extend(
+            [(1, 4), (2, 6), (3, 50), (4, 9), (5, 1), (6, 1)]
+                .map(|(request, weight)| submit(request, weight)),
         );
         tokio::task::yield_now().await;
         assert_eq!(batcher.figures()[2], ("queue_depth", Figure::Level(71)));
-        assert!(batcher.ask(0, 7, 30).await.unwrap_err().is_retryable(), "101 is above the bound");
+        assert!(batcher.submit(0, 7, 30).await.unwrap_err().is_retryable(), "101 is above the bound");
         for _ in 0..5 {
             go.send(()).await.unwrap();
         }
         let mut sizes = Vec::new();
-        for asked in asked {
-            sizes.push(asked.await.unwrap());
+        for submitted in submitted {
+            sizes.push(submitted.await.unwrap());
         }
         assert_eq!(sizes, [(0, 1), (1, 2), (2, 2), (3, 1), (4, 2), (5, 2), (6, 1)]);
         let [batches, batched, waiting] = batcher.figures().try_into().unwrap();

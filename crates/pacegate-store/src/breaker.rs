@@ -1,4 +1,5 @@
-//! A circuit breaker: stops asking a store that keeps failing, and finds out gently when it is back.
+//! A circuit breaker: stops calling a store that keeps failing, and probes it with a few calls
+//! until it recovers.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,31 +7,31 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures are counted over this long, in steps of a second.
+/// The period over which failures are counted, in steps of a second.
 const WINDOW: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(1);
-/// Fewer calls than this say nothing about a rate of failures.
+/// Minimum number of calls for a failure rate.
 const CALLS_MIN: u32 = 20;
-/// This many time-outs in a row say enough.
+/// Number of consecutive timeouts that opens it.
 const TIMEOUTS_IN_A_ROW: u32 = 5;
 /// How long it stays open at first, and at most.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(30);
-/// How many calls must succeed, one after the other or at once, before all are let through again.
+/// Number of calls that must succeed, concurrently or one after another, before it closes.
 const PROBES: u32 = 3;
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Permit {
-    /// As usual.
+    /// Yes.
     Call,
-    /// To find out whether the store is back.
+    /// Yes, to probe the store.
     Probe,
-    /// Not now.
-    Refused,
+    /// No.
+    Rejected,
 }
 
-/// How a permitted call went.
+/// The result of a permitted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Succeeded,
@@ -38,7 +39,7 @@ pub(crate) enum Verdict {
     TimedOut,
 }
 
-/// What a verdict changed, for whoever logs it.
+/// The change caused by a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
@@ -46,25 +47,25 @@ pub(crate) enum Change {
     Closed,
 }
 
-/// Whether a server that may fail is asked.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Always.
+    /// All calls are made.
     Closed,
-    /// A few times, to find out whether it is back.
+    /// A few calls are made, to find out whether the server has recovered.
     HalfOpen,
-    /// Not for a while.
+    /// No calls are made.
     Open,
 }
 
-/// The state machine. Time and chance come from outside.
+/// The state machine. Time and randomness are passed in.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: State,
     timeouts_in_a_row: u32,
-    /// Calls and failures, per second, oldest first.
+    /// Calls and failures per second, oldest first.
     recent: VecDeque<(Instant, u32, u32)>,
-    /// How long it stays open the next time.
+    /// How long it will stay open the next time.
     open_for: Duration,
 }
 
@@ -78,26 +79,26 @@ impl SharedBreaker {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Breaker> {
-        // The breaker is never left half-changed.
+        // A panic never leaves the breaker half-changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leave to make one call, unless the server is left alone.
-    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
+    /// Returns a permit for one call, unless the breaker is open.
+    pub(crate) fn try_call(&self) -> Option<PermittedCall<'_>> {
         let permit = self.lock().permit(Instant::now());
-        (permit != Permit::Refused).then_some(Turn { breaker: self, permit: Some(permit) })
+        (permit != Permit::Rejected).then_some(PermittedCall { breaker: self, permit: Some(permit) })
     }
 }
 
-/// A permitted call. A probe's place is free again when its caller goes away before the answer.
+/// A permitted call. If its caller is dropped before the response, a probe frees its slot.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct PermittedCall<'a> {
     breaker: &'a SharedBreaker,
     permit: Option<Permit>,
 }
 
-impl Turn<'_> {
-    /// Takes note of how the call went.
+impl PermittedCall<'_> {
+    /// Records the result of the call.
     pub(crate) fn finish(mut self, verdict: Verdict) -> Change {
         match self.permit.take() {
             Some(permit) => self.breaker.lock().record(permit, verdict, Instant::now(), fastrand::f64()),
@@ -106,7 +107,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PermittedCall<'_> {
     fn drop(&mut self) {
         if let Some(permit) = self.permit {
             self.breaker.lock().abandon(permit);
@@ -129,7 +130,7 @@ impl Breaker {
     pub(crate) fn permit(&mut self, now: Instant) -> Permit {
         match &mut self.state {
             State::Closed => Permit::Call,
-            State::Open { until } if now < *until => Permit::Refused,
+            State::Open { until } if now < *until => Permit::Rejected,
             State::Open { .. } => {
                 self.state = State::HalfOpen { out: 1, succeeded: 0 };
                 Permit::Probe
@@ -138,11 +139,11 @@ impl Breaker {
                 *out += 1;
                 Permit::Probe
             }
-            State::HalfOpen { .. } => Permit::Refused,
+            State::HalfOpen { .. } => Permit::Rejected,
         }
     }
 
-    /// Takes note of how a call went. `chance`, between 0 and 1, spreads the nodes of a fleet.
+    /// Records the result of a call. `chance`, between 0 and 1, spreads the nodes of a fleet.
     pub(crate) fn record(&mut self, permit: Permit, verdict: Verdict, now: Instant, chance: f64) -> Change {
         match (&mut self.state, permit) {
             (State::HalfOpen { out, succeeded }, Permit::Probe) => {
@@ -158,31 +159,31 @@ impl Breaker {
                 Change::Closed
             }
             (State::Closed, Permit::Call) => self.record_call(verdict, now, chance),
-            // A late answer to a call from before says nothing about now.
+            // A late response to an earlier call is not evidence.
             _ => Change::None,
         }
     }
 
-    /// A probe whose caller went away: its place is free again.
+    /// Frees the slot of a probe whose caller was dropped.
     pub(crate) fn abandon(&mut self, permit: Permit) {
         if let (State::HalfOpen { out, .. }, Permit::Probe) = (&mut self.state, permit) {
             *out = out.saturating_sub(1);
         }
     }
 
-    /// The store was found to fail without a caller: callers stop waiting for it.
+    /// Opens the breaker after background probes failed.
     pub(crate) fn trip(&mut self, now: Instant, chance: f64) -> Change {
         if self.is_closed() { self.open(now, chance) } else { Change::None }
     }
 
-    /// Whether the store is back is being found out without callers: none of them probes before `at_least`.
+    /// Keeps callers from probing before `at_least`, because background probes do.
     pub(crate) fn stay_open(&mut self, at_least: Instant) {
         if let State::Open { until } = &mut self.state {
             *until = at_least.max(*until);
         }
     }
 
-    /// The store answers again, as somebody found out who is not a caller: callers may probe at once.
+    /// Lets callers probe at once, after a background probe succeeded.
     pub(crate) fn half_open(&mut self) {
         if let State::Open { .. } = self.state {
             self.state = State::HalfOpen { out: 0, succeeded: 0 };
@@ -232,7 +233,7 @@ impl Breaker {
 
     fn open(&mut self, now: Instant, chance: f64) -> Change {
         let was_closed = self.is_closed();
-        // Up to a quarter longer, so that the nodes of a fleet do not come back at one moment.
+        // Up to a quarter longer, so that the nodes of a fleet do not retry at the same moment.
         let until = now + self.open_for.mul_f64(1.0 + chance.clamp(0.0, 1.0) / 4.0);
         let open_for = (self.open_for * 2).min(OPEN_MAX);
         *self = Self { state: State::Open { until }, open_for, ..Self::new() };
@@ -249,12 +250,12 @@ mod tests {
         for _ in 0..TIMEOUTS_IN_A_ROW {
             breaker.record(Permit::Call, Verdict::TimedOut, now, 0.0);
         }
-        assert_eq!(breaker.permit(now), Permit::Refused);
+        assert_eq!(breaker.permit(now), Permit::Rejected);
         breaker
     }
 
     #[tokio::test]
-    async fn opens_at_half_of_twenty_calls_and_not_before() {
+    async fn opens_when_half_of_twenty_calls_fail() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
         let verdicts = [Verdict::Failed, Verdict::Succeeded].into_iter().cycle().take(19);
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn forgets_failures_after_ten_seconds() {
+    async fn failures_expire_after_ten_seconds() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
         for _ in 0..19 {
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn opens_after_five_timeouts_in_a_row_only() {
+    async fn opens_after_five_consecutive_timeouts() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
         for verdict in
@@ -291,14 +292,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stays_open_twice_as_long_each_time_up_to_thirty_seconds() {
+    async fn open_time_doubles_up_to_thirty_seconds() {
         let mut now = Instant::now();
         let mut breaker = opened(now);
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let open_for = Duration::from_secs(seconds);
             assert_eq!(
                 breaker.permit(now + open_for - Duration::from_millis(1)),
-                Permit::Refused,
+                Permit::Rejected,
                 "{seconds}"
             );
             now += open_for;
@@ -308,14 +309,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn three_probes_close_it_and_no_fourth_is_let_through() {
+    async fn closes_after_three_probes_and_allows_no_fourth() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let later = now + OPEN_MIN;
         let permits: Vec<Permit> = (0..4).map(|_| breaker.permit(later)).collect();
-        assert_eq!(permits, [Permit::Probe, Permit::Probe, Permit::Probe, Permit::Refused]);
+        assert_eq!(permits, [Permit::Probe, Permit::Probe, Permit::Probe, Permit::Rejected]);
         breaker.abandon(Permit::Probe);
-        assert_eq!(breaker.permit(later), Permit::Probe, "an abandoned probe leaves its place");
+        assert_eq!(breaker.permit(later), Permit::Probe, "an abandoned probe frees its slot");
         let changes: Vec<Change> =
             (0..3).map(|_| breaker.record(Permit::Probe, Verdict::Succeeded, later, 0.0)).collect();
         assert_eq!(changes, [Change::None, Change::None, Change::Closed]);
@@ -323,13 +324,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn chance_only_makes_it_stay_open_longer() {
+    async fn chance_only_extends_the_open_time() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
         for _ in 0..TIMEOUTS_IN_A_ROW {
             breaker.record(Permit::Call, Verdict::TimedOut, now, 1.0);
         }
-        assert_eq!(breaker.permit(now + OPEN_MIN), Permit::Refused);
+        assert_eq!(breaker.permit(now + OPEN_MIN), Permit::Rejected);
         assert_eq!(breaker.permit(now + OPEN_MIN.mul_f64(1.25)), Permit::Probe);
     }
 }

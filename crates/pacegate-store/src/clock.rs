@@ -1,11 +1,11 @@
-//! Where the time comes from when a command does not bring it.
+//! The source of time for commands that do not specify one.
 
 use std::fmt;
 
 use pacegate_core::Timestamp;
 
-/// Tells the time. Only adapters ask it; everything inward of them gets `now` as an argument.
+/// A clock. Only adapters read it; everything inside them gets `now` as an argument.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// The present. It may stand still or go back: stores never let a key's time go back.
+    /// The current time. It may stand still or go back: stores never let a key's time go back.
     fn now(&self) -> Timestamp;
 }

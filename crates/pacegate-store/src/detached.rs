@@ -1,4 +1,4 @@
-//! Work that ends properly although its caller stops waiting: a caller with a deadline, or one that disconnects.
+//! Work that is completed even if its caller stops waiting, because of a deadline or a disconnect.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -10,11 +10,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a call that was under way may still take after its caller is gone.
+/// How long a call in progress may still take after its caller is gone.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
-/// How long the work may take after that to give back what it took.
-const GIVE_BACK_WAIT: Duration = Duration::from_secs(5);
-/// At most this many run without a caller at the same time. Beyond that the work is dropped, and what it took stays charged.
+/// How long the work may then take to refund what it took.
+const REFUND_WAIT: Duration = Duration::from_secs(5);
+/// Maximum number of tasks that run without a caller. Beyond that, work is dropped and what it took
+/// stays charged.
 const DETACHED_MAX: usize = 10_000;
 
 static DETACHED: AtomicUsize = AtomicUsize::new(0);
@@ -23,7 +24,7 @@ static DETACHED: AtomicUsize = AtomicUsize::new(0);
 enum Stage {
     CallerWaits,
     CallerGone,
-    /// The call that was under way when the caller left did not end in time.
+    /// The call in progress when the caller left did not end in time.
     CallLost,
 }
 
@@ -34,7 +35,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whether the answer has no receiver any more.
+    /// Whether the caller stopped waiting.
     pub fn is_gone(&self) -> bool {
         *self.stage.borrow() != Stage::CallerWaits
     }
@@ -52,17 +53,18 @@ impl Caller {
     }
 }
 
-/// Work that goes on in a task of its own, for a bounded time, when this future is dropped before its end. Made by [`detachable`].
+/// A future whose work continues in a task of its own, for a bounded time, if it is dropped before
+/// it ends. Created by [`detachable`].
 #[must_use = "futures do nothing unless polled"]
 pub struct Detachable<T: 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     stage: watch::Sender<Stage>,
-    /// What was never polled has nothing to finish.
+    /// Work that was never polled has nothing to finish.
     started: bool,
 }
 
-/// Work that may take something and must not be cut off before it has given back what it may not keep. It owns its data, and asks the
-/// [`Caller`] between its steps whether to go on.
+/// Makes work detachable that may charge and must not end before it has refunded what it may not
+/// keep. The work owns its data and checks the [`Caller`] between its steps.
 pub fn detachable<W>(work: impl FnOnce(Caller) -> W) -> Detachable<W::Output>
 where
     W: Future<Output: 'static> + Send + 'static,
@@ -91,35 +93,35 @@ impl<T> Drop for Detachable<T> {
         let Some(work) = self.work.take().filter(|_| self.started) else { return };
         self.stage.send_replace(Stage::CallerGone);
         let Ok(runtime) = Handle::try_current() else { return };
-        let Some(place) = Place::free() else { return };
+        let Some(slot) = Slot::acquire() else { return };
         let stage = std::mem::replace(&mut self.stage, watch::Sender::new(Stage::CallerGone));
         let work = async move { drop(work.await) };
-        runtime.spawn(finish(Box::pin(work), stage, place));
+        runtime.spawn(finish(Box::pin(work), stage, slot));
     }
 }
 
 async fn finish(
     mut work: Pin<Box<dyn Future<Output = ()> + Send>>,
     stage: watch::Sender<Stage>,
-    _place: Place,
+    _slot: Slot,
 ) {
     if timeout(ANSWER_WAIT, &mut work).await.is_err() {
         stage.send_replace(Stage::CallLost);
-        let _ = timeout(GIVE_BACK_WAIT, work).await;
+        let _ = timeout(REFUND_WAIT, work).await;
     }
 }
 
-/// One of the places for work without a caller.
-struct Place;
+/// A slot for work without a caller.
+struct Slot;
 
-impl Place {
-    fn free() -> Option<Self> {
-        let place = Self;
-        (DETACHED.fetch_add(1, Ordering::Relaxed) < DETACHED_MAX).then_some(place)
+impl Slot {
+    fn acquire() -> Option<Self> {
+        let slot = Self;
+        (DETACHED.fetch_add(1, Ordering::Relaxed) < DETACHED_MAX).then_some(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         DETACHED.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What a request gets when its store cannot say.
+//! What happens to a request when its store is unavailable.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pacegate_core::{Answer, Answers, ChainDecision, Reason, Timestamp, named};
 use crate::error::StoreError;
 use crate::store::{Action, ApplyFuture, Charge, Command, Outcome, Store};
 
-/// What happens to a request while the store of one of its limits fails.
+/// What a limit does while its store is unavailable.
 ///
 /// ```
 /// use pacegate_store::FailureMode;
@@ -17,22 +17,22 @@ use crate::store::{Action, ApplyFuture, Charge, Command, Outcome, Store};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FailureMode {
-    /// It passes, as far as this limit is concerned.
+    /// The limit fails open: it allows the request.
     #[default]
     Open,
-    /// It is denied.
+    /// The limit fails closed: it denies the request.
     Closed,
-    /// Counters in this process decide, with the same limit.
+    /// The limit falls back to local counters in this process.
     Local,
 }
 
 named!(FailureMode { Open => "open", Closed => "closed", Local => "local" });
 
-/// Stands in for a store that takes no new keys, with the failure mode of each limit.
+/// Replaces a store that rejects new keys, using the failure mode of each limit.
 #[derive(Debug)]
 pub(crate) struct WithoutStore {
     pub(crate) local: Arc<dyn Store>,
-    /// Instead of the failure modes of the limits.
+    /// Overrides the failure modes of the limits.
     pub(crate) mode: Option<FailureMode>,
 }
 
@@ -56,8 +56,8 @@ impl Store for WithoutStore {
 }
 
 impl Charge<'_> {
-    /// The answer when no store counts for it, neither its own nor one in this process: it passes if it
-    /// fails open or only watches.
+    /// The answer when neither the limit's store nor a local one counts it: allowed if the limit
+    /// fails open or is a shadow limit.
     pub fn uncounted(&self) -> Answer {
         let mut answer = match mode(self) {
             FailureMode::Open => Answer::unknown(self.limit, true, Reason::FailOpen),
@@ -70,14 +70,14 @@ impl Charge<'_> {
     }
 }
 
-/// Decides on a take or a peek without the store it was meant for. Limits that fail closed deny whatever the others say; otherwise `local` decides
-/// on those that fall back to it, all or nothing as always.
+/// Decides a take or a peek without its store. A limit that fails closed denies the request;
+/// otherwise `local` decides the limits that fall back to it, all or nothing as usual.
 pub(crate) async fn decide_without_store(
     command: &Command<'_>,
     local: &dyn Store,
     now: Option<Timestamp>,
 ) -> Result<Outcome, StoreError> {
-    // A limit that only watches never denies, whatever its mode.
+    // A shadow limit never denies, whatever its mode.
     let closed = command.charges.iter().any(|charge| mode(charge) == FailureMode::Closed);
     let locals: Vec<Charge<'_>> =
         command.charges.iter().filter(|charge| mode(charge) == FailureMode::Local).copied().collect();
@@ -116,7 +116,8 @@ fn mode(charge: &Charge<'_>) -> FailureMode {
 
 fn decided_locally(mut answer: Answer) -> Answer {
     answer.degraded = true;
-    // Waiting never helps against a cost above the capacity, wherever it is counted: that reason stays.
+    // No retry succeeds with a cost above the capacity, whichever store counts it: that reason is
+    // kept.
     if answer.reason != Some(Reason::CostExceedsLimit) {
         answer.reason = Some(Reason::LocalFallback);
     }

@@ -1,15 +1,15 @@
-//! What stores count about themselves.
+//! Metrics that stores collect about themselves.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A figure that a store keeps about itself, for operators.
+/// The value of a metric that a store collects about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// How often something happened: only grows.
+    /// A counter: the number of events so far.
     Count(u64),
-    /// How much there is of something now.
+    /// A gauge: the current amount.
     Level(u64),
 }
 
@@ -28,27 +28,27 @@ impl AddAssign for Figure {
     }
 }
 
-/// Figures with their names.
+/// Metrics with their names.
 pub type Figures = Vec<(&'static str, Figure)>;
 
-/// How many there are of something now: each [`Present`] counts for as long as it lives.
+/// A gauge that counts the live [`Present`] values it created.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<AtomicU64>);
 
 impl Gauge {
-    /// One more, until it is dropped.
+    /// Adds one, until the returned value is dropped.
     pub fn enter(&self) -> Present {
         self.0.fetch_add(1, Ordering::Relaxed);
         Present(self.0.clone())
     }
 
-    /// How many there are.
+    /// The current count.
     pub fn level(&self) -> Figure {
         Figure::Level(self.0.load(Ordering::Relaxed))
     }
 }
 
-/// One of those that a [`Gauge`] counts.
+/// One unit of a [`Gauge`], until it is dropped.
 #[derive(Debug)]
 pub struct Present(Arc<AtomicU64>);
 

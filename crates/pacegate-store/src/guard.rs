@@ -1,4 +1,4 @@
-//! A deadline and a circuit breaker around a store, and an answer for every request when it fails.
+//! A deadline and a circuit breaker around a store, and a decision for every request when it fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
-use crate::breaker::{BreakerState, Change, SharedBreaker, Turn, Verdict};
+use crate::breaker::{BreakerState, Change, PermittedCall, SharedBreaker, Verdict};
 use crate::error::StoreError;
 use crate::failure::{FailureMode, WithoutStore, decide_without_store};
 use crate::figure::{Figure, Figures};
@@ -19,50 +19,54 @@ use crate::parts::{Part, apply_in_parts};
 use crate::pieces::{PIECE_KEYS_MAX, keys};
 use crate::store::{Action, ApplyFuture, BatchFuture, Command, Outcome, Store};
 
-/// How often a store that answers is probed, so that an outage is noticed without traffic.
+/// Interval between probes of a store that responds, so that an outage is noticed without traffic.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// How soon a failed probe is repeated.
-const PROBE_AGAIN: Duration = Duration::from_millis(250);
-/// This many failed probes in a row open the breaker.
-const PROBES_FAILED: u32 = 2;
-/// How often a store that fails is probed. Callers wait for the breaker; this finds a store that is back sooner.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a store may search for counters to forget: an operator waits for it, and no request does.
+/// Time after which a failed probe is repeated.
+const PROBE_RETRY_AFTER: Duration = Duration::from_millis(250);
+/// Number of consecutive failed probes that opens the breaker.
+const FAILED_PROBES_MAX: u32 = 2;
+/// Interval between probes of a failing store. Callers wait for the breaker; probing detects
+/// recovery sooner.
+const FAILING_PROBE_EVERY: Duration = Duration::from_millis(500);
+/// Deadline for searching the counters to reset. Only an operator waits for it.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(10);
-/// A call that touches no more keys than this, as a single check does, is made at once; a larger one takes turns with others.
-const AT_ONCE_KEYS_MAX: usize = 16;
-/// So many calls that take turns are under way in a store at once.
-const TURNS_MAX: usize = 2;
-/// How long a batch may wait for its turns, all of them together.
-const TURNS_WAIT: Duration = Duration::from_secs(5);
-/// The target of spans that are meant for traces alone: one around every call of a store.
+/// Maximum number of keys of a call that is made at once, like a single check; larger calls queue.
+const UNQUEUED_KEYS_MAX: usize = 16;
+/// Maximum number of queued calls that run concurrently in a store.
+const QUEUED_CALLS_MAX: usize = 2;
+/// Maximum total time that a batch waits in the queue.
+const QUEUE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The target of spans that are recorded only in traces: one around every call to a store.
 pub const TRACES: &str = "pacegate_traces";
-/// An error that lasts is logged this often.
+/// Interval at which a persistent error is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// A store that always answers within its deadline: from the store it guards, or by the failure mode of each limit.
+/// A store that always responds within its deadline: from the guarded store, or by the failure mode
+/// of each limit.
 ///
-/// Commands that only make sense on the store itself, resets and refunds, fail with the store.
+/// Resets and refunds have no failure mode: they fail with the store.
 #[derive(Debug)]
 pub struct GuardedStore {
     name: Box<str>,
     store: Arc<dyn Store>,
-    /// Decides for limits that fall back to this process, and tells the time when nobody else does.
+    /// Decides limits that fall back to local counters, and provides the time if nothing else does.
     local: Arc<dyn Store>,
     deadline: Duration,
     breaker: SharedBreaker,
-    /// What the pieces of batches wait for, first come, first served.
-    turns: Arc<Semaphore>,
-    /// The store refuses to work for us: until it answers again, somebody has to act.
+    /// Admits the pieces of batches, first come, first served.
+    batch_slots: Arc<Semaphore>,
+    /// Whether the store rejects our requests; until it accepts them again, an operator has to act.
     rejected: AtomicBool,
-    /// Whether the task that probes the store runs.
+    /// Whether the task that probes the store is running.
     probing: AtomicBool,
-    /// The guard whose callers can wait longer. It probes the store for both, and while its breaker is not closed this one asks nothing either.
-    patient: Option<Arc<Self>>,
+    /// The guard with the full deadline. It probes the store for both, and while its breaker is not
+    /// closed, this guard makes no calls either.
+    parent: Option<Arc<Self>>,
     errors: AtomicU64,
     degraded: AtomicU64,
     breaker_openings: AtomicU64,
-    /// Commands that needed a key for which the store had no memory, and those that needed one beyond the budget.
+    /// Commands that needed a new key when the store was out of memory, and when the budget was
+    /// used up.
     full: AtomicU64,
     over_budget: AtomicU64,
     logged: Mutex<Option<Instant>>,
@@ -70,28 +74,30 @@ pub struct GuardedStore {
     own: Weak<Self>,
 }
 
-/// Whether a store can be relied on now.
+/// Whether a store is usable now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreHealth {
-    /// It answers.
+    /// It responds.
     Up,
-    /// It fails, and requests are answered by the failure mode; it is looked at until it is back.
+    /// It is unavailable and failure modes apply; it is probed until it responds again.
     Down,
-    /// It refuses to work for us: somebody has to change its configuration or ours.
+    /// It rejects our requests: an operator has to change its configuration or ours.
     Rejected,
 }
 
 impl GuardedStore {
-    /// How long a store may take when nothing else is configured.
+    /// The default deadline of a store.
     pub const DEADLINE: Duration = Duration::from_millis(50);
 
-    /// Guards `store`, which is called `name` in logs. `local` stands in for limits that fall back to this process.
+    /// Guards `store`, which is called `name` in logs. `local` decides limits that fall back to
+    /// local counters.
     ///
-    /// While the guard exists, the store is probed every second. That needs a Tokio runtime: the current one, or that of the first call.
+    /// While the guard exists, the store is probed every second. This needs a Tokio runtime: the
+    /// current one, or that of the first call.
     pub fn new(name: &str, store: Arc<dyn Store>, local: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        let turns = Arc::new(Semaphore::new(TURNS_MAX));
-        let guard = Self::build(name, store, local, deadline, turns, None);
+        let batch_slots = Arc::new(Semaphore::new(QUEUED_CALLS_MAX));
+        let guard = Self::build(name, store, local, deadline, batch_slots, None);
         guard.start_probing();
         guard
     }
@@ -101,8 +107,8 @@ impl GuardedStore {
         store: Arc<dyn Store>,
         local: Arc<dyn Store>,
         deadline: Duration,
-        turns: Arc<Semaphore>,
-        patient: Option<Arc<Self>>,
+        batch_slots: Arc<Semaphore>,
+        parent: Option<Arc<Self>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             name: name.into(),
@@ -110,10 +116,10 @@ impl GuardedStore {
             local,
             deadline,
             breaker: SharedBreaker::new(),
-            turns,
+            batch_slots,
             rejected: AtomicBool::new(false),
             probing: AtomicBool::new(false),
-            patient,
+            parent,
             errors: AtomicU64::new(0),
             degraded: AtomicU64::new(0),
             breaker_openings: AtomicU64::new(0),
@@ -125,20 +131,21 @@ impl GuardedStore {
         })
     }
 
-    /// The same store for callers who wait for at most `deadline`. It has a breaker of its own: what is too slow for them may be fast enough for
-    /// others. Whether the store is up is for the guard with the full deadline to say.
+    /// A guard of the same store for callers that wait for at most `deadline`. It has a separate
+    /// breaker: what is too slow for them may be fast enough for others. Only the guard with the
+    /// full deadline reports whether the store is up.
     pub fn within(&self, deadline: Duration) -> Arc<Self> {
         let deadline = deadline.min(self.deadline);
-        let (store, local, turns) = (self.store.clone(), self.local.clone(), self.turns.clone());
-        Self::build(&self.name, store, local, deadline, turns, self.own.upgrade())
+        let (store, local, batch_slots) = (self.store.clone(), self.local.clone(), self.batch_slots.clone());
+        Self::build(&self.name, store, local, deadline, batch_slots, self.own.upgrade())
     }
 
-    /// What the configuration calls it.
+    /// The store's name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it can be relied on now.
+    /// Whether the store is usable now.
     pub fn health(&self) -> StoreHealth {
         if self.rejected.load(Ordering::Relaxed) {
             StoreHealth::Rejected
@@ -149,12 +156,13 @@ impl GuardedStore {
         }
     }
 
-    /// Whether it is asked at all.
+    /// The state of the circuit breaker.
     pub fn breaker(&self) -> BreakerState {
         self.breaker.lock().state()
     }
 
-    /// Makes one call of the store, which ends in time and counts for the breaker. An error is the answer to every command of the call.
+    /// Makes one call to the store within the deadline and records it in the breaker. An error
+    /// applies to every command of the call.
     async fn call<R: AsRef<[Result<Outcome, StoreError>]>>(
         &self,
         call: impl Future<Output = R>,
@@ -163,39 +171,40 @@ impl GuardedStore {
     ) -> Result<R, StoreError> {
         self.start_probing();
         if deadline.is_zero() {
-            return Err(StoreError::unavailable("no time is left for the store"));
+            return Err(StoreError::unavailable("deadline exceeded before the store was called"));
         }
-        let down = self.patient.as_ref().is_some_and(|patient| !patient.breaker.lock().is_closed());
-        let Some(turn) = (if down { None } else { self.breaker.turn() }) else {
-            return Err(StoreError::unavailable("the circuit breaker is open"));
+        let down = self.parent.as_ref().is_some_and(|parent| !parent.breaker.lock().is_closed());
+        let Some(permitted) = (if down { None } else { self.breaker.try_call() }) else {
+            return Err(StoreError::unavailable("circuit breaker is open"));
         };
         let Ok(results) = timeout(deadline, call).await else {
-            let late = StoreError::timed_out(format!("no answer within {deadline:?}"));
+            let late = StoreError::timed_out(format!("no response within {deadline:?}"));
             if self.counts_for_breaker(commands, deadline) {
-                self.record(turn, &[Err::<Outcome, _>(late.again())]);
+                self.record(permitted, &[Err::<Outcome, _>(late.without_source())]);
                 self.errors.fetch_add(commands.len().saturating_sub(1) as u64, Ordering::Relaxed);
             } else {
                 self.errors.fetch_add(commands.len() as u64, Ordering::Relaxed);
             }
             return Err(late);
         };
-        self.record(turn, results.as_ref());
+        self.record(permitted, results.as_ref());
         Ok(results)
     }
 
-    /// Whether a timeout of the call means that the store is too slow, and not that the call was too large or had less time than others
-    /// have. A tenth of the deadline may have been spent before the call.
+    /// Whether a timeout of the call means that the store is too slow, rather than that the call
+    /// was too large or had less time than usual. Up to a tenth of the deadline may have been spent
+    /// before the call.
     fn counts_for_breaker(&self, commands: &[Command<'_>], deadline: Duration) -> bool {
         keys(commands) <= PIECE_KEYS_MAX && deadline >= self.deadline.mul_f64(0.9)
     }
 
-    fn record<T>(&self, turn: Turn<'_>, results: &[Result<T, StoreError>]) {
-        // A store that takes no new keys has answered.
+    fn record<T>(&self, permitted: PermittedCall<'_>, results: &[Result<T, StoreError>]) {
+        // A store that rejects new keys has responded.
         let errors = || {
             results
                 .iter()
                 .filter_map(|result| result.as_ref().err())
-                .filter(|error| !error.takes_no_new_key())
+                .filter(|error| !error.rejects_new_keys())
         };
         let verdict = match errors().find(|error| error.is_outage() || error.is_rejection()) {
             None => Verdict::Succeeded,
@@ -203,18 +212,18 @@ impl GuardedStore {
             Some(_) => Verdict::Failed,
         };
         self.errors.fetch_add(errors().count() as u64, Ordering::Relaxed);
-        // One thing at a time: the lock is gone before anything is logged or started.
-        let change = turn.finish(verdict);
+        // The lock is released before anything is logged or started.
+        let change = permitted.finish(verdict);
         if verdict == Verdict::Succeeded {
             self.rejected.store(false, Ordering::Relaxed);
         } else if errors().any(StoreError::is_rejection) {
             self.rejected.store(true, Ordering::Relaxed);
         }
         if let Some(error) = errors().find(|error| error.is_permanent()) {
-            self.log_lasting(error);
+            self.log_permanent(error);
         }
         self.note(change, errors().next());
-        if self.patient.is_some() && self.health() != StoreHealth::Up {
+        if self.parent.is_some() && self.health() != StoreHealth::Up {
             self.probe_in_background();
         }
     }
@@ -226,12 +235,7 @@ impl GuardedStore {
                 self.breaker_openings.fetch_add(1, Ordering::Relaxed);
                 let error = error.map(ToString::to_string).unwrap_or_default();
                 let (store, deadline) = (&*self.name, self.deadline);
-                tracing::error!(
-                    store,
-                    ?deadline,
-                    error,
-                    "store unavailable; requests are answered by the failure mode"
-                );
+                tracing::error!(store, ?deadline, error, "store unavailable; failure mode applies");
             }
             Change::Closed => {
                 tracing::info!(store = &*self.name, deadline = ?self.deadline, "store available again");
@@ -239,10 +243,10 @@ impl GuardedStore {
         }
     }
 
-    /// An error that an operator has to act on is logged loudly, but not once per request.
-    fn log_lasting(&self, error: &StoreError) {
+    /// Logs an error that an operator has to act on, but not once per request.
+    fn log_permanent(&self, error: &StoreError) {
         if is_due(&self.logged) {
-            tracing::error!(store = &*self.name, %error, "the store needs attention; requests are answered by the failure mode");
+            tracing::error!(store = &*self.name, %error, "store error requires operator action; failure mode applies");
         }
     }
 
@@ -254,20 +258,22 @@ impl GuardedStore {
         }
         let store = &*self.name;
         if error.is_full() {
-            tracing::error!(store, %error, "the store is full; checks that need a new key are answered by the failure mode");
+            tracing::error!(store, %error, "store full; failure mode applies to checks that need a new key");
         } else {
-            tracing::warn!(store, %error, "counters in this process decide on further new keys");
+            tracing::warn!(store, %error, "new-key budget used up; further new keys use local counters");
         }
     }
 
-    /// Starts the probes of a guard that decides whether the store is up, unless they run or there is no runtime yet.
+    /// Starts the probes of a guard with the full deadline, unless they run or there is no runtime
+    /// yet.
     fn start_probing(&self) {
-        if self.patient.is_none() && !self.probing.load(Ordering::Relaxed) {
+        if self.parent.is_none() && !self.probing.load(Ordering::Relaxed) {
             self.probe_in_background();
         }
     }
 
-    /// Probes the store as long as the guard exists; for callers in a hurry, as long as their breaker is not closed.
+    /// Probes the store as long as the guard exists; for a guard made by `within`, as long as its
+    /// breaker is not closed.
     fn probe_in_background(&self) {
         let Ok(runtime) = Handle::try_current() else { return };
         if self.probing.swap(true, Ordering::AcqRel) {
@@ -275,14 +281,14 @@ impl GuardedStore {
         }
         let own = self.own.clone();
         let mut failed = 0;
-        let mut pause = if self.patient.is_none() { PROBE_EVERY } else { LOOK_EVERY };
+        let mut pause = if self.parent.is_none() { PROBE_EVERY } else { FAILING_PROBE_EVERY };
         runtime.spawn(async move {
             loop {
                 sleep(pause.mul_f64(0.75 + fastrand::f64() / 4.0)).await;
                 let Some(guard) = own.upgrade() else { return };
-                if guard.patient.is_some() && guard.health() == StoreHealth::Up {
+                if guard.parent.is_some() && guard.health() == StoreHealth::Up {
                     guard.probing.swap(false, Ordering::AcqRel);
-                    // It may have failed again in between, when no other task could start to look.
+                    // It may have failed again in between, while no other task could start.
                     if guard.health() == StoreHealth::Up || guard.probing.swap(true, Ordering::AcqRel) {
                         return;
                     }
@@ -292,7 +298,8 @@ impl GuardedStore {
         });
     }
 
-    /// Probes the store once, and says when to do so again. `failed` counts the probes that failed in a row while the breaker was closed.
+    /// Probes the store once and returns the time until the next probe. `failed` counts the
+    /// consecutive failed probes while the breaker was closed.
     async fn probe(&self, failed: &mut u32) -> Duration {
         if self.health() == StoreHealth::Up {
             let probed = self.probe_within(self.deadline).await;
@@ -303,39 +310,40 @@ impl GuardedStore {
             self.errors.fetch_add(1, Ordering::Relaxed);
             if error.is_rejection() {
                 self.rejected.store(true, Ordering::Relaxed);
-                self.log_lasting(&error);
-                return LOOK_EVERY;
+                self.log_permanent(&error);
+                return FAILING_PROBE_EVERY;
             }
             if !error.is_outage() {
                 *failed = 0;
                 return PROBE_EVERY;
             }
             *failed += 1;
-            if *failed < PROBES_FAILED {
-                return PROBE_AGAIN;
+            if *failed < FAILED_PROBES_MAX {
+                return PROBE_RETRY_AFTER;
             }
             let change = self.breaker.lock().trip(Instant::now(), fastrand::f64());
             self.note(change, Some(&error));
-            return LOOK_EVERY;
+            return FAILING_PROBE_EVERY;
         }
         *failed = 0;
         if self.breaker.lock().is_open() {
-            let patience = self.deadline.max(LOOK_EVERY);
-            // Until the next probe has ended, so that no caller has to wait to find out what this one will.
-            self.breaker.lock().stay_open(Instant::now() + patience + 2 * LOOK_EVERY);
-            if self.probe_within(patience).await.is_ok() {
+            let probe_deadline = self.deadline.max(FAILING_PROBE_EVERY);
+            // Stays open until the next probe has ended, so that no caller has to wait for its
+            // result.
+            self.breaker.lock().stay_open(Instant::now() + probe_deadline + 2 * FAILING_PROBE_EVERY);
+            if self.probe_within(probe_deadline).await.is_ok() {
                 self.breaker.lock().half_open();
             }
-        } else if let Some(turn) = self.breaker.turn() {
-            // A node that is not ready gets no requests, so no caller may come to find out.
+        } else if let Some(permitted) = self.breaker.try_call() {
+            // An unready node gets no requests, so there may be no caller to probe with.
             let probed = self.probe_within(self.deadline).await;
-            self.record(turn, &[probed]);
+            self.record(permitted, &[probed]);
         }
-        LOOK_EVERY
+        FAILING_PROBE_EVERY
     }
 
     async fn probe_within(&self, deadline: Duration) -> Result<(), StoreError> {
-        let late = |_| Err(StoreError::timed_out(format!("no answer within {deadline:?}")));
+        let late = |_| Err(StoreError::timed_out(format!("no response within {deadline:?}")));
         timeout(deadline, self.store.probe()).await.unwrap_or_else(late)
     }
 
@@ -346,7 +354,7 @@ impl GuardedStore {
         now: Option<Timestamp>,
     ) -> Result<Outcome, StoreError> {
         match (result, command.action) {
-            (Err(error), Action::Take { .. } | Action::Peek { .. }) if error.takes_no_new_key() => {
+            (Err(error), Action::Take { .. } | Action::Peek { .. }) if error.rejects_new_keys() => {
                 self.note_new_key(&error);
                 self.degraded.fetch_add(1, Ordering::Relaxed);
                 Box::pin(self.answer_without_new_keys(command, &error, now)).await
@@ -363,8 +371,9 @@ impl GuardedStore {
 }
 
 impl GuardedStore {
-    /// Has the store decide on the charges that it has keys for, and answers the others by their failure mode, or by counters in this process
-    /// where the budget of new keys is spent. All of them are charged, or none is.
+    /// Lets the store decide the charges of existing keys. The others are decided by their failure
+    /// mode, or by local counters if the budget of new keys is used up. All of them are charged, or
+    /// none is.
     async fn answer_without_new_keys(
         &self,
         command: &Command<'_>,
@@ -378,8 +387,8 @@ impl GuardedStore {
         let Some(own) = self.own.upgrade().filter(|_| !known.is_empty()) else {
             return without_store.decide(command, now).await;
         };
-        // The record of an idempotency key goes with the last part: there is no memory for it in the store. Without new charges it was all
-        // that was refused.
+        // The record of an idempotency key goes with the last part, because the store is out of
+        // memory for it. Without new charges, only the record was rejected.
         if new.is_empty() && command.idempotency().is_none() {
             return without_store.decide(command, now).await;
         }
@@ -391,10 +400,10 @@ impl GuardedStore {
         }
     }
 
-    /// As [`apply`](Store::apply), for a caller that has at most this much time left.
+    /// Like [`apply`](Store::apply), for a caller that has at most this much time left.
     ///
     /// # Errors
-    /// That of the store, for commands that the failure mode cannot answer.
+    /// The store's error, for commands without a failure mode.
     pub async fn apply_within(
         &self,
         command: &Command<'_>,
@@ -402,11 +411,11 @@ impl GuardedStore {
         at_most: Duration,
     ) -> Result<Outcome, StoreError> {
         let started = Instant::now();
-        let _turn = if command.keys() <= AT_ONCE_KEYS_MAX {
+        let _slot = if command.keys() <= UNQUEUED_KEYS_MAX {
             None
         } else {
-            match timeout(at_most.min(TURNS_WAIT), self.turns.acquire()).await {
-                Ok(turn) => Some(turn),
+            match timeout(at_most.min(QUEUE_WAIT_MAX), self.batch_slots.acquire()).await {
+                Ok(slot) => Some(slot),
                 Err(_) => return self.answer(command, Err(too_many_batches()), now).await,
             }
         };
@@ -414,9 +423,10 @@ impl GuardedStore {
         self.answer(command, result, now).await
     }
 
-    /// As [`apply_batch`](Store::apply_batch), for a caller that has at most this much time left.
+    /// Like [`apply_batch`](Store::apply_batch), for a caller that has at most this much time left.
     ///
-    /// Batches are applied in [pieces](Store::piece), each with the full deadline, and take turns: a single check never waits for more than a few pieces.
+    /// Batches are applied in [pieces](Store::piece), each with the full deadline, and queue for a
+    /// slot: a single check never waits for more than a few pieces.
     pub async fn apply_batch_within(
         &self,
         commands: &[Command<'_>],
@@ -424,7 +434,7 @@ impl GuardedStore {
         at_most: Duration,
     ) -> Vec<Result<Outcome, StoreError>> {
         let mut piece = if commands.len() < 2 { commands.len() } else { self.store.piece(commands) };
-        if piece == commands.len() && keys(commands) <= AT_ONCE_KEYS_MAX {
+        if piece == commands.len() && keys(commands) <= UNQUEUED_KEYS_MAX {
             let called = self.call_piece(commands, now, at_most).await;
             return self.answer_all(commands, called, now).await;
         }
@@ -434,17 +444,18 @@ impl GuardedStore {
             let (own, rest) = commands[answers.len()..].split_at(piece);
             let waits_from = Instant::now();
             let left = at_most.saturating_sub(started.elapsed());
-            let turn = timeout(left.min(TURNS_WAIT.saturating_sub(waited)), self.turns.acquire()).await;
+            let slot =
+                timeout(left.min(QUEUE_WAIT_MAX.saturating_sub(waited)), self.batch_slots.acquire()).await;
             waited += waits_from.elapsed();
-            let Ok(turn) = turn else {
-                // Nothing else of the batch is decided in time either.
+            let Ok(slot) = slot else {
+                // The rest of the batch cannot be decided in time either.
                 let undecided = &commands[answers.len()..];
                 answers.extend(self.answer_all(undecided, Err(too_many_batches()), now).await);
                 break;
             };
             let left = at_most.saturating_sub(started.elapsed());
             let called = self.call_piece(own, now, left).await;
-            drop(turn);
+            drop(slot);
             answers.extend(self.answer_all(own, called, now).await);
             piece = if rest.is_empty() { 0 } else { self.store.piece(rest).clamp(1, rest.len()) };
         }
@@ -472,8 +483,8 @@ impl GuardedStore {
     ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
         let call = async {
             let mut results = self.store.apply_batch(commands, now).await;
-            // What is missing counts as the failure it is.
-            results.resize_with(commands.len(), || Err(StoreError::unanswered()));
+            // A missing outcome counts as a failure.
+            results.resize_with(commands.len(), || Err(StoreError::missing_outcome()));
             results
         };
         let called = self.call(call, commands, self.deadline_of(commands).min(at_most));
@@ -495,7 +506,8 @@ impl GuardedStore {
         called: Result<Vec<Result<Outcome, StoreError>>, StoreError>,
         now: Option<Timestamp>,
     ) -> Vec<Result<Outcome, StoreError>> {
-        let results = called.unwrap_or_else(|error| commands.iter().map(|_| Err(error.again())).collect());
+        let results =
+            called.unwrap_or_else(|error| commands.iter().map(|_| Err(error.without_source())).collect());
         let mut answers = Vec::with_capacity(commands.len());
         for (command, result) in commands.iter().zip(results) {
             answers.push(self.answer(command, result, now).await);
@@ -505,11 +517,11 @@ impl GuardedStore {
 }
 
 impl GuardedStore {
-    /// Applies a command that is worth nothing without the store: it fails with the store instead of
-    /// being answered by the failure mode.
+    /// Applies a command that is pointless without the store: it fails with the store, and no
+    /// failure mode applies.
     ///
     /// # Errors
-    /// That of the store, or that it is not asked for now.
+    /// The store's error, or that the breaker is open.
     pub async fn apply_or_fail(&self, command: &Command<'_>) -> Result<Outcome, StoreError> {
         self.call_one(command, None, Duration::MAX).await
     }
@@ -538,10 +550,10 @@ impl Store for GuardedStore {
 }
 
 fn too_many_batches() -> StoreError {
-    StoreError::unavailable("too many batches wait for the store")
+    StoreError::unavailable("too many batches queued for the store")
 }
 
-/// Whether a line about an error that lasts is due; if so, the next one is due later.
+/// Whether it is time to log a persistent error again; if so, restarts the interval.
 fn is_due(logged: &Mutex<Option<Instant>>) -> bool {
     let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
     let now = Instant::now();

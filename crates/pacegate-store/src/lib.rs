@@ -1,7 +1,7 @@
-//! The port between deciding and keeping: what a store is asked, what it answers, and where time comes from.
+//! The interface between the limiter and its stores: commands, outcomes, errors and the clock.
 //!
-//! A store applies a [`Command`], or a batch of them, each atomically, with the arithmetic of `pacegate-core`. The `pacegate-testkit` crate
-//! has the behaviour suite that a store must pass; `pacegate-memory` is the one that needs nothing.
+//! A store applies a [`Command`], or a batch of them, each atomically, with the arithmetic of
+//! `pacegate-core`.
 //!
 //! ```
 //! use pacegate_core::{Counter, Key, Limit};
@@ -15,12 +15,61 @@
 //! # Ok::<(), pacegate_core::InvalidLimit>(())
 //! ```
 //!
-//! Around a store that can fail, [`GuardedStore`] puts a deadline, a circuit breaker and the failure mode of each limit, so that every request gets an
-//! answer in time; a large batch is decided in pieces, with a deadline each. Commands whose keys live in several places go through [`apply_in_parts`],
-//! and batches with such commands through [`apply_spread`]. [`Batcher`] gathers the
-//! requests of concurrent callers for stores that need few round trips.
+//! # Invariants
 //!
-//! It knows no backend and no protocol.
+//! - This crate must never know a backend or a protocol.
+//! - A [`GuardedStore`] must never let a single check wait longer than its deadline.
+//! - A take in several parts must never admit more than the limits allow. If it fails half-way, too
+//!   little remains, never too much.
+//! - What a store has to guarantee is listed at [`Store`].
+//!
+//! # When a store fails
+//!
+//! [`GuardedStore`] gives each call a deadline and counts failures in a circuit breaker. It decides
+//! takes and peeks by the [`FailureMode`] of their limits when the store does not. The breaker
+//! stays open twice as long each time, up to 30 s.
+//!
+//! One task per guard probes the store ([`Store::probe`], one harmless command). While the store
+//! responds, it is probed every second, and two failures in a row open the breaker, so that an
+//! outage is noticed without traffic. While it fails, it is probed every half second. The first
+//! success half-opens the breaker, so that a fleet recovers within two seconds without a stampede.
+//! Guards made by [`GuardedStore::within`] are not probed: they follow the breaker of their parent
+//! in addition to their own, and they do not affect readiness.
+//!
+//! A rejection (such as a wrong password) makes the node unready. A foreign value under one key is
+//! logged as an error but does not: one key must not take a fleet out of its load balancer.
+//!
+//! # Large batches
+//!
+//! A batch is applied in pieces of at most 32 keys ([`Store::piece`]), each with a full deadline.
+//! Calls on more than 16 keys share a fair semaphore of two permits, piece by piece. A single check
+//! therefore waits behind at most two pieces, and batches share the store evenly. A piece that
+//! misses its deadline counts as a failure of the store only if it has at most 32 keys and had the
+//! full deadline: neither a large call nor an impatient caller opens the breaker that others share.
+//! An all-or-nothing batch is one command and is never split.
+//!
+//! If the keys are spread over several locations, such as the nodes of a cluster or
+//! [shards](ShardedStore), [`apply_spread`] runs the commands of a piece concurrently unless they
+//! share an identity. A piece takes at most 16 round trips.
+//!
+//! # Commands in several parts
+//!
+//! Limits of one check may live in different stores or cluster slots. [`apply_in_parts`] charges
+//! them in a fixed order and refunds exactly if a later part denies. The record of an idempotency
+//! key is stored with the last part, which alone knows that all parts were admitted; it is looked
+//! up first. Its location does not depend on the rules ([`Idempotency::home`]). The record contains
+//! a digest of the limits; if they have changed, a repetition is answered by a peek at those in
+//! force.
+//!
+//! Takes and refunds in parts own their data and are [`detachable`]. After a deadline or a
+//! disconnect they continue in a bounded task, which waits for the call in progress and refunds
+//! what was taken. A part whose outcome stays unknown stays charged.
+//!
+//! # Where to go next
+//!
+//! [`Store`] is the trait to implement, and the `pacegate-testkit` crate has the test suite that
+//! every store must pass. [`Batcher`] collects concurrent requests for stores in which round trips
+//! are expensive. `pacegate-memory` is the store without dependencies.
 
 mod batcher;
 mod breaker;
@@ -38,7 +87,7 @@ mod shards;
 mod spread;
 mod store;
 
-pub use batcher::{Asked, Batcher, Lane};
+pub use batcher::{Batcher, Lane, Submitted};
 pub use breaker::BreakerState;
 pub use calls::GuardedCalls;
 pub use clock::Clock;

@@ -20,7 +20,7 @@ pub struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    /// Borrows it as a charge.
+    /// Borrows it as a [`Charge`].
     pub fn as_charge(&self) -> Charge<'_> {
         Charge {
             key: Key::new(&self.counter, &self.identifier, &self.endpoint),
@@ -50,7 +50,7 @@ impl From<&Charge<'_>> for OwnedCharge {
     }
 }
 
-/// An [`Idempotency`] that owns its texts.
+/// An [`Idempotency`] that owns its strings.
 #[derive(Debug)]
 pub(crate) struct OwnedIdempotency {
     caller: Box<str>,

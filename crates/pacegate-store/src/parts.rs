@@ -1,7 +1,9 @@
-//! Commands whose keys cannot be touched in one step: they live in different stores, or in different slots of one.
+//! Commands whose keys cannot be touched in one step, because they are in different stores or
+//! cluster slots.
 //!
-//! A take charges part by part. When a later part denies or fails, or the caller stops waiting, the earlier ones are given back exactly, without
-//! the caller if need be. A crash in between can only leave too little, never admit too much.
+//! A take charges part by part. If a later part denies or fails, or the caller stops waiting, the
+//! earlier ones are refunded exactly, without the caller if necessary. A crash in between can only
+//! leave too little, never admit too much.
 
 use std::sync::Arc;
 
@@ -13,25 +15,28 @@ use crate::error::StoreError;
 use crate::owned::{OwnedCharge, OwnedIdempotency};
 use crate::store::{Action, Charge, Command, Idempotency, Outcome, Store};
 
-/// Some charges of a command, by their indices in it, and the store that keeps them.
+/// Some charges of a command, by index, and the store that holds them.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Where they are kept.
+    /// The store.
     pub store: Arc<dyn Store>,
-    /// Which charges of the command.
+    /// The indices of the charges in the command.
     pub charges: SmallVec<[usize; 4]>,
 }
 
-/// Applies `command` part by part. Every charge is in exactly one part, and all callers name the parts in the same order.
+/// Applies `command` part by part. Every charge is in exactly one part, and all callers order the
+/// parts in the same way.
 ///
-/// The record of an idempotency key is kept with the last part, which may have no charges: the last part must be the
-/// same whatever limits are in force, or a repetition does not find the record once they changed.
+/// The record of an idempotency key is stored with the last part, which may have no charges. The
+/// last part must not depend on the limits in force; otherwise a repetition does not find the
+/// record after they change.
 ///
-/// A take or a refund whose caller stops waiting goes on without it: a refund to its end, a take until everything it took is given back. Only an
-/// admission that is recorded under an idempotency key stands: a repetition is admitted for it.
+/// If the caller stops waiting, a refund continues to its end, and a take continues until
+/// everything it took is refunded. Only an admission that is recorded under an idempotency key is
+/// kept: a repetition is admitted for it.
 ///
 /// # Errors
-/// That of the first part that fails; what was charged before it is given back.
+/// The error of the first part that fails; what was charged before it is refunded.
 pub async fn apply_in_parts(
     parts: Vec<Part>,
     command: &Command<'_>,
@@ -79,7 +84,8 @@ impl Run<'_> {
         idempotency: Option<Idempotency<'_>>,
         caller: &Caller,
     ) -> Result<Outcome, StoreError> {
-        // The record of an idempotency key is kept with the last part, because only that one knows that all were admitted.
+        // The record is stored with the last part, because only that one knows that all were
+        // admitted.
         if let Some(idempotency) = &idempotency
             && let Some(outcome) = self.recall(idempotency).await?
         {
@@ -89,7 +95,7 @@ impl Run<'_> {
         let last = self.parts.len().saturating_sub(1);
         for (index, part) in self.parts.iter().enumerate() {
             if caller.is_gone() {
-                self.give_back(&taken).await;
+                self.undo(&taken).await;
                 return Err(abandoned());
             }
             let recorded = idempotency.filter(|_| index == last);
@@ -99,12 +105,12 @@ impl Run<'_> {
                     taken.push(decision)
                 }
                 Ok(Outcome::Decided(decision)) if decision.allowed => {
-                    // The same request was quicker: its admission stands, ours is undone.
-                    self.give_back(&taken).await;
+                    // The same request was faster: its admission is kept and ours is undone.
+                    self.undo(&taken).await;
                     return self.with_others(index, decision).await;
                 }
                 Ok(Outcome::Decided(decision)) => {
-                    self.give_back(&taken).await;
+                    self.undo(&taken).await;
                     if let Some(idempotency) = idempotency.filter(|_| index < last)
                         && let Some(outcome) = self.recall(&idempotency).await?
                     {
@@ -112,23 +118,25 @@ impl Run<'_> {
                     }
                     return self.with_others(index, decision).await;
                 }
-                // The admission may be recorded: a repetition is then admitted for the charges that were made here, so they stay.
+                // The admission may be recorded. A repetition is then admitted for these charges,
+                // so they are kept.
                 Err(error) if error.may_have_run() && recorded.is_some() => return Err(error),
                 other => {
-                    self.give_back(&taken).await;
+                    self.undo(&taken).await;
                     return other;
                 }
             }
         }
-        // An admission that was never delivered is undone, unless it is recorded and a repetition will be admitted for it.
+        // An admission that was not delivered is undone, unless it is recorded and a repetition
+        // will be admitted for it.
         if idempotency.is_none() && caller.is_gone() {
-            self.give_back(&taken).await;
+            self.undo(&taken).await;
             return Err(abandoned());
         }
         Ok(Outcome::Decided(self.merge(taken)))
     }
 
-    /// The recorded admission of an idempotency key, or that it belongs to another request.
+    /// The recorded admission of an idempotency key, or a mismatch.
     async fn recall(&self, idempotency: &Idempotency<'_>) -> Result<Option<Outcome>, StoreError> {
         let Some(part) = self.parts.last() else { return Ok(None) };
         match self.apply(part, Action::Peek { idempotency: Some(*idempotency) }).await? {
@@ -140,7 +148,7 @@ impl Run<'_> {
         }
     }
 
-    /// Completes the decision of one part with a look at the others.
+    /// Completes the decision of one part with a peek at the others.
     async fn with_others(&self, index: usize, decision: ChainDecision) -> Result<Outcome, StoreError> {
         let (allowed, replayed) = (decision.allowed, decision.replayed);
         let mut decisions = Vec::with_capacity(self.parts.len());
@@ -168,7 +176,7 @@ impl Run<'_> {
         Ok(Outcome::Decided(self.merge(decisions)))
     }
 
-    /// Tries every part, whatever happens to the others.
+    /// Refunds every part, whatever happens to the others.
     async fn refund(&self) -> Result<Outcome, StoreError> {
         let mut decisions = Vec::with_capacity(self.parts.len());
         let mut failure = None;
@@ -181,22 +189,23 @@ impl Run<'_> {
         failure.map_or_else(|| Ok(Outcome::Decided(self.merge(decisions))), Err)
     }
 
-    /// Tries every part, whatever happens to the others.
+    /// Resets every part, whatever happens to the others.
     async fn reset(&self, action: Action<'_>) -> Result<Outcome, StoreError> {
         let mut latest = Timestamp::default();
         let mut failure = None;
         for part in self.parts {
             match self.apply(part, action).await {
                 Ok(Outcome::Reset { at }) => latest = latest.max(at),
-                Ok(_) => failure = Some(StoreError::unanswered()),
+                Ok(_) => failure = Some(StoreError::missing_outcome()),
                 Err(error) => failure = Some(error),
             }
         }
         failure.map_or(Ok(Outcome::Reset { at: latest }), Err)
     }
 
-    /// Undoes the parts that were charged. What cannot be given back stays charged: too little is left, never too much.
-    async fn give_back(&self, taken: &[ChainDecision]) {
+    /// Refunds the parts that were charged. What cannot be refunded stays charged: too little
+    /// remains, never too much.
+    async fn undo(&self, taken: &[ChainDecision]) {
         for (part, decision) in self.parts.iter().zip(taken) {
             let charges = self.charges_of(part);
             let refunds: SmallVec<[Charge<'_>; 4]> = charges
@@ -213,7 +222,7 @@ impl Run<'_> {
 
     async fn apply(&self, part: &Part, action: Action<'_>) -> Result<Outcome, StoreError> {
         if part.charges.is_empty() && matches!(action, Action::Peek { idempotency: None }) {
-            // It only keeps a record.
+            // The part only holds a record.
             return Ok(Outcome::Decided(ChainDecision::new(true, Timestamp::default(), Answers::new())));
         }
         let charges = self.charges_of(part);
@@ -225,13 +234,13 @@ impl Run<'_> {
         part.charges.iter().filter_map(|index| self.charges.get(*index).copied()).collect()
     }
 
-    /// The decisions of all parts as one, with the answers in the order of the command's charges.
+    /// Merges the decisions of all parts, with the answers in the order of the command's charges.
     fn merge(&self, decisions: Vec<ChainDecision>) -> ChainDecision {
         let allowed = decisions.iter().all(|decision| decision.allowed);
         let at = decisions.iter().map(|decision| decision.at).max().unwrap_or_default();
         let mut answers: Vec<(usize, Answer)> = Vec::with_capacity(self.charges.len());
         for (part, decision) in self.parts.iter().zip(decisions) {
-            // Each part has a clock of its own, and a refund needs the time of the charge it gives back.
+            // Each part has its own clock, and a refund needs the time of the charge.
             let at = Some(decision.at);
             let timed = decision.answers.into_iter().map(|mut answer| {
                 answer.at = at;
@@ -247,11 +256,11 @@ impl Run<'_> {
 fn decided(outcome: Outcome) -> Result<ChainDecision, StoreError> {
     match outcome {
         Outcome::Decided(decision) => Ok(decision),
-        _ => Err(StoreError::unanswered()),
+        _ => Err(StoreError::missing_outcome()),
     }
 }
 
-/// The caller went away while a call was under way; it may have run.
+/// The caller left while a call was in progress; it may have run.
 fn abandoned() -> StoreError {
     StoreError::timed_out("the caller stopped waiting")
 }

@@ -1,16 +1,18 @@
-//! Large batches in pieces: each has a deadline of its own, and those of different callers take turns.
+//! Splitting of large batches into pieces, each with its own deadline, so that callers can
+//! alternate.
 
 use crate::store::Command;
 
-/// The most keys that the commands of one piece touch. A command that touches more is a piece of its own.
+/// Maximum number of keys that the commands of one piece touch. A command that touches more is a
+/// piece by itself.
 pub const PIECE_KEYS_MAX: usize = 32;
 
-/// How many keys the commands touch, counting those that several of them share each time.
+/// The number of keys the commands touch; a shared key counts once per command.
 pub(crate) fn keys(commands: &[Command<'_>]) -> usize {
     commands.iter().map(|command| command.keys().max(1)).sum()
 }
 
-/// How many commands, from the first on, are a piece by the number of their keys.
+/// The number of commands, from the first on, that form a piece.
 pub(crate) fn first_piece(commands: &[Command<'_>]) -> usize {
     let mut keys = 0;
     let fits = |command: &&Command<'_>| {

@@ -1,4 +1,4 @@
-//! Several stores of one kind as one: each identity lives in one of them, so that what one cannot carry is spread.
+//! Several stores of one kind as one: each identity lives in one of them, which spreads the load.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,23 +14,28 @@ use crate::parts::{Part, apply_in_parts};
 use crate::spread::{Spread, apply_spread, spread_piece};
 use crate::store::{ApplyFuture, BatchFuture, Command, ProbeFuture, Store};
 
-/// Stores that share the identities among them by a consistent hash. Their number and order must be the same on every node. A store that is
-/// added at the end takes its share of the identities from all others, which keep the rest; those that move start anew.
+/// Stores among which identities are distributed by consistent hashing. Their number and order must
+/// be the same on every node. A store added at the end takes its share of identities from all
+/// others; the counters of identities that move are reset.
 #[derive(Debug)]
 pub struct ShardedStore {
     shards: Vec<Arc<dyn Store>>,
 }
 
 impl ShardedStore {
-    /// `shards` in their order; there is at least one.
+    /// Creates a store over `shards`, in this order.
     ///
     /// # Errors
-    /// [`StoreError`] when there is none.
+    /// [`StoreError`] if there are none.
     pub fn try_new(shards: Vec<Arc<dyn Store>>) -> Result<Self, StoreError> {
-        if shards.is_empty() { Err(StoreError::rejected("there is no shard")) } else { Ok(Self { shards }) }
+        if shards.is_empty() {
+            Err(StoreError::rejected("no shards configured"))
+        } else {
+            Ok(Self { shards })
+        }
     }
 
-    /// The place of the shard that keeps a key.
+    /// The index of the shard that holds a key.
     pub fn shard_of(&self, key: &Key<'_>) -> usize {
         jump(key.identity_hash(), self.shards.len())
     }
@@ -57,7 +62,7 @@ impl ShardedStore {
 }
 
 impl Spread for ShardedStore {
-    fn places(&self, command: &Command<'_>) -> usize {
+    fn locations(&self, command: &Command<'_>) -> usize {
         self.shards_of(command).len()
     }
 
@@ -89,7 +94,7 @@ impl Spread for ShardedStore {
                 let own_commands: Vec<Command<'_>> = own.iter().map(|index| commands[*index]).collect();
                 (own, shard.apply_batch(&own_commands, now).await)
             });
-            let mut results: Vec<_> = commands.iter().map(|_| Err(StoreError::unanswered())).collect();
+            let mut results: Vec<_> = commands.iter().map(|_| Err(StoreError::missing_outcome())).collect();
             for (own, answers) in join_all(calls).await {
                 own.iter().zip(answers).for_each(|(index, answer)| results[*index] = answer);
             }
@@ -109,7 +114,7 @@ impl Store for ShardedStore {
 
     fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
-            // All of one shard: one call.
+            // All keys are in one shard: one call.
             let mut shards = commands.iter().flat_map(|command| self.shards_of(command));
             let first = shards.next().unwrap_or_default();
             if shards.all(|shard| shard == first) {
@@ -123,7 +128,7 @@ impl Store for ShardedStore {
         spread_piece(self, commands)
     }
 
-    /// Succeeds as soon as one shard does: one that fails takes its own identities with it, not those of the others.
+    /// Succeeds as soon as one shard responds: a failing shard affects its own identities only.
     fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(first_success(self.shards.iter().map(|shard| shard.probe()).collect()))
     }
@@ -140,9 +145,10 @@ impl Store for ShardedStore {
     }
 }
 
-/// Runs all probes at once and succeeds as soon as one of them does; fails when all of them have.
+/// Runs all probes concurrently and succeeds as soon as one of them does; fails when all have
+/// failed.
 pub async fn first_success(mut probes: Vec<ProbeFuture<'_>>) -> Result<(), StoreError> {
-    let mut failure = StoreError::unavailable("there is no server to ask");
+    let mut failure = StoreError::unavailable("no servers to probe");
     poll_fn(|context| {
         let mut succeeded = false;
         probes.retain_mut(|probe| match probe.as_mut().poll(context) {
@@ -159,7 +165,7 @@ pub async fn first_success(mut probes: Vec<ProbeFuture<'_>>) -> Result<(), Store
         if succeeded {
             Poll::Ready(Ok(()))
         } else if probes.is_empty() {
-            Poll::Ready(Err(failure.again()))
+            Poll::Ready(Err(failure.without_source()))
         } else {
             Poll::Pending
         }
@@ -167,8 +173,9 @@ pub async fn first_success(mut probes: Vec<ProbeFuture<'_>>) -> Result<(), Store
     .await
 }
 
-/// The bucket of a key among `buckets`, by jump consistent hashing (Lamping and Veach, 2014): a bucket that is added takes its share of the keys
-/// from all others, and no key moves between those. The number is the same on every machine, because it is made of integers alone.
+/// Jump consistent hashing (Lamping and Veach, 2014): a bucket that is added takes its share of the
+/// keys from all others, and no key moves between those. It uses integers only, so the result is
+/// the same on every machine.
 fn jump(mut key: u64, buckets: usize) -> usize {
     let (mut bucket, mut next) = (0, 0_u64);
     while next < buckets as u64 {
@@ -193,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_moves_a_fair_share_to_the_new_shard_and_nothing_between_old_ones() {
+    fn new_shard_takes_a_fair_share_and_nothing_else_moves() {
         for old in 1..=16 {
             let mut moved = 0;
             for hash in hashes() {
@@ -211,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn shards_have_about_equally_many_identities() {
+    fn identities_are_spread_evenly() {
         let mut counts = [0_usize; 5];
         hashes().for_each(|hash| counts[jump(hash, 5)] += 1);
         assert!(counts.iter().all(|count| count.abs_diff(IDENTITIES / 5) < IDENTITIES / 50), "{counts:?}");
     }
 
     #[test]
-    fn the_shard_of_an_identity_never_changes() {
-        // Another value would start every counter anew.
+    fn shard_of_an_identity_is_stable() {
+        // Another value would reset every counter.
         let shards: Vec<usize> = hashes().take(12).map(|hash| jump(hash, 4)).collect();
         assert_eq!(shards, [0, 2, 3, 1, 3, 1, 3, 1, 2, 1, 3, 2]);
     }

@@ -12,24 +12,26 @@ use crate::failure::FailureMode;
 use crate::figure::Figures;
 use crate::pieces::first_piece;
 
-/// What a command does to one counter: which limit it is held against, and how much is taken or given back.
+/// The effect of a command on one counter: the limit it is checked against, and how much is taken
+/// or refunded.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The counter.
     pub key: Key<'a>,
-    /// The limit in force for it now; the state may have been written under other numbers.
+    /// The limit in force now; the state may have been written under other numbers.
     pub limit: &'a Limit,
-    /// How much is taken or given back. [`Cost::ZERO`] takes nothing and looks whether 1 would fit; a reset ignores it.
+    /// How much is taken or refunded. [`Cost::ZERO`] takes nothing and checks whether 1 would fit;
+    /// a reset ignores it.
     pub cost: Cost,
-    /// How much room a take needs.
+    /// How much of the cost has to fit.
     pub fit: Fit,
-    /// For a refund, when the cost was taken ([`Answer::refund_at`]), so that exactly that charge is given back; without it
-    /// the newest charges are.
+    /// For a refund, when the cost was taken ([`Answer::refund_at`]), so that exactly that charge
+    /// is refunded. If unset, the newest charges are.
     pub taken_at: Option<Timestamp>,
-    /// A shadow limit is charged while it has room but never denies.
+    /// Whether the limit is a shadow limit: it is charged while the cost fits but never denies.
     pub shadow: bool,
-    /// What happens to the request when the store fails. [`GuardedStore`](crate::GuardedStore) acts on it,
-    /// and a store in memory that has no place for the key.
+    /// What the limit does when the store fails. Applied by [`GuardedStore`](crate::GuardedStore),
+    /// and by a store in memory that cannot hold the key.
     pub on_store_error: FailureMode,
 }
 
@@ -47,8 +49,8 @@ impl<'a> Charge<'a> {
         }
     }
 
-    /// The refund of this charge, which was decided with `answer` at `decided_at`; `None` when nothing was taken: the limit
-    /// had no room, or its store did not decide.
+    /// The refund of this charge, which was decided with `answer` at `decided_at`; `None` if
+    /// nothing was taken because the limit denied or its store failed.
     pub fn refund(&self, answer: &Answer, decided_at: Timestamp) -> Option<Self> {
         let cost = self.cost.less(answer.uncharged);
         let taken = answer.allowed && !answer.degraded && !cost.is_zero();
@@ -65,48 +67,52 @@ impl AsDemand for Charge<'_> {
     }
 }
 
-/// Makes a repeated take harmless: the first admission under the same key is answered again and nothing is charged.
+/// Makes a take repeatable: a repetition under the same key returns the first admission and charges
+/// nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Idempotency<'a> {
-    /// Whose key it is; equal keys of different callers have nothing to do with each other.
+    /// The owner of the key; equal keys of different callers are independent.
     pub caller: &'a str,
-    /// What the caller sent.
+    /// The key as the caller sent it.
     pub key: &'a str,
-    /// A strong hash of the request, to notice the same key on another one.
+    /// A strong hash of the request, to detect that the key is reused for another one.
     pub fingerprint: [u8; 16],
-    /// With whose counters the record is kept. It is the same whatever limits are in force, so that a repetition
-    /// finds the record after they changed. `None` is a place of its own, for a key that goes with no identity.
+    /// The identity whose counters the record is stored with. It must not depend on the limits in
+    /// force, so that a repetition finds the record after they change. `None` is for a key without
+    /// an identity, which is stored apart.
     pub home: Option<Identity<'a>>,
-    /// Who sent it: an API key or an address. A store with few places for records divides them among
-    /// senders. `None` is the program itself.
+    /// The sender: an API key or an address. A store with a small number of records divides them
+    /// among senders. `None` is the program itself.
     pub sender: Option<&'a str>,
 }
 
 impl Idempotency<'_> {
     /// How long an admission can be repeated.
-    pub const KEPT_FOR: Duration = Duration::from_secs(300);
+    pub const TTL: Duration = Duration::from_secs(300);
 }
 
-/// What to do with the charges of a command.
+/// What a command does with its charges.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Action<'a> {
-    /// Charge all of them, or none when an enforced one has no room.
+    /// Charges all of them, or none if an enforced one does not fit.
     Take {
-        /// Set when the caller may repeat the request.
+        /// Set if the caller may repeat the request.
         idempotency: Option<Idempotency<'a>>,
     },
-    /// Decide as a take would, and change nothing.
+    /// Decides like a take, but changes nothing.
     Peek {
-        /// Set to be answered with the admission that a take under this key recorded, if there is one.
+        /// If set, returns the admission that a take under this key recorded, if any.
         idempotency: Option<Idempotency<'a>>,
     },
-    /// Forget them.
+    /// Resets the counters.
     Reset,
-    /// Forget them and every other variant of their counters ([`Counter::variant`](pacegate_core::Counter::variant)),
-    /// whichever process made it. It may take long, and is not one atomic step: a variant that is charged meanwhile may stay.
+    /// Resets the counters and every other variant of them
+    /// ([`Counter::variant`](pacegate_core::Counter::variant)), whichever process created it. This
+    /// may take long and is not atomic: a variant that is charged concurrently may remain.
     ResetVariants,
-    /// Give each cost back, never beyond a fresh counter, less what can have come back to a bucket by itself since it was taken.
+    /// Refunds each cost, never beyond a fresh counter, minus what may have come back to a bucket
+    /// since it was taken.
     Refund,
 }
 
@@ -116,7 +122,7 @@ impl Action<'_> {
         Self::Take { idempotency: None }
     }
 
-    /// A look at the limits alone.
+    /// A peek at the limits alone.
     pub const fn peek() -> Self {
         Self::Peek { idempotency: None }
     }
@@ -127,12 +133,13 @@ impl Action<'_> {
 pub struct Command<'a> {
     /// What to do.
     pub action: Action<'a>,
-    /// What is charged. Their keys differ from one another. A take without charges is admitted; with an idempotency key it only records that.
+    /// The charges; their keys are distinct. A take without charges is admitted; with an
+    /// idempotency key it only records that.
     pub charges: &'a [Charge<'a>],
 }
 
 impl<'a> Command<'a> {
-    /// A look at the limits alone.
+    /// A peek at the limits alone.
     pub const fn peek(charges: &'a [Charge<'a>]) -> Self {
         Self { action: Action::peek(), charges }
     }
@@ -142,7 +149,7 @@ impl<'a> Command<'a> {
         Self { action: Action::take(), charges }
     }
 
-    /// What makes it repeatable.
+    /// The idempotency key, if any.
     pub fn idempotency(&self) -> Option<Idempotency<'a>> {
         match self.action {
             Action::Take { idempotency } | Action::Peek { idempotency } => idempotency,
@@ -150,12 +157,13 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// How many keys it touches: its charges, and the record of its idempotency key.
+    /// The number of keys it touches: those of its charges and the record of its idempotency key.
     pub fn keys(&self) -> usize {
         self.charges.len() + usize::from(self.idempotency().is_some())
     }
 
-    /// A hash of the limits and what they count: the answers of an admission hold only under the same ones.
+    /// A hash of the limits and their counters. The answers of an admission are valid only under
+    /// the same limits.
     pub fn limits_digest(&self) -> [u8; 8] {
         let mut hasher = Sha256::new();
         for charge in self.charges {
@@ -173,13 +181,13 @@ impl<'a> Command<'a> {
     }
 }
 
-/// What a store answers to a command.
+/// The result of a command.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The decision on a take or a peek; for a refund, a peek of cost 1 after it.
     Decided(ChainDecision),
-    /// The counters are forgotten.
+    /// The counters were reset.
     Reset {
         /// When, by the store's clock.
         at: Timestamp,
@@ -188,33 +196,37 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// What [`Store::apply`] returns.
+/// The future of [`Store::apply`].
 pub type ApplyFuture<'a> = Pin<Box<dyn Future<Output = Result<Outcome, StoreError>> + Send + 'a>>;
 
-/// What [`Store::apply_batch`] returns: an outcome for each command, in order.
+/// The future of [`Store::apply_batch`]: an outcome for each command, in order.
 pub type BatchFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Outcome, StoreError>>> + Send + 'a>>;
 
-/// What [`Store::probe`] returns.
+/// The future of [`Store::probe`].
 pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
-/// Keeps counters. Implementers owe:
+/// A store of counters. Implementations guarantee:
 ///
-/// - every command is atomic: no other command sees or changes its keys half-way, whatever the process or node;
-/// - the decision is that of `pacegate-core` on the same history, bit for bit;
-/// - a denied take, a peek and a replay change nothing, except that a take brings a counter whose time lies more than one window ahead to the
-///   present ([`Evaluation::correct_time`](pacegate_core::Evaluation::correct_time));
-/// - an absent key is a fresh one, and a key is forgotten only once its state equals a fresh one;
-/// - time never goes back for a key by up to one window, and no decision depends on an expiry of the backend;
-/// - an idempotency key is looked up, and recorded on admission, in the same atomic step, for [`Idempotency::KEPT_FOR`];
-///   a store without a place for the record decides without it, except on a command that only records;
-/// - a repetition under other limits than it was admitted under ([`Command::limits_digest`]) is answered by a look at those
-///   in force now ([`ChainDecision::into_replay`]).
+/// - Every command is atomic: no other command of any process or node observes or changes its keys
+///   half-way.
+/// - The decision is that of `pacegate-core` on the same history, bit for bit.
+/// - A denied take, a peek and a replay change nothing, except that a take corrects a counter whose
+///   time is more than one window ahead
+///   ([`Evaluation::correct_time`](pacegate_core::Evaluation::correct_time)).
+/// - An absent key is a fresh one, and a key is dropped only once its state equals a fresh one.
+/// - Time never goes back for a key by up to one window, and no decision depends on the backend's
+///   expiry.
+/// - An idempotency key is looked up, and recorded on admission, in the same atomic step, for
+///   [`Idempotency::TTL`]. A store that cannot hold the record decides without it, except for a
+///   command that only records.
+/// - A repetition under other limits than it was admitted under ([`Command::limits_digest`]) is
+///   answered by a peek at those in force now ([`ChainDecision::into_replay`]).
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Applies a command at `now`, or at the store's own time when `now` is `None`.
+    /// Applies a command at `now`, or at the store's own time if `now` is `None`.
     fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a>;
 
-    /// Applies each command, with an outcome for each, in as few round trips as the store can. Commands may be reordered among
-    /// each other only if they share no key.
+    /// Applies each command and returns an outcome for each, in as few round trips as possible.
+    /// Commands may be reordered only if they share no key.
     fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
             let mut outcomes = Vec::with_capacity(commands.len());
@@ -225,19 +237,20 @@ pub trait Store: Send + Sync + fmt::Debug {
         })
     }
 
-    /// How many of `commands`, from the first on, one call should have, so that it surely ends within a deadline. It is at least one of them;
-    /// commands that touch [`PIECE_KEYS_MAX`](crate::PIECE_KEYS_MAX) keys together fit every call.
+    /// Returns how many of `commands`, from the first on, one call should have to finish within a
+    /// deadline. This is at least 1; commands that touch [`PIECE_KEYS_MAX`](crate::PIECE_KEYS_MAX)
+    /// keys in total always fit one call.
     fn piece(&self, commands: &[Command<'_>]) -> usize {
         first_piece(commands)
     }
 
-    /// Asks for a sign of life with one harmless command. It takes the way of a check, so that whatever would keep a check from being decided
-    /// fails it too, and it changes nothing.
+    /// Checks that the store responds, with one harmless command that changes nothing. It takes the
+    /// same path as a check, so that whatever would keep a check from being decided fails it too.
     fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async { self.apply(&Command::peek(&[]), None).await.map(drop) })
     }
 
-    /// What the store has counted about itself since it was made, for operators.
+    /// The metrics that the store has collected about itself since it was created.
     fn figures(&self) -> Figures {
         Vec::new()
     }

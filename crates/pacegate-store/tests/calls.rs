@@ -1,4 +1,4 @@
-//! Calls to a server that hangs, fails, refuses or comes back, on simulated time.
+//! Calls to a server that hangs, fails, rejects or recovers, on simulated time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ fn calls() -> GuardedCalls {
     GuardedCalls::new("service", DEADLINE)
 }
 
-async fn answered(calls: &GuardedCalls) -> bool {
+async fn succeeds(calls: &GuardedCalls) -> bool {
     calls.call(ready(Ok(7))).await.is_ok_and(|answer| answer == 7)
 }
 
@@ -25,41 +25,38 @@ async fn time_out(calls: &GuardedCalls) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_is_left_alone_and_three_probes_bring_it_back() {
+async fn timeouts_open_the_breaker_and_three_probes_close_it() {
     let calls = calls();
-    assert!(answered(&calls).await);
+    assert!(succeeds(&calls).await);
     for _ in 0..5 {
         time_out(&calls).await;
     }
     let start = Instant::now();
     let error = calls.call(ready(Ok(7))).await.unwrap_err();
-    assert!(
-        error.is_outage() && start.elapsed().is_zero(),
-        "it is not called, and that is known at once: {error}"
-    );
+    assert!(error.is_outage() && start.elapsed().is_zero(), "an open breaker fails at once: {error}");
     sleep(Duration::from_secs(2)).await;
-    // A probe whose caller goes away leaves its place to another.
+    // A probe whose caller is dropped frees its slot.
     assert!(timeout(Duration::from_millis(1), calls.call(pending::<Result<(), _>>())).await.is_err());
     for _ in 0..3 {
-        assert!(answered(&calls).await);
+        assert!(succeeds(&calls).await);
     }
     for _ in 0..4 {
         time_out(&calls).await;
     }
-    assert!(answered(&calls).await, "four in a row say nothing");
+    assert!(succeeds(&calls).await, "four consecutive timeouts do not open the breaker");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_fails_is_left_alone_and_one_that_refuses_is_not() {
+async fn failures_open_the_breaker_and_rejections_do_not() {
     let failing = calls();
     for _ in 0..20 {
         failing.call(ready(Err::<(), _>(StoreError::unavailable("gone")))).await.unwrap_err();
     }
-    assert!(!answered(&failing).await);
-    let refusing = calls();
+    assert!(!succeeds(&failing).await);
+    let rejecting = calls();
     for _ in 0..100 {
-        let error = refusing.call(ready(Err::<(), _>(StoreError::rejected("wrong key")))).await.unwrap_err();
-        assert!(error.is_rejection() && !error.is_outage(), "it never turns into an outage: {error}");
+        let error = rejecting.call(ready(Err::<(), _>(StoreError::rejected("wrong key")))).await.unwrap_err();
+        assert!(error.is_rejection() && !error.is_outage(), "a rejection never becomes an outage: {error}");
     }
-    assert!(answered(&refusing).await);
+    assert!(succeeds(&rejecting).await);
 }

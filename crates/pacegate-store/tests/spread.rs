@@ -1,4 +1,5 @@
-//! Batches over several shards: as many round trips as the commands depend on each other, and the decisions of one store.
+//! Batches over several shards: only dependent commands need extra round trips, and decisions equal
+//! those of one store.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
-/// A shard that is a round trip away.
+/// A shard that is one round trip away.
 #[derive(Debug)]
 struct Remote {
     memory: MemoryStore,
@@ -54,7 +55,8 @@ fn shards(clock: &Arc<SimulatedClock>) -> (ShardedStore, [Arc<Remote>; 3]) {
     (ShardedStore::try_new(shards).unwrap(), remotes)
 }
 
-/// What a check of a batch counts: the numbers of a user and an address, of which one may be missing, and its cost.
+/// The identities that a check of a batch charges (user and address, of which one may be missing)
+/// and its cost.
 type Item = (Option<usize>, Option<usize>, u64);
 
 struct Rules {
@@ -95,14 +97,14 @@ fn allowed(results: Vec<Result<Outcome, StoreError>>) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_that_share_nothing_are_applied_at_the_same_time() {
+async fn independent_commands_run_concurrently() {
     let (store, remotes) = shards(&Arc::default());
     let rules = Rules::new(10);
     let items: Vec<Item> = (0..30).map(|number| (Some(number), Some(number + 100), 1)).collect();
     let start = Instant::now();
     assert_eq!(allowed(rules.take(&store, &items).await), [true; 30]);
-    assert_eq!(start.elapsed(), ROUND_TRIP * 2, "one round trip for each of two places");
-    // Those that need one shard each share its calls.
+    assert_eq!(start.elapsed(), ROUND_TRIP * 2, "one round trip for each of two shards");
+    // Commands with a single shard share its calls.
     let before: usize = remotes.iter().map(|remote| remote.calls.load(Ordering::Relaxed)).sum();
     let items: Vec<Item> = (0..30).map(|number| (Some(number + 200), None, 1)).collect();
     let start = Instant::now();
@@ -113,7 +115,7 @@ async fn commands_that_share_nothing_are_applied_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_that_share_an_identity_are_applied_in_their_order() {
+async fn commands_that_share_an_identity_are_applied_in_order() {
     let (store, _) = shards(&Arc::default());
     let rules = Rules::new(3);
     let items: Vec<Item> = (0..6).map(|number| (Some(number), Some(100), 1)).collect();
@@ -123,7 +125,7 @@ async fn commands_that_share_an_identity_are_applied_in_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_are_decided_as_by_one_store() {
+async fn decisions_equal_those_of_one_store() {
     let item = (prop::option::of(0_usize..4), prop::option::of(0_usize..3), 1_u64..4);
     let batches = prop::collection::vec(prop::collection::vec(item, 1..40), 1..4);
     let mut runner = Seed(17).runner();
@@ -165,7 +167,7 @@ fn pieces_are_bounded_by_keys_and_by_round_trips() {
     assert_eq!(piece((0..500).map(|number| (Some(number), None, 1)).collect()), PIECE_KEYS_MAX);
     assert_eq!(piece((0..500).map(|number| (Some(number), Some(number), 1)).collect()), PIECE_KEYS_MAX / 2);
     assert_eq!(piece((0..500).map(|_| (Some(1), None, 1)).collect()), PIECE_KEYS_MAX);
-    // These wait for each other, and most of them are on two shards.
+    // These depend on each other, and most of them are on two shards.
     let chained = piece((0..500).map(|number| (Some(number), Some(1), 1)).collect());
     assert!((8..=16).contains(&chained), "{chained}");
 }

@@ -263,7 +263,7 @@ pub async fn replays_an_admission_for_five_minutes(store: &dyn Store) {
     let take = idempotency("caller", "key", 1);
     let first = decided(apply(store, take, "repeat", "u", START).await);
     assert!(first.allowed && !first.replayed);
-    let just_before = START.saturating_add(Idempotency::KEPT_FOR - Duration::from_micros(1));
+    let just_before = START.saturating_add(Idempotency::TTL - Duration::from_micros(1));
     for now in [START, just_before] {
         let mut again = decided(apply(store, take, "repeat", "u", now).await);
         assert!(again.replayed);
@@ -272,7 +272,7 @@ pub async fn replays_an_admission_for_five_minutes(store: &dyn Store) {
     }
     let peek = decided(apply(store, Action::peek(), "repeat", "u", START).await);
     assert_eq!(peek.remaining(), Some(2), "three takes under one key charge once");
-    let later = START.saturating_add(Idempotency::KEPT_FOR);
+    let later = START.saturating_add(Idempotency::TTL);
     assert!(!decided(apply(store, take, "repeat", "u", later).await).replayed);
 }
 

@@ -269,7 +269,7 @@ impl Limiter {
         let charges = resolved.charges();
         match self.stores.apply(&command(check, Act::Reset, &charges), &resolved.stores()).await? {
             Outcome::Reset { at } => Ok(at),
-            _ => Err(StoreError::unanswered().into()),
+            _ => Err(StoreError::missing_outcome().into()),
         }
     }
 
@@ -357,7 +357,7 @@ impl Limiter {
         let mut decisions = Vec::with_capacity(checks.len());
         for (index, (resolved, outcome)) in resolved.into_iter().zip(outcomes).enumerate() {
             between(index).await;
-            let outcome = outcome.unwrap_or_else(|| Err(StoreError::unanswered()));
+            let outcome = outcome.unwrap_or_else(|| Err(StoreError::missing_outcome()));
             decisions.push(resolved.and_then(|resolved| resolved.decision(outcome?)));
         }
         decisions

@@ -87,7 +87,7 @@ impl Limiter {
         }
         let valid: Vec<Check<'_>> = checks.iter().filter(is_valid).cloned().collect();
         let mut decided = self.check_valid_remotely(remote, &valid).await.into_iter();
-        let mut next = || decided.next().unwrap_or_else(|| Err(StoreError::unanswered().into()));
+        let mut next = || decided.next().unwrap_or_else(|| Err(StoreError::missing_outcome().into()));
         checks.iter().map(|check| check.check_limit().and_then(|()| next())).collect()
     }
 
@@ -97,7 +97,7 @@ impl Limiter {
         checks: &[Check<'_>],
     ) -> Vec<Result<Decision, CheckError>> {
         let mut decisions = remote.service.check_each(checks).await;
-        decisions.resize_with(checks.len(), || Err(StoreError::unanswered().into()));
+        decisions.resize_with(checks.len(), || Err(StoreError::missing_outcome().into()));
         if remote.on_error != FailureMode::Local {
             let answer = |decided: Result<_, _>| decided.or_else(|error| remote.answer(error));
             return decisions.into_iter().map(answer).collect();

@@ -114,7 +114,7 @@ pub(crate) fn decided(outcome: Outcome) -> Result<pacegate_core::ChainDecision, 
     match outcome {
         Outcome::Decided(decision) => Ok(decision),
         Outcome::Mismatch => Err(CheckError::IdempotencyMismatch),
-        _ => Err(StoreError::unanswered().into()),
+        _ => Err(StoreError::missing_outcome().into()),
     }
 }
 

@@ -12,7 +12,7 @@ use pacegate::{
 fn builder_rejects_invalid_plan_limit_by_plan_and_position() {
     let limits = [Limit::per_second(1), Limit::per_minute(0)];
     let error = Limiter::builder().plan("gold", limits).build().unwrap_err();
-    assert_eq!(error.to_string(), "plan `gold`: limits[1]: limit: must be between 1 and 1000000000, not 0");
+    assert_eq!(error.to_string(), "plan `gold`: limits[1]: limit: must be between 1 and 1000000000, got 0");
     let with_unit = PlanLimit::builder(Limit::per_minute(1).sliding_log().burst(2)).unit("tokens");
     let error = Limiter::builder().plan("chat", [with_unit]).build().unwrap_err();
     assert!(matches!(error, InvalidRules::InvalidPlanLimit { plan, index: 0, .. } if plan == "chat"));
@@ -21,7 +21,7 @@ fn builder_rejects_invalid_plan_limit_by_plan_and_position() {
 #[test]
 fn builder_rejects_invalid_default_limit() {
     let error = Limiter::builder().default_limit(Limit::per_second(1).burst(0)).build().unwrap_err();
-    assert_eq!(error.to_string(), "default limit: burst: must be between 1 and 1000000000, not 0");
+    assert_eq!(error.to_string(), "default limit: burst: must be between 1 and 1000000000, got 0");
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn builder_rejects_invalid_rule_by_name_and_field() {
         assert_eq!((place, &*name, invalid.field()), (1, "r", field));
     }
     let error = Rule::builder("r", "user", Limit::per_second(0)).build().unwrap_err();
-    assert_eq!(error.to_string(), "limit: must be between 1 and 1000000000, not 0");
+    assert_eq!(error.to_string(), "limit: must be between 1 and 1000000000, got 0");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn check_with_invalid_limit_is_an_error() {
     let check = Check::key("k").limit(Limit::per_second(0));
     let error = limiter.check_now(&check).unwrap_err();
     assert!(matches!(error, CheckError::InvalidLimit(InvalidLimit::QuotaOutOfRange { quota: 0, .. })));
-    assert_eq!(error.to_string(), "limit of the check: limit: must be between 1 and 1000000000, not 0");
+    assert_eq!(error.to_string(), "limit of the check: limit: must be between 1 and 1000000000, got 0");
 }
 
 /// A service that admits everything, whatever it is sent.

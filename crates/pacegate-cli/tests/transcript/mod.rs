@@ -124,7 +124,7 @@ impl Session {
         std::fs::create_dir(&bin).unwrap();
         // Commands that call a service call this page's, unless they name one.
         let pacegate = format!(
-            "case \"$1\" in check|top|users) case \" $* \" in *\" --server \"*) ;; *) set -- \"$@\" --server \"http://$PAGE_HTTP\" ;; esac ;; esac\nexec {} \"$@\"",
+            "case \"$1\" in check|healthcheck|top|users) case \" $* \" in *\" --server \"*) ;; *) set -- \"$@\" --server \"http://$PAGE_HTTP\" ;; esac ;; esac\nexec {} \"$@\"",
             env!("CARGO_BIN_EXE_pacegate")
         );
         // `cargo run -q --release -- check …` runs the program that the test was built with.

@@ -5,7 +5,7 @@ use crate::cost::Cost;
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
-/// What was admitted in window `number`.
+/// The amount admitted in window `number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FixedWindow {
     pub(crate) number: u64,
@@ -20,7 +20,7 @@ impl FixedWindow {
     #[inline]
     pub(crate) fn read(&self, limit: &Limit, now: Timestamp) -> Self {
         let current = Self::fresh(limit, now);
-        // A clock that went back stays in the last window it saw.
+        // If the clock went back, the last window seen stays current.
         if current.number > self.number { current } else { *self }
     }
 
@@ -29,11 +29,11 @@ impl FixedWindow {
         Self { number, ..*self }
     }
 
-    /// Gives back what was taken in this window; what was taken in an earlier one is gone with it.
+    /// Refunds what was taken in this window; what was taken in an earlier one has expired with it.
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
         let taken_in = taken_at.map_or(self.number, |at| at.as_micros() / limit.window_micros());
-        let given_back = if taken_in == self.number { cost.get() } else { 0 };
-        Self { count: self.count.saturating_sub(given_back), ..*self }
+        let refunded = if taken_in == self.number { cost.get() } else { 0 };
+        Self { count: self.count.saturating_sub(refunded), ..*self }
     }
 
     #[inline]
@@ -48,7 +48,7 @@ impl Counting for FixedWindow {
         limit.quota().saturating_sub(self.count)
     }
 
-    fn room_with_debt(&self, limit: &Limit) -> u32 {
+    fn remaining_with_debt(&self, limit: &Limit) -> u32 {
         (2 * limit.quota()).saturating_sub(self.count)
     }
 

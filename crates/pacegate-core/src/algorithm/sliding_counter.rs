@@ -1,6 +1,8 @@
-//! Sliding counter: the previous window's count, weighted by how much of it still overlaps, plus this window's.
+//! Sliding counter: the previous window's count, weighted by how much of it still overlaps, plus
+//! this window's.
 //!
-//! The weight is never divided out: both sides of each comparison are multiplied by the window's ticks instead.
+//! The weight is never divided out: both sides of each comparison are multiplied by the window's
+//! ticks instead.
 
 use super::Counting;
 use crate::cost::Cost;
@@ -15,7 +17,7 @@ pub(crate) struct WindowCounts {
     pub(crate) previous: u32,
 }
 
-/// The two counts at an instant `offset` ticks into window `counts.number`.
+/// The two counts at an instant, `offset` ticks into window `counts.number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingCounter {
     pub(crate) counts: WindowCounts,
@@ -31,7 +33,8 @@ impl WindowCounts {
     pub(crate) fn read(&self, limit: &Limit, now: Timestamp) -> SlidingCounter {
         let number = now.as_micros() / limit.window_micros();
         if number < self.number {
-            // A clock that went back: at the start of the last window seen, where the previous one weighs most.
+            // The clock went back: read at the start of the last window seen, where the previous
+            // one weighs most.
             return SlidingCounter { counts: *self, offset: 0 };
         }
         let counts = match number - self.number {
@@ -43,16 +46,18 @@ impl WindowCounts {
         SlidingCounter { counts, offset }
     }
 
-    /// Both counts as taken in window `number`: how much of the previous one still weighs is not known.
+    /// Both counts as taken in window `number`, because the weight of the previous one is unknown.
     pub(crate) fn moved_to(&self, number: u64) -> Self {
-        // Neither count is above the largest quota, and a count of that much has no room under any limit.
+        // Neither count exceeds the largest quota, and such a count denies everything under any
+        // limit.
         let current = (self.current + self.previous).min(Limit::QUOTA_MAX as u32);
         Self { number, current, previous: 0 }
     }
 }
 
 impl SlidingCounter {
-    /// Gives back to the window the cost was taken in; without a time, to this window first, then to the previous.
+    /// Refunds to the window the cost was taken in; without a time, to this window first, then to
+    /// the previous.
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
         let WindowCounts { number, current, previous } = self.counts;
         let (from_current, from_previous) = match taken_at.map(|at| at.as_micros() / limit.window_micros()) {
@@ -69,16 +74,17 @@ impl SlidingCounter {
         Self { counts, ..*self }
     }
 
-    /// Solves the admission formula for time: in this window, else in the next, else at the start of the one after.
+    /// Solves the admission formula for time: in this window, else in the next, else at the start
+    /// of the one after.
     pub(crate) fn retry_at(&self, limit: &Limit, cost: Cost) -> u64 {
         let WindowCounts { number, current, previous } = self.counts;
-        let room_now = limit.quota().checked_sub(current).and_then(|free| free.checked_sub(cost.get()));
-        if let Some(room) = room_now
-            && let Some(offset) = offset_with_room(limit, previous, room)
+        let free_now = limit.quota().checked_sub(current).and_then(|free| free.checked_sub(cost.get()));
+        if let Some(free) = free_now
+            && let Some(offset) = offset_at_weight(limit, previous, free)
         {
             return at_offset(limit, number, offset);
         }
-        match offset_with_room(limit, current, limit.quota() - cost.get()) {
+        match offset_at_weight(limit, current, limit.quota() - cost.get()) {
             Some(offset) => at_offset(limit, number + 1, offset),
             None => (number + 2).saturating_mul(limit.window_micros()),
         }
@@ -95,7 +101,7 @@ impl Counting for SlidingCounter {
         (free.saturating_sub(weighted) / ticks) as u32
     }
 
-    fn room_with_debt(&self, limit: &Limit) -> u32 {
+    fn remaining_with_debt(&self, limit: &Limit) -> u32 {
         // The previous count at its full weight, so that the bound is a whole number.
         let in_use = self.counts.current.saturating_add(self.counts.previous);
         (2 * limit.quota()).saturating_sub(in_use).max(self.remaining(limit))
@@ -104,10 +110,10 @@ impl Counting for SlidingCounter {
     #[inline(always)]
     fn fits(&self, limit: &Limit, cost: Cost) -> bool {
         match limit.quota().checked_sub(self.counts.current).and_then(|free| free.checked_sub(cost.get())) {
-            Some(room) => {
+            Some(free) => {
                 let ticks = limit.scale().window_ticks;
                 let weighted = u128::from(self.counts.previous) * u128::from(ticks - self.offset);
-                weighted <= u128::from(room) * u128::from(ticks)
+                weighted <= u128::from(free) * u128::from(ticks)
             }
             None => false,
         }
@@ -130,14 +136,15 @@ impl Counting for SlidingCounter {
     }
 }
 
-/// The first offset, in ticks, at which a previous count of `count` weighs no more than `room`; `None` when the window ends before.
-fn offset_with_room(limit: &Limit, count: u32, room: u32) -> Option<u64> {
-    if count <= room {
+/// The first offset, in ticks, at which a previous count of `count` weighs at most `free`; `None`
+/// when the window ends before.
+fn offset_at_weight(limit: &Limit, count: u32, free: u32) -> Option<u64> {
+    if count <= free {
         return Some(0);
     }
     let ticks = limit.scale().window_ticks;
-    // `room` < `count` ≤ 10^9, and room × ticks is below 2^53 because room is at most the quota.
-    let offset = ticks - u64::from(room) * ticks / u64::from(count);
+    // `free` < `count` ≤ 10^9, and free × ticks is below 2^53 because free is at most the quota.
+    let offset = ticks - u64::from(free) * ticks / u64::from(count);
     (offset < ticks).then_some(offset)
 }
 

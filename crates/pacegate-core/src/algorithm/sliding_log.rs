@@ -1,6 +1,8 @@
-//! Sliding log: the time and cost of every request admitted in the last window. Exact, at the price of memory.
+//! Sliding log: the time and cost of every request admitted in the last window. Exact, at the cost
+//! of memory.
 //!
-//! Entries carry a running total, so that a check finds both the live sum and the retry time by binary search.
+//! Entries carry a running total, so that a check finds both the live sum and the retry time by
+//! binary search.
 
 use std::collections::VecDeque;
 
@@ -24,7 +26,7 @@ struct Entry {
     total: u64,
 }
 
-/// The log at an instant: how much is in use, and how many of its entries have expired.
+/// The log at an instant: the amount in use and the number of expired entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingLog {
     used: u64,
@@ -35,7 +37,7 @@ pub(crate) struct SlidingLog {
 }
 
 impl PartialEq for Log {
-    /// The same requests; what the running total started from does not matter.
+    /// Compares the requests; the base of the running total does not matter.
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
@@ -44,7 +46,7 @@ impl PartialEq for Log {
 impl Log {
     pub(crate) fn read(&self, limit: &Limit, now: Timestamp) -> SlidingLog {
         let newest = self.newest();
-        // A clock that went back expires nothing.
+        // If the clock went back, nothing expires.
         let now = now.as_micros().max(newest);
         let window = limit.window_micros();
         let expired = self.entries.partition_point(|entry| entry.time.saturating_add(window) <= now);
@@ -66,19 +68,20 @@ impl Log {
         Self { entries: VecDeque::from([Entry { time: now, total: used }]), base: 0 }
     }
 
-    /// Drops what has expired and appends what was charged.
+    /// Drops expired entries and appends the charge.
     pub(crate) fn append(&mut self, reading: &SlidingLog, cost: Cost) {
         self.drop_expired(reading);
         let total = self.total() + u64::from(cost.get());
         match self.entries.back_mut() {
-            // Requests of one microsecond expire together: they share an entry.
+            // Requests of the same microsecond expire together, so they share an entry.
             Some(last) if last.time == reading.now => last.total = total,
             _ => self.entries.push_back(Entry { time: reading.now, total }),
         }
     }
 
-    /// Takes up to `cost` back from the entry made at `taken_at`, or from the newest entries; says how much that was.
-    pub(crate) fn give_back(&mut self, reading: &SlidingLog, cost: Cost, taken_at: Option<Timestamp>) -> u64 {
+    /// Refunds up to `cost` from the entry made at `taken_at`, or from the newest entries; returns
+    /// how much that was.
+    pub(crate) fn refund(&mut self, reading: &SlidingLog, cost: Cost, taken_at: Option<Timestamp>) -> u64 {
         let cost = u64::from(cost.get());
         let mut left = cost;
         if let Some(at) = taken_at {
@@ -98,7 +101,7 @@ impl Log {
         cost - left
     }
 
-    /// Takes at most `cost` from the entry at `index`; says how much that was.
+    /// Takes at most `cost` off the entry at `index`; returns how much that was.
     fn reduce(&mut self, index: usize, cost: u64) -> u64 {
         let own = self.entries[index].total - self.total_before(index);
         let taken = own.min(cost);
@@ -117,7 +120,7 @@ impl Log {
         if self.entries.is_empty() {
             self.base = 0;
         }
-        // A quiet key gives the memory of its busiest window back.
+        // Shrinks the list after a busy window.
         if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
@@ -141,7 +144,8 @@ impl Log {
         })
     }
 
-    /// Builds a log from (time, cost) pairs, oldest first; `None` when they are not in order or cost nothing.
+    /// Builds a log from (time, cost) pairs, oldest first; `None` when they are out of order or a
+    /// cost is zero.
     pub(crate) fn from_entries(entries: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let mut log = Self::default();
         for (time, cost) in entries {
@@ -179,7 +183,7 @@ impl Counting for SlidingLog {
         u64::from(limit.quota()).saturating_sub(self.used) as u32
     }
 
-    fn room_with_debt(&self, limit: &Limit) -> u32 {
+    fn remaining_with_debt(&self, limit: &Limit) -> u32 {
         (2 * u64::from(limit.quota())).saturating_sub(self.used) as u32
     }
 
@@ -211,7 +215,7 @@ mod tests {
     use crate::limit::Algorithm;
 
     #[test]
-    fn gives_the_memory_of_a_busy_window_back() {
+    fn memory_of_a_busy_window_is_released() {
         let limit = Limit::try_new(Algorithm::SlidingLog, 100_000, Duration::from_secs(1)).unwrap();
         let mut log = Log::default();
         let append = |log: &mut Log, now: u64| {
@@ -222,11 +226,11 @@ mod tests {
             append(&mut log, request);
         }
         assert_eq!(log.iter().len(), 10_000);
-        // What expired is not kept, and its memory goes once it is three quarters of it.
+        // Expired entries are dropped, and the list shrinks once three quarters of it are unused.
         for request in 0..10 {
             append(&mut log, 5_000_000 + request);
         }
         assert_eq!(log.iter().len(), 10);
-        assert!(log.entries.capacity() <= 64, "room for {} entries", log.entries.capacity());
+        assert!(log.entries.capacity() <= 64, "capacity for {} entries", log.entries.capacity());
     }
 }

@@ -1,8 +1,8 @@
 //! Token bucket: tokens refill at the quota's rate, up to the burst; a fresh bucket is full.
 //!
-//! It counts the tokens in use rather than those left, so that a changed burst keeps what was used. That makes it
-//! the leaky bucket's level as well: one rises by what the other loses, and both drain at the same rate. It is also
-//! GCRA: the theoretical arrival time is the tick at which the level reaches zero.
+//! It counts the tokens in use rather than those remaining, so that usage survives a change of the
+//! burst. The same number is the level of a leaky bucket, which drains at the same rate. It also
+//! represents GCRA: the theoretical arrival time is the tick at which the level reaches zero.
 
 use super::Counting;
 use crate::cost::Cost;
@@ -22,7 +22,8 @@ impl Bucket {
         Self { level: 0, tick: limit.scale().tick_of(now.as_micros()) }
     }
 
-    /// Brings the stored bucket to `now`, converting it when it was written under another quota or tick.
+    /// Brings the stored bucket to `now`, converting it if it was written under another quota or
+    /// tick.
     #[inline]
     pub(crate) fn read(&self, limit: &Limit, state: &State, now: Timestamp) -> Self {
         if state.same_scale(limit) { self.at(limit, now) } else { self.converted(limit, &state.scale(), now) }
@@ -36,7 +37,7 @@ impl Bucket {
 
     #[inline]
     fn drained(&self, scale: &Scale, now: u64) -> Self {
-        // A clock that went back drains nothing: the bucket stays at the last tick it saw.
+        // If the clock went back, nothing drains: the bucket stays at the last tick it saw.
         let elapsed = now.saturating_sub(self.tick);
         Self {
             level: self.level.saturating_sub(elapsed.saturating_mul(scale.rate)),
@@ -44,14 +45,16 @@ impl Bucket {
         }
     }
 
-    /// Whole tokens in use are kept; a fraction counts as used, so that no change of limits gives anything away.
+    /// Keeps the whole tokens in use and rounds a fraction up, so that a change of limits never
+    /// frees usage.
     #[cold]
     fn converted(&self, limit: &Limit, old: &Scale, now: Timestamp) -> Self {
         let new = limit.scale();
         let drained = self.drained(old, old.tick_of(now.as_micros()));
         let (present, last_seen) =
             (new.tick_of(now.as_micros()), old.micros_of(self.tick).div_ceil(new.tick));
-        // Rounding up must not carry it further than one window ahead, where it would count as taken now once more.
+        // Rounding up must not move it more than one window ahead, where it would count as taken
+        // now again.
         let ahead = new.micros_of(last_seen) > now.as_micros() + limit.window_micros();
         Self {
             level: units_in_use(u128::from(drained.level), old, new),
@@ -65,9 +68,9 @@ impl Bucket {
     }
 
     pub(crate) fn refunded(&self, limit: &Limit, cost: Cost, taken_at: Option<Timestamp>) -> Self {
-        let given_back = units_still_out(limit.scale(), cost, taken_at, self.tick);
-        let level = u128::from(self.level).saturating_sub(given_back);
-        // Not more than it was.
+        let refunded = refundable_units(limit.scale(), cost, taken_at, self.tick);
+        let level = u128::from(self.level).saturating_sub(refunded);
+        // The cast cannot truncate: the level only decreases.
         Self { level: level as u64, tick: self.tick }
     }
 
@@ -86,9 +89,10 @@ impl Counting for Bucket {
         (scale.capacity.saturating_sub(self.level) / scale.unit) as u32
     }
 
-    fn room_with_debt(&self, limit: &Limit) -> u32 {
+    fn remaining_with_debt(&self, limit: &Limit) -> u32 {
         let scale = limit.scale();
-        // Levels stay exact: a limit whose doubled capacity would not be has less room for debt.
+        // Levels must stay exact, so a limit whose doubled capacity would not be exact allows less
+        // debt.
         let most = (2 * scale.capacity).min(EXACT_MAX);
         (most.saturating_sub(self.level) / scale.unit) as u32
     }
@@ -115,15 +119,17 @@ impl Counting for Bucket {
     }
 }
 
-/// What of `cost` cannot have come back by itself until `tick`. Nobody knows whether it was this charge or another that drained since, so it is
-/// taken to be this one: what came back is not given back once more, and no refund lets more pass than the limit says.
-fn units_still_out(scale: &Scale, cost: Cost, taken_at: Option<Timestamp>, tick: u64) -> u128 {
+/// The units of `cost` that cannot have drained by `tick`. It is unknown whether this charge or
+/// another one has drained since, so this one is assumed: what has drained is not refunded again,
+/// and a refund never makes the limit admit more than it allows.
+fn refundable_units(scale: &Scale, cost: Cost, taken_at: Option<Timestamp>, tick: u64) -> u128 {
     let since = taken_at.map_or(0, |at| tick.saturating_sub(scale.tick_of(at.as_micros())));
     let taken = u128::from(cost.get()) * u128::from(scale.unit);
     taken.saturating_sub(u128::from(since) * u128::from(scale.rate))
 }
 
-/// Units of one scale as units of another: whole tokens, rounded up, saturating at the largest exact integer.
+/// Converts units of one scale to another: whole tokens, rounded up, saturating at the largest
+/// exact integer.
 fn units_in_use(units: u128, old: &Scale, new: &Scale) -> u64 {
     let tokens = units.div_ceil(u128::from(old.unit));
     tokens.saturating_mul(u128::from(new.unit)).min(u128::from(EXACT_MAX)) as u64

@@ -1,4 +1,5 @@
-//! Keys as text, for stores that name things. Parts are escaped, so that no part can run into another or imitate it.
+//! Keys as text, for stores whose keys are strings. Parts are escaped, so no part can imitate
+//! another or extend into it.
 
 use std::fmt::Write as _;
 
@@ -7,17 +8,17 @@ use sha2::{Digest, Sha256};
 use super::{Counter, Identity, Key};
 use crate::hexadecimal;
 
-/// Longer identifiers are replaced by a hash of them.
+/// Maximum length of an identifier; a longer one is replaced by its hash.
 const IDENTIFIER_LENGTH_MAX: usize = 256;
-/// Longer rules and scopes, without what tells variants apart, are replaced by a hash of them.
+/// Maximum length of rule and scope without the variant; longer ones are replaced by their hash.
 const RULE_LENGTH_MAX: usize = 140;
-/// Longer endpoints are replaced by a hash of them.
+/// Maximum length of an endpoint; a longer one is replaced by its hash.
 const ENDPOINT_LENGTH_MAX: usize = 128;
-/// The first character of a hash; a part that has it itself is escaped.
+/// The first character of a hash; in other parts it is escaped.
 const HASHED: char = '#';
 
 impl Key<'_> {
-    /// Appends `dimension:identifier`: what all limits of one identity share.
+    /// Appends `dimension:identifier`, which all limits of one identity share.
     ///
     /// ```
     /// use pacegate_core::{Counter, Key};
@@ -39,7 +40,7 @@ impl Key<'_> {
         self.identity().hash()
     }
 
-    /// Appends `rule:scope`, and `:endpoint` where each endpoint has a counter of its own.
+    /// Appends `rule:scope`, and `:endpoint` if each endpoint has a separate counter.
     pub fn write_counter(&self, text: &mut String) {
         let mut after = String::new();
         self.write_around_variant(text, &mut after);
@@ -47,7 +48,8 @@ impl Key<'_> {
         text.push_str(&after);
     }
 
-    /// What [`write_counter`](Self::write_counter) writes for every variant of the counter; `None` where there are no variants.
+    /// Returns the texts that [`write_counter`](Self::write_counter) writes for the variants of the
+    /// counter; `None` for a counter without variants.
     ///
     /// ```
     /// use pacegate_core::{Counter, Key};
@@ -63,7 +65,8 @@ impl Key<'_> {
         self.counter.has_variants().then_some(variants)
     }
 
-    /// Neither text depends on the variant, so that a counter can be found without knowing its variant.
+    /// Writes the text before and after the variant. Neither depends on the variant, so a counter
+    /// can be found without knowing it.
     fn write_around_variant(&self, before: &mut String, after: &mut String) {
         let Counter { rule, scope, variant, .. } = self.counter;
         let start = before.len();
@@ -73,7 +76,7 @@ impl Key<'_> {
         write_escaped(&scope[variant.end..], after);
         if before.len() - start + after.len() > RULE_LENGTH_MAX {
             let mut whole = before.split_off(start);
-            // A character that neither part has.
+            // A character that neither part contains.
             whole.push(HASHED);
             whole.push_str(after);
             after.clear();
@@ -89,14 +92,14 @@ impl Key<'_> {
 /// The texts of a counter's variants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variants {
-    /// What they start with.
+    /// The common prefix.
     pub before: String,
-    /// What they end with.
+    /// The common suffix.
     pub after: String,
 }
 
 impl Variants {
-    /// Whether `text` is that of a variant.
+    /// Whether `text` is the text of a variant.
     pub fn contain(&self, text: &str) -> bool {
         let variant = text.strip_prefix(&*self.before).and_then(|rest| rest.strip_suffix(&*self.after));
         let plain =
@@ -113,7 +116,7 @@ impl Identity<'_> {
         write_bounded(text, IDENTIFIER_LENGTH_MAX, |text| write_escaped(self.identifier, text));
     }
 
-    /// A hash that is the same on every node and in every version, to spread identities by.
+    /// A hash that is the same on every node and in every version, used to shard identities.
     pub fn hash(&self) -> u64 {
         let mut text = String::new();
         self.write(&mut text);
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn long_parts_are_hashed_and_cannot_be_imitated() {
+    fn long_parts_are_hashed_and_cannot_be_forged() {
         let long = "x".repeat(IDENTIFIER_LENGTH_MAX + 1);
         let text = text_of("rule", "", &long);
         assert!(text.len() < 100, "{text}");
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_is_found_however_long_its_parts_are() {
+    fn variants_with_long_parts_are_found() {
         let long = "/y".repeat(300);
         for (rule, scope) in [("rule", "/x"), ("rule", &*long), (&*long, "/x"), (&*long, &*long)] {
             for endpoint in ["/e", &*long] {
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_of_another_rule_pattern_or_kind_are_not_taken_for_the_same() {
+    fn variants_of_other_rules_and_scopes_do_not_match() {
         let counter = Counter::variant("rule", "user", "gcra:1/a", 0..6);
         let variants = Key::new(&counter, "u", "").variants().unwrap();
         assert!(variants.contain("rule:gcra%3a2/a"));
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_an_identity_never_changes() {
+    fn identity_hash_is_stable() {
         let counter = Counter::new("rule", "user", "");
         let other = Counter::new("other", "user", "/x");
         let hash = Key::new(&counter, "alice", "").identity_hash();
@@ -218,12 +221,12 @@ mod tests {
             Key::new(&other, "alice", "").identity_hash(),
             "all limits of an identity stay together"
         );
-        // Shards find their identities by it: another value would start every counter anew.
+        // Sharding depends on this value: another one would restart every counter.
         assert_eq!(hash, 3580743044109811162);
     }
 
     #[test]
-    fn there_is_one_pair_of_braces_whatever_the_parts() {
+    fn text_never_contains_unescaped_braces() {
         let text = text_of("{rule}", "}{", "{}}{");
         assert_eq!((text.matches('{').count(), text.matches('}').count()), (1, 1), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The bytes of a state: a version, the algorithm, the standing, then varints. Old versions stay readable.
+//! The byte encoding of a state: version, algorithm and standing, then varints.
 
 use thiserror::Error;
 
@@ -9,11 +9,12 @@ use crate::standing::Standing;
 use crate::time::EXACT_MAX;
 
 const VERSION: u8 = 1;
-/// 366 days need a tick of at most 10^7 µs; anything above the window's own digits is nonsense.
+/// No limit has a tick above 10^7 µs, and a 366-day window has 14 digits of microseconds; a larger
+/// exponent cannot be valid.
 const TICK_EXPONENT_MAX: u8 = 13;
 
 impl State {
-    /// The state as bytes that every later version of Pacegate can read.
+    /// Encodes the state as bytes that every later version of Pacegate can read.
     ///
     /// ```
     /// use pacegate_core::{Cost, Evaluation, Limit, State, Timestamp};
@@ -57,10 +58,11 @@ impl State {
         bytes
     }
 
-    /// Reads what [`State::encode`] wrote.
+    /// Decodes what [`State::encode`] wrote.
     ///
     /// # Errors
-    /// [`InvalidState`] for any bytes that no version of Pacegate writes. Nothing in `bytes` can make this panic.
+    /// [`InvalidState`] for any bytes that no version of Pacegate writes. Never panics, whatever
+    /// `bytes` contains.
     pub fn decode(bytes: &[u8]) -> Result<Self, InvalidState> {
         let mut reader = Reader { bytes };
         let version = reader.byte()?;
@@ -101,26 +103,26 @@ impl State {
     }
 }
 
-/// Bytes that are not a state.
+/// The error of decoding bytes that are not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidState {
-    /// Written by a version that this program does not know.
-    #[error("state has version {version}, this program reads version 1")]
+    /// The state was written by a version that this program does not know.
+    #[error("unsupported state version {version}; expected 1")]
     UnknownVersion {
         /// The version byte.
         version: u8,
     },
     /// The bytes end too early.
-    #[error("state is cut short")]
+    #[error("state is truncated")]
     Truncated,
-    /// There is more than one state in the bytes.
-    #[error("state has bytes after its end")]
+    /// Bytes follow the end of the state.
+    #[error("state has trailing bytes")]
     TrailingBytes,
-    /// A number that no limit can produce.
-    #[error("state has an impossible {field}")]
+    /// A number is outside the range that a limit can produce.
+    #[error("state has an out-of-range {field}")]
     OutOfRange {
-        /// Which number.
+        /// The name of the number.
         field: &'static str,
     },
 }
@@ -141,7 +143,8 @@ impl Reader<'_> {
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
-            // Neither more than 64 bits nor a longer form than needed: every number has one encoding.
+            // More than 64 bits, or a longer form than needed: every number has exactly one
+            // encoding.
             if (shift == 63 && bits > 1) || (shift > 0 && byte == 0) {
                 break;
             }
@@ -158,7 +161,7 @@ impl Reader<'_> {
         if (min..=max).contains(&value) { Ok(value) } else { Err(InvalidState::OutOfRange { field }) }
     }
 
-    /// Debt lets a count reach twice the quota.
+    /// Reads a count. Debt lets it reach twice the quota.
     fn count(&mut self, field: &'static str) -> Result<u32, InvalidState> {
         self.number(field, 0, 2 * Limit::QUOTA_MAX).map(|count| count as u32)
     }

@@ -1,4 +1,4 @@
-//! What a caller is answered, from the store or without it: deadlines, failure modes, idempotency.
+//! What callers get, from the store or without it: deadlines, failure modes, idempotency.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::setup::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_healthy_store_answers_for_itself() {
+async fn healthy_store_decides() {
     let setup = Setup::new(Behaviour::Answer);
     let rule = rule(FailureMode::Closed);
     let remaining = |decision: &ChainDecision| (decision.allowed, decision.degraded(), decision.remaining());
@@ -20,12 +20,12 @@ async fn a_healthy_store_answers_for_itself() {
     assert_eq!(reasons(&denied), [Some(Reason::LimitExceeded)]);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(setup.store.calls(), 3);
-    let probes = setup.store.looks();
+    let probes = setup.store.probes();
     assert!((60..=80).contains(&probes), "one probe a second: {probes}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_waited_for_until_the_deadline_to_the_millisecond() {
+async fn hanging_store_times_out_exactly_at_the_deadline() {
     for deadline in [DEADLINE, Duration::from_millis(7), Duration::from_secs(2)] {
         for action in DECIDED {
             let setup = Setup::with_deadline(Behaviour::Hang, deadline);
@@ -45,13 +45,13 @@ async fn a_store_that_hangs_is_waited_for_until_the_deadline_to_the_millisecond(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_just_before_the_deadline_is_heard() {
+async fn response_just_before_the_deadline_is_used() {
     let setup = Setup::new(Behaviour::AnswerAfter(DEADLINE - Duration::from_millis(1)));
     assert!(!setup.take(&[&rule(FailureMode::Closed)]).await.degraded());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_has_one_deadline_and_an_answer_for_every_command() {
+async fn batch_has_one_deadline_and_an_outcome_for_every_command() {
     let setup = Setup::new(Behaviour::Hang);
     let rules: Vec<Rule> = (0..10).map(|number| named(&number.to_string(), FailureMode::Local)).collect();
     let charges: Vec<[Charge<'_>; 1]> = rules.iter().map(|rule| [rule.charge()]).collect();
@@ -67,7 +67,7 @@ async fn a_batch_has_one_deadline_and_an_answer_for_every_command() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_bad_command_of_a_batch_leaves_the_others_to_the_store() {
+async fn failed_command_of_a_batch_does_not_affect_the_others() {
     let setup = Setup::new(Behaviour::Foreign);
     let (good, bad) = (rule(FailureMode::Open), Rule { identifier: "foreign", ..rule(FailureMode::Closed) });
     let (good, bad) = ([good.charge()], [bad.charge()]);
@@ -83,7 +83,7 @@ async fn one_bad_command_of_a_batch_leaves_the_others_to_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn open_passes_and_closed_denies_whatever_the_failure_and_no_number_is_invented() {
+async fn open_allows_and_closed_denies_without_counts() {
     for behaviour in
         [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Rejected, Behaviour::Foreign, Behaviour::Silent]
     {
@@ -98,7 +98,7 @@ async fn open_passes_and_closed_denies_whatever_the_failure_and_no_number_is_inv
                     assert_eq!(decision.allowed, allowed, "{behaviour:?} {mode:?}");
                     assert_eq!(reasons(&decision), [Some(reason)], "{behaviour:?} {mode:?}");
                     assert_eq!(decision.answers[0].allowed, allowed);
-                    assert_nothing_invented(&decision.answers[0]);
+                    assert_counts_unknown(&decision.answers[0]);
                     assert_eq!(decision.retry_after(), None);
                     assert_eq!(decision.at, setup.clock.now());
                 }
@@ -108,7 +108,7 @@ async fn open_passes_and_closed_denies_whatever_the_failure_and_no_number_is_inv
 }
 
 #[tokio::test(start_paused = true)]
-async fn local_counts_in_the_process_with_the_same_limit_and_denies_at_it() {
+async fn local_counters_enforce_the_same_limit() {
     let setup = Setup::new(Behaviour::Unavailable);
     let rule = rule(FailureMode::Local);
     let now = setup.clock.now();
@@ -134,23 +134,23 @@ async fn local_counts_in_the_process_with_the_same_limit_and_denies_at_it() {
     assert_eq!(
         (decision.degraded(), decision.remaining()),
         (false, Some(1)),
-        "the store's own count is its own"
+        "the store keeps its own count"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_above_the_capacity_keeps_its_reason_in_the_process() {
+async fn cost_above_the_capacity_keeps_its_reason_in_the_fallback() {
     let setup = Setup::new(Behaviour::Unavailable);
     let rule = rule(FailureMode::Local);
     let charges = [Charge { cost: Cost::try_new(3).unwrap(), ..rule.charge() }];
     let decision = decided(setup.guard.apply(&Command::take(&charges), None).await);
     assert!(!decision.allowed && decision.degraded());
     assert_eq!(reasons(&decision), [Some(Reason::CostExceedsLimit)]);
-    assert_eq!(decision.retry_after(), None, "waiting never helps");
+    assert_eq!(decision.retry_after(), None, "no retry can succeed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_mixed_chain_closed_denies_and_the_local_limit_is_not_charged() {
+async fn closed_limit_denies_a_mixed_chain_and_charges_nothing() {
     let setup = Setup::new(Behaviour::Unavailable);
     let (open, closed, local) =
         (named("a", FailureMode::Open), named("b", FailureMode::Closed), named("c", FailureMode::Local));
@@ -166,12 +166,12 @@ async fn in_a_mixed_chain_closed_denies_and_the_local_limit_is_not_charged() {
         assert_eq!(decision.answers[1].remaining, Some(2), "nothing was charged");
         assert_eq!(decision.binding_index(), 2);
         assert!(decision.answers.iter().all(|answer| answer.degraded));
-        assert_nothing_invented(&decision.answers[0]);
-        assert_nothing_invented(&decision.answers[2]);
+        assert_counts_unknown(&decision.answers[0]);
+        assert_counts_unknown(&decision.answers[2]);
     }
     let without = setup.take(&[&open, &local]).await;
     assert_eq!((without.allowed, without.answers[1].remaining), (true, Some(1)));
-    assert_eq!(without.binding_index(), 1, "what is known binds before what is not");
+    assert_eq!(without.binding_index(), 1, "a known count binds before an unknown one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,26 +189,26 @@ async fn local_limits_are_charged_all_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_only_watches_never_denies_whatever_its_mode() {
+async fn shadow_limit_never_denies_in_any_failure_mode() {
     for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local] {
         let setup = Setup::new(Behaviour::Unavailable);
-        let watching = Rule { shadow: true, ..named("watching", mode) };
+        let shadow = Rule { shadow: true, ..named("shadow", mode) };
         let local = Rule { limit: per_hour(10), ..named("local", FailureMode::Local) };
         for taken in 1..=3 {
-            let decision = setup.take(&[&watching, &local]).await;
+            let decision = setup.take(&[&shadow, &local]).await;
             assert!(decision.allowed, "{mode:?}");
             assert!(decision.answers[0].shadow && decision.answers[0].degraded);
             assert!(!decision.answers[1].shadow);
             assert_eq!(decision.answers[1].remaining, Some(10 - taken), "the enforced limit is charged");
             let full = mode == FailureMode::Local && taken == 3;
-            assert_eq!(decision.answers[0].allowed, !full, "{mode:?}: it says what it would have done");
+            assert_eq!(decision.answers[0].allowed, !full, "{mode:?}: it reports what it would have decided");
         }
-        assert!(setup.take(&[&watching]).await.allowed, "{mode:?}: alone as well");
+        assert!(setup.take(&[&shadow]).await.allowed, "{mode:?}: also without other limits");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idempotent_take_is_repeated_in_the_process_during_an_outage() {
+async fn repetition_during_an_outage_is_recognised_locally() {
     let setup = Setup::new(Behaviour::Unavailable);
     let rule = rule(FailureMode::Local);
     let rules = [&rule];
@@ -221,11 +221,11 @@ async fn an_idempotent_take_is_repeated_in_the_process_during_an_outage() {
     assert!(second.degraded());
     assert!(matches!(take(key("a", 2)).await, Ok(Outcome::Mismatch)));
     let other = decided(take(key("b", 1)).await);
-    assert_eq!((other.replayed, other.remaining()), (false, Some(0)), "the repetition took nothing");
+    assert_eq!((other.replayed, other.remaining()), (false, Some(0)), "the repetition was not charged");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_by_a_closed_limit_does_not_use_up_an_idempotency_key() {
+async fn denial_by_a_closed_limit_does_not_consume_the_idempotency_key() {
     let setup = Setup::new(Behaviour::Unavailable);
     let (local, closed) = (named("local", FailureMode::Local), named("closed", FailureMode::Closed));
     let action = Action::Take { idempotency: key("a", 1) };

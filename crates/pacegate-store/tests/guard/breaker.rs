@@ -1,4 +1,4 @@
-//! When the store is left alone, and how it is found to be back.
+//! When the breaker opens, and how it detects that the store has recovered.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::setup::*;
 
 #[tokio::test(start_paused = true)]
-async fn after_five_time_outs_the_store_is_not_called_and_answers_come_at_once() {
+async fn five_timeouts_open_the_breaker_and_calls_return_at_once() {
     let setup = Setup::new(Behaviour::Hang);
     setup.open_breaker().await;
     let start = Instant::now();
@@ -25,7 +25,7 @@ async fn after_five_time_outs_the_store_is_not_called_and_answers_come_at_once()
 }
 
 #[tokio::test(start_paused = true)]
-async fn four_time_outs_and_an_answer_open_nothing() {
+async fn four_timeouts_and_a_success_do_not_open_the_breaker() {
     let setup = Setup::new(Behaviour::Hang);
     for behaviour in [Behaviour::Hang, Behaviour::Answer, Behaviour::Hang] {
         setup.store.set(behaviour);
@@ -37,7 +37,7 @@ async fn four_time_outs_and_an_answer_open_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_of_twenty_calls_failing_opens_it_and_nineteen_calls_do_not() {
+async fn half_of_twenty_failed_calls_open_the_breaker_and_nineteen_calls_do_not() {
     for failing in [Behaviour::Unavailable, Behaviour::Silent] {
         let setup = Setup::new(Behaviour::Answer);
         for call in 0..19 {
@@ -54,8 +54,9 @@ async fn half_of_twenty_calls_failing_opens_it_and_nineteen_calls_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_back_serves_within_two_seconds_of_a_minute_long_outage() {
-    // The breaker's own waits would have grown to half a minute by then; with and without callers in the meantime.
+async fn recovered_store_is_used_within_two_seconds_of_a_minute_long_outage() {
+    // The breaker's own waits would have grown to half a minute by then. With and without callers
+    // in between.
     for (round, pause) in [Duration::from_millis(100), Duration::from_secs(60)].into_iter().enumerate() {
         for failing in [Behaviour::Hang, Behaviour::Unavailable] {
             let setup = Setup::new(failing);
@@ -75,15 +76,15 @@ async fn a_store_that_is_back_serves_within_two_seconds_of_a_minute_long_outage(
             let waited = back.elapsed();
             assert!(waited <= Duration::from_secs(2), "{failing:?} round {round}: {waited:?}");
             let served = setup.take_at_once(50).await;
-            assert!(served >= 2, "the other probes at least");
-            assert_eq!(setup.take_at_once(50).await, 50, "then everybody");
+            assert!(served >= 2, "at least the remaining probes are served");
+            assert_eq!(setup.take_at_once(50).await, 50, "then all calls are served");
             assert_eq!(setup.guard.health(), StoreHealth::Up);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_probes_are_let_through_and_after_their_success_everybody_is() {
+async fn three_successful_probes_close_the_breaker() {
     let setup = Setup::new(Behaviour::Answer);
     setup.half_open_breaker().await;
     setup.store.set(Behaviour::AnswerAfter(Duration::from_millis(10)));
@@ -95,7 +96,7 @@ async fn three_probes_are_let_through_and_after_their_success_everybody_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_fails_opens_it_again() {
+async fn failed_probe_opens_the_breaker_again() {
     for failing in [Behaviour::Unavailable, Behaviour::Hang] {
         let setup = Setup::new(Behaviour::Answer);
         setup.half_open_breaker().await;
@@ -110,7 +111,7 @@ async fn a_probe_that_fails_opens_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_who_give_up_while_probing_do_not_stand_in_the_way() {
+async fn abandoned_probes_free_their_slots() {
     let setup = Setup::new(Behaviour::Answer);
     setup.half_open_breaker().await;
     setup.store.set(Behaviour::Hang);
@@ -122,7 +123,7 @@ async fn callers_who_give_up_while_probing_do_not_stand_in_the_way() {
     }
     sleep(DEADLINE / 5).await;
     assert_eq!(setup.store.calls() - before, 3);
-    assert!(take_alone(&setup.guard).await.degraded(), "all places are taken");
+    assert!(take_alone(&setup.guard).await.degraded(), "all probe slots are taken");
     tasks.shutdown().await;
     setup.store.set(Behaviour::Answer);
     for _ in 0..3 {
@@ -132,8 +133,8 @@ async fn callers_who_give_up_while_probing_do_not_stand_in_the_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_back_is_up_again_without_any_caller() {
-    // Nobody sends requests to a node that says it is not ready.
+async fn recovery_is_detected_without_callers() {
+    // A load balancer sends no requests to an unready node.
     for failing in [Behaviour::Hang, Behaviour::Unavailable, Behaviour::Rejected] {
         let setup = Setup::new(failing);
         for _ in 0..20 {
@@ -149,7 +150,7 @@ async fn a_store_that_is_back_is_up_again_without_any_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_outage_is_noticed_and_looked_after_like_the_first() {
+async fn second_outage_is_handled_like_the_first() {
     let setup = Setup::new(Behaviour::Answer);
     for outage in 1..=3 {
         setup.open_breaker().await;
@@ -167,21 +168,21 @@ async fn probes_end_with_the_guard() {
     setup.open_breaker().await;
     sleep(Duration::from_secs(5)).await;
     let Setup { guard, store, .. } = setup;
-    assert!(store.looks() > 0);
+    assert!(store.probes() > 0);
     drop(guard);
     sleep(Duration::from_secs(5)).await;
-    let looks = store.looks();
+    let probes = store.probes();
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(store.looks(), looks);
+    assert_eq!(store.probes(), probes);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_refuses_us_is_rejected_until_it_answers() {
+async fn rejecting_store_is_reported_until_it_responds() {
     let setup = Setup::new(Behaviour::Rejected);
     assert_eq!(setup.guard.health(), StoreHealth::Up);
     for (mode, allowed) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
         assert_eq!(setup.take(&[&rule(mode)]).await.allowed, allowed);
-        assert_eq!(setup.guard.health(), StoreHealth::Rejected, "one is enough");
+        assert_eq!(setup.guard.health(), StoreHealth::Rejected, "one rejection is enough");
     }
     setup.store.set(Behaviour::Unavailable);
     setup.take(&[&rule(FailureMode::Open)]).await;
@@ -193,7 +194,7 @@ async fn a_store_that_refuses_us_is_rejected_until_it_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_value_under_one_key_is_no_outage() {
+async fn foreign_value_under_one_key_is_not_an_outage() {
     let setup = Setup::new(Behaviour::Foreign);
     let foreign = Rule { identifier: "foreign", ..rule(FailureMode::Closed) };
     for _ in 0..100 {
@@ -207,7 +208,7 @@ async fn a_foreign_value_under_one_key_is_no_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_full_says_so_itself_and_is_not_broken() {
+async fn full_store_is_not_an_outage() {
     let setup = Setup::new(Behaviour::Overloaded);
     for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local] {
         for _ in 0..50 {
@@ -248,32 +249,32 @@ async fn resets_and_refunds_fail_with_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn figures_count_errors_degraded_answers_and_openings_beside_the_stores_own() {
+async fn metrics_include_errors_degraded_answers_and_openings() {
     let setup = Setup::new(Behaviour::Answer);
     let figures = || ["connects", "errors", "degraded", "breaker_openings"].map(|name| setup.figure(name));
     setup.take(&[&rule(FailureMode::Open)]).await;
     assert_eq!(figures(), [7, 0, 0, 0]);
     setup.store.set(Behaviour::Unavailable);
     assert!(setup.apply(Action::Reset, &[&rule(FailureMode::Open)]).await.is_err());
-    assert_eq!(figures(), [7, 1, 0, 0], "an error that is passed on is not a degraded answer");
+    assert_eq!(figures(), [7, 1, 0, 0], "a returned error is not a degraded answer");
     setup.open_breaker().await;
     assert_eq!(figures(), [7, 6, 5, 1]);
     setup.take(&[&rule(FailureMode::Open)]).await;
-    assert_eq!(figures(), [7, 6, 6, 1], "the store was not asked, so it did not fail");
+    assert_eq!(figures(), [7, 6, 6, 1], "the store was not called, so it did not fail");
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_in_a_hurry_have_a_deadline_and_a_breaker_of_their_own() {
+async fn shorter_deadline_has_a_separate_breaker() {
     let setup = Setup::new(Behaviour::AnswerAfter(Duration::from_millis(20)));
-    let hurried = setup.guard.within(Duration::from_millis(10));
+    let impatient = setup.guard.within(Duration::from_millis(10));
     for _ in 0..5 {
         let start = Instant::now();
-        assert!(take_alone(&hurried).await.degraded(), "too slow for them");
+        assert!(take_alone(&impatient).await.degraded(), "too slow for the shorter deadline");
         assert_eq!(start.elapsed(), Duration::from_millis(10));
-        assert!(!take_alone(&setup.guard).await.degraded(), "and fast enough for others");
+        assert!(!take_alone(&setup.guard).await.degraded(), "fast enough for the full deadline");
     }
-    assert_eq!((hurried.health(), setup.guard.health()), (StoreHealth::Down, StoreHealth::Up));
-    // Nobody gets more time than the guard has.
+    assert_eq!((impatient.health(), setup.guard.health()), (StoreHealth::Down, StoreHealth::Up));
+    // A deadline cannot exceed that of the parent.
     let generous = Setup::new(Behaviour::Hang);
     let start = Instant::now();
     assert!(take_alone(&generous.guard.within(HOUR)).await.degraded());
@@ -281,7 +282,7 @@ async fn callers_in_a_hurry_have_a_deadline_and_a_breaker_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_can_have_less_time_than_the_others() {
+async fn call_can_have_less_time_than_the_deadline() {
     let setup = Setup::new(Behaviour::Hang);
     let rule = rule(FailureMode::Closed);
     let charges = [rule.charge()];
@@ -294,7 +295,7 @@ async fn a_call_can_have_less_time_than_the_others() {
     }
 }
 
-/// The three seconds in which an outage is noticed.
+/// The time in which an outage is noticed.
 const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 
 #[tokio::test(start_paused = true)]
@@ -311,13 +312,13 @@ async fn outage_is_noticed_without_traffic_and_logged_once() {
         assert_eq!(setup.guard.health(), StoreHealth::Down, "{failing:?}");
         let start = Instant::now();
         assert!(take_alone(&setup.guard).await.degraded());
-        assert_eq!(start.elapsed(), Duration::ZERO, "{failing:?}: calls do not wait any more");
+        assert_eq!(start.elapsed(), Duration::ZERO, "{failing:?}: calls return at once");
         sleep(Duration::from_secs(60)).await;
         assert_eq!(lines.errors().len(), 1, "{failing:?}: {:?}", lines.errors());
         assert!(lines.errors()[0].contains("store unavailable"), "{:?}", lines.errors());
         setup.store.set(Behaviour::Answer);
         sleep(Duration::from_secs(4)).await;
-        assert_eq!(setup.guard.health(), StoreHealth::Up, "{failing:?}: and its end as well");
+        assert_eq!(setup.guard.health(), StoreHealth::Up, "{failing:?}: recovery is noticed as well");
     }
 }
 
@@ -352,17 +353,17 @@ async fn rejection_is_noticed_without_traffic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failed_probe_opens_nothing() {
+async fn one_failed_probe_does_not_open_the_breaker() {
     let setup = Setup::new(Behaviour::Answer);
     for _ in 0..20 {
         setup.store.set(Behaviour::Hang);
-        let before = setup.store.looks();
-        while setup.store.looks() == before {
+        let before = setup.store.probes();
+        while setup.store.probes() == before {
             sleep(Duration::from_millis(10)).await;
         }
         setup.store.set(Behaviour::Answer);
-        let before = setup.store.looks();
-        while setup.store.looks() == before {
+        let before = setup.store.probes();
+        while setup.store.probes() == before {
             sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(setup.guard.health(), StoreHealth::Up);
@@ -371,24 +372,24 @@ async fn one_failed_probe_opens_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_in_a_hurry_stop_waiting_with_the_others_and_are_not_probed_for() {
+async fn shorter_deadline_follows_the_parent_breaker_and_is_not_probed() {
     let setup = Setup::new(Behaviour::Answer);
-    let hurried = setup.guard.within(Duration::from_millis(10));
+    let impatient = setup.guard.within(Duration::from_millis(10));
     sleep(Duration::from_secs(10)).await;
-    let probes = setup.store.looks();
+    let probes = setup.store.probes();
     assert!((10..=14).contains(&probes), "one probe a second for all callers of a store: {probes}");
     setup.store.set(Behaviour::Hang);
     sleep(NOTICED_WITHIN).await;
     let start = Instant::now();
-    assert!(take_alone(&hurried).await.degraded());
+    assert!(take_alone(&impatient).await.degraded());
     assert_eq!(start.elapsed(), Duration::ZERO);
     setup.store.set(Behaviour::Answer);
     sleep(Duration::from_secs(4)).await;
-    assert!(!take_alone(&hurried).await.degraded());
+    assert!(!take_alone(&impatient).await.degraded());
 }
 
 #[test]
-fn guard_made_without_a_runtime_probes_from_its_first_call_on() {
+fn guard_created_without_a_runtime_probes_from_its_first_call() {
     let setup = Setup::new(Behaviour::Answer);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -1,4 +1,4 @@
-//! The guard around a store that hangs, fails, refuses or comes back, on simulated time.
+//! The guard around a store that hangs, fails, rejects or recovers, on simulated time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

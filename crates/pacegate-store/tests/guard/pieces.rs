@@ -1,4 +1,5 @@
-//! Large batches: decided in pieces with a deadline each, in turns with others, and never held against the store.
+//! Large batches: decided in pieces with a deadline each, alternating with others, and never
+//! counted against the store.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ async fn each_piece_of_a_batch_has_the_full_deadline() {
     let results = take_each(&setup.guard, &rules(5 * PIECE_KEYS_MAX), Duration::MAX).await;
     assert_eq!(degraded(results), vec![false; 5 * PIECE_KEYS_MAX]);
     assert_eq!(setup.store.calls(), 5);
-    assert_eq!(start.elapsed(), SLOW * 5, "the whole takes longer than one deadline");
+    assert_eq!(start.elapsed(), SLOW * 5, "the batch takes longer than one deadline");
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,17 +64,17 @@ async fn single_checks_do_not_wait_for_the_pieces_of_batches() {
         batches.spawn(async move { take_each(&guard, &rules(4 * PIECE_KEYS_MAX), Duration::MAX).await });
     }
     tokio::time::sleep(SLOW / 2).await;
-    assert_eq!(setup.store.calls(), 2, "two pieces are under way");
+    assert_eq!(setup.store.calls(), 2, "two pieces are in progress");
     let start = Instant::now();
     assert!(!take_alone(&setup.guard).await.degraded());
     assert_eq!(start.elapsed(), SLOW);
     for results in batches.join_all().await {
-        assert!(!degraded(results).contains(&true), "all batches are decided in their turns");
+        assert!(!degraded(results).contains(&true), "all batches are decided by the store");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_take_turns_piece_by_piece() {
+async fn batches_alternate_piece_by_piece() {
     let setup = Setup::new(Behaviour::AnswerAfter(SLOW));
     let start = Instant::now();
     let mut large = JoinSet::new();
@@ -91,7 +92,7 @@ async fn batches_take_turns_piece_by_piece() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batch_ends_with_the_time_of_its_caller_and_answers_every_command() {
+async fn batch_ends_at_the_callers_deadline_with_an_outcome_for_every_command() {
     let setup = Setup::new(Behaviour::AnswerAfter(SLOW));
     let (start, at_most) = (Instant::now(), SLOW * 2 + SLOW / 2);
     let results = take_each(&setup.guard, &rules(5 * PIECE_KEYS_MAX), at_most).await;
@@ -102,7 +103,7 @@ async fn batch_ends_with_the_time_of_its_caller_and_answers_every_command() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batch_waits_for_its_turns_for_a_bounded_time() {
+async fn batch_queues_for_a_bounded_time() {
     let setup = Setup::with_deadline(Behaviour::Hang, Duration::from_secs(60));
     let mut hanging = JoinSet::new();
     for _ in 0..2 {
@@ -117,12 +118,12 @@ async fn batch_waits_for_its_turns_for_a_bounded_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_outs_of_a_callers_own_size_or_hurry_are_not_held_against_the_store() {
+async fn timeouts_of_large_or_impatient_calls_do_not_open_the_breaker() {
     let setup = Setup::new(Behaviour::AnswerAfter(SLOW));
     for _ in 0..30 {
         assert!(degraded(take_each(&setup.guard, &rules(1), SLOW / 2).await)[0], "its caller cannot wait");
     }
-    // One command that touches more keys than a piece, as an all-or-nothing batch is.
+    // One command that touches more keys than a piece, like an all-or-nothing batch.
     setup.store.set(Behaviour::AnswerAfter(DEADLINE * 2));
     let rules = rules(PIECE_KEYS_MAX + 1);
     let charges: Vec<Charge<'_>> = rules.iter().map(Rule::charge).collect();
@@ -137,7 +138,7 @@ async fn time_outs_of_a_callers_own_size_or_hurry_are_not_held_against_the_store
 }
 
 #[tokio::test(start_paused = true)]
-async fn pieces_that_had_the_full_deadline_open_the_breaker_and_the_rest_is_answered_at_once() {
+async fn pieces_with_the_full_deadline_open_the_breaker() {
     let setup = Setup::new(Behaviour::Hang);
     let start = Instant::now();
     let results = take_each(&setup.guard, &rules(20 * PIECE_KEYS_MAX), Duration::MAX).await;

@@ -1,4 +1,4 @@
-//! A store that does as it is told, guarded, and what the tests ask it for.
+//! A guarded store with scripted behaviour, and helpers.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,17 +30,17 @@ pub(crate) enum Behaviour {
     /// Only for keys of the identifier `foreign`.
     Foreign,
     Overloaded,
-    /// Breaks its contract: no outcome at all.
+    /// Breaks its contract: returns no outcome.
     Silent,
 }
 
-/// A store that does as it is told, and counts what it is asked.
+/// A store with scripted behaviour that counts its calls.
 #[derive(Debug)]
 pub(crate) struct Scripted {
     pub(crate) behaviour: Mutex<Behaviour>,
     pub(crate) calls: AtomicUsize,
-    /// Commands without charges, which only the guard itself sends.
-    pub(crate) looks: AtomicUsize,
+    /// Number of commands without charges, which only the guard itself sends.
+    pub(crate) probes: AtomicUsize,
     pub(crate) memory: MemoryStore,
 }
 
@@ -53,8 +53,8 @@ impl Scripted {
         self.calls.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn looks(&self) -> usize {
-        self.looks.load(Ordering::SeqCst)
+    pub(crate) fn probes(&self) -> usize {
+        self.probes.load(Ordering::SeqCst)
     }
 }
 
@@ -62,14 +62,14 @@ impl Store for Scripted {
     fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
         Box::pin(async move {
             let outcome = self.apply_batch(std::slice::from_ref(command), now).await.pop();
-            outcome.unwrap_or_else(|| Err(StoreError::unanswered()))
+            outcome.unwrap_or_else(|| Err(StoreError::missing_outcome()))
         })
     }
 
     fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
         Box::pin(async move {
-            let only_looks = commands.iter().all(|command| command.charges.is_empty());
-            let counter = if only_looks { &self.looks } else { &self.calls };
+            let is_probe = commands.iter().all(|command| command.charges.is_empty());
+            let counter = if is_probe { &self.probes } else { &self.calls };
             counter.fetch_add(1, Ordering::SeqCst);
             let behaviour = *self.behaviour.lock().unwrap();
             match behaviour {
@@ -97,7 +97,7 @@ impl Store for Scripted {
     }
 }
 
-/// A guarded store, and everything around it.
+/// A guarded store and its parts.
 pub(crate) struct Setup {
     pub(crate) clock: Arc<SimulatedClock>,
     pub(crate) store: Arc<Scripted>,
@@ -115,7 +115,7 @@ impl Setup {
         let store = Arc::new(Scripted {
             behaviour: Mutex::new(behaviour),
             calls: AtomicUsize::new(0),
-            looks: AtomicUsize::new(0),
+            probes: AtomicUsize::new(0),
             memory: memory(),
         });
         let guard = GuardedStore::new("hot", store.clone(), Arc::new(memory()), deadline);
@@ -140,7 +140,7 @@ impl Setup {
         self.guard.figures().into_iter().find(|(other, _)| *other == name).unwrap().1.value()
     }
 
-    /// Time-outs until it does not ask the store any more.
+    /// Causes timeouts until the store is no longer called.
     pub(crate) async fn open_breaker(&self) {
         self.store.set(Behaviour::Hang);
         for _ in 0..5 {
@@ -149,20 +149,21 @@ impl Setup {
         assert_eq!(self.guard.health(), StoreHealth::Down);
     }
 
-    /// As [`open_breaker`](Self::open_breaker), and then the store is back and was seen to be: callers may probe.
+    /// Like [`open_breaker`](Self::open_breaker), and then the store recovers and a probe succeeds:
+    /// callers may probe.
     pub(crate) async fn half_open_breaker(&self) {
         self.open_breaker().await;
         self.store.set(Behaviour::Answer);
-        // A look that hangs is waited for to its end; the one after it succeeds.
-        let before = self.store.looks();
-        while self.store.looks() == before {
+        // A hanging probe is waited for; the next one succeeds.
+        let before = self.store.probes();
+        while self.store.probes() == before {
             sleep(Duration::from_millis(1)).await;
         }
         yield_now().await;
         assert_eq!(self.guard.health(), StoreHealth::Down);
     }
 
-    /// Takes at the same time, and how many of them the store answered.
+    /// Makes concurrent takes and returns how many of them the store decided.
     pub(crate) async fn take_at_once(&self, takes: usize) -> usize {
         let mut tasks = JoinSet::new();
         for _ in 0..takes {
@@ -187,7 +188,7 @@ pub(crate) fn decided(result: Result<Outcome, StoreError>) -> ChainDecision {
     }
 }
 
-/// A limit of two an hour, whose store may fail.
+/// A limit of two per hour with a failure mode.
 pub(crate) struct Rule {
     pub(crate) counter: Counter,
     pub(crate) identifier: &'static str,
@@ -212,7 +213,7 @@ pub(crate) fn named(name: &str, on_store_error: FailureMode) -> Rule {
     Rule { counter, identifier: "u", limit: per_hour(2), shadow: false, on_store_error }
 }
 
-/// A log has no edges at which a count would start anew.
+/// A log has no window edges at which a count would restart.
 pub(crate) fn per_hour(quota: u64) -> Limit {
     Limit::try_new(Algorithm::SlidingLog, quota, HOUR).unwrap()
 }
@@ -221,14 +222,14 @@ pub(crate) fn reasons(decision: &ChainDecision) -> Vec<Option<Reason>> {
     decision.answers.iter().map(|answer| answer.reason).collect()
 }
 
-pub(crate) fn assert_nothing_invented(answer: &Answer) {
+pub(crate) fn assert_counts_unknown(answer: &Answer) {
     assert!(answer.degraded);
     assert_eq!((answer.remaining, answer.reset_at, answer.retry_at), (None, None, None));
     assert_eq!((answer.delay(), answer.queue_position()), (None, None));
     assert_eq!(
         (answer.capacity, answer.algorithm),
         (2, Algorithm::SlidingLog),
-        "what is configured is known"
+        "the configured values are known"
     );
 }
 

@@ -194,7 +194,7 @@ impl Tally {
         let Outcome::Decided(decision) =
             stores.apply_groups(&command, &self.groups(members), time.left()).await?
         else {
-            return Err(StoreError::unanswered().into());
+            return Err(StoreError::missing_outcome().into());
         };
         drop(charges);
         for (index, answer) in members.iter().zip(&decision.answers) {

@@ -1,4 +1,5 @@
-//! Forgets every variant of a counter: Redis has no order of keys, so the server that has them is searched.
+//! Resets every variant of a counter: Redis keys have no order, so the server that holds them is
+//! scanned.
 
 use std::sync::Arc;
 
@@ -7,18 +8,18 @@ use pacegate_store::{Command, StoreError};
 use redis::{Cmd, Value};
 
 use crate::connection::Node;
-use crate::error::{Trouble, is_replica, trouble};
+use crate::error::{Failure, classify, is_replica};
 use crate::keys::{identity_prefix, slot};
 use crate::store::RedisStore;
 
-/// How many keys Redis looks at for one step: about a third of a millisecond.
+/// Number of keys that Redis scans in one step: about a third of a millisecond.
 const STEP: usize = 1_000;
-/// How many keys are removed at once.
+/// Maximum number of keys removed by one command.
 const REMOVED_MAX: usize = 500;
 
 impl RedisStore {
-    /// Forgets the variants of a command's counters, one identity after the other.
-    pub(crate) async fn forget(&self, command: &Command<'_>) -> Result<(), StoreError> {
+    /// Removes the variants of a command's counters, one identity after another.
+    pub(crate) async fn unlink_variants(&self, command: &Command<'_>) -> Result<(), StoreError> {
         let mut identities: Vec<(String, Vec<Variants>)> = Vec::new();
         for charge in command.charges {
             let Some(mut variants) = charge.key.variants() else { continue };
@@ -30,12 +31,12 @@ impl RedisStore {
             }
         }
         for (prefix, variants) in &identities {
-            self.forget_identity(prefix, variants, command).await?;
+            self.unlink_variants_of(prefix, variants, command).await?;
         }
         Ok(())
     }
 
-    async fn forget_identity(
+    async fn unlink_variants_of(
         &self,
         prefix: &str,
         variants: &[Variants],
@@ -48,13 +49,15 @@ impl RedisStore {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor[..]).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
-            let Value::Array(reply) = run(&node, slot, &scan, command).await? else { return Err(nonsense()) };
+            let Value::Array(reply) = run(&node, slot, &scan, command).await? else {
+                return Err(unexpected_reply());
+            };
             let [Value::BulkString(next), Value::Array(keys)] = reply.as_slice() else {
-                return Err(nonsense());
+                return Err(unexpected_reply());
             };
             let mut found = Vec::new();
             for key in keys {
-                let Value::BulkString(key) = key else { return Err(nonsense()) };
+                let Value::BulkString(key) = key else { return Err(unexpected_reply()) };
                 let text = std::str::from_utf8(key).unwrap_or_default();
                 if variants.iter().any(|variants| variants.contain(text)) {
                     found.push(key);
@@ -88,32 +91,32 @@ pub(crate) async fn run(
     let reply = live.connection.send_packed_command(call).await;
     watch.answered();
     match reply {
-        Ok(Value::ServerError(error)) => Err(match trouble(&error, command) {
-            Trouble::Final(error) => error,
-            Trouble::NotNow { message, .. } => StoreError::unavailable(message),
-            Trouble::Replica => {
+        Ok(Value::ServerError(error)) => Err(match classify(&error, command) {
+            Failure::Final(error) => error,
+            Failure::Unavailable { message, .. } => StoreError::unavailable(message),
+            Failure::Replica => {
                 let error = is_replica(&node.address);
-                node.leave(&error);
+                node.disconnect(&error);
                 error
             }
-            Trouble::NoScript | Trouble::Elsewhere { .. } => {
-                StoreError::unavailable("a slot of the Cluster is being moved")
+            Failure::NoScript | Failure::Redirect { .. } => {
+                StoreError::unavailable("a cluster slot is being migrated")
             }
         }),
         Ok(value) => Ok(value),
         Err(error) => {
             live.discard();
-            // What was forgotten stays forgotten, and forgetting again does no harm.
-            Err(StoreError::unavailable(format!("the connection was lost: {error}")))
+            // Removing keys twice is harmless.
+            Err(StoreError::unavailable(format!("connection lost: {error}")))
         }
     }
 }
 
-fn nonsense() -> StoreError {
-    StoreError::rejected("Redis answered SCAN in an unknown form")
+fn unexpected_reply() -> StoreError {
+    StoreError::rejected("unexpected reply to SCAN")
 }
 
-/// The text with the characters escaped that mean something else in a pattern.
+/// Escapes the special characters of patterns.
 fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 8);
     for character in text.chars() {
