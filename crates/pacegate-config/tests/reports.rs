@@ -36,12 +36,12 @@ const FILES: [(&str, &[&str]); 18] = [
         &[
             "line 2: rules[0].window: expected a duration with a unit",
             "line 2: rules[0].limit: must be between 1 and 1000000, ",
-            "line 2: rules[0].burst: does not apply to sliding_log",
+            "line 2: rules[0].burst: not supported by sliding_log",
             "line 3: rules[1].limit: must be between 1 and 1000000000, got -1",
-            "line 3: rules[1].burst: does not apply to fixed_window",
+            "line 3: rules[1].burst: not supported by fixed_window",
             "line 3: rules[1].name: required field is missing",
             "line 4: rules[2].window: must be a whole number of microseconds",
-            "line 4: rules[2].burst: does not apply to fixed_window",
+            "line 4: rules[2].burst: not supported by fixed_window",
             "line 4: rules[2].dimension: required field is missing",
         ],
     ),
@@ -166,7 +166,7 @@ rules:
             "line 4: plans.a\tb[1].window: expected a duration",
             "line 5: plans.a\tb[2]: duplicate limit: the plan has another gcra limit over 1s",
             "line 6: plans.a\tb[3].unit: must be 1 to 32 lower-case letters",
-            "line 6: plans.a\tb[3].burst: does not apply to fixed_window",
+            "line 6: plans.a\tb[3].burst: not supported by fixed_window",
         ],
     ),
     (
@@ -216,7 +216,7 @@ rules:
         "default_limit: {algorithm: fixed_window, limit: 1, window: 1, burst: 3}",
         &[
             "line 1: default_limit.window: expected a duration",
-            "line 1: default_limit.burst: does not apply to fixed_window",
+            "line 1: default_limit.burst: not supported by fixed_window",
         ],
     ),
     (
