@@ -11,7 +11,7 @@ fn start() -> Example {
 }
 
 #[tokio::test]
-async fn a_denied_call_is_429_and_says_when_to_come_back() {
+async fn denied_call_is_429_with_retry_after() {
     let program = start();
     for _ in 0..2 {
         let answer = program.send("GET", "/greetings/alice", "").await;
@@ -19,28 +19,28 @@ async fn a_denied_call_is_429_and_says_when_to_come_back() {
     }
     let answer = program.send("GET", "/greetings/alice", "").await;
     assert_eq!(answer.status, 429);
-    assert!(answer.body.starts_with("rate limited by `gold`: try again in "), "{answer:?}");
+    assert!(answer.body.starts_with("rate limit `gold` exceeded; retry in "), "{answer:?}");
     assert!((1..=60).contains(&answer.number("retry-after")), "{answer:?}");
-    assert_eq!(program.send("GET", "/greetings/bob", "").await.status, 200, "bob is counted apart");
+    assert_eq!(program.send("GET", "/greetings/bob", "").await.status, 200, "bob has a separate counter");
 }
 
 #[tokio::test]
-async fn an_export_costs_its_rows() {
+async fn cost_of_an_export_depends_on_its_rows() {
     let program = start();
     let answer = program.send("GET", "/exports/alice?rows=2500", "").await;
     assert_eq!((answer.status, &*answer.body), (200, "2500 rows for alice\n"));
     let answer = program.send("GET", "/exports/alice?rows=2500", "").await;
-    assert_eq!(answer.status, 429, "three of five are taken");
-    assert!(answer.number("retry-after") <= 720, "one comes back within twelve minutes: {answer:?}");
+    assert_eq!(answer.status, 429, "three of five are used");
+    assert!(answer.number("retry-after") <= 720, "one is available within twelve minutes: {answer:?}");
     assert_eq!(program.send("GET", "/exports/alice?rows=2000", "").await.status, 200);
     let answer = program.send("GET", "/exports/bob?rows=5001", "").await;
     assert_eq!((answer.status, answer.header("retry-after")), (429, ""), "never");
-    assert_eq!(answer.body, "rate limited by `exports`\n");
+    assert_eq!(answer.body, "the cost exceeds the capacity of rate limit `exports`\n");
 }
 
 #[tokio::test]
-async fn invalid_user_id_is_an_error() {
+async fn invalid_user_name_is_a_client_error() {
     let answer = start().send("GET", "/greetings/a%0Ab", "").await;
     assert_eq!(answer.status, 400);
-    assert!(answer.body.contains("could not be checked"), "{answer:?}");
+    assert!(answer.body.contains("rate limit check failed"), "{answer:?}");
 }

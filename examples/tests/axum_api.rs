@@ -1,5 +1,5 @@
-//! The API in axum, over HTTP. A token comes back after 36 seconds at the earliest, so that slow
-//! tests see the same numbers.
+//! The axum API, over HTTP. Quota is restored after 36 seconds at the earliest, so a slow machine
+//! does not change the numbers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ fn start() -> Example {
 }
 
 #[tokio::test]
-async fn a_user_is_limited_and_then_the_address_of_all_users() {
+async fn user_is_limited_and_then_the_address_of_all_users() {
     let api = start();
     for remaining in (0..10).rev() {
         let answer = api.send("GET", "/items", ALICE).await;
@@ -34,14 +34,11 @@ async fn a_user_is_limited_and_then_the_address_of_all_users() {
     assert_eq!((answer.status, &answer.json()["rule"]), (429, &json!("per-address")));
     assert_eq!(answer.json()["error"]["code"], "RATE_LIMITED");
     let bob = api.send("GET", "/admin/limits/bob", ADMIN).await.json();
-    assert_eq!(
-        bob["limits"][0]["remaining"], 5,
-        "what the address was refused took nothing from the user: {bob}"
-    );
+    assert_eq!(bob["limits"][0]["remaining"], 5, "a denial by the address does not charge the user: {bob}");
 }
 
 #[tokio::test]
-async fn an_order_costs_its_items_and_a_refused_one_takes_nothing() {
+async fn order_costs_its_items_and_a_denied_one_charges_nothing() {
     let api = start();
     let answer = api.send("POST", "/orders?items=3", ALICE).await;
     assert_eq!((answer.status, answer.json()), (200, json!({"for": "alice", "items": 3})));
@@ -49,17 +46,17 @@ async fn an_order_costs_its_items_and_a_refused_one_takes_nothing() {
     let answer = api.send("POST", "/orders?items=3", ALICE).await;
     assert_eq!((answer.status, &answer.json()["rule"]), (429, &json!("orders")));
     let answer = api.send("POST", "/orders?items=2", ALICE).await;
-    assert_eq!(answer.status, 200, "there is room for a smaller one");
+    assert_eq!(answer.status, 200, "a smaller order is allowed");
     let limits = json!([
         {"limit": "per-user", "capacity": 10, "remaining": 5},
         {"limit": "orders", "capacity": 5, "remaining": 0},
     ]);
     assert_eq!(api.send("GET", "/admin/limits/alice", ADMIN).await.json()["limits"], limits);
-    assert_eq!(api.send("GET", "/items", ALICE).await.status, 200, "orders have a limit of their own");
+    assert_eq!(api.send("GET", "/items", ALICE).await.status, 200, "orders have a separate limit");
 }
 
 #[tokio::test]
-async fn unreadable_or_oversized_order_is_rejected() {
+async fn invalid_or_too_large_order_is_rejected() {
     let api = start();
     for path in ["/orders", "/orders?items=0", "/orders?items=-1", "/orders?items=many"] {
         assert_eq!(api.send("POST", path, ALICE).await.status, 400, "{path}");
@@ -71,7 +68,7 @@ async fn unreadable_or_oversized_order_is_rejected() {
 }
 
 #[tokio::test]
-async fn the_admin_sees_and_resets_what_others_may_not() {
+async fn only_an_admin_can_see_and_reset_limits() {
     let api = start();
     for _ in 0..11 {
         api.send("GET", "/items", ALICE).await;
@@ -82,7 +79,7 @@ async fn the_admin_sees_and_resets_what_others_may_not() {
         assert_eq!(api.send("DELETE", "/admin/limits/alice", key).await.status, status);
     }
     assert_eq!(api.send("GET", "/items", "").await.status, 401);
-    // More often than the address may use the shop.
+    // More often than the limit of the address would allow.
     for _ in 0..20 {
         let answer = api.send("GET", "/admin/limits/alice", ADMIN).await;
         assert_eq!((answer.status, &answer.json()["limits"][0]["remaining"]), (200, &json!(0)));

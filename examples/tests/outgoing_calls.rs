@@ -1,4 +1,4 @@
-//! The client that limits itself, seen by the server that it calls.
+//! The client that limits itself, observed by the server that it calls.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,11 +16,11 @@ use tokio::time::Instant;
 const CALLS: usize = 15;
 const RATE: f64 = 20.0;
 const BURST: f64 = 5.0;
-/// By how much the clocks of two processes may run apart in a second, and more.
+/// Maximum difference between the clocks of the two processes, with a margin.
 const CLOCKS: Duration = Duration::from_millis(2);
 
 #[tokio::test]
-async fn no_window_sees_more_calls_than_the_limit_and_all_are_made() {
+async fn no_window_exceeds_the_limit_and_all_calls_are_made() {
     let arrivals = Arc::new(Mutex::new(vec![Instant::now()]));
     let record = arrivals.clone();
     let answer = async move || {
@@ -38,9 +38,9 @@ async fn no_window_sees_more_calls_than_the_limit_and_all_are_made() {
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(printed.lines().filter(|line| line.ends_with(": 200 OK")).count(), CALLS, "{printed}");
 
-    // The first one is the start. A call is allowed after the one before it came and before it
-    // comes itself, so the window that the limit saw is within the one from the arrival before its
-    // first call to the arrival of its last.
+    // The first entry is the start. A call is allowed between the arrival of the previous call and
+    // its own arrival. So the window that the limit saw lies between the arrival before its first
+    // call and the arrival of its last call.
     let arrivals = arrivals.lock().unwrap();
     assert_eq!(arrivals.len(), 1 + CALLS);
     for first in 1..=CALLS {
@@ -53,8 +53,8 @@ async fn no_window_sees_more_calls_than_the_limit_and_all_are_made() {
 }
 
 #[test]
-fn it_says_what_is_missing() {
+fn missing_argument_is_reported() {
     let output = command(env!("CARGO_BIN_EXE_outgoing_calls"), &[]).output().unwrap();
     assert!(!output.status.success());
-    assert!(String::from_utf8(output.stderr).unwrap().contains("say which URL to call"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("missing argument: the URL to call"));
 }

@@ -11,13 +11,13 @@ use tokio::net::TcpListener;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/service_mode.yaml");
 
-/// The program in a mode, with the service at `url`.
+/// Starts the program in a mode, with the service at `url`.
 fn start(mode: &str, url: &str) -> Example {
     let mut command = command(env!("CARGO_BIN_EXE_service_mode"), &[FILE, "127.0.0.1:0"]);
     Example::start(command.env("PACEGATE_MODE", mode).env("PACEGATE_SERVICE__URL", url))
 }
 
-/// The service as the command starts it, with the same file; says where it answers gRPC.
+/// Starts the service with the same file. Returns its gRPC address.
 async fn serve() -> String {
     let config = Config::parse(&std::fs::read_to_string(FILE).unwrap()).unwrap();
     let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -31,7 +31,7 @@ async fn serve() -> String {
     url
 }
 
-/// Sends a request to each in turn; what they answered.
+/// Sends a request to each program in turn, and returns their responses.
 async fn statuses(programs: [&Example; 2]) -> Vec<(u16, String)> {
     let mut statuses = Vec::new();
     for number in 0..6 {
@@ -46,7 +46,7 @@ fn expected(answers: [(u16, &str); 6]) -> Vec<(u16, String)> {
 }
 
 #[tokio::test]
-async fn two_embedded_programs_count_apart() {
+async fn embedded_programs_count_separately() {
     let programs = [start("embedded", "http://127.0.0.1:1"), start("embedded", "http://127.0.0.1:1")];
     let all = [(200, "2"), (200, "2"), (200, "1"), (200, "1"), (200, "0"), (200, "0")];
     assert_eq!(statuses(programs.each_ref()).await, expected(all));
@@ -55,7 +55,7 @@ async fn two_embedded_programs_count_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_programs_with_a_service_count_together() {
+async fn programs_with_a_service_share_counters() {
     let url = serve().await;
     let programs = [start("service", &url), start("service", &url)];
     let three = [(200, "2"), (200, "1"), (200, "0"), (429, "0"), (429, "0"), (429, "0")];
@@ -66,7 +66,7 @@ async fn two_programs_with_a_service_count_together() {
 }
 
 #[tokio::test]
-async fn a_program_whose_service_is_gone_does_as_its_file_says() {
+async fn program_without_its_service_uses_the_failure_mode() {
     let program = start("service", "http://127.0.0.1:1");
     let answer = program.send("GET", "/", "").await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "closed: {answer:?}");

@@ -11,13 +11,13 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// A client with a connection of its own.
+/// A client with a new connection.
 async fn connect(server: &Example) -> HealthClient<Channel> {
     HealthClient::new(Endpoint::new(server.url.clone()).unwrap().connect().await.unwrap())
 }
 
 #[tokio::test]
-async fn the_fourth_call_is_resource_exhausted_and_says_when_to_come_back() {
+async fn fourth_call_is_resource_exhausted_with_retry_after() {
     let server = Example::start(&mut command(env!("CARGO_BIN_EXE_tonic_server"), &["127.0.0.1:0"]));
     let mut client = connect(&server).await;
     for remaining in ["2", "1", "0"] {
@@ -27,10 +27,10 @@ async fn the_fourth_call_is_resource_exhausted_and_says_when_to_come_back() {
     }
     let denied = client.check(HealthCheckRequest::default()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert!(denied.message().starts_with("limit `calls` has no room; try again in "), "{denied}");
+    assert!(denied.message().starts_with("rate limit `calls` exceeded; retry in "), "{denied}");
     let wait: u32 = denied.metadata().get("retry-after").unwrap().to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{denied}");
-    // Another connection of the same address has the same limit.
+    // Another connection from the same address shares the limit.
     let mut other = connect(&server).await;
     assert_eq!(other.check(HealthCheckRequest::default()).await.unwrap_err().code(), Code::ResourceExhausted);
 }

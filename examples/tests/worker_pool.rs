@@ -1,4 +1,4 @@
-//! Three workers as processes on one real Redis.
+//! Three worker processes on one real Redis server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use support::command;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/worker_pool.yaml");
 
-/// A worker with 60 jobs, on this Redis instead of the one that the file names.
+/// A worker with 60 jobs, on this Redis server instead of the one in the file.
 fn worker(name: &str, redis: &RedisServer) -> Command {
     let mut worker = command(env!("CARGO_BIN_EXE_worker_pool"), &[CONFIG, name, "60"]);
     worker.env("PACEGATE_STORES__DEFAULT__URL", redis.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -19,7 +19,7 @@ fn worker(name: &str, redis: &RedisServer) -> Command {
 }
 
 #[test]
-fn three_workers_do_together_exactly_what_the_limit_allows() {
+fn workers_together_do_exactly_what_the_limit_allows() {
     let redis = RedisServer::start();
     let workers: Vec<Child> = ["a", "b", "c"].map(|name| worker(name, &redis).spawn().unwrap()).into();
     let (mut done, mut left) = (0, 0);
@@ -36,7 +36,7 @@ fn three_workers_do_together_exactly_what_the_limit_allows() {
 }
 
 #[test]
-fn a_worker_without_redis_does_nothing() {
+fn worker_without_redis_does_nothing() {
     let mut redis = RedisServer::start();
     redis.kill();
     let output = worker("a", &redis).output().unwrap();

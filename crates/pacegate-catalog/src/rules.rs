@@ -130,8 +130,8 @@ impl Catalog {
         .await
     }
 
-    /// Replaces a rule if `expected` holds. Fields that `rule` cannot express stay unchanged:
-    /// without `policy`, the stored policy; with one, mode, scope, store and failure mode.
+    /// Replaces a rule if `expected` holds. With `policy`, only the limit changes; without it, the
+    /// stored policy stays.
     ///
     /// # Errors
     /// [`CatalogError`]: not found, changed by a concurrent request, a conflict when another rule

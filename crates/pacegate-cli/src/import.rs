@@ -99,7 +99,7 @@ impl<'a> Imported<'a> {
     /// Rules that cannot be in force together are problems of the file they come from.
     fn check(&self, document: &Cursor<'_>) {
         let complete = document.is_valid();
-        for found in DescriptorRule::contradictions(&self.rules) {
+        for found in DescriptorRule::conflicts(&self.rules) {
             // A duplicate key is reported already, and a rule that could not be read may be the one
             // that is missing.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
@@ -109,7 +109,7 @@ impl<'a> Imported<'a> {
                 Some(earlier) => format!("limits the same as {}", self.origins[earlier].remark("", "").place),
                 None => format!("{}: {}", found.field, found.message),
             };
-            self.origins[found.place].reject("", message);
+            self.origins[found.index].reject("", message);
         }
     }
 }

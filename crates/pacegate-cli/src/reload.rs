@@ -19,7 +19,7 @@ pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
     let mut watch = Watch::new([path.clone()]);
     loop {
         tokio::select! {
-            _ = hang_up.recv() => watch.take_note(),
+            _ = hang_up.recv() => watch.acknowledge(),
             () = watch.changed() => {}
         }
         reload(&path, &started, &live).await;
@@ -34,7 +34,7 @@ pub(crate) async fn follow_certificates(tls: Arc<Tls>, mut watch: Watch) {
     };
     loop {
         tokio::select! {
-            _ = hang_up.recv() => watch.take_note(),
+            _ = hang_up.recv() => watch.acknowledge(),
             () = watch.changed() => {}
         }
         match tls.reload() {

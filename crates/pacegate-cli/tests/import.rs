@@ -230,11 +230,11 @@ fn what_an_envoy_file_cannot_say_here_is_refused_by_name_and_line() {
         ),
         (
             "{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
-            "descriptors[0]: replaces: no rule is called `b`",
+            "descriptors[0]: replaces: unknown rule `b`",
         ),
         (
             "{key: a, rate_limit: {name: b, unit: day, requests_per_unit: 1, replaces: [{name: b}]}}",
-            "descriptors[0]: replaces: has the rule's own name",
+            "descriptors[0]: replaces: must not contain the rule's own name",
         ),
         (
             "{key: a, rate_limit: {name: \"x\\\"y\", unit: day, requests_per_unit: 1}}",
@@ -295,7 +295,7 @@ fn the_same_path_twice_is_refused_and_the_same_key_elsewhere_is_not() {
             "{key: a, rate_limit: {name: m, unit: day, requests_per_unit: 1, replaces: [{name: o}]}}\n  - {key: b, rate_limit: {name: o, unit: day, requests_per_unit: 1, replaces: [{name: m}]}}",
         ),
     );
-    assert!(errors.contains("line 3: descriptors[0]: replaces: `o` replaces this one in turn"), "{errors}");
+    assert!(errors.contains("line 3: descriptors[0]: replaces: `o` replaces this rule in turn"), "{errors}");
 }
 
 #[test]

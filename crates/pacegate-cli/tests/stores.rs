@@ -264,7 +264,7 @@ fn serve_waits_for_a_store_when_told_to() {
         .unwrap();
     let mut errors = BufReader::new(process.stderr.take().unwrap()).lines();
     let waiting = errors.next().unwrap().unwrap();
-    assert!(waiting.contains("trying again") && waiting.contains("Connection refused"), "{waiting}");
+    assert!(waiting.contains("retrying in") && waiting.contains("Connection refused"), "{waiting}");
     server.restart();
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -339,10 +339,7 @@ fn bad_settings_are_named() {
         ("traces: {otlp: 'http://x:1', endpoint: x}", "traces.endpoint: unknown"),
         ("log: {keys: secret}", "log.keys: expected hashed or plain, got \"secret\""),
         ("log: {decisions: some}", "log.decisions: expected none, denied or all, got \"some\""),
-        (
-            "log: {lines_per_second: -1}",
-            "log.lines_per_second: expected a whole number between 0 and 1000000",
-        ),
+        ("log: {lines_per_second: -1}", "log.lines_per_second: must be between 0 and 1000000, got -1"),
         ("metrics: sometimes", "metrics: expected true or false"),
     ] {
         let directory = tempfile::tempdir().unwrap();

@@ -185,15 +185,15 @@ impl DescriptorEntry {
                 _ => unread_names.extend(item.text("name").map(|name| format!("`{name}`"))),
             }
         }
-        for contradiction in DescriptorRule::contradictions(found.iter().map(|(rule, _)| rule)) {
-            let (_, cursor) = &found[contradiction.place];
-            match contradiction.earlier {
+        for conflict in DescriptorRule::conflicts(found.iter().map(|(rule, _)| rule)) {
+            let (_, cursor) = &found[conflict.index];
+            match conflict.earlier {
                 Some(earlier) => {
                     let earlier = found[earlier].1.path();
-                    cursor.reject(contradiction.field, format!("selects the same as {earlier}"));
+                    cursor.reject(conflict.field, format!("selects the same as {earlier}"));
                 }
-                None if unread_names.iter().any(|name| contradiction.message.contains(name)) => {}
-                None => cursor.reject(contradiction.field, contradiction.message),
+                None if unread_names.iter().any(|name| conflict.message.contains(name)) => {}
+                None => cursor.reject(conflict.field, conflict.message),
             }
         }
         found.into_iter().map(|(rule, _)| rule).collect()

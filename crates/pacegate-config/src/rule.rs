@@ -119,7 +119,7 @@ impl PlanEntry {
         let items = plan.items();
         if !(1..=PLAN_LIMITS_MAX).contains(&items.len()) && !plan.is_wrong("") {
             let count = items.len();
-            plan.reject("", format!("expected 1 to {PLAN_LIMITS_MAX} limits, got {count}"));
+            plan.reject("", format!("must have between 1 and {PLAN_LIMITS_MAX} limits, got {count}"));
         }
         let mut limits: Vec<PlanLimit> = Vec::new();
         for item in &items {
@@ -129,10 +129,7 @@ impl PlanEntry {
             if limits.iter().any(is_duplicate) {
                 let algorithm = limit.limit.algorithm();
                 let window = Span::<1, { 366 * DAY }>::show(&limit.limit.window());
-                item.reject(
-                    "",
-                    format!("duplicate limit: the plan has another {algorithm} limit over {window}"),
-                );
+                item.reject("", format!("duplicate {algorithm} limit over {window}"));
             }
             limits.push(limit);
         }

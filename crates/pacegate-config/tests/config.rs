@@ -219,7 +219,7 @@ fn syntax_errors_and_wrong_kinds_are_reported() {
 fn field_without_a_value_is_not_the_default() {
     for (text, expected) in [
         ("default_limit:", "line 1: default_limit: field has no value"),
-        ("plans: {gold: []}", "line 1: plans.gold: expected 1 to 16 limits, got 0"),
+        ("plans: {gold: []}", "line 1: plans.gold: must have between 1 and 16 limits, got 0"),
         (
             "rules: [{name: a, dimension: user, identifier: , algorithm: gcra, limit: 1, window: 1s}]",
             "line 1: rules[0].identifier: field has no value",
@@ -558,7 +558,7 @@ fn file_can_have_the_maximum_number_of_rules() {
     assert_eq!(config.rules.len(), count);
     let rules = config.rules.iter().cycle().take(pacegate::rules::RULES_MAX + 1).cloned().collect();
     let error = Config { rules, ..config }.limiter().unwrap_err().to_string();
-    assert_eq!(error, "100001 rules are more than the 100000 that are allowed");
+    assert_eq!(error, "too many rules: got 100001, the maximum is 100000");
 }
 
 #[test]

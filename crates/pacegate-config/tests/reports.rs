@@ -164,7 +164,7 @@ rules:
         &[
             "line 2: plans.a\tb: plan name must be 1 to 128 printable ASCII characters",
             "line 4: plans.a\tb[1].window: expected a duration",
-            "line 5: plans.a\tb[2]: duplicate limit: the plan has another gcra limit over 1s",
+            "line 5: plans.a\tb[2]: duplicate gcra limit over 1s",
             "line 6: plans.a\tb[3].unit: must be 1 to 32 lower-case letters",
             "line 6: plans.a\tb[3].burst: not supported by fixed_window",
         ],

@@ -1,4 +1,4 @@
-//! Between what a limiter understands and messages.
+//! Conversions between the types of a limiter and gRPC messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use pacegate::{
 };
 use pacegate_proto::v1::{self, CheckRequest, CheckResponse, Identity, LimitAnswer};
 
-/// A check as a message that asks for every limit's own answer.
+/// Converts a check to a request for the answer of every limit.
 pub(crate) fn request(check: &Check<'_>) -> CheckRequest {
     let mut identities = check.identities().iter().map(|(dimension, identifier)| Identity {
         identifier: identifier.clone().into_owned(),
@@ -43,7 +43,7 @@ fn message(limit: &Limit) -> v1::Limit {
     }
 }
 
-/// A decision as the message it came in, for the service that made it.
+/// Converts a decision back to the message it came in, for the service that made it.
 pub(crate) fn taken(decision: &Decision) -> CheckResponse {
     let answer = |(named, answer): (&Arc<NamedLimit>, &Answer)| LimitAnswer {
         rule: named.name.to_string(),
@@ -69,12 +69,12 @@ pub(crate) fn taken(decision: &Decision) -> CheckResponse {
     }
 }
 
-/// The decision in an answer.
+/// Converts a response to a decision.
 pub(crate) fn decision(response: CheckResponse) -> Result<Decision, CheckError> {
     let mut answers = Vec::with_capacity(response.limits.len());
     for own in response.limits {
-        // A newer service may know more than this program does.
-        let unreadable = || StoreError::foreign("the service's answer cannot be read");
+        // A newer service may send values that this version does not know.
+        let unreadable = || StoreError::foreign("the service's response cannot be parsed");
         answers.push(own_answer(own).ok_or_else(unreadable)?);
     }
     let at = Timestamp::from_micros(response.decided_at_us);

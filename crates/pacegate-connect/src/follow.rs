@@ -1,4 +1,4 @@
-//! Follows files: what changes in them comes into force without a restart, and a bad file changes nothing.
+//! Watches files and applies their changes without a restart. An invalid file changes nothing.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -8,18 +8,18 @@ use std::time::Duration;
 use pacegate::Limiter;
 use pacegate_config::Config;
 
-/// How often files are looked at. Looking works for every editor and every mount, which notifications do not.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Polling interval. Polling works with every editor and every mount; file notifications do not.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What tells one state of a file from the next.
+/// Identifies one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct Version {
     inode: (u64, u64),
     length: u64,
     modified: (i64, i64),
 }
 
-impl Mark {
+impl Version {
     fn of(path: &PathBuf) -> Option<Self> {
         let of = |metadata: Metadata| Self {
             inode: (metadata.dev(), metadata.ino()),
@@ -30,29 +30,29 @@ impl Mark {
     }
 }
 
-/// Files that are looked at a few times a second.
+/// Watches files for changes by polling.
 #[derive(Debug)]
 pub struct Watch {
     files: Vec<PathBuf>,
-    /// As they were when they were last taken for new, and at the last look.
-    known: Vec<Option<Mark>>,
-    seen: Vec<Option<Mark>>,
+    /// The versions when a change was last reported, and at the last poll.
+    known: Vec<Option<Version>>,
+    seen: Vec<Option<Version>>,
 }
 
 impl Watch {
-    /// Watches these files, as they are now.
+    /// Starts to watch these files in their current version.
     pub fn new(files: impl IntoIterator<Item = PathBuf>) -> Self {
         let files: Vec<PathBuf> = files.into_iter().collect();
-        let marks: Vec<Option<Mark>> = files.iter().map(Mark::of).collect();
-        Self { files, known: marks.clone(), seen: marks }
+        let versions: Vec<Option<Version>> = files.iter().map(Version::of).collect();
+        Self { files, known: versions.clone(), seen: versions }
     }
 
-    /// Completes when a file has changed and has stayed so for a moment: one that is still being written, or of several that belong together
-    /// only some, is left alone until then.
+    /// Completes when a file has changed and then stayed the same for one polling interval. Files
+    /// that are still being written, or only partly replaced, are not reported until then.
     pub async fn changed(&mut self) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let now: Vec<Option<Mark>> = self.files.iter().map(Mark::of).collect();
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let now: Vec<Option<Version>> = self.files.iter().map(Version::of).collect();
             let settled = std::mem::replace(&mut self.seen, now.clone()) == now;
             if settled && now != self.known && now.iter().all(Option::is_some) {
                 self.known = now;
@@ -61,23 +61,25 @@ impl Watch {
         }
     }
 
-    /// Takes the files as they are for known.
-    pub fn take_note(&mut self) {
-        self.known = self.files.iter().map(Mark::of).collect();
+    /// Treats the current versions as already reported.
+    pub fn acknowledge(&mut self) {
+        self.known = self.files.iter().map(Version::of).collect();
         self.seen.clone_from(&self.known);
     }
 }
 
-/// Has the plans, rules, default limit and failure mode of a file come into force in `limiter` whenever it changes, until the task is aborted. A file with mistakes is
-/// refused, with all of them in the log, and changes nothing.
+/// Applies the plans, rules, default limit and failure mode of a file to `limiter` whenever the
+/// file changes, until the task is aborted. An invalid file changes nothing, and all its errors are
+/// logged.
 ///
-/// [`from_config(path).follow()`](crate::FromConfig::follow) does this for a limiter that it makes.
+/// [`from_config(path).follow()`](crate::FromConfig::follow) does this for the limiter that it
+/// creates.
 pub fn follow(path: PathBuf, limiter: Limiter) -> impl Future<Output = ()> + Send + 'static {
-    // From now on, and not only from when the task first runs.
+    // Watch from now on, not from the first poll of the future.
     follow_from(Watch::new([path.clone()]), path, limiter)
 }
 
-/// As [`follow`], with what changed since `watch` was made.
+/// Like [`follow`], including changes since `watch` was created.
 pub(crate) async fn follow_from(mut watch: Watch, path: PathBuf, limiter: Limiter) {
     loop {
         watch.changed().await;
@@ -89,14 +91,14 @@ fn reload(path: &Path, limiter: &Limiter) {
     let file = path.display();
     match Config::load(Some(path)) {
         Ok(config) => match limiter.replace(config.builder()) {
-            Ok(()) => tracing::info!(%file, "reloaded"),
-            Err(error) => tracing::error!(%file, %error, "not reloaded: the rules before stay in force"),
+            Ok(()) => tracing::info!(%file, "rule set reloaded"),
+            Err(error) => tracing::error!(%file, %error, "reload failed; the previous rules stay in force"),
         },
         Err(errors) => {
             for error in &errors.0 {
                 tracing::error!(%file, "{error}");
             }
-            tracing::error!(%file, errors = errors.0.len(), "not reloaded: the rules before stay in force");
+            tracing::error!(%file, errors = errors.0.len(), "reload failed; the previous rules stay in force");
         }
     }
 }
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_file_changes_nothing() {
+    fn invalid_file_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pacegate.yaml");
         let limiter = Limiter::default();

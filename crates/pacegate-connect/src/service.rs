@@ -1,4 +1,4 @@
-//! A Pacegate service over gRPC, as something that decides.
+//! A Pacegate service over gRPC, as a [`Remote`].
 
 use std::error::Error;
 use std::fmt;
@@ -11,7 +11,7 @@ use opentelemetry::global::get_text_map_propagator;
 use opentelemetry_http::HeaderInjector;
 use pacegate::{
     Check, CheckError, Decision, StoreError, Timestamp,
-    remote::{Remote, RemoteAnswers, RemoteFuture},
+    remote::{Remote, RemoteDecisions, RemoteFuture},
 };
 use pacegate_config::ServiceConfig;
 use pacegate_proto::REQUEST_BYTES_MAX;
@@ -27,35 +27,36 @@ use tonic::{Code, Request, Status};
 use crate::ConnectError;
 use crate::convert::{decision, request, taken};
 
-/// How long a new connection may take; requests wait for it no longer than for an answer.
+/// Time limit for a new connection. A request waits for it no longer than its own timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest answer, in bytes: enough for a full batch with many limits for each check.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// So many checks go in one call, which has one deadline: more of them need more time, and that is no fault of the service.
+/// Maximum length of a response, in bytes: enough for a full batch with many limits per check.
+const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of checks per call. A call has one deadline, and a larger batch could miss it
+/// although the service is healthy.
 const CALL_CHECKS_MAX: usize = 50;
-/// How often an idle connection is looked at.
-const ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// Interval of keep-alive pings on an idle connection.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-type Client = RateLimiterClient<InterceptedService<Channel, ShowKey>>;
+type Client = RateLimiterClient<InterceptedService<Channel, ApiKeyInterceptor>>;
 
-/// A Pacegate service. One connection carries all requests, and is made anew when it is lost.
+/// A Pacegate service. One connection carries all requests, and is re-established when it is lost.
 pub struct Service {
     client: Client,
     calls: GuardedCalls,
 }
 
-/// Shows the API key with every request, and the trace that it is part of.
+/// Adds the API key and the trace context to every request.
 #[derive(Clone)]
-struct ShowKey(Option<HeaderValue>);
+struct ApiKeyInterceptor(Option<HeaderValue>);
 
-impl tonic::service::Interceptor for ShowKey {
+impl tonic::service::Interceptor for ApiKeyInterceptor {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(key) = &self.0 {
             let key = tonic::metadata::AsciiMetadataValue::try_from(key.as_bytes());
-            let key = key.map_err(|_| Status::internal("service.key is not visible ASCII"))?;
+            let key = key.map_err(|_| Status::internal("service.key: must be visible ASCII"))?;
             request.metadata_mut().insert("x-api-key", key);
         }
-        // Whoever traces this program finds the service's spans under its own.
+        // Spans of the service become children of the spans of this program.
         get_text_map_propagator(|known| {
             let headers: &mut http::HeaderMap = request.metadata_mut().as_mut();
             known.inject_context(&Context::current(), &mut HeaderInjector(headers));
@@ -65,34 +66,35 @@ impl tonic::service::Interceptor for ShowKey {
 }
 
 impl Service {
-    /// The service that `config` names. Each request may take as long as `timeout`. It need not be there yet.
+    /// Returns the service that `config` names. `timeout` is the time limit of each request. The
+    /// service need not be running yet.
     ///
     /// # Errors
-    /// [`ConnectError::Service`] when the address, the key or a file cannot be used.
+    /// [`ConnectError::Service`] if the address, the key or a file is not valid.
     pub fn new(config: &ServiceConfig, timeout: Duration) -> Result<Self, ConnectError> {
-        let wrong = |field, reason: String| ConnectError::Service { field, reason };
+        let invalid = |field, reason: String| ConnectError::Service { field, reason };
         let mut endpoint = Endpoint::from_shared(config.url.clone())
-            .map_err(|error| wrong("url", error.to_string()))?
+            .map_err(|error| invalid("url", error.to_string()))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
-            .http2_keep_alive_interval(ALIVE_EVERY)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_while_idle(true);
         if config.url.starts_with("https://") {
             endpoint = endpoint
-                .tls_config(tls(config).map_err(|(field, reason)| wrong(field, reason))?)
-                .map_err(|error| wrong("tls", error.to_string()))?;
+                .tls_config(tls(config).map_err(|(field, reason)| invalid(field, reason))?)
+                .map_err(|error| invalid("tls", error.to_string()))?;
         }
         let key = config.key.as_deref().map(HeaderValue::from_str).transpose();
-        let mut key = key.map_err(|_| wrong("key", "must be visible ASCII".to_owned()))?;
+        let mut key = key.map_err(|_| invalid("key", "must be visible ASCII".to_owned()))?;
         if let Some(key) = &mut key {
             key.set_sensitive(true);
         }
-        let client = RateLimiterClient::with_interceptor(endpoint.connect_lazy(), ShowKey(key));
-        let client = client.max_decoding_message_size(ANSWER_BYTES_MAX);
+        let client = RateLimiterClient::with_interceptor(endpoint.connect_lazy(), ApiKeyInterceptor(key));
+        let client = client.max_decoding_message_size(RESPONSE_BYTES_MAX);
         Ok(Self { client, calls: GuardedCalls::new("service", timeout) })
     }
 
-    /// Makes a call, with the deadline and the breaker around it.
+    /// Makes a call, guarded by the deadline and the circuit breaker.
     async fn call<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(
         &self,
         call: impl FnOnce(Client) -> F,
@@ -100,13 +102,13 @@ impl Service {
         let answered = self.calls.call(async {
             match call(self.client.clone()).await {
                 Ok(response) => Ok(Ok(response.into_inner())),
-                Err(status) => sorted(status),
+                Err(status) => classify(status),
             }
         });
         answered.await?
     }
 
-    /// Decides on each of the checks with one call.
+    /// Decides on each check, in one call.
     async fn check_batch(
         &self,
         checks: Vec<CheckRequest>,
@@ -116,7 +118,7 @@ impl Service {
         let response = self.call(|mut client| async move { client.batch_check(batch).await }).await?;
         let result = |result: v1::CheckResult| match result.result {
             Some(Outcome::Response(response)) => decision(response),
-            Some(Outcome::Error(error)) => Err(failed_item(error)),
+            Some(Outcome::Error(error)) => Err(error_of_check(error)),
             None => Err(StoreError::missing_outcome().into()),
         };
         let mut decisions: Vec<_> = response.results.into_iter().map(result).collect();
@@ -140,35 +142,35 @@ fn tls(config: &ServiceConfig) -> Result<ClientTlsConfig, (&'static str, String)
     Ok(tls)
 }
 
-/// Whether a status says that the service fails (outer error), or what is wrong with the request
-/// (inner error).
-fn sorted<T>(status: Status) -> Result<Result<T, CheckError>, StoreError> {
+/// Classifies a status: the service failed (outer error), or the request is invalid (inner error).
+fn classify<T>(status: Status) -> Result<Result<T, CheckError>, StoreError> {
     let message = status.message().to_owned();
-    // A status that was made here, because the service sent none, has a cause.
+    // A status that was created locally, because the service sent none, has a source.
     if status.source().is_some() {
-        return Err(if was_not_sent(&status) {
+        return Err(if is_connect_error(&status) {
             StoreError::unavailable(message)
         } else {
             StoreError::uncertain(message)
         });
     }
     match status.code() {
-        // The last one is the bound on management calls, resets among them: the service is well.
+        // `ResourceExhausted` is the rate limit on management calls, including resets; the service
+        // is healthy.
         Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
-            Ok(Err(CheckError::Refused(message.into())))
+            Ok(Err(CheckError::Rejected(message.into())))
         }
         Code::FailedPrecondition => Ok(Err(CheckError::IdempotencyMismatch)),
         Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
             Err(StoreError::rejected(message))
         }
         Code::DeadlineExceeded => Err(StoreError::timed_out(message)),
-        // The service failed, before or after it changed a counter.
+        // The service failed, possibly after it changed a counter.
         _ => Err(StoreError::uncertain(message)),
     }
 }
 
-/// Whether there was no connection to send the request on.
-fn was_not_sent(status: &Status) -> bool {
+/// Whether the request failed because there was no connection.
+fn is_connect_error(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
         if error.is::<tonic::ConnectError>() {
@@ -179,8 +181,8 @@ fn was_not_sent(status: &Status) -> bool {
     false
 }
 
-/// Requests in batches that the service accepts and answers in time: bounded in number and in bytes. A request that is
-/// too long by itself is a batch of its own, which the service refuses.
+/// Splits requests into batches that the service accepts and answers in time, bounded by number and
+/// bytes. A request that is too long becomes a batch of its own, which the service rejects.
 struct Batches<I: Iterator<Item = CheckRequest>>(Peekable<I>);
 
 impl<I: Iterator<Item = CheckRequest>> Iterator for Batches<I> {
@@ -188,31 +190,31 @@ impl<I: Iterator<Item = CheckRequest>> Iterator for Batches<I> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let first = self.0.next()?;
-        let mut bytes = bytes_in_batch(&first);
+        let mut bytes = encoded_length(&first);
         let mut batch = vec![first];
         while batch.len() < CALL_CHECKS_MAX
-            && let Some(next) = self.0.next_if(|next| bytes + bytes_in_batch(next) <= REQUEST_BYTES_MAX)
+            && let Some(next) = self.0.next_if(|next| bytes + encoded_length(next) <= REQUEST_BYTES_MAX)
         {
-            bytes += bytes_in_batch(&next);
+            bytes += encoded_length(&next);
             batch.push(next);
         }
         Some(batch)
     }
 }
 
-/// How much a request adds to the length of its batch.
-fn bytes_in_batch(request: &CheckRequest) -> usize {
+/// The length that a request adds to its batch.
+fn encoded_length(request: &CheckRequest) -> usize {
     let length = request.encoded_len();
     1 + prost::length_delimiter_len(length) + length
 }
 
-/// The error of one check of a batch: the same as if it had been asked alone.
-fn failed_item(error: v1::Error) -> CheckError {
+/// Converts the error of one check of a batch, like the error of a single check.
+fn error_of_check(error: v1::Error) -> CheckError {
     let v1::Error { code, message, .. } = error;
     match code.as_str() {
         "IDEMPOTENCY_MISMATCH" => CheckError::IdempotencyMismatch,
         "INTERNAL_ERROR" | "SERVICE_UNAVAILABLE" => StoreError::uncertain(message).into(),
-        _ => CheckError::Refused(message.into()),
+        _ => CheckError::Rejected(message.into()),
     }
 }
 
@@ -224,7 +226,7 @@ impl Remote for Service {
         })
     }
 
-    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a> {
+    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteDecisions<'a> {
         Box::pin(async move {
             let mut decisions = Vec::with_capacity(checks.len());
             for batch in Batches(checks.iter().map(request).peekable()) {
@@ -232,8 +234,8 @@ impl Remote for Service {
                 match self.check_batch(batch).await {
                     Ok(decided) => decisions.extend(decided),
                     Err(error @ CheckError::Store(_)) => {
-                        // It concerns the service, not these checks: the batches after this one
-                        // would fail in the same way, each after its own deadline.
+                        // The service is unavailable: later batches would fail in the same way,
+                        // each after its own deadline.
                         decisions.resize_with(checks.len(), || Err(error.clone()));
                         break;
                     }
@@ -325,7 +327,7 @@ impl Remote for Service {
 
 impl fmt::Debug for Service {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key.
+        // The API key is omitted.
         formatter.debug_struct("Service").finish_non_exhaustive()
     }
 }

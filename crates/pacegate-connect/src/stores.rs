@@ -1,4 +1,5 @@
-//! Connects to the stores that a configuration names. This is the one place that knows which kinds there are.
+//! Connects to the stores of a configuration. This is the only module that knows all kinds of
+//! stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +12,16 @@ use pacegate_config::{Config, ConfigError, StoreConfig};
 
 use crate::ConnectError;
 
-/// How long to wait between attempts to reach a store at the start.
+/// Time between attempts to connect to a store at startup.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Everything that is wrong with the stores' URLs, each with its place; none of it shows a password.
+/// Returns every error in the URLs of the stores, each with its location. No error contains a
+/// password.
 pub fn url_errors(config: &Config) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for store in config.stores.iter().filter(|store| !store.is_memory()) {
         for (index, url) in store.urls().iter().enumerate() {
-            if let Some(message) = Place::of(config, store, url).err() {
+            if let Some(message) = Target::of(config, store, url).err() {
                 let place = if store.place.is_empty() { "--store" } else { &store.place };
                 let field = if store.shards.is_empty() { "url".into() } else { format!("shards[{index}]") };
                 let path = format!("stores.{}.{field}", store.name);
@@ -30,7 +32,8 @@ pub fn url_errors(config: &Config) -> Vec<ConfigError> {
     errors
 }
 
-/// Connects to all stores of `config`. With `wait`, a store that cannot be reached is tried until it can, and every attempt says so.
+/// Connects to all stores of `config`. With `wait`, retries until an unavailable store is
+/// reachable, and logs every attempt.
 ///
 /// # Errors
 /// [`ConnectError`] with the name of the store.
@@ -44,9 +47,9 @@ pub async fn connect(config: &Config, wait: bool) -> Result<Stores, ConnectError
         let failed = |source| ConnectError::Store { store: store.name.clone(), source };
         let mut shards = Vec::new();
         for url in store.urls() {
-            let place = Place::of(config, store, url)
+            let target = Target::of(config, store, url)
                 .map_err(|reason| ConnectError::Url { store: store.name.clone(), reason })?;
-            shards.push(connect_one(&store.name, &place, wait).await.map_err(failed)?);
+            shards.push(connect_target(&store.name, &target, wait).await.map_err(failed)?);
         }
         let remote: Arc<dyn Store> = match shards.pop() {
             Some(only) if shards.is_empty() => only,
@@ -60,15 +63,15 @@ pub async fn connect(config: &Config, wait: bool) -> Result<Stores, ConnectError
     Ok(stores)
 }
 
-/// A place that can be connected to.
-enum Place {
+/// A store that can be connected to.
+enum Target {
     #[cfg(feature = "redis")]
     Redis(Box<pacegate_redis::RedisOptions>),
     #[cfg(feature = "sql")]
     Sql(Box<pacegate_sql::SqlOptions>),
 }
 
-impl Place {
+impl Target {
     fn of(config: &Config, store: &StoreConfig, url: &str) -> Result<Self, String> {
         match url.split_once("://").map_or("", |(scheme, _)| scheme) {
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => Self::redis(config, store, url),
@@ -87,7 +90,11 @@ impl Place {
         options.connections = store.connections.unwrap_or(options.connections);
         options.new_keys_per_second = store.new_keys_per_second;
         if options.connections > RedisOptions::CONNECTIONS_MAX {
-            return Err(format!("connections must be at most {} for Redis", RedisOptions::CONNECTIONS_MAX));
+            return Err(format!(
+                "`connections` must be at most {} for Redis, got {}",
+                RedisOptions::CONNECTIONS_MAX,
+                options.connections
+            ));
         }
         let tls = &store.tls;
         options.tls = TlsFiles { authority: tls.ca.clone(), client: tls.cert.clone().zip(tls.key.clone()) };
@@ -130,15 +137,15 @@ impl Place {
     }
 }
 
-async fn connect_one(name: &str, place: &Place, wait: bool) -> Result<Arc<dyn Store>, StoreError> {
+async fn connect_target(name: &str, target: &Target, wait: bool) -> Result<Arc<dyn Store>, StoreError> {
     loop {
-        match place.connect().await {
+        match target.connect().await {
             Ok(store) => {
                 tracing::info!(store = name, "connected");
                 return Ok(store);
             }
             Err(error) if wait && !error.is_permanent() => {
-                tracing::warn!(store = name, %error, "the store cannot be reached; trying again in a second");
+                tracing::warn!(store = name, %error, "store unavailable; retrying in 1 s");
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => return Err(error),
@@ -161,7 +168,7 @@ mod tests {
         for (url, feature, is_on) in stores {
             let config = Config::parse(&format!("stores: {{default: {{url: \"{url}\"}}}}")).unwrap();
             let expected =
-                format!("stores.default.url: needs the cargo feature `{feature}` of pacegate-connect");
+                format!("stores.default.url: requires the cargo feature `{feature}` of pacegate-connect");
             let found = url_errors(&config);
             assert_eq!(found.is_empty(), is_on, "{found:?}");
             assert!(found.iter().all(|error| error.to_string().ends_with(&expected)), "{found:?}");

@@ -1,4 +1,4 @@
-//! A program that asks a service compiles no driver of a store.
+//! A program that calls a service compiles no store driver.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ fn service_alone_depends_on_no_driver() {
     let has = |tree: &str, name: &str| tree.lines().any(|line| line.split(' ').next() == Some(name));
     let (all, service) = (tree(&[]), tree(&["--no-default-features", "--features", "service"]));
     for driver in ["sqlx", "pacegate-sql", "redis", "pacegate-redis"] {
-        assert!(has(&all, driver), "{driver} is in what all features need");
+        assert!(has(&all, driver), "all features together need {driver}");
         assert!(!has(&service, driver), "{driver}");
     }
     assert!(has(&service, "tonic"));

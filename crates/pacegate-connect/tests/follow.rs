@@ -1,4 +1,4 @@
-//! Plans that change take effect in a running program, wherever they are kept.
+//! Changed plans take effect in a running program, from a file or a catalog.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use pacegate::{Check, Limit, Limiter, Stores};
 use pacegate_catalog::{Actor, Catalog, Registry};
 use pacegate_config::Config;
 
-/// Waits until `plan` has this capacity; changes have to come into force within two seconds.
+/// Waits until `plan` has this capacity. Changes must be in force within two seconds.
 async fn capacity_becomes(limiter: &Limiter, plan: &str, capacity: u32) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     loop {
@@ -19,7 +19,7 @@ async fn capacity_becomes(limiter: &Limiter, plan: &str, capacity: u32) {
         if now == Some(capacity) {
             return;
         }
-        assert!(tokio::time::Instant::now() < deadline, "it is {now:?} and not {capacity}");
+        assert!(tokio::time::Instant::now() < deadline, "the capacity is {now:?} instead of {capacity}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -29,7 +29,7 @@ fn plan(quota: u32) -> String {
 }
 
 #[tokio::test]
-async fn a_file_is_followed() {
+async fn file_is_followed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pacegate.yaml");
     fs::write(&path, plan(10)).unwrap();
@@ -38,17 +38,17 @@ async fn a_file_is_followed() {
     assert_eq!(limiter.check(&check).await.unwrap().remaining(), Some(9));
     fs::write(&path, plan(20)).unwrap();
     capacity_becomes(&limiter, "gold", 20).await;
-    assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(19), "what was used stays used");
+    assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(19), "usage is kept");
 }
 
 #[tokio::test]
-async fn the_catalog_is_followed_and_the_file_goes_before_it() {
+async fn catalog_is_followed_and_the_file_takes_precedence() {
     let catalog = Catalog::open("sqlite::memory:").await.unwrap();
     let config = Config::parse(&plan(10)).unwrap();
     let registry = Arc::new(Registry::start(config, Stores::default(), catalog.clone()).await.unwrap());
     let following = tokio::spawn(registry.clone().follow());
     let (limiter, actor) = (registry.limiter().clone(), Actor::default());
-    assert!(limiter.check(&Check::key("k").plan("silver")).await.is_err(), "there is no such plan yet");
+    assert!(limiter.check(&Check::key("k").plan("silver")).await.is_err(), "the plan does not exist yet");
     catalog.put_plan(&actor, "silver", &[Limit::per_hour(7).build().unwrap().into()], None).await.unwrap();
     capacity_becomes(&limiter, "silver", 7).await;
     catalog.put_plan(&actor, "silver", &[Limit::per_hour(70).build().unwrap().into()], None).await.unwrap();

@@ -1,4 +1,4 @@
-//! A limiter that asks a service answers nothing by itself.
+//! A limiter that calls a service makes no synchronous decisions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use pacegate::{Check, CheckError, Cost};
 use pacegate_config::Config;
 
 #[tokio::test]
-async fn a_limiter_that_asks_a_service_does_not_count_in_this_process() {
+async fn limiter_with_a_service_does_not_count_in_this_process() {
     let limiter = async |mode: &str| {
         let plans = "plans: {gold: [{algorithm: gcra, limit: 5, window: 1h}]}";
         let text = format!("mode: {mode}\nservice: {{url: \"http://127.0.0.1:1\"}}\n{plans}\n");

@@ -1,4 +1,5 @@
-//! One limiter for both modes: what a program gets when a service decides, and when it does not answer.
+//! One limiter for both modes: the decisions of a service, and the fallback while it is
+//! unavailable.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -63,14 +64,14 @@ impl Service {
     }
 }
 
-/// A program's limiter that asks the service.
+/// A limiter that calls the service.
 async fn remote(address: SocketAddr, more: &str) -> Limiter {
     let yaml = format!("mode: service\nservice: {{url: \"http://{address}\", key: secret}}\n{more}");
     pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap()
 }
 
-/// The numbers of a decision, without what only the limiter itself knows.
-fn told(decision: &pacegate::Decision) -> String {
+/// The numbers of a decision, without what only the deciding limiter knows.
+fn numbers(decision: &pacegate::Decision) -> String {
     let limits: Vec<String> = decision
         .limits()
         .iter()
@@ -85,10 +86,10 @@ fn told(decision: &pacegate::Decision) -> String {
 }
 
 #[tokio::test]
-async fn a_program_cannot_tell_who_decides() {
+async fn both_modes_make_the_same_decisions() {
     let clocks = [Arc::new(SimulatedClock::default()), Arc::new(SimulatedClock::default())];
     let service = Service::start(&clocks[0], None).await;
-    // The machine may be busy; what is compared is not how fast it is.
+    // A long timeout, because the machine may be busy.
     let far = remote(service.address, "failure: {timeout: 5s}").await;
     let store = MemoryStore::with_clock(Default::default(), clocks[1].clone());
     let near = Config::parse(RULES).unwrap().limiter_with(Stores::memory(Arc::new(store))).unwrap();
@@ -109,17 +110,17 @@ async fn a_program_cannot_tell_who_decides() {
         }
         let check = &checks[round % checks.len()];
         let (a, b) = (far.check(check).await.unwrap(), near.check(check).await.unwrap());
-        assert_eq!(told(&a), told(&b), "round {round}");
+        assert_eq!(numbers(&a), numbers(&b), "round {round}");
         if round % 7 == 0 {
             let (a, b) = (far.refund(check, &a).await.unwrap(), near.refund(check, &b).await.unwrap());
-            assert_eq!(told(&a), told(&b), "refund in round {round}");
+            assert_eq!(numbers(&a), numbers(&b), "refund in round {round}");
         }
         let (a, b) = (far.peek(check).await.unwrap(), near.peek(check).await.unwrap());
-        assert_eq!(told(&a), told(&b), "peek in round {round}");
+        assert_eq!(numbers(&a), numbers(&b), "peek in round {round}");
         if round % 11 == 0 {
             let each = (far.check_each(&checks).await, near.check_each(&checks).await);
             for (a, b) in each.0.into_iter().zip(each.1) {
-                assert_eq!(told(&a.unwrap()), told(&b.unwrap()), "each in round {round}");
+                assert_eq!(numbers(&a.unwrap()), numbers(&b.unwrap()), "each in round {round}");
             }
             let (a, b) = (far.check_all(&checks).await.unwrap(), near.check_all(&checks).await.unwrap());
             assert_eq!((a.allowed(), a.remaining()), (b.allowed(), b.remaining()), "all in round {round}");
@@ -135,7 +136,7 @@ async fn a_program_cannot_tell_who_decides() {
     let other = Check::key("i").plan("daily").idempotency("me", "order-7");
     assert!(matches!(far.check(&other).await, Err(CheckError::IdempotencyMismatch)));
     let error = far.check(&Check::key("k").plan("nonsense")).await.unwrap_err();
-    assert_eq!(error.to_string(), "the service refused the check: plans: there is no plan `nonsense`");
+    assert_eq!(error.to_string(), "the service rejected the check: plans: unknown plan `nonsense`");
     service.stop().await;
 }
 
@@ -157,22 +158,22 @@ async fn without_the_service_the_failure_mode_decides() {
 
     let decision = open.check(&check).await.unwrap();
     assert!(decision.allowed() && decision.degraded() && !decision.failed_closed());
-    assert_eq!(decision.remaining(), None, "no number is made up");
-    assert!(open.refund(&check, &decision).await.unwrap().allowed(), "nobody took anything");
+    assert_eq!(decision.remaining(), None, "unknown values are not reported");
+    assert!(open.refund(&check, &decision).await.unwrap().allowed(), "there is nothing to refund");
     let decision = closed.check(&check).await.unwrap();
     assert!(!decision.allowed() && decision.degraded() && decision.failed_closed());
     assert!(!closed.check_all(std::slice::from_ref(&check)).await.unwrap().allowed());
     for left in (0..5).rev() {
         let decision = local.check(&check).await.unwrap();
         assert!(decision.allowed() && decision.degraded());
-        assert_eq!(decision.remaining(), Some(left), "the file's plans count in this process");
+        assert_eq!(decision.remaining(), Some(left), "plans of the file count in this process");
     }
     assert!(!local.check(&check).await.unwrap().allowed());
     let each = open.check_each(&[check.clone(), check.clone()]).await;
     assert!(each.iter().all(|decision| decision.as_ref().unwrap().allowed()));
-    assert!(open.reset(&check).await.is_err(), "a reset is not pretended");
+    assert!(open.reset(&check).await.is_err(), "a reset fails");
 
-    // It is back: the connection is made anew, and the service's counters decide again.
+    // The service is available again: the connection is re-established, and its counters decide.
     let service = Service::start(&clock, Some(address)).await;
     let mut decision = local.check(&check).await.unwrap();
     for _ in 0..1_000 {
@@ -187,23 +188,24 @@ async fn without_the_service_the_failure_mode_decides() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_never_let_pass_in_silence() {
+async fn wrong_key_never_lets_requests_pass_silently() {
     let clock = Arc::new(SimulatedClock::default());
     let service = Service::start(&clock, None).await;
     let yaml = format!("mode: service\nservice: {{url: \"http://{}\", key: wrong}}\n", service.address);
     let limiter = pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
-    // Resets need the admin's key.
+    // Resets require an admin key.
     let Err(CheckError::Store(error)) = limiter.reset(&Check::key("k").plan("gold")).await else { panic!() };
     assert!(error.is_rejection(), "{error}");
-    // Whoever gives back must be known, although checks need no key here.
+    // Refunds require a valid key, although checks need none here.
     let check = Check::key("k").plan("gold");
     let decision = limiter.check(&check).await.unwrap();
     assert!(matches!(limiter.refund(&check, &decision).await, Err(CheckError::Store(_))));
     assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(4));
-    assert!(!format!("{limiter:?}").contains("wrong"), "the key is in no log");
+    assert!(!format!("{limiter:?}").contains("wrong"), "the key is never logged");
     service.stop().await;
 
-    // However often it is tried: the breaker must not make an outage of it, which would let requests pass.
+    // However often it is retried: the breaker must not turn it into an outage, which would let
+    // requests pass.
     let service = Service::start_with(", require_key: true", &clock, None).await;
     let yaml = format!(
         "mode: service\nservice: {{url: \"http://{}\"}}\nfailure: {{timeout: 2s}}\n",
@@ -211,10 +213,10 @@ async fn a_wrong_key_is_never_let_pass_in_silence() {
     );
     let limiter = pacegate_connect::from_parsed(&Config::parse(&yaml).unwrap()).await.unwrap();
     for attempt in 0..60 {
-        let refused = limiter.check(&check).await;
+        let rejection = limiter.check(&check).await;
         assert!(
-            matches!(&refused, Err(CheckError::Store(error)) if error.is_rejection()),
-            "{attempt}: {refused:?}"
+            matches!(&rejection, Err(CheckError::Store(error)) if error.is_rejection()),
+            "{attempt}: {rejection:?}"
         );
     }
     service.stop().await;
@@ -233,9 +235,9 @@ async fn rejected_batch_is_an_error_for_every_check() {
         let checks = vec![Check::key("k").plan("gold"); 1_001];
         let answers = limiter.check_each(&checks).await;
         assert_eq!(answers.len(), checks.len());
-        for (place, answer) in answers.iter().enumerate() {
+        for (index, answer) in answers.iter().enumerate() {
             let rejected = matches!(answer, Err(CheckError::Store(error)) if error.is_rejection());
-            assert!(rejected, "{mode}, check {place}: {answer:?}");
+            assert!(rejected, "{mode}, check {index}: {answer:?}");
         }
         let together = limiter.check_all(&checks[..2]).await;
         assert!(matches!(&together, Err(CheckError::Store(error)) if error.is_rejection()), "{together:?}");
@@ -255,30 +257,30 @@ async fn batches_are_split_at_the_bounds_of_a_request() {
     let many = vec![Check::key("k").plan("daily"); 2_500];
     let answers = limiter.check_each(&many).await;
     let allowed: Vec<bool> = answers.into_iter().map(|answer| answer.unwrap().allowed()).collect();
-    let first_eight: Vec<bool> = (0..2_500).map(|place| place < 8).collect();
-    assert_eq!(allowed, first_eight, "in order, across the batches");
+    let first_eight: Vec<bool> = (0..2_500).map(|index| index < 8).collect();
+    assert_eq!(allowed, first_eight, "in order, across batches");
 
     let too_long = "x".repeat(300_000);
-    // Three times the bytes that a request can have.
-    let names: Vec<String> = (0..780).map(|place| format!("{place:01000}")).collect();
+    // Three times the maximum size of a request.
+    let names: Vec<String> = (0..780).map(|index| format!("{index:01000}")).collect();
     let long: Vec<Check<'_>> = names.iter().map(|name| Check::key(name).plan("gold")).collect();
     for answer in limiter.check_each(&long).await {
         let decision = answer.unwrap();
         assert_eq!((decision.degraded(), decision.remaining()), (false, Some(4)));
     }
 
-    // One that no request can carry is refused, and the checks around it are decided.
+    // A check that is too large for any request is rejected; the checks around it are decided.
     let around = [long[0].clone(), Check::key(&too_long).plan("gold"), long[0].clone()];
     let answers = limiter.check_each(&around).await;
-    assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
-    for (place, left) in [(0, 3), (2, 2)] {
-        assert_eq!(answers[place].as_ref().unwrap().remaining(), Some(left));
+    assert!(matches!(&answers[1], Err(CheckError::Rejected(_))), "{:?}", answers[1]);
+    for (index, left) in [(0, 3), (2, 2)] {
+        assert_eq!(answers[index].as_ref().unwrap().remaining(), Some(left));
     }
     service.stop().await;
 }
 
 #[tokio::test]
-async fn check_of_a_batch_fails_as_it_does_alone() {
+async fn check_of_a_batch_fails_like_a_single_check() {
     let clock = Arc::new(SimulatedClock::default());
     let service = Service::start(&clock, None).await;
     let limiter = remote(service.address, "failure: {timeout: 10s}").await;
@@ -288,13 +290,13 @@ async fn check_of_a_batch_fails_as_it_does_alone() {
     let unknown = Check::key("i").plan("nonsense");
     let answers = limiter.check_each(&[other, unknown, Check::key("i").plan("gold")]).await;
     assert!(matches!(&answers[0], Err(CheckError::IdempotencyMismatch)), "{:?}", answers[0]);
-    assert!(matches!(&answers[1], Err(CheckError::Refused(_))), "{:?}", answers[1]);
+    assert!(matches!(&answers[1], Err(CheckError::Rejected(_))), "{:?}", answers[1]);
     assert_eq!(answers[2].as_ref().unwrap().remaining(), Some(3));
     service.stop().await;
 }
 
 #[tokio::test]
-async fn refund_is_given_back_once_when_its_answer_is_lost() {
+async fn refund_is_applied_once_if_its_response_is_lost() {
     let clock = Arc::new(SimulatedClock::default());
     let service = Service::start(&clock, None).await;
     let network = FaultProxy::start(service.address).await;
@@ -312,15 +314,15 @@ async fn refund_is_given_back_once_when_its_answer_is_lost() {
         assert_eq!(limiter.refund(&check, &taken).await.unwrap().remaining(), Some(3));
     }
     drop(network);
-    // The first call may find its connection broken; the second has none to be sent on.
+    // The first call may find its connection broken; the second has no connection to use.
     assert!(limiter.reset(&check).await.is_err());
-    let Err(CheckError::Store(refused)) = limiter.reset(&check).await else { panic!() };
-    assert!(refused.is_retryable() && !refused.may_have_run(), "{refused:?}");
+    let Err(CheckError::Store(rejection)) = limiter.reset(&check).await else { panic!() };
+    assert!(rejection.is_retryable() && !rejection.may_have_run(), "{rejection:?}");
     service.stop().await;
 }
 
 #[tokio::test]
-async fn mistakes_in_the_configuration_are_told() {
+async fn errors_in_the_configuration_are_reported() {
     let wrong = |yaml: &str| Config::parse(yaml).unwrap_err().to_string();
     assert_eq!(wrong("mode: service"), "line 1: mode: `mode: service` requires `service.url`");
     assert_eq!(wrong("mode: both"), "line 1: mode: expected embedded or service, got \"both\"");
@@ -329,7 +331,7 @@ async fn mistakes_in_the_configuration_are_told() {
         "line 2: service.url: expected a URL that starts with http:// or https://"
     );
     let config = Config::parse("mode: embedded\nservice: {url: \"http://127.0.0.1:1\"}").unwrap();
-    assert!(config.service.is_none(), "one word switches");
+    assert!(config.service.is_none(), "the mode switches the service off");
     let tls = "mode: service\nservice: {url: \"https://localhost:1\", tls: {ca: /nonexistent/ca.pem}}";
     let Err(ConnectError::Service { field, reason }) =
         pacegate_connect::from_parsed(&Config::parse(tls).unwrap()).await

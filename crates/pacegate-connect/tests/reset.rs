@@ -1,4 +1,5 @@
-//! A reset finds every counter of an identity at an endpoint on every kind of store, whichever limiter made it.
+//! A reset clears every counter of an identity at an endpoint, in every kind of store, whichever
+//! limiter created it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,7 +18,7 @@ use pacegate_testkit::server::{MariaDb, Postgres, RedisCluster, RedisServer};
 /// Longer than a busy machine takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One request in a window that no test outlives; `shape` tells windows apart.
+/// One request in a window longer than any test; `shape` distinguishes windows.
 fn once(algorithm: Algorithm, shape: u64) -> Limit {
     Limit::try_new(algorithm, 1, Duration::from_secs(366 * 86_400 - shape)).unwrap()
 }
@@ -29,7 +30,7 @@ fn rule(tier: Option<&str>, shape: u64) -> Rule {
     rule
 }
 
-/// The node that makes the counters.
+/// The node that creates the counters.
 fn maker(stores: Stores) -> Limiter {
     let builder = Limiter::builder().rule(rule(None, 1)).rule(rule(Some("premium"), 2));
     build(
@@ -45,7 +46,7 @@ fn resetter(stores: Stores) -> Limiter {
 }
 
 fn build(builder: LimiterBuilder, stores: Stores) -> Limiter {
-    // A store that fails must not pass for one that forgot.
+    // An unavailable store must not look like one that was reset.
     builder.stores(stores).on_store_error(FailureMode::Closed).build().unwrap()
 }
 
@@ -62,7 +63,7 @@ async fn resets_are_complete(making: Stores, resetting: Stores) {
     let ad_hoc = |user: &'static str, endpoint, algorithm, shape| {
         Check::new("user", user).endpoint(endpoint).limit(once(algorithm, shape))
     };
-    // What a reset of user `u` there forgets.
+    // Cleared by a reset of user `u` at the endpoint.
     let mut forgotten: Vec<(&str, Check<'_>)> =
         Algorithm::ALL.into_iter().map(|algorithm| ("/x", ad_hoc("u", "/x", algorithm, 2_000))).collect();
     forgotten.extend([
@@ -73,7 +74,7 @@ async fn resets_are_complete(making: Stores, resetting: Stores) {
         ("/default", Check::new("user", "u").endpoint("/default")),
         ("/plan", Check::new("user", "u").endpoint("/plan").plan("gold")),
     ]);
-    // What it does not.
+    // Not cleared by it.
     let kept = [
         ad_hoc("v", "/x", Algorithm::Gcra, 3_000),
         ad_hoc("u:", "/x", Algorithm::Gcra, 3_000),
@@ -96,7 +97,7 @@ async fn resets_are_complete(making: Stores, resetting: Stores) {
     for check in &kept {
         assert!(!allowed(&maker, check).await, "{check:?}");
     }
-    // A pattern in an identifier is no pattern.
+    // Wildcards in an identifier are literal.
     let star = ad_hoc("*", "/x", Algorithm::Gcra, 3_000);
     assert!(allowed(&maker, &star).await);
     resetter.reset(&Check::new("user", "*").endpoint("/x")).await.unwrap();
@@ -117,7 +118,7 @@ async fn in_memory() {
     let check = Check::new("user", "counted").endpoint("/x").limit(once(Algorithm::SlidingLog, 5));
     assert!(allowed(&maker, &check).await);
     resetter.reset(&Check::new("user", "counted").endpoint("/x")).await.unwrap();
-    assert_eq!(store.keys(), before, "keys are counted right");
+    assert_eq!(store.keys(), before, "the number of keys is correct");
 }
 
 async fn redis(url: &str) -> Stores {
@@ -153,7 +154,7 @@ async fn on_mariadb() {
     resets_are_complete(sql(&server.url()).await, sql(&server.url()).await).await;
 }
 
-/// More shapes than one step of a search covers, and other keys between them.
+/// More shapes than one step of a search covers, with other keys between them.
 #[tokio::test]
 async fn of_more_shapes_than_one_step_covers() {
     let (postgres, mariadb, server) = (Postgres::start(), MariaDb::start(), RedisServer::start());

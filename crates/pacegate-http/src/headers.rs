@@ -231,14 +231,14 @@ mod tests {
         let families = Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]);
         let mut written = HeaderMap::new();
         families.write(&decision, &mut written);
-        let mut told = HeaderMap::new();
+        let mut visited = HeaderMap::new();
         families.for_each(&decision, |name, value| {
             let mut within = HeaderMap::new();
             families.write(&decision, &mut within);
             assert_eq!(within, written);
-            told.insert(name, value);
+            visited.insert(name, value);
         });
-        assert_eq!(told, written);
-        assert_eq!(told.len(), 6);
+        assert_eq!(visited, written);
+        assert_eq!(visited.len(), 6);
     }
 }

@@ -1,13 +1,11 @@
-//! What stands in the parentheses of the attribute.
+//! The arguments of the attribute.
 
 use proc_macro2::Span;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Result, Token};
 
-const KNOWN: &str = "known are key, plan, cost and limiter";
-
-/// The arguments of the attribute.
+/// The parsed arguments.
 pub(crate) struct Arguments {
     pub(crate) key: Expr,
     pub(crate) plans: Vec<LitStr>,
@@ -32,19 +30,24 @@ impl Parse for Arguments {
                     continue;
                 }
                 other => {
-                    return Err(syn::Error::new(name.span(), format!("unknown argument `{other}`; {KNOWN}")));
+                    let message =
+                        format!("unknown argument `{other}`; expected one of key, plan, cost, limiter");
+                    return Err(syn::Error::new(name.span(), message));
                 }
             };
             if known.replace(value).is_some() {
-                return Err(syn::Error::new(name.span(), format!("`{name}` is there twice")));
+                return Err(syn::Error::new(name.span(), format!("duplicate argument `{name}`")));
             }
             comma(input)?;
         }
-        let missing = |what: &str| syn::Error::new(Span::call_site(), format!("{what}; {KNOWN}"));
-        let key =
-            key.ok_or_else(|| missing("`key` is missing: say whom to count, like key = \"user:{user_id}\""))?;
+        let missing = |message| syn::Error::new(Span::call_site(), message);
+        let key = key.ok_or_else(|| {
+            missing("required argument `key` is missing; it is the identity to charge, such as key = \"user:{user_id}\"")
+        })?;
         if plans.is_empty() {
-            return Err(missing("`plan` is missing: say which limits apply, like plan = \"gold\""));
+            return Err(missing(
+                "required argument `plan` is missing; it selects the limits, such as plan = \"gold\"",
+            ));
         }
         Ok(Self { key, plans, cost, limiter })
     }
@@ -58,13 +61,11 @@ fn add_plans(value: &Expr, plans: &mut Vec<LitStr>) -> Result<()> {
     match value {
         Expr::Lit(ExprLit { lit: Lit::Str(name), .. }) => {
             if name.value().is_empty() {
-                return Err(syn::Error::new(name.span(), "a plan's name cannot be empty"));
+                return Err(syn::Error::new(name.span(), "the name of a plan must not be empty"));
             }
             if plans.iter().any(|other| other.value() == name.value()) {
-                return Err(syn::Error::new(
-                    name.span(),
-                    "this plan is there twice, and would be charged twice",
-                ));
+                let message = format!("duplicate plan `{}`", name.value());
+                return Err(syn::Error::new(name.span(), message));
             }
             plans.push(name.clone());
             Ok(())
@@ -72,7 +73,7 @@ fn add_plans(value: &Expr, plans: &mut Vec<LitStr>) -> Result<()> {
         Expr::Array(list) => list.elems.iter().try_for_each(|item| add_plans(item, plans)),
         other => Err(syn::Error::new(
             other.span(),
-            "a plan is a name in quotes, or a list of them: plan = [\"gold\", \"daily\"]",
+            "expected the name of a plan as a string literal, or a list of names such as plan = [\"gold\", \"daily\"]",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! The function with its check in front.
+//! Expands the attribute: inserts the check before the body of the function.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -10,14 +10,11 @@ use crate::arguments::Arguments;
 pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenStream> {
     let ItemFn { attrs, vis, sig, block, .. } = function;
     let ReturnType::Type(_, output) = &sig.output else {
-        let message = "a function with a rate limit returns a Result whose error implements From<pacegate::RateLimited>: that is what a denied call returns";
+        let message = "a function with #[rate_limit] must return a Result whose error type implements From<pacegate::RateLimited>; denied calls return that error";
         return Err(syn::Error::new(sig.ident.span(), message));
     };
     if let Some(constness) = &sig.constness {
-        return Err(syn::Error::new(
-            constness.span(),
-            "a const function cannot have a rate limit: there is nobody to ask",
-        ));
+        return Err(syn::Error::new(constness.span(), "#[rate_limit] cannot be applied to a const function"));
     }
     let Arguments { key, plans, cost, limiter } = arguments;
     let key = match key {
@@ -39,11 +36,12 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
     } else {
         quote!(::pacegate::attribute::admit_now(#limiter, &__pacegate_key, &[#(#plans),*], #cost))
     };
-    // Where the error's type does not fit, the compiler points at the return type.
-    let refuse = quote_spanned! {output.span()=>
+    // If the error type does not implement `From<RateLimited>`, the compiler points at the return
+    // type.
+    let deny = quote_spanned! {output.span()=>
         return ::core::result::Result::Err(::core::convert::From::from(__pacegate_limited));
     };
-    // Not the block itself, whose braces are a warning around a single expression.
+    // The statements, not the block: braces around a single expression would be a warning.
     let body = &block.stmts;
     Ok(quote! {
         #(#attrs)* #vis #sig {
@@ -52,7 +50,7 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
             {
                 let __pacegate_key = #key;
                 if let ::core::result::Result::Err(__pacegate_limited) = #admit {
-                    #refuse
+                    #deny
                 }
             }
             #(#body)*
@@ -60,7 +58,7 @@ pub(crate) fn expand(arguments: &Arguments, function: &ItemFn) -> Result<TokenSt
     })
 }
 
-/// A place in the program for errors, of code that lints know to be generated.
+/// Returns a span at the same location that lints recognise as generated code.
 fn generated(span: Span) -> Span {
     Span::call_site().located_at(span)
 }

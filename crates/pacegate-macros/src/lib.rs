@@ -1,4 +1,15 @@
-//! The attribute `#[rate_limit]`. Use it through the `pacegate` crate, whose names the generated code refers to.
+//! The attribute macro `#[rate_limit]` of the `pacegate` crate.
+//!
+//! Use it as `pacegate::rate_limit` (the feature `macros` of `pacegate`): the generated code refers
+//! to names of that crate. See [`macro@rate_limit`] for the arguments and an example.
+//!
+//! # Invariants
+//!
+//! - The macro generates one call of `pacegate::attribute` before the body of the function, and
+//!   nothing else.
+//! - Invalid arguments are compile errors that name the argument. The function itself is kept, so
+//!   its callers do not produce follow-up errors.
+//! - The generated code must never cause a compiler or Clippy warning in the program that uses it.
 
 mod arguments;
 mod expand;
@@ -8,17 +19,21 @@ use syn::ItemFn;
 
 use crate::arguments::Arguments;
 
-/// Has a function checked before it runs, asynchronous or not.
+/// Checks a rate limit before the function runs.
+///
+/// Works on functions and methods, `async` or not. A denied call returns an error, and the body
+/// does not run.
 ///
 /// | argument | meaning |
 /// | --- | --- |
-/// | `key` | whom to count: a text with arguments in braces (`"user:{user_id}"`), or an expression over them. Required |
-/// | `plan` | the plan that applies. Several of them, or a list, chain: all are charged or none is. Required |
-/// | `cost` | how much a call takes, an expression over the arguments; 1 unless said |
-/// | `limiter` | the limiter, like `self.limiter`; the installed one (`Limiter::install`) unless said |
+/// | `key` | Required. The identity that is charged: a format string over the arguments (`"user:{user_id}"`), or an expression |
+/// | `plan` | Required. The plan that applies. Repeat it or pass a list to apply several plans: all are charged, or none is |
+/// | `cost` | The cost of a call, an expression over the arguments. Default: 1 |
+/// | `limiter` | The limiter, such as `self.limiter`. Default: the one set by `Limiter::install` |
 ///
-/// The function returns a `Result` whose error can be made `From<pacegate::RateLimited>`: that is what a denied call returns. A function that is not asynchronous
-/// needs a limiter that counts in memory.
+/// The function must return a `Result` whose error type implements `From<pacegate::RateLimited>`:
+/// denied calls return that error. A function that is not `async` requires a limiter whose counters
+/// are in memory.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, RateLimited, rate_limit};
@@ -40,15 +55,17 @@ use crate::arguments::Arguments;
 pub fn rate_limit(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let Ok(function) = syn::parse::<ItemFn>(item.clone()) else {
         let item = proc_macro2::TokenStream::from(item);
-        let error =
-            syn::Error::new_spanned(&item, "#[rate_limit] goes on a function or a method with a body");
+        let error = syn::Error::new_spanned(
+            &item,
+            "#[rate_limit] can only be applied to a function or method with a body",
+        );
         let error = error.to_compile_error();
         return quote::quote!(#error #item).into();
     };
     match syn::parse::<Arguments>(arguments).and_then(|arguments| expand::expand(&arguments, &function)) {
         Ok(tokens) => tokens.into(),
         Err(error) => {
-            // The function stays, so that its callers do not fail as well.
+            // Keep the function, so that its callers still compile.
             let error = error.to_compile_error();
             quote::quote!(#error #function).into()
         }

@@ -1,4 +1,5 @@
-//! Functions with `#[rate_limit]`: asynchronous or not, free or methods, with keys and costs made of their arguments.
+//! Functions and methods with `#[rate_limit]`, `async` or not, with keys and costs from their
+//! arguments.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use pacegate::{CheckError, Limit, Limiter, MemoryStore, RateLimited, Timestamp, rate_limit, store::Clock};
 
-/// A clock that stands still until it is set. Not that of the testkit, whose dependencies the refused programs would be compiled with.
+/// A clock that only moves when it is advanced. The testkit has one too, but its dependencies would
+/// be compiled for the compile-fail programs.
 #[derive(Debug, Default)]
 struct StoppedClock(AtomicU64);
 
@@ -56,16 +58,16 @@ async fn order(limiter: &Limiter, user_id: u64, sold_out: bool) -> Result<u64, O
 }
 
 #[tokio::test]
-async fn a_denial_becomes_the_function_s_own_error() {
+async fn denial_is_converted_to_the_error_of_the_function() {
     let (limiter, clock) = limiter();
     for _ in 0..2 {
         assert_eq!(order(&limiter, 7, false).await.unwrap(), 7);
     }
-    // The body's own errors pass, and are charged: the function ran.
+    // Errors of the body are returned unchanged. The call is charged, because the function ran.
     assert!(matches!(order(&limiter, 7, true).await, Err(OrderError::SoldOut)));
     let Err(OrderError::Limited(limited)) = order(&limiter, 7, false).await else { panic!() };
     assert_eq!(limited.retry_after(), Some(Duration::from_secs(20)));
-    assert_eq!(limited.to_string(), "rate limited by `gold`: try again in 20.000 s");
+    assert_eq!(limited.to_string(), "rate limit `gold` exceeded; retry in 20.000 s");
     assert_eq!(order(&limiter, 8, false).await.unwrap(), 8, "another key");
     clock.advance(Duration::from_secs(20));
     assert_eq!(order(&limiter, 7, false).await.unwrap(), 7);
@@ -76,7 +78,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// Methods have a limiter of their own, keys are expressions, and costs too.
+    /// The limiter is a field; the key and the cost are expressions.
     #[rate_limit(key = user.to_lowercase(), plan = ["gold", "daily"], cost = items.len(), limiter = self.limiter)]
     fn buy(&self, user: &str, items: &[&str]) -> Result<usize, RateLimited> {
         Ok(items.len())
@@ -99,7 +101,7 @@ async fn plans_chain_and_costs_are_expressions() {
     let denied = shop.buy("ann", &["tea"]).unwrap_err();
     assert_eq!(&*denied.decision().unwrap().binding_limit().unwrap().name, "daily");
     let whole = shop.limiter.peek(&pacegate::Check::key("ann").plan("gold")).await.unwrap();
-    assert_eq!(whole.remaining(), Some(1), "the denied call took nothing from the other plan");
+    assert_eq!(whole.remaining(), Some(1), "the denied call is not charged to the other plan");
     assert!(matches!(shop.buy("bob", &[]), Err(RateLimited::Failed(CheckError::InvalidCost(_)))));
     assert_eq!(shop.close("late").await.unwrap(), "late");
 }
@@ -110,28 +112,28 @@ fn unknown_plan(limiter: &Limiter) -> Result<(), RateLimited> {
 }
 
 #[rate_limit(key = "k", plan = "gold")]
-fn with_the_installed_one() -> Result<(), RateLimited> {
+fn with_installed_limiter() -> Result<(), RateLimited> {
     Ok(())
 }
 
 #[test]
-fn mistakes_at_run_time_are_told() {
+fn errors_at_run_time_are_returned() {
     let (limiter, _) = limiter();
     let error = unknown_plan(&limiter).unwrap_err();
-    assert_eq!(error.to_string(), "the rate limit could not be checked: there is no plan `no-such-plan`");
-    let error = with_the_installed_one().unwrap_err();
+    assert_eq!(error.to_string(), "rate limit check failed: unknown plan `no-such-plan`");
+    let error = with_installed_limiter().unwrap_err();
     assert!(error.to_string().contains("call `Limiter::install`"), "{error}");
     assert!(error.retry_after().is_none() && error.decision().is_none());
     limiter.clone().install().unwrap();
-    assert!(limiter.install().is_err(), "there is one already");
+    assert!(limiter.install().is_err(), "a limiter is already installed");
     for _ in 0..3 {
-        with_the_installed_one().unwrap();
+        with_installed_limiter().unwrap();
     }
-    assert!(matches!(with_the_installed_one(), Err(RateLimited::Denied(_))));
+    assert!(matches!(with_installed_limiter(), Err(RateLimited::Denied(_))));
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_help() {
+fn invalid_arguments_are_compile_errors() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/refused/*.rs");
+    cases.compile_fail("tests/rejected/*.rs");
 }

@@ -1,4 +1,4 @@
-//! What the attribute generates has no warning of its own: this file compiles with all of them denied.
+//! The generated code causes no warnings: this file compiles with all warnings denied.
 
 #![deny(warnings, clippy::all, clippy::needless_return, clippy::unused_async, clippy::unnecessary_cast)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -35,7 +35,7 @@ fn one_line(limiter: &Limiter) -> Result<u32, RateLimited> { Ok(1) }
 async fn one_line_async(limiter: &Limiter, user: &str) -> Result<usize, Failed> { Ok(user.len()) }
 
 #[rate_limit(key = "user:{user}", plan = "p", cost = cost, limiter = *limiter)]
-fn cost_of_its_type(limiter: &Limiter, user: &str, cost: u64) -> Result<String, Failed> {
+fn cost_of_type_u64(limiter: &Limiter, user: &str, cost: u64) -> Result<String, Failed> {
     Ok(format!("{user} {cost}"))
 }
 
@@ -73,8 +73,8 @@ async fn functions_without_warnings_are_limited() {
     let limiter = Limiter::builder().plan("p", [limit]).plan("q", [limit]).build().unwrap();
     assert_eq!(one_line(&limiter).unwrap(), 1);
     assert_eq!(one_line_async(&limiter, "u").await.unwrap(), 1);
-    assert_eq!(cost_of_its_type(&limiter, "u", 2).unwrap(), "u 2");
-    assert!(matches!(cost_of_its_type(&limiter, "u", 1), Err(Failed::Limited)));
+    assert_eq!(cost_of_type_u64(&limiter, "u", 2).unwrap(), "u 2");
+    assert!(matches!(cost_of_type_u64(&limiter, "u", 1), Err(Failed::Limited)));
     assert_eq!(opaque(&limiter, &[7, 8]).unwrap().count(), 2);
     assert!(matches!(question_mark(&limiter, 1, "x").await, Err(Failed::Number)));
     assert_eq!(question_mark(&limiter, 2, "1").await.unwrap(), 1);

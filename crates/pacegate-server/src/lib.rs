@@ -28,10 +28,10 @@
 //! # The pipeline
 //!
 //! Every protocol is an adapter around `pipeline`. The adapter admits the caller and parses its
-//! message (a `Question`). The pipeline builds the `Check`, looks up the user's profile, has the
-//! limiter decide, and passes the decision to `observe` (metrics, spans, log lines, decision log,
-//! usage). The adapter renders the decision. Envoy's descriptors are decided by `check_descriptors`
-//! and observed in the same way.
+//! message (a `CheckMessage`). The pipeline builds the `Check`, looks up the user's profile, has
+//! the limiter decide, and passes the decision to `observe` (metrics, spans, log lines, decision
+//! log, usage). The adapter renders the decision. Envoy's descriptors are decided by
+//! `check_descriptors` and observed in the same way.
 //!
 //! Checks bypass the router (`App::dispatch`), and `rest/answer/json.rs` writes their response
 //! without searching field names for characters to escape; a test compares it with serde. A future

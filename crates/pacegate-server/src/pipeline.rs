@@ -23,7 +23,7 @@ use crate::respond::ApiError;
 pub(crate) const IDEMPOTENCY_HEADERS: [&str; 2] = ["Idempotency-Key", "X-Idempotency-Key"];
 
 /// The message of a client, in the form of its protocol.
-pub(crate) trait Question {
+pub(crate) trait CheckMessage {
     /// Returns the message as a check, with identities in canonical form.
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError>;
 
@@ -38,22 +38,22 @@ pub(crate) trait Question {
 }
 
 /// A message that could not be parsed returns its error.
-impl<Q: Question> Question for Result<Q, ApiError> {
+impl<Q: CheckMessage> CheckMessage for Result<Q, ApiError> {
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
         self.as_ref().map_err(Clone::clone)?.check(shared)
     }
 
     fn idempotency_key(&self) -> Option<&str> {
-        self.as_ref().ok().and_then(Question::idempotency_key)
+        self.as_ref().ok().and_then(CheckMessage::idempotency_key)
     }
 
     fn timestamp(&self) -> Option<i64> {
-        self.as_ref().ok().and_then(Question::timestamp)
+        self.as_ref().ok().and_then(CheckMessage::timestamp)
     }
 
     fn explain(&self, error: CheckError) -> ApiError {
         match self {
-            Ok(question) => question.explain(error),
+            Ok(message) => message.explain(error),
             Err(_) => error.into(),
         }
     }
@@ -70,11 +70,11 @@ impl Shared {
     /// Decides a check and charges it.
     pub(crate) async fn decide(
         &self,
-        question: &impl Question,
+        message: &impl CheckMessage,
         caller: Caller<'_>,
     ) -> Result<Decision, ApiError> {
-        let key = idempotency_key(question.idempotency_key(), caller.headers)?;
-        let check = question.check(self)?;
+        let key = idempotency_key(message.idempotency_key(), caller.headers)?;
+        let check = message.check(self)?;
         self.permit(&check, caller).await?;
         let sender = key.map(|_| self.gate.sender(caller.headers, caller.peer));
         let profile = self.profile(check.user()).await;
@@ -85,7 +85,7 @@ impl Shared {
         }
         let deciding = pin!(self.limiter.check(&check));
         let (decided, deciding) = self.observer.time(caller.headers, deciding).await;
-        self.observer.skew.observe(question.timestamp());
+        self.observer.skew.observe(message.timestamp());
         match decided {
             Ok(decision) => {
                 deciding.record(&decision);
@@ -95,7 +95,7 @@ impl Shared {
             }
             Err(error) => {
                 self.observer.note_error(&error, deciding.took);
-                Err(question.explain(error))
+                Err(message.explain(error))
             }
         }
     }
@@ -103,22 +103,26 @@ impl Shared {
     /// Decides like [`decide`](Self::decide), but charges nothing.
     pub(crate) async fn peek(
         &self,
-        question: &impl Question,
+        message: &impl CheckMessage,
         caller: Caller<'_>,
     ) -> Result<Decision, ApiError> {
-        let check = question.check(self)?;
+        let check = message.check(self)?;
         self.permit(&check, caller).await?;
         let profile = self.profile(check.user()).await;
         let decision = self.limiter.peek(&check.profile(profile.as_deref())).await;
-        decision.map_err(|error| question.explain(error))
+        decision.map_err(|error| message.explain(error))
     }
 
     /// Resets the counters of a check, and returns the time of the reset.
-    pub(crate) async fn reset(&self, question: &impl Question, actor: &Actor) -> Result<Timestamp, ApiError> {
-        let check = question.check(self)?;
-        self.limiter.validate(&check).map_err(|error| question.explain(error))?;
+    pub(crate) async fn reset(
+        &self,
+        message: &impl CheckMessage,
+        actor: &Actor,
+    ) -> Result<Timestamp, ApiError> {
+        let check = message.check(self)?;
+        self.limiter.validate(&check).map_err(|error| message.explain(error))?;
         self.record_reset(actor, &check).await?;
-        self.limiter.reset(&check).await.map_err(|error| question.explain(error))
+        self.limiter.reset(&check).await.map_err(|error| message.explain(error))
     }
 
     /// Records who resets the counters of a check, before the reset: none may happen without a

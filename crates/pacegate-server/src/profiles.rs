@@ -263,8 +263,8 @@ impl Profiles {
             };
             let generation = inner.generation.load(Ordering::Relaxed);
             let stamp = Stamp { generation, at: Instant::now(), is_stale: false };
-            let asked: Vec<&str> = users.iter().map(|user| &**user).collect();
-            match timeout(LOOKUP_TIMEOUT, inner.catalog.profiles(&asked, now())).await {
+            let user_ids: Vec<&str> = users.iter().map(|user| &**user).collect();
+            match timeout(LOOKUP_TIMEOUT, inner.catalog.profiles(&user_ids, now())).await {
                 Ok(Ok(found)) => {
                     *inner.failed.lock() = None;
                     let mut lookups = inner.lookups.lock();

@@ -60,13 +60,13 @@ async fn missing_fields_of_a_limit_come_from_the_default_limit() {
 #[tokio::test]
 async fn sliding_window_alias_is_used_in_responses() {
     let client = Client::new("default_limit: none");
-    for (asked, answered) in [
+    for (requested, answered) in [
         ("sliding_window", "sliding_window"),
         ("SLIDING_WINDOW", "sliding_window"),
         ("sliding_log", "sliding_log"),
         ("fixed_window", "fixed_window"),
     ] {
-        let body = json!({"user_id": "u", "endpoint": "/x", "strategy": asked});
+        let body = json!({"user_id": "u", "endpoint": "/x", "strategy": requested});
         let answer = client.check(&body).await;
         assert_eq!(
             (&answer.body["strategy"], answer.header("x-ratelimit-strategy")),
@@ -75,7 +75,7 @@ async fn sliding_window_alias_is_used_in_responses() {
         assert_eq!(answer.body["limits"][0]["strategy"], answered);
         let batch = client.post("/v1/rate-limit/batch-check", &json!({"checks": [body]})).await;
         assert_eq!(batch.body["results"][0]["strategy"], answered);
-        let status = client.get(&format!("/v1/rate-limit/status/u/x?strategy={asked}")).await;
+        let status = client.get(&format!("/v1/rate-limit/status/u/x?strategy={requested}")).await;
         assert_eq!(
             (&status.body["strategy"], status.header("x-ratelimit-strategy")),
             (&json!(answered), answered)
@@ -88,21 +88,21 @@ async fn sliding_window_alias_is_used_in_responses() {
 #[tokio::test]
 async fn sliding_window_alias_is_used_in_responses_to_changes() {
     let client = Client::managed("default_limit: none").await;
-    for asked in ["sliding_window", "sliding_log"] {
-        let limit = |name: &str| json!({name: asked, "limit": 5, "window_seconds": 60});
+    for requested in ["sliding_window", "sliding_log"] {
+        let limit = |name: &str| json!({name: requested, "limit": 5, "window_seconds": 60});
         let mut config = limit("strategy");
         (config["user_id"], config["endpoint"]) = (json!("u"), json!("/x"));
         let answer = client.admin(Method::PUT, "/v1/rate-limit/config", config).await;
-        assert_eq!(answer.body["strategy"], asked);
+        assert_eq!(answer.body["strategy"], requested);
         let plan = json!({"limits": [limit("algorithm")]});
         let answer = client.admin(Method::PUT, "/api/v1/plans/p", plan).await;
-        assert_eq!(answer.body["limits"][0]["algorithm"], asked);
+        assert_eq!(answer.body["limits"][0]["algorithm"], requested);
         let mut rule = limit("algorithm");
-        (rule["name"], rule["dimension"]) = (json!(asked), json!("user"));
+        (rule["name"], rule["dimension"]) = (json!(requested), json!("user"));
         let made = client.admin(Method::POST, "/api/v1/rules", rule.clone()).await;
-        assert_eq!(made.body["algorithm"], asked);
+        assert_eq!(made.body["algorithm"], requested);
         let path = format!("/api/v1/rules/{}", made.body["rule_id"].as_str().unwrap());
-        assert_eq!(client.admin(Method::PUT, &path, rule).await.body["algorithm"], asked);
+        assert_eq!(client.admin(Method::PUT, &path, rule).await.body["algorithm"], requested);
         assert_eq!(client.admin(Method::GET, &path, Value::Null).await.body["algorithm"], "sliding_log");
     }
 }

@@ -120,12 +120,12 @@ async fn streams_in_flight_complete_during_shutdown() {
     }
     service.stop();
     for wire in &mut wires {
-        let farewell = wire.next().await.unwrap();
-        assert_eq!((farewell.kind, farewell.farewell()), (GO_AWAY, (i32::MAX.unsigned_abs(), 0)));
+        let go_away = wire.next().await.unwrap();
+        assert_eq!((go_away.kind, go_away.go_away()), (GO_AWAY, (i32::MAX.unsigned_abs(), 0)));
         // Sent before the client could notice the shutdown, so it is answered.
         wire.begin(3).await.unwrap();
-        let farewell = wire.next().await.unwrap();
-        assert_eq!((farewell.kind, farewell.farewell()), (GO_AWAY, (3, 0)));
+        let go_away = wire.next().await.unwrap();
+        assert_eq!((go_away.kind, go_away.go_away()), (GO_AWAY, (3, 0)));
     }
     soon(async { while TcpStream::connect(service.grpc).await.is_ok() {} }).await;
     for wire in &mut wires {

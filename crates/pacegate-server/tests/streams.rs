@@ -310,8 +310,8 @@ async fn idle_connection_is_closed_gracefully() {
         let since = Instant::now();
         // The first GOAWAY announces the shutdown, the second names the last request.
         for last in [i32::MAX.unsigned_abs(), 1] {
-            let farewell = wire.next().await.unwrap();
-            assert_eq!((farewell.kind, farewell.farewell()), (GO_AWAY, (last, 0)), "{target:?}");
+            let go_away = wire.next().await.unwrap();
+            assert_eq!((go_away.kind, go_away.go_away()), (GO_AWAY, (last, 0)), "{target:?}");
         }
         assert!(since.elapsed() >= Duration::from_millis(200), "{:?}", since.elapsed());
         assert!(wire.is_closed().await, "closed and not reset: {target:?}");

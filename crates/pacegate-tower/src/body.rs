@@ -1,14 +1,15 @@
-//! The body of a refusal, in whatever type the service's own bodies have.
+//! The body of a denial, in the body type of the service.
 
 use bytes::Bytes;
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 use http_body_util::{BodyExt, Full};
 
-/// A body that a refusal can be written into.
+/// A response body that can be created from bytes.
 ///
-/// The layer leaves a service's responses as they are, without wrapping or boxing their bodies; so its refusals must have the same type. It is there for
-/// axum's body (cargo feature `axum`), tonic's (feature `tonic`), `Full<Bytes>`, the boxed bodies of `http-body-util`, [`Bytes`], [`String`] and `Vec<u8>`. For a
-/// body of one's own it is one line; for somebody else's, map the service's responses to one of these.
+/// The layer does not wrap or box the bodies of the service, so its own responses must have the
+/// same body type. Implemented for axum's body (cargo feature `axum`), tonic's (feature `tonic`),
+/// `Full<Bytes>`, the boxed bodies of `http-body-util`, [`Bytes`], [`String`] and `Vec<u8>`. To use
+/// another crate's body, map the responses of the service to one of these types.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -22,7 +23,7 @@ use http_body_util::{BodyExt, Full};
 /// }
 /// ```
 pub trait ResponseBody: Sized {
-    /// A body of these bytes, which may be none.
+    /// Returns a body with these bytes, which may be empty.
     fn from_bytes(bytes: Bytes) -> Self;
 }
 

@@ -1,53 +1,53 @@
-//! What can be wrong with a layer when it is built, and with a request when it comes.
+//! Errors of a layer when it is built, and of requests without a key.
 
 use pacegate::{Invalid, InvalidLimit};
 use thiserror::Error;
 
-/// A layer that cannot be what it is. It is found out when the layer is built, before the first request.
+/// A layer that is not valid. Reported when the layer is built, before the first request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidLayer {
-    /// Nobody said whom requests are counted for.
-    #[error("a layer needs a resolver: say `.by(address())` or another one")]
+    /// The layer has no resolver.
+    #[error("the layer has no resolver; add one, such as `.by(address())`")]
     NoResolver,
-    /// The layer's own limit has numbers that are not valid.
-    #[error("limit of the layer: {0}")]
+    /// The ad-hoc limit of the layer is not valid.
+    #[error("ad-hoc limit: {0}")]
     InvalidLimit(InvalidLimit),
-    /// The limiter has no plan of that name.
-    #[error("there is no plan `{name}`")]
+    /// The limiter has no plan with this name.
+    #[error("unknown plan `{name}`")]
     UnknownPlan {
         /// The name.
         name: Box<str>,
     },
-    /// A plan is named twice, which would charge it twice.
-    #[error("plan `{name}` is named twice")]
+    /// The layer names a plan twice, which would charge it twice.
+    #[error("duplicate plan `{name}`")]
     DuplicatePlan {
         /// The name.
         name: Box<str>,
     },
-    /// The dimension is not a word in lower case.
-    #[error("dimension `{dimension}` {}", reason.reason())]
+    /// The dimension is not a lowercase word.
+    #[error("dimension `{dimension}`: {}", reason.reason())]
     InvalidDimension {
         /// The dimension.
         dimension: Box<str>,
         /// What it must be.
         reason: Invalid,
     },
-    /// Two resolvers count in the same dimension.
-    #[error("two resolvers count in dimension `{dimension}`; name another one with `in_dimension`")]
+    /// Two resolvers use the same dimension.
+    #[error("duplicate dimension `{dimension}`: two resolvers use it; change one with `in_dimension`")]
     DuplicateDimension {
         /// The dimension.
         dimension: Box<str>,
     },
-    /// No header can have this name.
-    #[error("`{name}` cannot be the name of a header")]
+    /// The name is not a valid header name.
+    #[error("`{name}` is not a valid header name")]
     InvalidHeader {
         /// The name.
         name: Box<str>,
     },
-    /// What requests without a key are counted as cannot be counted by.
+    /// The identifier for requests without a key is not valid.
     #[error(
-        "`{identifier}` for requests without a key cannot be counted in dimension `{dimension}`: it {}",
+        "identifier `{identifier}` for requests without a key is not valid in dimension `{dimension}`: {}",
         reason.reason()
     )]
     InvalidIdentifier {
@@ -64,34 +64,34 @@ pub enum InvalidLayer {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Unresolved {
-    /// The request does not say.
+    /// The request does not contain it.
     #[error("{what} is missing")]
     Missing {
         /// What is missing.
         what: String,
-        /// Whether it says who the client is, so that the answer is 401 rather than 400.
+        /// Whether it identifies the client, so that the status is 401 instead of 400.
         credential: bool,
     },
-    /// The server did not say, which no client can help.
-    #[error("{what} is not known: {remedy}")]
+    /// The server did not provide it. Clients cannot fix this.
+    #[error("{what} is unknown: {remedy}")]
     NotProvided {
-        /// What is not known.
+        /// What is unknown.
         what: &'static str,
-        /// What the program has to do.
+        /// How to fix the program.
         remedy: &'static str,
     },
-    /// The request says something that nobody can be counted by.
+    /// The request contains an invalid value.
     #[error("{field}: {reason}")]
     Invalid {
-        /// Where.
+        /// The field.
         field: String,
-        /// What it must be.
+        /// What the value must be.
         reason: String,
     },
 }
 
 impl Unresolved {
-    /// Whether there is nothing, rather than something that cannot be used.
+    /// Whether the value is absent, in contrast to invalid.
     pub fn is_missing(&self) -> bool {
         !matches!(self, Self::Invalid { .. })
     }

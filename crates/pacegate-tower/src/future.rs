@@ -1,4 +1,4 @@
-//! What [`Pacegate`](crate::Pacegate) answers with, in the end.
+//! The response future of [`Pacegate`](crate::Pacegate).
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use pacegate_http::headers::Families;
 pub(crate) type Waiting<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
 pin_project! {
-    /// The response of the service with the headers of its limits, or a refusal.
+    /// Resolves to the response of the service with rate limit headers, or to a denial.
     pub struct ResponseFuture<F, B, E> {
         #[pin]
         state: State<F, B, E>,
@@ -24,20 +24,20 @@ pin_project! {
     #[project = StateProjection]
     enum State<F, B, E> {
         Passing { #[pin] future: F, decision: Option<Decision>, families: Families },
-        Refused { response: Option<Response<B>> },
+        Rejected { response: Option<Response<B>> },
         Waiting { future: Waiting<B, E> },
     }
 }
 
 impl<F, B, E> ResponseFuture<F, B, E> {
-    /// The service's own response, and what is to be said about `decision`.
+    /// The response of the service, with headers for `decision`.
     #[inline]
     pub(crate) fn passing(future: F, decision: Option<Decision>, families: Families) -> Self {
         Self { state: State::Passing { future, decision, families } }
     }
 
-    pub(crate) fn refused(response: Response<B>) -> Self {
-        Self { state: State::Refused { response: Some(response) } }
+    pub(crate) fn rejected(response: Response<B>) -> Self {
+        Self { state: State::Rejected { response: Some(response) } }
     }
 
     pub(crate) fn waiting(future: Waiting<B, E>) -> Self {
@@ -61,9 +61,9 @@ where
                 }
                 Poll::Ready(result)
             }
-            StateProjection::Refused { response } => match response.take() {
+            StateProjection::Rejected { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response)),
-                // As with every future, whoever asks again after the end waits forever.
+                // Polled again after completion, the future stays pending.
                 None => Poll::Pending,
             },
             StateProjection::Waiting { future } => future.as_mut().poll(context),
@@ -75,7 +75,7 @@ impl<F, B, E> fmt::Debug for ResponseFuture<F, B, E> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Passing { .. } => "passing",
-            State::Refused { .. } => "refused",
+            State::Rejected { .. } => "rejected",
             State::Waiting { .. } => "waiting",
         };
         formatter.debug_tuple("ResponseFuture").field(&state).finish()

@@ -1,4 +1,5 @@
-//! What all clones of a layer share: whom it asks about, and what it does with the answer.
+//! The state that all clones of a layer share: how requests are checked, and what happens with the
+//! decision.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,34 +11,39 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::body::ResponseBody;
+use crate::check_parts::CheckParts;
 use crate::error::Unresolved;
-use crate::noise::Noise;
-use crate::question::Question;
+use crate::log_throttle::LogThrottle;
 use crate::resolve::{Identity, RequestHead, Resolve};
-use crate::response::{Caller, Denial, Responder, is_callers_fault, request_id};
+use crate::response::{Caller, Denial, Responder, is_client_error, request_id};
 use crate::shape::Shaping;
 
-/// What happens to a request that has no key: no address, no header, no user.
+/// What happens to a request without a key: no address, no header, no user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MissingKey {
-    /// It is refused, and told what is missing: 401 if that says who the client is (an API key, a user), 500 if the server should have known (the peer's
-    /// address), 400 otherwise.
+    /// It is rejected, and the response names what is missing: 401 if it identifies the client (an
+    /// API key, a user), 500 if the server should have provided it (the peer address), 400
+    /// otherwise.
     #[default]
     Deny,
-    /// It passes as far as this key is concerned. Without any key it passes unchecked.
+    /// This key is ignored. A request without any key passes unchecked.
     Pass,
-    /// It is counted under this identifier, together with all others that have none. Choose a word that nobody has.
+    /// It is counted under this identifier, together with all other requests without a key. Choose
+    /// one that no client can have.
     Use(&'static str),
 }
 
-/// What happens to a request that could not be checked: its plan is gone, or the store is full. Stores that do not answer are not among these, because
-/// the limiter answers for them by its failure mode; and what is wrong with the request itself is always refused (400).
+/// What happens to a request that could not be checked, for example because its plan is unknown or
+/// the store is full.
+///
+/// An unavailable store is not such an error, because the failure mode of the limiter decides. An
+/// invalid request is always rejected (400).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// It is refused: 500, or 503 if a retry may help.
+    /// It is rejected: 500, or 503 if a retry may help.
     #[default]
     Deny,
-    /// It passes, without headers. The log says so.
+    /// It passes without headers. The error is logged.
     Pass,
 }
 
@@ -47,31 +53,31 @@ pub(crate) type ChoosePlan = Box<dyn for<'a> Fn(&RequestHead<'a>) -> Option<&'a 
 
 pub(crate) struct Gate {
     pub(crate) limiter: Limiter,
-    /// Whether the limiter answers without waiting.
+    /// Whether the limiter decides synchronously.
     pub(crate) in_process: bool,
     pub(crate) resolvers: Vec<Box<dyn Resolve>>,
     pub(crate) on_missing_key: MissingKey,
     pub(crate) plans: Vec<Box<str>>,
     pub(crate) choose_plan: Option<ChoosePlan>,
     pub(crate) limit: Option<Limit>,
-    /// Whether the limiter's rules apply.
+    /// Whether the rules of the limiter apply.
     pub(crate) rules: bool,
     pub(crate) cost: Option<CostOf>,
     pub(crate) unless: Option<Unless>,
     pub(crate) on_error: OnError,
     pub(crate) shaping: Option<Shaping>,
     pub(crate) responder: Responder,
-    pub(crate) noise: Noise,
+    pub(crate) log_throttle: LogThrottle,
     pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 impl Gate {
-    /// What to ask about a request; `None` when there is nothing to ask and it passes.
+    /// Returns the check for a request; `None` if the request passes unchecked.
     #[inline]
-    pub(crate) fn question<'a>(
+    pub(crate) fn check_parts<'a>(
         &'a self,
         request: &RequestHead<'a>,
-    ) -> Result<Option<Question<'a>>, Unresolved> {
+    ) -> Result<Option<CheckParts<'a>>, Unresolved> {
         if self.unless.as_ref().is_some_and(|unless| unless(request)) {
             return Ok(None);
         }
@@ -87,7 +93,7 @@ impl Gate {
                     _ => return Err(unresolved),
                 },
             };
-            // A second choice may find what another resolver found as well: it is counted once.
+            // A fallback resolver may find the same identity as another one. It is counted once.
             if !identities.iter().any(|other| is_same(other, &identity)) {
                 identities.push(identity);
             }
@@ -95,9 +101,9 @@ impl Gate {
         if identities.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Question {
+        Ok(Some(CheckParts {
             identities,
-            place: self
+            target: self
                 .rules
                 .then(|| (Cow::Borrowed(request.path()), Cow::Borrowed(request.method.as_str()))),
             plan: self.choose_plan.as_ref().and_then(|choose| choose(request)).map(Cow::Borrowed),
@@ -105,14 +111,14 @@ impl Gate {
         }))
     }
 
-    /// Asks at once, which only a limiter in this process can answer.
+    /// Decides synchronously; only possible with a limiter in this process.
     #[inline]
     pub(crate) fn check_now(
         &self,
-        question: &Question<'_>,
+        parts: &CheckParts<'_>,
         request: &RequestHead<'_>,
     ) -> Result<Decision, CheckError> {
-        let check = question.check(self).ok_or(CheckError::NoIdentity)?;
+        let check = parts.check(self).ok_or(CheckError::NoIdentity)?;
         match &self.observer {
             None => self.limiter.check_now(&check),
             Some(observer) => {
@@ -126,10 +132,10 @@ impl Gate {
 
     pub(crate) async fn check(
         &self,
-        question: &Question<'_>,
+        parts: &CheckParts<'_>,
         caller: &Caller,
     ) -> Result<Decision, CheckError> {
-        let check = question.check(self).ok_or(CheckError::NoIdentity)?;
+        let check = parts.check(self).ok_or(CheckError::NoIdentity)?;
         let started = Instant::now();
         let decided = self.limiter.check(&check).await;
         if let Some(observer) = &self.observer {
@@ -138,61 +144,61 @@ impl Gate {
         decided
     }
 
-    /// Gives back what an admitted request took.
-    pub(crate) async fn give_back(
+    /// Refunds the charge of an allowed request.
+    pub(crate) async fn refund(
         &self,
-        question: &Question<'_>,
+        parts: &CheckParts<'_>,
         decision: &Decision,
     ) -> Result<Decision, CheckError> {
-        self.limiter.refund(&question.check(self).ok_or(CheckError::NoIdentity)?, decision).await
+        self.limiter.refund(&parts.check(self).ok_or(CheckError::NoIdentity)?, decision).await
     }
 
     /// The response to a request that the limiter denied.
     #[cold]
     pub(crate) fn deny<B: ResponseBody>(
         &self,
-        question: &Question<'_>,
+        parts: &CheckParts<'_>,
         decision: &Decision,
         caller: &Caller,
     ) -> Response<B> {
-        // Identities are hashed by their `Debug` form.
+        // The `Debug` form of an identity is a hash.
         tracing::debug!(
-            identities = ?question.identities,
+            identities = ?parts.identities,
             rule = decision.binding_limit().map(|limit| &*limit.name),
-            "a request was denied"
+            "request denied"
         );
         self.responder.respond(&Denial::decided(decision, caller), caller)
     }
 
     /// The response to a request without a key.
     #[cold]
-    pub(crate) fn refuse_unresolved<B: ResponseBody>(
+    pub(crate) fn reject_unresolved<B: ResponseBody>(
         &self,
         unresolved: &Unresolved,
         caller: &Caller,
     ) -> Response<B> {
         if let Unresolved::NotProvided { .. } = unresolved
-            && let Some(unsaid) = self.noise.may_speak()
+            && let Some(suppressed) = self.log_throttle.allow()
         {
-            tracing::error!(error = %unresolved, unsaid, "a request is refused because the server does not know whom to count");
+            tracing::error!(error = %unresolved, suppressed, "request rejected: the identity is unknown");
         }
         self.responder.respond(&Denial::unresolved(unresolved, caller), caller)
     }
 
-    /// The response to a request that could not be checked; `None` when it passes all the same.
+    /// The response to a request that could not be checked; `None` if it passes.
     #[cold]
-    pub(crate) fn refuse_failed<B: ResponseBody>(
+    pub(crate) fn reject_failed<B: ResponseBody>(
         &self,
         error: &CheckError,
         caller: &Caller,
     ) -> Option<Response<B>> {
         let denial = Denial::failed(error, caller);
-        if is_callers_fault(error) {
+        if is_client_error(error) {
             return Some(self.responder.respond(&denial, caller));
         }
         let passes = self.on_error == OnError::Pass;
-        if let Some(unsaid) = self.noise.may_speak() {
-            tracing::error!(%error, passes, unsaid, "a request could not be checked");
+        if let Some(suppressed) = self.log_throttle.allow() {
+            tracing::error!(%error, passes, suppressed, "request could not be checked");
         }
         (!passes).then(|| self.responder.respond(&denial, caller))
     }

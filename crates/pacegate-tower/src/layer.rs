@@ -1,4 +1,4 @@
-//! The layer, and the sentence that builds it.
+//! The layer and its builder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tower_layer::Layer;
 
 use crate::error::InvalidLayer;
 use crate::gate::{Gate, MissingKey, OnError};
-use crate::noise::Noise;
+use crate::log_throttle::LogThrottle;
 use crate::resolve::{RequestHead, Resolve, check_dimensions};
 use crate::response::{Denial, Format, Responder};
 use crate::service::Pacegate;
@@ -20,8 +20,10 @@ use crate::shape::{Shaping, WAITERS_MAX};
 use pacegate::observe::Observer;
 use pacegate_http::headers::Families;
 
-/// Puts a rate limit in front of a service. It can stand in front of a whole router or a single route, and in several places at once: where two of them
-/// answer, the inner one's headers are kept.
+/// A rate limit in front of a service.
+///
+/// It can wrap a whole router or a single route, and can be applied more than once. If two layers
+/// write headers, the inner layer's headers are kept.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, Rule};
@@ -48,7 +50,8 @@ pub struct PacegateLayer {
 }
 
 impl PacegateLayer {
-    /// Starts to put a layer together that asks `limiter`. Clones of a limiter share their counters, so several layers can ask one.
+    /// Returns a builder for a layer that uses `limiter`. Clones of a limiter share their counters,
+    /// so several layers can use one limiter.
     pub fn builder(limiter: Limiter) -> LayerBuilder {
         LayerBuilder {
             resolvers: Vec::new(),
@@ -74,7 +77,7 @@ impl PacegateLayer {
                     own: None,
                     families: Families::new(&[HeaderFamily::XRateLimit, HeaderFamily::Ietf]),
                 },
-                noise: Noise::default(),
+                log_throttle: LogThrottle::default(),
                 observer: None,
             },
         }
@@ -89,8 +92,8 @@ impl<S> Layer<S> for PacegateLayer {
     }
 }
 
-/// Puts a [`PacegateLayer`] together.
-#[must_use = "a builder does nothing until `build` is called"]
+/// Builds a [`PacegateLayer`].
+#[must_use = "a builder has no effect until `build` is called"]
 pub struct LayerBuilder {
     resolvers: Vec<Box<dyn Resolve>>,
     limit: Option<LimitBuilder>,
@@ -101,31 +104,32 @@ pub struct LayerBuilder {
 }
 
 impl LayerBuilder {
-    /// Whom requests are counted for.
+    /// Sets the identity that is charged.
     pub fn by(mut self, resolver: impl Resolve) -> Self {
         self.resolvers.push(Box::new(resolver));
         self
     }
 
-    /// Whom they are counted for as well, in the same step: all limits of all of them are charged, or none is. To make one key of two, see
-    /// [`Resolve::and`].
+    /// Adds an identity that is charged in the same step: all limits of all identities are charged,
+    /// or none is. To combine two values into one key, see [`Resolve::and`].
     pub fn and_by(self, resolver: impl Resolve) -> Self {
         self.by(resolver)
     }
 
-    /// Applies the limits of a plan, which must be there when the layer is built. Its counters are the same wherever a request goes.
+    /// Applies the limits of a plan, which must exist when the layer is built. The counters of a
+    /// plan do not depend on the path.
     pub fn plan(mut self, name: &str) -> Self {
         self.gate.plans.push(name.into());
         self
     }
 
-    /// Applies the limits of several plans at once.
+    /// Applies the limits of several plans.
     pub fn plans<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
         names.into_iter().fold(self, Self::plan)
     }
 
-    /// Applies the limits of the plan that `choose` names, such as one that the user has paid for. A name that the limiter does not know is an error
-    /// ([`on_error`](Self::on_error)); `None` means no plan.
+    /// Applies the limits of the plan that `choose` returns, for example the plan that the user has
+    /// paid for. An unknown plan is an error ([`on_error`](Self::on_error)); `None` means no plan.
     pub fn plan_by<F>(mut self, choose: F) -> Self
     where
         F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
@@ -134,21 +138,23 @@ impl LayerBuilder {
         self
     }
 
-    /// Applies a limit of this layer's own, under the name `ad-hoc`. All layers with a limit of the same algorithm and window count together; a plan has
-    /// counters, and a name, of its own, and is faster.
+    /// Applies an ad-hoc limit, named `ad-hoc`. All layers with an ad-hoc limit of the same
+    /// algorithm and window share its counters. A plan has its own name and counters, and is
+    /// faster.
     pub fn limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
         self.limit = Some(limit.into());
         self
     }
 
-    /// Applies the limiter's rules, by the path and method of each request. That is so anyway if neither a plan nor a limit is named. With rules, an
-    /// ad-hoc limit and the limiter's default limit count each path on its own.
+    /// Applies the rules of the limiter, by the path and method of each request. This is the
+    /// default if neither a plan nor a limit is set. With rules, an ad-hoc limit and the default
+    /// limit count each path separately.
     pub fn rules(mut self) -> Self {
         self.use_rules = true;
         self
     }
 
-    /// How much a request costs; 1 unless this is said.
+    /// Sets the cost of a request. Default: 1.
     pub fn cost<C: Into<Cost>>(
         mut self,
         cost: impl Fn(&RequestHead<'_>) -> C + Send + Sync + 'static,
@@ -157,51 +163,56 @@ impl LayerBuilder {
         self
     }
 
-    /// Lets requests pass unchecked, such as health checks.
+    /// Lets matching requests pass unchecked, such as health checks.
     pub fn unless(mut self, predicate: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.gate.unless = Some(Box::new(predicate));
         self
     }
 
-    /// What happens to a request that has no key; it is refused unless this is said.
+    /// Sets what happens to a request without a key. Default: it is rejected.
     pub fn on_missing_key(mut self, missing: MissingKey) -> Self {
         self.gate.on_missing_key = missing;
         self
     }
 
-    /// What happens to a request that could not be checked; it is refused unless this is said. While a store does not answer, the limiter's failure mode
-    /// decides (`LimiterBuilder::on_store_error`).
+    /// Sets what happens to a request that could not be checked. Default: it is rejected. While a
+    /// store is unavailable, the failure mode of the limiter decides
+    /// (`LimiterBuilder::on_store_error`).
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.gate.on_error = on_error;
         self
     }
 
-    /// Shapes instead of policing: a request that a leaky bucket admits waits until it is its turn, so that the service sees a constant rate. One that would wait longer than
-    /// `wait_max` is refused (429), and what it took is given back. Other algorithms know no queue and never wait.
+    /// Delays requests instead of only denying them: a request that a leaky bucket allows waits for
+    /// its turn, so the service receives a constant rate. A request that would wait longer than
+    /// `wait_max` is denied (429), and its charge is refunded. Other algorithms have no queue and
+    /// never wait.
     pub fn shape(mut self, wait_max: Duration) -> Self {
         self.wait_max = Some(wait_max);
         self
     }
 
-    /// How many requests wait at once, over all keys; 1,000 unless this is said. Further ones are refused (429).
+    /// Sets the maximum number of waiting requests, over all keys. Default: 1,000. Further requests
+    /// are denied (429).
     pub fn waiters(mut self, waiters_max: usize) -> Self {
         self.waiters = waiters_max;
         self
     }
 
-    /// Which headers responses get; all unless this is said.
+    /// Sets which headers responses get. Default: all.
     pub fn headers(mut self, families: &[HeaderFamily]) -> Self {
         self.gate.responder.families = Families::new(families);
         self
     }
 
-    /// How the body of a refusal is written; as JSON unless this is said.
+    /// Sets the format of the body of a denial. Default: JSON.
     pub fn format(mut self, format: Format) -> Self {
         self.gate.responder.format = format;
         self
     }
 
-    /// Writes refusals in a way of one's own. The headers of the limits and `Retry-After` are added to it; gRPC requests are answered as gRPC has it.
+    /// Sets a function that writes the response to a request that does not pass. Rate limit headers
+    /// and `Retry-After` are added to its response. gRPC requests always get a gRPC response.
     ///
     /// ```
     /// # use pacegate::{Limit, Limiter};
@@ -222,7 +233,7 @@ impl LayerBuilder {
         self
     }
 
-    /// Reports each decision to `observer`, with the id of its request.
+    /// Reports each decision to `observer`, with the id of the request.
     ///
     /// ```
     /// # use pacegate::{Limit, Limiter};
@@ -241,22 +252,22 @@ impl LayerBuilder {
         self
     }
 
-    /// Checks that the layer is what it is meant to be.
+    /// Validates and returns the layer.
     ///
     /// # Errors
-    /// [`InvalidLayer`]: no resolver, a limit with invalid numbers, a plan that the limiter does not know, or resolvers that
-    /// contradict each other.
+    /// [`InvalidLayer`] if there is no resolver, a limit is not valid, a plan is unknown, or two
+    /// resolvers conflict.
     pub fn build(self) -> Result<PacegateLayer, InvalidLayer> {
         let Self { resolvers, limit, wait_max, waiters, use_rules, mut gate } = self;
         if resolvers.is_empty() {
             return Err(InvalidLayer::NoResolver);
         }
         check_dimensions(resolvers.iter().map(|resolver| &**resolver))?;
-        for (place, name) in gate.plans.iter().enumerate() {
+        for (index, name) in gate.plans.iter().enumerate() {
             if let Err(CheckError::UnknownPlan { name }) = gate.limiter.plan(name) {
                 return Err(InvalidLayer::UnknownPlan { name });
             }
-            if gate.plans[..place].contains(name) {
+            if gate.plans[..index].contains(name) {
                 return Err(InvalidLayer::DuplicatePlan { name: name.clone() });
             }
         }

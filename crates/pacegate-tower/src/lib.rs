@@ -1,4 +1,5 @@
-//! Rate limits for axum, tonic and hyper services: a tower layer over a [`Limiter`](pacegate::Limiter), and resolvers that find whom a request is counted for.
+//! Rate limits for axum, tonic and hyper services: a tower layer over a
+//! [`Limiter`](pacegate::Limiter), with resolvers that find the identity of each request.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -12,45 +13,66 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Requests that pass get `X-RateLimit-*`, `RateLimit-Policy` and `RateLimit` in their responses. Others get 429 with `Retry-After` and a JSON body, and the
-//! service is not called; a gRPC request gets `RESOURCE_EXHAUSTED` instead. Nothing is charged for a request that is refused.
+//! Allowed requests reach the service, and their responses get the headers `X-RateLimit-*`,
+//! `RateLimit-Policy` and `RateLimit`. Denied requests get status 429 with `Retry-After` and a JSON
+//! body; a gRPC request gets `RESOURCE_EXHAUSTED` instead. The service is not called, and nothing
+//! is charged.
 //!
-//! # Whom, and by what
+//! # Identities and limits
 //!
-//! [`by`](LayerBuilder::by) and [`and_by`](LayerBuilder::and_by) say whom requests are counted for; several resolvers are checked in one atomic step. The [`resolve`] module
-//! has addresses, headers, users, routes, functions, and compositions of them. What happens to a request without a key is
-//! [`on_missing_key`](LayerBuilder::on_missing_key): it is refused unless the layer says otherwise.
+//! [`by`](LayerBuilder::by) and [`and_by`](LayerBuilder::and_by) set the identities that are
+//! charged; several are decided in one atomic step. The [`resolve`] module contains resolvers for
+//! addresses, headers, users and routes, custom functions, and combinations of them.
+//! [`on_missing_key`](LayerBuilder::on_missing_key) sets what happens to a request without a key;
+//! by default it is rejected.
 //!
-//! The limits are those of [plans](LayerBuilder::plan), an [ad-hoc limit](LayerBuilder::limit), or the limiter's [rules](LayerBuilder::rules), which apply if none of the others is named.
+//! The limits are those of [plans](LayerBuilder::plan), an [ad-hoc limit](LayerBuilder::limit), or
+//! the [rules](LayerBuilder::rules) of the limiter, which apply if neither of the others is set.
 //!
 //! # Bodies
 //!
-//! Responses of the service keep their type: see [`ResponseBody`]. Nothing is boxed for a request that passes at once; only one that waits for a store outside the process, or in
-//! a queue, has its future on the heap.
+//! Responses of the service keep their type: see [`ResponseBody`]. A request that is decided
+//! immediately needs no boxed future. Only a request that waits, for a remote store or in a queue,
+//! allocates its future on the heap.
 //!
 //! # Features
 //!
-//! - `axum`: finds the peer's address, the matched route and the original URI where axum leaves them, and knows axum's body.
-//! - `tonic`: finds the peer's address where tonic leaves it, and knows tonic's body.
+//! - `axum`: reads the peer address, the matched route and the original URI from axum's extensions,
+//!   and supports axum's body.
+//! - `tonic`: reads the peer address from tonic's extensions, and supports tonic's body.
 //!
-//! # What it does not do
+//! # Invariants
 //!
-//! It does not authenticate anybody: it counts by what an outer layer found out. It does not limit concurrency, nor bytes. It believes no header that a client can write, unless it
-//! is told whom to trust.
+//! - A header that a client can set must never be trusted, unless the peer is a proxy named by
+//!   [`trust`](resolve::Address::trust).
+//! - A denied or rejected request must never reach the service, and must never be charged.
+//! - A request that is decided immediately must never allocate a boxed future.
+//! - An identifier must never appear in a log: its `Debug` form is a hash.
+//!
+//! The layer does not authenticate: it counts what an outer layer has authenticated. It does not
+//! limit concurrency or bandwidth.
+//!
+//! # Where to go next
+//!
+//! - [`PacegateLayer::builder`] and [`LayerBuilder`]: all options.
+//! - [`resolve`]: built-in resolvers, and the trait [`Resolve`](resolve::Resolve) for custom ones.
+//! - [`LayerBuilder::respond_with`] and [`Denial`]: custom responses.
+//! - [`LayerBuilder::shape`]: queueing instead of denying, with a leaky bucket.
+//!
 
 mod body;
+mod check_parts;
 mod error;
 mod future;
 mod gate;
 mod layer;
-mod noise;
-mod question;
+mod log_throttle;
 pub mod resolve;
 mod response;
 mod service;
 mod shape;
 
-/// The guide's examples compile.
+/// Compiles the examples of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/middleware.md")]
 struct Guide;

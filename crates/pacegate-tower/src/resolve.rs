@@ -1,4 +1,4 @@
-//! From a request to whom it is counted for: one file for each way to find out.
+//! Resolvers: find the identity that a request is charged to.
 
 pub(crate) mod address;
 pub(crate) mod composition;
@@ -24,25 +24,25 @@ pub use other::{InDimension, Or};
 pub use principal::{Principal, principal};
 pub use route::{Route, route};
 
-/// What resolvers see of a request: everything but its body.
+/// The parts of a request that resolvers can use: everything but the body.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
     /// The method.
     pub method: &'a Method,
-    /// Where it goes.
+    /// The URI.
     pub uri: &'a Uri,
     /// The headers.
     pub headers: &'a HeaderMap,
-    /// What servers, routers and middleware before this one know about it.
+    /// The extensions that servers, routers and outer layers have set.
     pub extensions: &'a Extensions,
-    /// By how many bits the limiter counts IPv6 addresses.
+    /// Number of leading bits by which the limiter counts IPv6 addresses.
     pub ipv6_prefix: u8,
-    /// How the limiter compares the spellings of a path.
+    /// How the limiter normalises and compares paths.
     pub paths: PathOptions,
 }
 
 impl<'a> RequestHead<'a> {
-    /// The head of a request, for a limiter that counts IPv6 addresses by 64 bits and compares paths as usual.
+    /// Returns the head of a request, for a limiter with the default IPv6 prefix and path options.
     #[inline]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
@@ -55,7 +55,8 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The path as the client sent it, also inside a nested axum router, which cuts its own prefix off the URI.
+    /// Returns the path as the client sent it, also inside a nested axum router, which strips its
+    /// prefix from the URI.
     pub fn path(&self) -> &'a str {
         #[cfg(feature = "axum")]
         let uri =
@@ -67,29 +68,32 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-/// Finds whom a request is counted for.
+/// Finds the identity that a request is charged to.
 ///
-/// Implementers owe: the same request gives the same identity, nothing waits, and no two callers share an identity that are to be counted
-/// apart. What a client can choose freely is not an identity: whoever sends a new value each time is never limited.
+/// An implementation must return the same identity for the same request, must not block, and must
+/// return different identities for callers that are limited separately. Do not use values that a
+/// client can choose freely: a client that sends a new value with each request would never be
+/// limited.
 pub trait Resolve: Send + Sync + 'static {
-    /// What is counted: `ip`, `user`, `apikey` or a word of one's own. Rules are matched by it.
+    /// Returns the dimension: `ip`, `user`, `apikey` or a custom word. Rules refer to it.
     fn dimension(&self) -> &str;
 
-    /// Whom this request is counted for.
+    /// Returns the identity of a request.
     ///
     /// # Errors
-    /// [`Unresolved`] when the request does not say, or says something that nobody can be counted by.
+    /// [`Unresolved`] if the request has no identity, or an invalid one.
     fn resolve<'a>(&'a self, request: &RequestHead<'a>) -> Result<Identity<'a>, Unresolved>;
 
-    /// Says what is wrong with the resolver itself; a layer is not built with such a one.
+    /// Validates the resolver. A layer with an invalid resolver is not built.
     ///
     /// # Errors
-    /// [`InvalidLayer`].
+    /// [`InvalidLayer`] if the resolver is not valid.
     fn validate(&self) -> Result<(), InvalidLayer> {
         Ok(())
     }
 
-    /// Makes one key out of what both find, in dimension `key`: `user:123|route:/v1/pay`. See [`Composition`].
+    /// Combines both results into one key, in the dimension `key`: `user:123|route:/v1/pay`. See
+    /// [`Composition`].
     fn and(self, other: impl Resolve) -> Composition
     where
         Self: Sized,
@@ -97,7 +101,8 @@ pub trait Resolve: Send + Sync + 'static {
         Composition::new(self).and(other)
     }
 
-    /// Asks `other` where this one finds nothing, such as the address of whoever is not signed in. What is there but cannot be used stays an error.
+    /// Uses `other` if this resolver finds nothing, for example the address of a user who is not
+    /// signed in. An invalid value is still an error.
     fn or<R: Resolve>(self, other: R) -> Or<Self, R>
     where
         Self: Sized,
@@ -110,16 +115,16 @@ pub trait Resolve: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        InDimension { resolver: self, dimension: spelled(dimension) }
+        InDimension { resolver: self, dimension: canonical_dimension(dimension) }
     }
 }
 
-/// The one spelling of a dimension. What is not one is refused when the layer is built.
-fn spelled(dimension: &str) -> Box<str> {
+/// The canonical form of a dimension. Invalid dimensions are rejected when the layer is built.
+fn canonical_dimension(dimension: &str) -> Box<str> {
     identity::dimension(dimension).unwrap_or(dimension).into()
 }
 
-/// Refuses resolvers that count in the same dimension, or in none that there can be.
+/// Rejects resolvers with the same dimension, or with an invalid one.
 pub(crate) fn check_dimensions<'a>(
     resolvers: impl Iterator<Item = &'a dyn Resolve>,
 ) -> Result<(), InvalidLayer> {

@@ -1,4 +1,4 @@
-//! What a client is told that may not pass: status, headers and body, over HTTP and over gRPC.
+//! Responses to requests that do not pass: status, headers and body, over HTTP and gRPC.
 
 mod grpc;
 mod json;
@@ -19,16 +19,18 @@ use pacegate_http::error::Code;
 use pacegate_http::headers::{Families, seconds_ceil};
 use pacegate_http::request_id::{REQUEST_ID, is_usable};
 
-/// A store that fails is looked at at least this often.
+/// `Retry-After` while a store is unavailable: stores are probed at least this often.
 const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How the body of a refusal is written.
+/// The format of the body of a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// `application/json`: `{"error": {"code": "RATE_LIMITED", …}, "limit": 10, "remaining": 0, "retry_after": 3, …}`
+    /// `application/json`: `{"error": {"code": "RATE_LIMITED", …}, "limit": 10, "remaining": 0,
+    /// "retry_after": 3, …}`
     #[default]
     Json,
-    /// `application/problem+json` (RFC 9457), with the problem types of the IETF's draft on rate limit headers.
+    /// `application/problem+json` (RFC 9457), with the problem types of the IETF draft on rate
+    /// limit headers.
     Problem,
 }
 
@@ -36,19 +38,20 @@ pub enum Format {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Cause<'a> {
-    /// A limit has no room.
+    /// A limit is exceeded.
     Limited(&'a Decision),
-    /// There is room, but the queue is too long, or too many requests wait in it. What the request took was given back.
+    /// The limit allows the request, but its queue is too long or has too many waiting requests.
+    /// The charge was refunded.
     QueueFull(&'a Decision),
-    /// The store of a limit fails, and that limit denies then.
+    /// The store is unavailable, and the limit fails closed.
     FailedClosed(&'a Decision),
-    /// Nobody knows whom the request is to be counted for.
+    /// The request has no key.
     Unresolved(&'a Unresolved),
-    /// The check could not be made.
+    /// The request could not be checked.
     Failed(&'a CheckError),
 }
 
-/// A request that does not pass: what a response of one's own is made from.
+/// A request that does not pass, for custom responses.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'a> {
     cause: Cause<'a>,
@@ -67,7 +70,7 @@ impl<'a> Denial<'a> {
         Self { cause, retry_after, request_id: caller.request_id() }
     }
 
-    /// A request that would have to wait too long, or among too many.
+    /// A request that would wait too long, or among too many others.
     pub(crate) fn queue_full(decision: &'a Decision, retry_after: Duration, caller: &'a Caller) -> Self {
         let retry_after = Some(retry_after);
         Self { cause: Cause::QueueFull(decision), retry_after, request_id: caller.request_id() }
@@ -85,12 +88,12 @@ impl<'a> Denial<'a> {
         Self { cause: Cause::Failed(error), retry_after, request_id: caller.request_id() }
     }
 
-    /// Why.
+    /// Returns why the request does not pass.
     pub fn cause(&self) -> Cause<'a> {
         self.cause
     }
 
-    /// The decision, if there is one.
+    /// Returns the decision, if there is one.
     pub fn decision(&self) -> Option<&'a Decision> {
         match self.cause {
             Cause::Limited(decision) | Cause::QueueFull(decision) | Cause::FailedClosed(decision) => {
@@ -100,17 +103,18 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// How long to wait before a retry helps, where that is known.
+    /// Returns the time after which a retry helps, if it is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The status of the answer.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         self.kind().status()
     }
 
-    /// The error model's code: `RATE_LIMITED`, `SERVICE_UNAVAILABLE`, `INVALID_INPUT`, `UNAUTHENTICATED` or `INTERNAL_ERROR`.
+    /// Returns the error code: `RATE_LIMITED`, `SERVICE_UNAVAILABLE`, `INVALID_INPUT`,
+    /// `UNAUTHENTICATED` or `INTERNAL_ERROR`.
     pub fn code(&self) -> &'static str {
         self.kind().name()
     }
@@ -122,37 +126,35 @@ impl<'a> Denial<'a> {
             Cause::Unresolved(Unresolved::Missing { credential: true, .. }) => Code::Unauthenticated,
             Cause::Unresolved(Unresolved::NotProvided { .. }) => Code::InternalError,
             Cause::Unresolved(_) => Code::InvalidInput,
-            Cause::Failed(error) if is_callers_fault(error) => Code::InvalidInput,
+            Cause::Failed(error) if is_client_error(error) => Code::InvalidInput,
             Cause::Failed(_) if self.retry_after.is_some() => Code::ServiceUnavailable,
             Cause::Failed(_) => Code::InternalError,
         }
     }
 
-    /// One sentence for the client, without anything that is not its business.
+    /// Returns one sentence for the client, without internal details.
     pub fn message(&self) -> String {
         let again = match self.retry_after {
-            Some(wait) => format!("; try again in {} s", seconds_ceil(wait)),
+            Some(wait) => format!("; retry in {} s", seconds_ceil(wait)),
             None => String::new(),
         };
         let name = self.decision().and_then(Decision::binding_limit).map_or("", |limit| &limit.name);
         match self.cause {
             Cause::Limited(decision) if is_never_allowed(decision) => {
-                format!("the request costs more than limit `{name}` ever allows")
+                format!("the cost exceeds the capacity of rate limit `{name}`")
             }
-            Cause::Limited(_) => format!("limit `{name}` has no room{again}"),
-            Cause::QueueFull(_) => format!("the queue of limit `{name}` is full{again}"),
-            Cause::FailedClosed(_) => {
-                "the store of a limit fails, and that limit denies then; try again".to_owned()
-            }
-            // How to repair the server is for its log.
-            Cause::Unresolved(Unresolved::NotProvided { what, .. }) => format!("{what} is not known"),
+            Cause::Limited(_) => format!("rate limit `{name}` exceeded{again}"),
+            Cause::QueueFull(_) => format!("the queue of rate limit `{name}` is full{again}"),
+            Cause::FailedClosed(_) => "store unavailable; this limit fails closed".to_owned(),
+            // How to fix the server is for its log, not for clients.
+            Cause::Unresolved(Unresolved::NotProvided { what, .. }) => format!("{what} is unknown"),
             Cause::Unresolved(unresolved) => unresolved.to_string(),
-            Cause::Failed(error) if is_callers_fault(error) => error.to_string(),
-            Cause::Failed(_) => "the request could not be decided on".to_owned(),
+            Cause::Failed(error) if is_client_error(error) => error.to_string(),
+            Cause::Failed(_) => "the request could not be checked".to_owned(),
         }
     }
 
-    /// Which field of the request is wrong, and why.
+    /// Returns the invalid field of the request, and why it is invalid.
     fn details(&self) -> Option<(String, String)> {
         match self.cause {
             Cause::Unresolved(Unresolved::Invalid { field, reason }) => Some((field.clone(), reason.clone())),
@@ -170,8 +172,8 @@ impl<'a> Denial<'a> {
     }
 }
 
-/// Whether another request of the same client could do better.
-pub(crate) fn is_callers_fault(error: &CheckError) -> bool {
+/// Whether the request itself is invalid.
+pub(crate) fn is_client_error(error: &CheckError) -> bool {
     matches!(error, CheckError::InvalidIdentifier { .. } | CheckError::InvalidEndpoint(_))
 }
 
@@ -179,10 +181,10 @@ fn is_never_allowed(decision: &Decision) -> bool {
     decision.binding().is_some_and(|answer| answer.reason == Some(Reason::CostExceedsLimit))
 }
 
-/// A response of the program's own.
+/// A custom response.
 pub(crate) type Respond = Box<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
 
-/// How refusals are written.
+/// Writes responses to requests that do not pass.
 pub(crate) struct Responder {
     pub(crate) format: Format,
     pub(crate) own: Option<Respond>,
@@ -190,7 +192,7 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// The whole response, with all headers.
+    /// Returns the complete response with all headers.
     pub(crate) fn respond<B: ResponseBody>(&self, denial: &Denial<'_>, caller: &Caller) -> Response<B> {
         let mut response = match (&caller.grpc, &self.own) {
             (Some(content_type), _) => grpc::respond(denial, content_type),
@@ -224,12 +226,12 @@ fn answer(denial: &Denial<'_>, content_type: &'static str, body: Vec<u8>) -> Res
     response
 }
 
-/// The id of a request, if it is one that can be repeated.
+/// Returns the id of a request, if it is safe to echo.
 pub(crate) fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(REQUEST_ID).filter(|id| is_usable(id))
 }
 
-/// What has to be known about a request to refuse it.
+/// What is needed from a request for the response to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The content type of a gRPC request.

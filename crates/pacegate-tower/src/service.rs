@@ -1,4 +1,4 @@
-//! The service that a [`PacegateLayer`](crate::PacegateLayer) makes of another one.
+//! The service that a [`PacegateLayer`](crate::PacegateLayer) wraps around another one.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,16 +8,16 @@ use pacegate::Decision;
 use tower_service::Service;
 
 use crate::body::ResponseBody;
+use crate::check_parts::CheckParts;
 use crate::future::ResponseFuture;
 use crate::gate::Gate;
-use crate::question::Question;
 use crate::resolve::RequestHead;
 use crate::response::{Caller, Denial};
-use crate::shape::{Place, delay};
+use crate::shape::{QueuePosition, delay};
 
 /// A service behind a rate limit.
 ///
-/// It is ready when the inner service is. A request that is refused does not reach it.
+/// It is ready when the inner service is. Requests that do not pass never reach the inner service.
 #[derive(Clone, Debug)]
 pub struct Pacegate<S> {
     inner: S,
@@ -29,7 +29,7 @@ impl<S> Pacegate<S> {
         Self { inner, gate }
     }
 
-    /// The service behind it.
+    /// Returns the inner service.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -56,59 +56,58 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let families = self.gate.responder.families;
         let (ipv6_prefix, paths) = (self.gate.limiter.ipv6_prefix(), self.gate.limiter.paths());
-        match judge(&self.gate, &RequestHead { ipv6_prefix, paths, ..RequestHead::of(&request) }) {
+        match decide(&self.gate, &RequestHead { ipv6_prefix, paths, ..RequestHead::of(&request) }) {
             Verdict::Pass(decision) => ResponseFuture::passing(self.inner.call(request), decision, families),
-            Verdict::Refuse(response) => ResponseFuture::refused(*response),
+            Verdict::Reject(response) => ResponseFuture::rejected(*response),
             Verdict::Wait(waiter) => self.wait(request, *waiter),
         }
     }
 }
 
-/// What becomes of a request.
+/// What to do with a request.
 enum Verdict<B> {
     Pass(Option<Decision>),
-    Refuse(Box<Response<B>>),
+    Reject(Box<Response<B>>),
     Wait(Box<Waiter>),
 }
 
-/// A request that goes on later.
+/// A request that continues later.
 struct Waiter {
-    question: Question<'static>,
+    parts: CheckParts<'static>,
     caller: Caller,
-    /// If the limiter has answered, and it is a queue that the request waits in.
+    /// Set if the limiter has decided, and the request waits in a queue.
     decision: Option<Decision>,
 }
 
 #[inline(always)]
-fn judge<B: ResponseBody>(gate: &Gate, request: &RequestHead<'_>) -> Verdict<B> {
-    let refuse = |response| Verdict::Refuse(Box::new(response));
-    let wait = |question: Question<'_>, decision| {
-        let (question, caller) = (question.into_owned(), Caller::of(request));
-        Verdict::Wait(Box::new(Waiter { question, caller, decision }))
+fn decide<B: ResponseBody>(gate: &Gate, request: &RequestHead<'_>) -> Verdict<B> {
+    let reject = |response| Verdict::Reject(Box::new(response));
+    let wait = |parts: CheckParts<'_>, decision| {
+        let (parts, caller) = (parts.into_owned(), Caller::of(request));
+        Verdict::Wait(Box::new(Waiter { parts, caller, decision }))
     };
-    let question = match gate.question(request) {
-        Ok(Some(question)) => question,
+    let parts = match gate.check_parts(request) {
+        Ok(Some(parts)) => parts,
         Ok(None) => return Verdict::Pass(None),
-        Err(unresolved) => return refuse(gate.refuse_unresolved(&unresolved, &Caller::of(request))),
+        Err(unresolved) => return reject(gate.reject_unresolved(&unresolved, &Caller::of(request))),
     };
     if !gate.in_process {
-        return wait(question, None);
+        return wait(parts, None);
     }
-    match gate.check_now(&question, request) {
-        Ok(decision) if !decision.allowed() => refuse(gate.deny(&question, &decision, &Caller::of(request))),
-        Ok(decision) if gate.shaping.is_some() && !delay(&decision).is_zero() => {
-            wait(question, Some(decision))
-        }
+    match gate.check_now(&parts, request) {
+        Ok(decision) if !decision.allowed() => reject(gate.deny(&parts, &decision, &Caller::of(request))),
+        Ok(decision) if gate.shaping.is_some() && !delay(&decision).is_zero() => wait(parts, Some(decision)),
         Ok(decision) => Verdict::Pass(Some(decision)),
-        Err(error) => match gate.refuse_failed(&error, &Caller::of(request)) {
-            Some(response) => refuse(response),
+        Err(error) => match gate.reject_failed(&error, &Caller::of(request)) {
+            Some(response) => reject(response),
             None => Verdict::Pass(None),
         },
     }
 }
 
 impl<S> Pacegate<S> {
-    /// Goes on in a future of its own: the limiter has to be asked and answers later, or has answered that the request is to wait.
+    /// Continues in a boxed future: either the limiter decides asynchronously, or it has decided
+    /// that the request must wait.
     fn wait<ReqBody, ResBody>(
         &mut self,
         request: Request<ReqBody>,
@@ -121,27 +120,27 @@ impl<S> Pacegate<S> {
         ReqBody: Send + 'static,
         ResBody: ResponseBody + Send + 'static,
     {
-        // The one that is ready goes with the request; its clone will be asked before the next one.
+        // Use the service that is ready for this request; its clone is polled before the next one.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let gate = self.gate.clone();
-        let Waiter { question, caller, decision } = waiter;
+        let Waiter { parts, caller, decision } = waiter;
         let serve = |mut inner: S, request| inner.call(request);
         ResponseFuture::waiting(Box::pin(async move {
             let decision = match decision {
                 Some(decision) => decision,
-                None => match gate.check(&question, &caller).await {
+                None => match gate.check(&parts, &caller).await {
                     Ok(decision) => decision,
-                    Err(error) => match gate.refuse_failed(&error, &caller) {
+                    Err(error) => match gate.reject_failed(&error, &caller) {
                         Some(response) => return Ok(response),
                         None => return serve(inner, request).await,
                     },
                 },
             };
             if !decision.allowed() {
-                return Ok(gate.deny(&question, &decision, &caller));
+                return Ok(gate.deny(&parts, &decision, &caller));
             }
-            let decision = match hold_back(&gate, question, decision, &caller).await {
+            let decision = match wait_in_queue(&gate, parts, decision, &caller).await {
                 Ok(decision) => decision,
                 Err(response) => return Ok(*response),
             };
@@ -154,10 +153,11 @@ impl<S> Pacegate<S> {
     }
 }
 
-/// Waits until it is an admitted request's turn, if the layer shapes; or says why it may not wait.
-async fn hold_back<B: ResponseBody>(
+/// Waits until it is the turn of an allowed request, if the layer has a queue; otherwise returns
+/// the denial.
+async fn wait_in_queue<B: ResponseBody>(
     gate: &Arc<Gate>,
-    question: Question<'static>,
+    parts: CheckParts<'static>,
     decision: Decision,
     caller: &Caller,
 ) -> Result<Option<Decision>, Box<Response<B>>> {
@@ -165,15 +165,15 @@ async fn hold_back<B: ResponseBody>(
     if delay.is_zero() {
         return Ok(Some(decision));
     }
-    match Place::take(gate, question, decision, delay) {
-        Ok(place) => {
+    match QueuePosition::take(gate, parts, decision, delay) {
+        Ok(position) => {
             tokio::time::sleep(delay).await;
-            Ok(place.leave())
+            Ok(position.leave())
         }
-        Err(refused) => {
-            let after = gate.give_back(&refused.question, &refused.decision).await;
-            let decision = after.as_ref().unwrap_or(&refused.decision);
-            let denial = Denial::queue_full(decision, refused.retry_after, caller);
+        Err(rejected) => {
+            let after = gate.refund(&rejected.parts, &rejected.decision).await;
+            let decision = after.as_ref().unwrap_or(&rejected.decision);
+            let denial = Denial::queue_full(decision, rejected.retry_after, caller);
             Err(Box::new(gate.responder.respond(&denial, caller)))
         }
     }

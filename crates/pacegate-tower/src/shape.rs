@@ -1,4 +1,4 @@
-//! Shaping: a request that a leaky bucket admits waits until it is its turn, within bounds.
+//! Traffic shaping: a request that a leaky bucket allows waits for its turn, within bounds.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use pacegate::{Answer, Decision};
 
+use crate::check_parts::CheckParts;
 use crate::gate::Gate;
-use crate::question::Question;
 
-/// How many requests wait at most, unless the layer says otherwise: each holds its connection and its memory meanwhile.
+/// Default maximum number of waiting requests; each holds its connection and memory.
 pub(crate) const WAITERS_MAX: usize = 1_000;
 
 #[derive(Debug)]
@@ -27,80 +27,83 @@ impl Shaping {
     }
 
     fn enter(&self) -> bool {
-        let room = |waiting| (waiting < self.waiters_max).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+        let increment = |waiting| (waiting < self.waiters_max).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).is_ok()
     }
 }
 
-/// How long an admitted request has to wait so that it leaves at a constant rate; zero for all but leaky buckets.
+/// Returns how long an allowed request must wait to leave at a constant rate; zero for all but
+/// leaky buckets.
 #[inline]
 pub(crate) fn delay(decision: &Decision) -> Duration {
     let enforced = decision.answers().iter().filter(|answer| !answer.shadow);
     enforced.filter_map(Answer::delay).max().unwrap_or_default()
 }
 
-/// A place in the queue. Whoever leaves it before its turn, as a client does that hangs up, gets back what it took.
+/// A position in the queue. A request that leaves before its turn, for example because its client
+/// disconnects, is refunded.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePosition {
     gate: Arc<Gate>,
-    waiter: Option<(Question<'static>, Decision)>,
+    waiter: Option<(CheckParts<'static>, Decision)>,
 }
 
-/// A request that may not wait: what it took is still to be given back.
+/// A request that may not wait. Its charge still has to be refunded.
 #[derive(Debug)]
-pub(crate) struct NoPlace {
-    pub(crate) question: Question<'static>,
+pub(crate) struct QueueRejection {
+    pub(crate) parts: CheckParts<'static>,
     pub(crate) decision: Decision,
-    /// When it is worth coming back.
+    /// The time after which a retry helps.
     pub(crate) retry_after: Duration,
 }
 
-impl Place {
+impl QueuePosition {
     /// Joins the queue for `delay`.
     pub(crate) fn take(
         gate: &Arc<Gate>,
-        question: Question<'static>,
+        parts: CheckParts<'static>,
         decision: Decision,
         delay: Duration,
-    ) -> Result<Self, Box<NoPlace>> {
+    ) -> Result<Self, Box<QueueRejection>> {
         let shaping = gate.shaping.as_ref();
         let wait_max = shaping.map_or(Duration::ZERO, |shaping| shaping.wait_max);
         if delay > wait_max {
-            // The queue gets shorter by itself, so by then the same request would wait no longer than it may.
-            return Err(Box::new(NoPlace { question, decision, retry_after: delay - wait_max }));
+            // The queue drains over time, so after this wait the same request would wait no longer
+            // than allowed.
+            return Err(Box::new(QueueRejection { parts, decision, retry_after: delay - wait_max }));
         }
         if !shaping.is_some_and(Shaping::enter) {
-            return Err(Box::new(NoPlace { question, decision, retry_after: delay }));
+            return Err(Box::new(QueueRejection { parts, decision, retry_after: delay }));
         }
-        Ok(Self { gate: gate.clone(), waiter: Some((question, decision)) })
+        Ok(Self { gate: gate.clone(), waiter: Some((parts, decision)) })
     }
 
-    /// It is this request's turn.
+    /// Leaves the queue because it is the turn of this request.
     pub(crate) fn leave(mut self) -> Option<Decision> {
         self.waiter.take().map(|(_, decision)| decision)
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePosition {
     fn drop(&mut self) {
         if let Some(shaping) = &self.gate.shaping {
             shaping.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        let Some((question, decision)) = self.waiter.take() else { return };
+        let Some((parts, decision)) = self.waiter.take() else { return };
         let gate = self.gate.clone();
         let in_process = gate.in_process;
-        let give_back = async move {
-            if let Err(error) = gate.give_back(&question, &decision).await
-                && let Some(unsaid) = gate.noise.may_speak()
+        let refund = async move {
+            if let Err(error) = gate.refund(&parts, &decision).await
+                && let Some(suppressed) = gate.log_throttle.allow()
             {
-                tracing::warn!(%error, unsaid, "what a cancelled request took could not be given back");
+                tracing::warn!(%error, suppressed, "refund of a cancelled request failed");
             }
         };
         if in_process {
-            // It is ready at once.
-            let _ = pin!(give_back).poll(&mut Context::from_waker(Waker::noop()));
+            // The future completes immediately.
+            let _ = pin!(refund).poll(&mut Context::from_waker(Waker::noop()));
         } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(give_back);
+            runtime.spawn(refund);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose request it is, by address: what counts, what proxies say, and what a client cannot make us believe.
+//! The address of the client: what is counted, what proxies report, and what a client cannot spoof.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,12 +19,12 @@ fn behind_proxies() -> Address {
     address().trust(networks.map(|network| network.parse::<IpNet>().unwrap()))
 }
 
-/// Whom a request from `peer` with these lines of `header` is counted for.
+/// The identifier that a request from `peer` with these lines of `header` is charged to.
 fn counted(resolver: &Address, peer: &str, header: &'static str, lines: &[&str]) -> String {
     counted_by(64, resolver, peer, header, lines)
 }
 
-/// The same with a limiter that counts IPv6 addresses by so many bits.
+/// The same with a limiter with this IPv6 prefix.
 fn counted_by(
     ipv6_prefix: u8,
     resolver: &Address,
@@ -42,7 +42,7 @@ fn counted_by(
 }
 
 #[test]
-fn addresses_are_counted_as_they_belong_to_one_client() {
+fn addresses_of_one_client_share_a_counter() {
     let cases = [
         ("192.0.2.1", "192.0.2.1"),
         ("255.255.255.255", "255.255.255.255"),
@@ -67,22 +67,22 @@ fn addresses_are_counted_as_they_belong_to_one_client() {
 }
 
 #[test]
-fn nobody_is_believed_by_default() {
+fn no_header_is_trusted_by_default() {
     for header in ["x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip"] {
         for line in ["6.6.6.6", "for=6.6.6.6"] {
             assert_eq!(counted(&address(), "10.0.0.1", header, &[line]), "10.0.0.1", "{header}");
         }
     }
-    // The header that the proxies do not write is passed on by them as the client sent it.
+    // Proxies forward the header that they do not write as the client sent it.
     assert_eq!(counted(&behind_proxies(), "10.0.0.1", "forwarded", &["for=6.6.6.6"]), "10.0.0.1");
     let forwarded = behind_proxies().read_from(ForwardedHeader::Forwarded);
     assert_eq!(counted(&forwarded, "10.0.0.1", "x-forwarded-for", &["6.6.6.6"]), "10.0.0.1");
 }
 
 #[test]
-fn x_forwarded_for_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
+fn x_forwarded_for_is_read_from_right_to_left_as_far_as_trusted() {
     let cases: [(&str, &[&str], &str); 36] = [
-        // Who is not a trusted proxy is the client, whatever it says.
+        // A peer that is not a trusted proxy is the client, whatever its headers contain.
         ("203.0.113.9", &["6.6.6.6"], "203.0.113.9"),
         ("203.0.113.9", &[], "203.0.113.9"),
         ("203.0.113.9", &["10.0.0.1, 10.0.0.2"], "203.0.113.9"),
@@ -102,7 +102,7 @@ fn x_forwarded_for_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
         ("10.0.0.1", &["203.0.113.9", "10.0.0.3", "10.0.0.2"], "203.0.113.9"),
         ("10.0.0.1", &["203.0.113.9, fd00::7"], "203.0.113.9"),
         ("10.0.0.1", &["203.0.113.9, ::ffff:10.0.0.7"], "203.0.113.9"),
-        // Only proxies: the one that is farthest away.
+        // Only proxies: the farthest one counts.
         ("10.0.0.1", &["10.0.0.9, 10.0.0.3"], "10.0.0.9"),
         ("10.0.0.1", &[], "10.0.0.1"),
         // Ports and IPv6.
@@ -111,7 +111,7 @@ fn x_forwarded_for_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
         ("10.0.0.1", &["[2001:db8::1]"], "2001:db8::/64"),
         ("10.0.0.1", &["[2001:db8::1]:4711"], "2001:db8::/64"),
         ("10.0.0.1", &["::ffff:203.0.113.9"], "203.0.113.9"),
-        // What is not an address ends the walk at the proxy that said it.
+        // An entry that is not an address ends the search at the proxy that wrote it.
         ("10.0.0.1", &["unknown"], "10.0.0.1"),
         ("10.0.0.1", &[""], "10.0.0.1"),
         ("10.0.0.1", &["6.6.6.6, "], "10.0.0.1"),
@@ -131,7 +131,7 @@ fn x_forwarded_for_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
 }
 
 #[test]
-fn forwarded_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
+fn forwarded_is_read_from_right_to_left_as_far_as_trusted() {
     let cases: [(&str, &[&str], &str); 38] = [
         ("203.0.113.9", &["for=6.6.6.6"], "203.0.113.9"),
         ("10.0.0.1", &["for=203.0.113.9"], "203.0.113.9"),
@@ -160,7 +160,7 @@ fn forwarded_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
         ("10.0.0.1", &["for=6.6.6.6, for=unknown, for=10.0.0.3"], "10.0.0.3"),
         ("10.0.0.1", &["for=6.6.6.6, proto=http"], "10.0.0.1"),
         ("10.0.0.1", &["for=6.6.6.6, "], "10.0.0.1"),
-        // What RFC 7239 does not know ends the walk.
+        // A line that does not conform to RFC 7239 ends the search.
         ("10.0.0.1", &[""], "10.0.0.1"),
         ("10.0.0.1", &["6.6.6.6"], "10.0.0.1"),
         ("10.0.0.1", &["for"], "10.0.0.1"),
@@ -183,14 +183,14 @@ fn forwarded_is_read_from_right_to_left_as_far_as_it_can_be_trusted() {
 #[test]
 fn sixty_four_hops_are_followed() {
     for (proxies, expected) in [(1, "6.6.6.6"), (63, "6.6.6.6"), (64, "10.0.0.7")] {
-        let said = format!("6.6.6.6{}", ", 10.0.0.7".repeat(proxies));
-        let found = counted(&behind_proxies(), "10.0.0.1", "x-forwarded-for", &[&said]);
+        let line = format!("6.6.6.6{}", ", 10.0.0.7".repeat(proxies));
+        let found = counted(&behind_proxies(), "10.0.0.1", "x-forwarded-for", &[&line]);
         assert_eq!(found, expected, "behind {proxies} proxies");
     }
 }
 
 #[test]
-fn odd_bytes_and_endless_headers_end_the_walk() {
+fn odd_bytes_and_very_long_headers_end_the_search() {
     let mut request = Request::new(());
     request.extensions_mut().insert(SocketAddr::from(([10, 0, 0, 1], 443)));
     for name in ["x-forwarded-for", "forwarded"] {
@@ -201,15 +201,15 @@ fn odd_bytes_and_endless_headers_end_the_walk() {
         assert_eq!(resolver.resolve(&RequestHead::of(&request)).unwrap().identifier(), "10.0.0.1");
     }
     let proxies = ["10.0.0.7"; 10_000].join(",");
-    let said = format!("6.6.6.6,{proxies}");
-    assert_eq!(counted(&behind_proxies(), "10.0.0.1", "x-forwarded-for", &[&said]), "10.0.0.7");
-    let said = format!("for=6.6.6.6{}", ", for=10.0.0.7".repeat(10_000));
+    let line = format!("6.6.6.6,{proxies}");
+    assert_eq!(counted(&behind_proxies(), "10.0.0.1", "x-forwarded-for", &[&line]), "10.0.0.7");
+    let line = format!("for=6.6.6.6{}", ", for=10.0.0.7".repeat(10_000));
     let resolver = behind_proxies().read_from(ForwardedHeader::Forwarded);
-    assert_eq!(counted(&resolver, "10.0.0.1", "forwarded", &[&said]), "10.0.0.1", "too long to be read");
+    assert_eq!(counted(&resolver, "10.0.0.1", "forwarded", &[&line]), "10.0.0.1", "too long to be parsed");
 }
 
 #[tokio::test]
-async fn a_thousand_made_up_headers_of_one_address_are_one_counter() {
+async fn thousand_forged_headers_of_one_address_share_one_counter() {
     for resolver in [address(), behind_proxies(), behind_proxies().read_from(ForwardedHeader::Forwarded)] {
         let (limiter, _) = gold();
         let app = app(PacegateLayer::builder(limiter).by(resolver).plan("gold").build().unwrap());
@@ -226,15 +226,15 @@ async fn a_thousand_made_up_headers_of_one_address_are_one_counter() {
 }
 
 #[tokio::test]
-async fn a_thousand_made_up_entries_behind_a_proxy_are_one_counter() {
+async fn thousand_forged_entries_behind_a_proxy_share_one_counter() {
     let (limiter, _) = gold();
     let app = app(PacegateLayer::builder(limiter).by(behind_proxies()).plan("gold").build().unwrap());
     let mut seen = HashSet::new();
     for number in 0..1_000_u32 {
         let [_, _, high, low] = number.to_be_bytes();
-        let said = format!("6.6.{high}.{low}, 203.0.113.9");
-        let request = with_header(support::get_from("10.0.0.1", "/x"), "x-forwarded-for", said.as_bytes());
+        let line = format!("6.6.{high}.{low}, 203.0.113.9");
+        let request = with_header(support::get_from("10.0.0.1", "/x"), "x-forwarded-for", line.as_bytes());
         seen.insert(send(&app, request).await.remaining().to_owned());
     }
-    assert_eq!(seen.len(), 10, "nine to zero left, and then nothing but denials");
+    assert_eq!(seen.len(), 10, "nine to zero remaining, then only denials");
 }

@@ -1,4 +1,4 @@
-//! What a client gets while a store outside the process fails, and how the layer waits for one.
+//! Responses while a remote store fails, and waiting for a remote store.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ enum Behaviour {
     Overloaded,
 }
 
-/// A store outside the process that does as it is told.
+/// A remote store with scripted behaviour.
 #[derive(Debug)]
 struct Scripted {
     behaviour: Mutex<Behaviour>,
@@ -61,7 +61,7 @@ fn layer(behaviour: Behaviour, mode: FailureMode) -> (LayerBuilder, Arc<Scripted
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_outside_the_process_is_waited_for() {
+async fn remote_store_is_awaited() {
     let (layer, _) = layer(Behaviour::Answer, FailureMode::Open);
     let app = app(layer.build().unwrap());
     assert_eq!(send(&app, get("/x")).await.remaining(), "1");
@@ -72,7 +72,7 @@ async fn a_store_outside_the_process_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_fails_open_passes_without_inventing_a_number() {
+async fn limit_that_fails_open_passes_without_numbers() {
     for behaviour in [Behaviour::Hang, Behaviour::Unavailable] {
         let (layer, _) = layer(behaviour, FailureMode::Open);
         let app = app(layer.build().unwrap());
@@ -85,7 +85,7 @@ async fn a_limit_that_fails_open_passes_without_inventing_a_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_fails_closed_denies_as_an_error_of_the_service() {
+async fn limit_that_fails_closed_responds_503() {
     for behaviour in [Behaviour::Hang, Behaviour::Unavailable] {
         let (builder, _) = layer(behaviour, FailureMode::Closed);
         let answer = send(&app(builder.build().unwrap()), get("/x")).await;
@@ -93,7 +93,10 @@ async fn a_limit_that_fails_closed_denies_as_an_error_of_the_service() {
         let body = answer.json();
         assert_eq!(body["error"]["code"], "SERVICE_UNAVAILABLE");
         assert_eq!((&body["reason"], &body["degraded"]), (&json!("FAIL_CLOSED"), &json!(true)));
-        assert!(body["remaining"].is_null() && body.get("retry_after").is_none(), "nobody knows");
+        assert!(
+            body["remaining"].is_null() && body.get("retry_after").is_none(),
+            "unknown values are omitted"
+        );
         let (builder, _) = layer(behaviour, FailureMode::Closed);
         let answer = send(&app(builder.format(Format::Problem).build().unwrap()), get("/x")).await;
         let body = answer.json();
@@ -106,7 +109,7 @@ async fn a_limit_that_fails_closed_denies_as_an_error_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_falls_back_to_the_process_counts_there() {
+async fn limit_that_falls_back_uses_local_counters() {
     let (layer, store) = layer(Behaviour::Unavailable, FailureMode::Local);
     let app = app(layer.build().unwrap());
     assert_eq!(send(&app, get("/x")).await.remaining(), "1");
@@ -115,11 +118,11 @@ async fn a_limit_that_falls_back_to_the_process_counts_there() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.json()["reason"], "LOCAL_FALLBACK");
     *store.behaviour.lock().unwrap() = Behaviour::Answer;
-    assert_eq!(send(&app, get("/x")).await.remaining(), "1", "the store is back");
+    assert_eq!(send(&app, get("/x")).await.remaining(), "1", "the store is available again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_that_cannot_be_made_is_refused_or_passes_as_the_layer_says() {
+async fn failed_check_is_rejected_or_passes_as_configured() {
     for (on_error, status) in
         [(OnError::Deny, StatusCode::SERVICE_UNAVAILABLE), (OnError::Pass, StatusCode::OK)]
     {
@@ -134,7 +137,7 @@ async fn a_check_that_cannot_be_made_is_refused_or_passes_as_the_layer_says() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_too_long_is_the_clients_mistake_also_where_errors_pass() {
+async fn too_long_path_is_a_client_error_even_if_errors_pass() {
     let (limiter, _) = support::gold();
     let layer =
         PacegateLayer::builder(limiter).by(address()).rules().on_error(OnError::Pass).build().unwrap();

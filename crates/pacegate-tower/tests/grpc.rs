@@ -1,4 +1,4 @@
-//! gRPC requests are refused as gRPC has it, also by a real tonic server.
+//! Denied gRPC requests get gRPC responses, also from a real tonic server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -35,7 +35,7 @@ fn once(builder: LimiterBuilder) -> LimiterBuilder {
     builder.plan("100 %", [Limit::per_hour(1)])
 }
 
-fn assert_refused(answer: &Answer, content_type: &str, status: &str, message: &str) {
+fn assert_rejected(answer: &Answer, content_type: &str, status: &str, message: &str) {
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.header("content-type"), content_type);
     assert_eq!((answer.header("grpc-status"), answer.header("grpc-message")), (status, message));
@@ -43,30 +43,30 @@ fn assert_refused(answer: &Answer, content_type: &str, status: &str, message: &s
 }
 
 #[tokio::test]
-async fn a_denial_is_resource_exhausted_with_the_usual_headers() {
+async fn denial_is_resource_exhausted_with_the_usual_headers() {
     for content_type in ["application/grpc", "application/grpc+proto", "application/grpc-web"] {
         let layer = PacegateLayer::builder(limiter(once).0).by(address()).plan("100 %");
-        // How other requests are refused does not matter here.
+        // The format for other requests does not matter for gRPC.
         let layer = layer.format(Format::Problem).respond_with(|_| Response::new("own".into()));
         let app = app(layer.build().unwrap());
         assert_eq!(send(&app, call(content_type)).await.remaining(), "0");
         let answer = send(&app, call(content_type)).await;
-        assert_refused(&answer, content_type, "8", "limit `100 %25` has no room; try again in 3600 s");
+        assert_rejected(&answer, content_type, "8", "rate limit `100 %25` exceeded; retry in 3600 s");
         assert_eq!((answer.header("retry-after"), answer.remaining()), ("3600", "0"));
         assert_eq!(answer.header("ratelimit"), r#""100 %";r=0;t=3600"#);
     }
 }
 
 #[tokio::test]
-async fn a_missing_key_is_unauthenticated_and_a_bad_one_an_invalid_argument() {
+async fn missing_key_is_unauthenticated_and_invalid_key_is_invalid_argument() {
     let layer = PacegateLayer::builder(limiter(once).0).by(api_key()).plan("100 %").build().unwrap();
     let answer = send(&app(layer.clone()), call("application/grpc")).await;
-    assert_refused(&answer, "application/grpc", "16", "header `x-api-key` is missing");
+    assert_rejected(&answer, "application/grpc", "16", "header `x-api-key` is missing");
     let answer = send(&app(layer), with_header(call("application/grpc"), "x-api-key", b"\xff")).await;
-    assert_refused(&answer, "application/grpc", "3", "x-api-key: must be UTF-8");
+    assert_rejected(&answer, "application/grpc", "3", "x-api-key: must be UTF-8");
 }
 
-/// A store that is not there.
+/// An unavailable store.
 #[derive(Debug)]
 struct Gone;
 
@@ -77,16 +77,16 @@ impl Store for Gone {
 }
 
 #[tokio::test]
-async fn a_limit_that_fails_closed_is_unavailable() {
+async fn limit_that_fails_closed_is_unavailable() {
     let limiter = once(Limiter::builder()).store(Arc::new(Gone)).on_store_error(FailureMode::Closed);
     let layer = PacegateLayer::builder(limiter.build().unwrap()).by(address()).plan("100 %");
     let answer = send(&app(layer.build().unwrap()), call("application/grpc")).await;
-    let message = "the store of a limit fails, and that limit denies then; try again";
-    assert_refused(&answer, "application/grpc", "14", message);
+    let message = "store unavailable; this limit fails closed";
+    assert_rejected(&answer, "application/grpc", "14", message);
     assert_eq!(answer.header("retry-after"), "1");
 }
 
-/// A gRPC service that answers every call with success and nothing else.
+/// A gRPC service that answers every call with an empty success.
 #[derive(Clone)]
 struct Orders;
 
@@ -111,7 +111,7 @@ impl Service<Request<tonic::body::Body>> for Orders {
 }
 
 #[tokio::test]
-async fn a_tonic_server_is_limited_by_the_address_of_its_peers() {
+async fn tonic_server_is_limited_by_peer_address() {
     let build = |layer: LayerBuilder| layer.by(address()).plan("100 %").build().unwrap();
     let layer = build(PacegateLayer::builder(limiter(once).0));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -128,6 +128,6 @@ async fn a_tonic_server_is_limited_by_the_address_of_its_peers() {
     let answer = ask().await;
     assert_eq!((answer.header("grpc-status"), answer.remaining()), ("0", "0"));
     let answer = ask().await;
-    assert_refused(&answer, "application/grpc", "8", "limit `100 %25` has no room; try again in 3600 s");
+    assert_rejected(&answer, "application/grpc", "8", "rate limit `100 %25` exceeded; retry in 3600 s");
     assert_eq!(answer.header("retry-after"), "3600");
 }

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use support::{Answer, limiter, read};
 
-/// A server that runs as long as the test does.
+/// A server that runs for the duration of the test.
 struct Served {
     address: SocketAddr,
     client: Client<HttpConnector, Body>,
@@ -45,7 +45,7 @@ impl Served {
 }
 
 #[tokio::test]
-async fn a_router_is_limited_as_a_whole_and_by_route() {
+async fn router_is_limited_as_a_whole_and_by_route() {
     let per_hour = |quota| Limit::per_hour(quota);
     let (limiter, _) = limiter(|builder| builder.plan("all", [per_hour(5)]).plan("login", [per_hour(2)]));
     let layer = |plan| PacegateLayer::builder(limiter.clone()).by(address()).plan(plan).build().unwrap();
@@ -79,7 +79,7 @@ async fn a_router_is_limited_as_a_whole_and_by_route() {
 }
 
 #[tokio::test]
-async fn a_proxy_on_this_machine_can_be_trusted() {
+async fn local_proxy_can_be_trusted() {
     let (limiter, _) = limiter(|builder| builder.plan("all", [Limit::per_hour(5)]));
     let loopback: IpNet = "127.0.0.0/8".parse().unwrap();
     let layer = PacegateLayer::builder(limiter).by(address().trust([loopback])).plan("all").build().unwrap();

@@ -1,4 +1,4 @@
-//! Keys out of headers, users, routes and several of them together.
+//! Keys from headers, users, routes, and combinations of them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn by_user() -> impl Resolve {
     principal(|user: &User| Identifier::from(&user.name))
 }
 
-/// What `resolver` finds in a request with one header and one user.
+/// The identity that `resolver` finds in a request.
 fn found(resolver: &dyn Resolve, request: &Request<Body>) -> (String, String) {
     let head = RequestHead::of(request);
     let identity = resolver.resolve(&head).unwrap();
@@ -49,7 +49,7 @@ fn headers_are_counted_by_value_and_secrets_by_hash() {
 }
 
 #[tokio::test]
-async fn a_header_that_cannot_be_counted_by_is_refused_whatever_happens_to_missing_ones() {
+async fn invalid_header_is_rejected_even_if_missing_ones_pass() {
     let long = vec![b'a'; 1_025];
     let cases: [(&[&[u8]], &str); 7] = [
         (&[b"\xff\xfe"], "must be UTF-8"),
@@ -57,8 +57,8 @@ async fn a_header_that_cannot_be_counted_by_is_refused_whatever_happens_to_missi
         (&[b"a\tb"], "must be 1 to 1024 bytes long without control characters"),
         (&["a\u{85}b".as_bytes()], "must be 1 to 1024 bytes long without control characters"),
         (&[&long], "must be 1 to 1024 bytes long without control characters"),
-        (&[b"a", b"b"], "must be there once"),
-        (&[b"a", b"a"], "must be there once"),
+        (&[b"a", b"b"], "duplicate header"),
+        (&[b"a", b"a"], "duplicate header"),
     ];
     for missing in [MissingKey::Deny, MissingKey::Pass, MissingKey::Use("anonymous")] {
         for (values, reason) in &cases {
@@ -76,13 +76,13 @@ async fn a_header_that_cannot_be_counted_by_is_refused_whatever_happens_to_missi
                 (&"x-tenant".into(), &(*reason).into())
             );
             let answer = send(&app, with_header(get("/x"), "x-tenant", b"a")).await;
-            assert_eq!(answer.remaining(), "9", "nothing was counted for anybody");
+            assert_eq!(answer.remaining(), "9", "nothing was charged");
         }
     }
 }
 
 #[test]
-fn an_empty_header_is_a_missing_one() {
+fn empty_header_counts_as_missing() {
     for value in [b"".as_slice(), b" \t "] {
         let request = with_header(get("/"), "x-tenant", value);
         let unresolved = header("x-tenant").resolve(&RequestHead::of(&request)).unwrap_err();
@@ -92,7 +92,7 @@ fn an_empty_header_is_a_missing_one() {
 }
 
 #[test]
-fn every_header_value_is_either_counted_or_refused() {
+fn every_header_value_is_counted_or_rejected() {
     for length in 1..4 {
         for byte in (0..=255_u8).filter(|byte| HeaderValue::from_bytes(&[*byte]).is_ok()) {
             let request = with_header(get("/"), "x-tenant", &vec![byte; length]);
@@ -107,7 +107,7 @@ fn every_header_value_is_either_counted_or_refused() {
 }
 
 #[tokio::test]
-async fn the_route_is_the_one_that_matched_or_else_the_path() {
+async fn route_is_the_matched_one_or_else_the_path() {
     let layer = PacegateLayer::builder(gold().0).by(route()).plan("gold").build().unwrap();
     let app = Router::new()
         .route("/users/{id}", on_get(|| async {}))
@@ -123,13 +123,13 @@ async fn the_route_is_the_one_that_matched_or_else_the_path() {
 }
 
 #[tokio::test]
-async fn a_user_is_whoever_the_program_found_out() {
+async fn user_is_the_one_that_the_program_authenticated() {
     let layer = PacegateLayer::builder(gold().0).by(by_user()).plan("gold").build().unwrap();
     let signed_in = |name: &str| app(layer.clone()).layer(Extension(User { name: name.into() }));
     assert_eq!(send(&signed_in("ann"), get("/x")).await.remaining(), "9");
     assert_eq!(send(&signed_in("bob"), get("/x")).await.remaining(), "9");
     assert_eq!(send(&signed_in("ann"), get("/x")).await.remaining(), "8");
-    // A name that nobody can be counted by is a mistake in the request, and no free ride.
+    // An invalid user name is a client error; it must not bypass the limit.
     for name in ["", "a\nb", &"x".repeat(1_025)] {
         assert_eq!(send(&signed_in(name), get("/x")).await.status, StatusCode::BAD_REQUEST, "{name:?}");
     }
@@ -150,7 +150,7 @@ fn by_tenant() -> impl Resolve {
 }
 
 #[test]
-fn a_composition_has_one_normal_order() {
+fn composition_has_a_canonical_order() {
     let request = request_of("123", "/v1/pay", "acme");
     let key = |text: &str| ("key".to_owned(), text.to_owned());
     assert_eq!(found(&by_user().and(route()), &request), key("user:123|route:/v1/pay"));
@@ -164,7 +164,7 @@ fn a_composition_has_one_normal_order() {
 }
 
 #[test]
-fn a_composition_without_one_of_its_parts_is_no_key() {
+fn composition_without_one_of_its_parts_is_missing() {
     let composition = api_key().and(route());
     let request = get("/v1/pay");
     let unresolved = composition.resolve(&RequestHead::of(&request)).unwrap_err();
@@ -174,7 +174,8 @@ fn a_composition_without_one_of_its_parts_is_no_key() {
     assert_eq!(unresolved.to_string(), "user: must be 1 to 1024 bytes long without control characters");
 }
 
-/// Users and tenants that differ only in where one ends and the other begins, or in how they would be written.
+/// Pairs of users and tenants that differ only in where one ends and the other begins, or in their
+/// escaping.
 fn adversaries(a: &str, b: &str, c: &str) -> [(String, String); 7] {
     [
         (c.into(), format!("{a}|user:{b}")),
@@ -190,7 +191,7 @@ fn adversaries(a: &str, b: &str, c: &str) -> [(String, String); 7] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 
-    /// More than 500 users and tenants whose names are made of what keys are written with: no two share a key.
+    /// More than 500 users and tenants with names of separators and escapes: no two share a key.
     #[test]
     fn no_composition_can_imitate_another(
         words in prop::collection::vec(("[|:%7C25a]{1,4}", "[|:%7C25a]{1,4}", "[|:%7C25a]{1,4}"), 100)

@@ -1,4 +1,4 @@
-//! What a layer does with a request: headers, denials, plans, rules, costs and mistakes.
+//! What a layer does with a request: headers, denials, plans, rules, costs and errors.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -32,11 +32,11 @@ fn log_of(quota: u64) -> Limit {
 }
 
 #[tokio::test]
-async fn a_request_that_passes_gets_all_headers() {
+async fn allowed_request_gets_all_headers() {
     let (limiter, _) = gold();
     let app = app(PacegateLayer::builder(limiter).by(address()).plan("gold").build().unwrap());
     let answer = send(&app, get("/")).await;
-    assert_eq!(answer.status, StatusCode::NOT_FOUND, "the layer stands before the route");
+    assert_eq!(answer.status, StatusCode::NOT_FOUND, "the layer runs before the route");
     let answer = send(&app, get("/orders")).await;
     assert_eq!((answer.status, answer.body.as_slice()), (StatusCode::OK, b"hello".as_slice()));
     for (name, value) in [
@@ -54,7 +54,7 @@ async fn a_request_that_passes_gets_all_headers() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_denied_gets_429_with_all_headers_and_a_body() {
+async fn denied_request_gets_429_with_all_headers_and_a_body() {
     let (limiter, clock) = gold();
     let layer = PacegateLayer::builder(limiter).by(address()).plan("gold").build().unwrap();
     let app = app(layer);
@@ -82,7 +82,7 @@ async fn a_request_that_is_denied_gets_429_with_all_headers_and_a_body() {
         answer.json(),
         json!({
             "error": {
-                "code": "RATE_LIMITED", "message": "limit `gold` has no room; try again in 1 s",
+                "code": "RATE_LIMITED", "message": "rate limit `gold` exceeded; retry in 1 s",
                 "details": {"limit": 10, "remaining": 0, "reset_at": 1_790_000_011}, "request_id": "abc",
             },
             "allowed": false, "limit": 10, "remaining": 0, "reset_at": 1_790_000_011, "strategy": "token_bucket",
@@ -91,16 +91,16 @@ async fn a_request_that_is_denied_gets_429_with_all_headers_and_a_body() {
         })
     );
     clock.advance(Duration::from_millis(700));
-    assert_eq!(send(&app, get("/x")).await.status, StatusCode::OK, "when it was told to come back");
+    assert_eq!(send(&app, get("/x")).await.status, StatusCode::OK, "after the announced time");
     assert_eq!(
         send(&app, get_from("192.0.2.2", "/x")).await.remaining(),
         "9",
-        "others have counters of their own"
+        "other clients have separate counters"
     );
 }
 
 #[tokio::test]
-async fn a_denial_can_be_a_problem_that_names_the_violated_policies() {
+async fn denial_can_be_a_problem_that_names_the_violated_policies() {
     let (limiter, _) = limiter(|builder| builder.plan("gold", [log_of(5).into(), Limit::per_second(1)]));
     let layer = PacegateLayer::builder(limiter).by(address()).plan("gold").format(Format::Problem);
     let app = app(layer.build().unwrap());
@@ -114,14 +114,14 @@ async fn a_denial_can_be_a_problem_that_names_the_violated_policies() {
         json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
-            "status": 429, "detail": "limit `gold` has no room; try again in 1 s", "violated-policies": ["gold#2"],
+            "status": 429, "detail": "rate limit `gold` exceeded; retry in 1 s", "violated-policies": ["gold#2"],
             "limit": 1, "remaining": 0, "reset_at": 1_790_000_002, "retry_after": 1,
         })
     );
 }
 
 #[tokio::test]
-async fn a_denial_can_be_the_programs_own_and_still_has_the_headers() {
+async fn custom_denial_still_has_the_headers() {
     let (limiter, _) = limiter(|builder| builder.plan("one", [log_of(1)]));
     let layer = PacegateLayer::builder(limiter).by(address()).plan("one").respond_with(|denial| {
         assert!(matches!(denial.cause(), Cause::Limited(_)));
@@ -138,7 +138,7 @@ async fn a_denial_can_be_the_programs_own_and_still_has_the_headers() {
 }
 
 #[tokio::test]
-async fn families_of_headers_can_be_left_out() {
+async fn header_families_can_be_disabled() {
     for (families, x_ratelimit, ietf) in [
         ([HeaderFamily::XRateLimit].as_slice(), "9", ""),
         (&[HeaderFamily::Ietf], "", r#""gold";r=9;t=1"#),
@@ -173,7 +173,7 @@ async fn headers_of_many_limits_are_never_mixed_up() {
 }
 
 #[tokio::test]
-async fn several_keys_and_plans_are_one_step() {
+async fn several_keys_and_plans_are_charged_in_one_step() {
     let (limiter, _) =
         limiter(|builder| builder.plan("few", [log_of(2)]).plan("many", [log_of_an_hour(100)]));
     let layer =
@@ -181,11 +181,11 @@ async fn several_keys_and_plans_are_one_step() {
     let app = app(layer.build().unwrap());
     let request = |tenant: &'static [u8]| with_header(get("/x"), "x-tenant", tenant);
     let first = send(&app, request(b"a")).await;
-    assert_eq!(first.header("ratelimit-policy").matches("\"few").count(), 2, "one for each identity");
+    assert_eq!(first.header("ratelimit-policy").matches("\"few").count(), 2, "one per identity");
     assert_eq!(send(&app, request(b"a")).await.status, StatusCode::OK);
     let denied = send(&app, request(b"b")).await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS, "the address is at its limit");
-    // Had the denied request charged its tenant, only one of these would pass.
+    // If the denied request had charged its tenant, only one of these would pass.
     for _ in 0..2 {
         let elsewhere = with_header(get_from("192.0.2.7", "/x"), "x-tenant", b"b");
         assert_eq!(send(&app, elsewhere).await.status, StatusCode::OK);
@@ -216,7 +216,7 @@ async fn rules_match_by_path_and_method_also_inside_nested_routers() {
 }
 
 #[tokio::test]
-async fn plans_leave_rules_out_unless_both_are_asked_for() {
+async fn plans_disable_rules_unless_both_are_configured() {
     let build =
         || limiter(|builder| builder.plan("gold", [log_of(5)]).rule(Rule::new("all", "ip", log_of(1)))).0;
     let plan_only = app(PacegateLayer::builder(build()).by(address()).plan("gold").build().unwrap());
@@ -226,7 +226,7 @@ async fn plans_leave_rules_out_unless_both_are_asked_for() {
 }
 
 #[tokio::test]
-async fn an_ad_hoc_limit_is_one_counter_whatever_the_path() {
+async fn ad_hoc_limit_has_one_counter_for_all_paths() {
     let (limiter, _) = limiter(|builder| builder);
     let app = app(PacegateLayer::builder(limiter).by(address()).limit(log_of(2)).build().unwrap());
     assert_eq!(send(&app, get("/a")).await.header("ratelimit"), r#""ad-hoc";r=1;t=60"#);
@@ -235,7 +235,7 @@ async fn an_ad_hoc_limit_is_one_counter_whatever_the_path() {
 }
 
 #[tokio::test]
-async fn layers_can_be_global_and_per_route_and_the_inner_one_speaks() {
+async fn layers_can_be_global_and_per_route_and_the_headers_of_the_inner_one_are_kept() {
     let (limiter, _) = limiter(|builder| builder.plan("all", [log_of(4)]).plan("costly", [log_of(2)]));
     let layer = |plan| PacegateLayer::builder(limiter.clone()).by(address()).plan(plan).build().unwrap();
     let app = Router::new()
@@ -262,21 +262,21 @@ async fn cost_comes_from_a_function() {
     let app = app(layer.build().unwrap());
     assert_eq!(send(&app, get("/export")).await.remaining(), "4");
     assert_eq!(send(&app, get("/export")).await.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(send(&app, get("/other")).await.remaining(), "3", "the denied one took nothing");
+    assert_eq!(send(&app, get("/other")).await.remaining(), "3", "a denied request charges nothing");
 }
 
 #[tokio::test]
-async fn a_cost_that_never_fits_is_denied_without_a_time_to_come_back() {
+async fn cost_above_the_capacity_is_denied_without_retry_after() {
     let (limiter, _) = gold();
     let layer = PacegateLayer::builder(limiter).by(address()).plan("gold").cost(|_| Cost::MAX);
     let answer = send(&app(layer.build().unwrap()), get("/x")).await;
     assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, ""));
     assert_eq!(answer.json()["reason"], "COST_EXCEEDS_LIMIT");
-    assert_eq!(answer.json()["error"]["message"], "the request costs more than limit `gold` ever allows");
+    assert_eq!(answer.json()["error"]["message"], "the cost exceeds the capacity of rate limit `gold`");
 }
 
 #[tokio::test]
-async fn some_requests_can_be_let_through_unchecked() {
+async fn some_requests_can_pass_unchecked() {
     let (limiter, _) = limiter(|builder| builder.plan("one", [log_of(1)]));
     let layer = PacegateLayer::builder(limiter).by(address()).plan("one");
     let app = app(layer.unless(|request| request.uri.path() == "/healthz").build().unwrap());
@@ -293,7 +293,7 @@ struct Customer {
 }
 
 #[tokio::test]
-async fn a_plan_can_be_chosen_for_each_request_and_an_unknown_one_is_an_error() {
+async fn plan_can_be_chosen_per_request_and_an_unknown_one_is_an_error() {
     for (on_error, unknown) in
         [(OnError::Deny, StatusCode::INTERNAL_SERVER_ERROR), (OnError::Pass, StatusCode::OK)]
     {
@@ -309,7 +309,7 @@ async fn a_plan_can_be_chosen_for_each_request_and_an_unknown_one_is_an_error() 
         assert_eq!(
             (answer.status, answer.remaining()),
             (StatusCode::OK, ""),
-            "nobody's customer has no plan"
+            "a request without a customer has no plan"
         );
         let answer = send(&customer("platinum"), get("/x")).await;
         assert_eq!((answer.status, answer.remaining()), (unknown, ""));
@@ -317,14 +317,14 @@ async fn a_plan_can_be_chosen_for_each_request_and_an_unknown_one_is_an_error() 
             assert_eq!(answer.json()["error"]["code"], "INTERNAL_ERROR");
             assert!(
                 !String::from_utf8(answer.body).unwrap().contains("platinum"),
-                "nothing internal is said"
+                "no internal details are sent"
             );
         }
     }
 }
 
 #[tokio::test]
-async fn a_plan_that_is_taken_away_is_an_error_and_not_a_free_ride() {
+async fn removed_plan_is_an_error_and_does_not_let_requests_pass() {
     let (limiter, _) = gold();
     let app = app(PacegateLayer::builder(limiter.clone()).by(address()).plan("gold").build().unwrap());
     assert_eq!(send(&app, get("/x")).await.status, StatusCode::OK);
@@ -332,7 +332,7 @@ async fn a_plan_that_is_taken_away_is_an_error_and_not_a_free_ride() {
     assert_eq!(
         send(&app, get("/x")).await.header("ratelimit-policy"),
         r#""gold";q=3;w=60"#,
-        "the new numbers"
+        "the new limit applies"
     );
     limiter.replace(Limiter::builder()).unwrap();
     assert_eq!(send(&app, get("/x")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -342,7 +342,7 @@ async fn a_plan_that_is_taken_away_is_an_error_and_not_a_free_ride() {
 struct User(&'static str);
 
 #[tokio::test]
-async fn a_second_choice_is_asked_where_the_first_finds_nothing() {
+async fn fallback_resolver_is_used_if_the_first_finds_nothing() {
     let (limiter, _) = limiter(|builder| {
         builder.rule(Rule::new("users", "user", log_of(9))).rule(Rule::new("addresses", "ip", log_of(3)))
     });
@@ -356,7 +356,7 @@ async fn a_second_choice_is_asked_where_the_first_finds_nothing() {
 }
 
 #[tokio::test]
-async fn a_plain_hyper_service_can_be_limited() {
+async fn plain_hyper_service_can_be_limited() {
     let (limiter, _) = limiter(|builder| builder.plan("one", [log_of(1)]));
     let layer = PacegateLayer::builder(limiter).by(address()).plan("one").build().unwrap();
     let service = layer.layer(service_fn(|_: Request<()>| async {
@@ -373,7 +373,7 @@ async fn a_plain_hyper_service_can_be_limited() {
     assert_eq!(answer.json()["error"]["code"], "RATE_LIMITED");
 }
 
-/// Ready once it is told to be.
+/// A service that becomes ready on demand.
 #[derive(Clone)]
 struct Gated {
     open: Arc<AtomicBool>,
@@ -394,7 +394,7 @@ impl Service<Request<()>> for Gated {
 }
 
 #[test]
-fn the_layer_is_ready_when_the_inner_service_is() {
+fn layer_is_ready_when_the_inner_service_is() {
     let layer = PacegateLayer::builder(gold().0).by(address()).plan("gold").build().unwrap();
     let open = Arc::new(AtomicBool::new(false));
     let mut service = layer.layer(Gated { open: open.clone() });
@@ -405,7 +405,7 @@ fn the_layer_is_ready_when_the_inner_service_is() {
 }
 
 #[tokio::test]
-async fn the_policy_of_a_key_applies_to_whatever_the_layer_counts_by() {
+async fn policy_of_a_key_applies_in_the_dimension_of_the_layer() {
     let policy = Rule { identifier: Some("192.0.2.1".into()), ..Rule::new("policy", "key", log_of(3)) };
     let (limiter, _) = limiter(|builder| builder.rule(policy));
     let layer = PacegateLayer::builder(limiter.clone()).by(address()).build().unwrap();
@@ -420,10 +420,10 @@ async fn the_policy_of_a_key_applies_to_whatever_the_layer_counts_by() {
 }
 
 #[tokio::test]
-async fn an_observer_is_told_every_decision() {
-    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+async fn observer_receives_every_decision() {
+    let observed_decisions = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (limiter, _) = limiter(|builder| builder.plan("one", [log_of(1)]));
-    let observer = told.clone();
+    let observer = observed_decisions.clone();
     let layer = PacegateLayer::builder(limiter).by(address()).plan("one").observe(
         move |observed: &Observed<'_, '_>| {
             let identity = observed.check.identities()[0].1.clone().into_owned();
@@ -436,5 +436,5 @@ async fn an_observer_is_told_every_decision() {
     send(&app, get("/x")).await;
     let expected = [("192.0.2.1", true, "abc"), ("192.0.2.1", false, "")];
     let expected = expected.map(|(identity, allowed, id)| (identity.to_owned(), allowed, id.to_owned()));
-    assert_eq!(*told.lock().unwrap(), expected);
+    assert_eq!(*observed_decisions.lock().unwrap(), expected);
 }

@@ -1,4 +1,5 @@
-//! What the layer logs. In a file of its own: which log lines are wanted is known to a whole process, and other tests want none.
+//! The log of the layer. In a separate file, because log levels are global to a process and other
+//! tests must not log.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,7 +13,7 @@ use pacegate_tower::{OnError, PacegateLayer};
 
 use support::{app, get, gold, send, with_header};
 
-/// A place that logs are written to.
+/// A writer that collects log lines.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -28,7 +29,7 @@ impl Write for Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_show_hashes_and_never_what_a_client_sent_and_errors_once_a_second() {
+async fn logs_contain_hashes_instead_of_identifiers_and_errors_once_a_second() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -43,7 +44,7 @@ async fn logs_show_hashes_and_never_what_a_client_sent_and_errors_once_a_second(
         let request = with_header(get("/x"), "x-api-key", b"hunter2");
         send(&limited, with_header(request, "x-tenant", b"acme-secret")).await;
     }
-    // A plan that nobody knows: every request fails, and one line says so.
+    // An unknown plan: every request fails, and one line is logged.
     let layer = PacegateLayer::builder(gold().0).by(header("x-tenant")).plan_by(|_| Some("silver"));
     let failing = app(layer.on_error(OnError::Pass).build().unwrap());
     for _ in 0..100 {
@@ -51,8 +52,8 @@ async fn logs_show_hashes_and_never_what_a_client_sent_and_errors_once_a_second(
     }
     drop(guard);
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(log.contains("a request was denied") && log.contains("x-tenant"), "{log}");
-    assert_eq!(log.matches("a request could not be checked").count(), 1, "{log}");
-    assert!(log.contains("there is no plan `silver`"), "{log}");
+    assert!(log.contains("request denied") && log.contains("x-tenant"), "{log}");
+    assert_eq!(log.matches("request could not be checked").count(), 1, "{log}");
+    assert!(log.contains("unknown plan `silver`"), "{log}");
     assert!(!log.contains("hunter2") && !log.contains("acme-secret"), "{log}");
 }

@@ -1,4 +1,4 @@
-//! Spellings of one path in front of axum: what a router or a handler serves as the limited file is counted.
+//! Spellings of one path in front of axum: every spelling that serves the limited file is counted.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,8 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const CONTENT: &str = "day,visits";
 
-/// The limited file by a route of its own, and by handlers that read the rest of the path: as a decoded file name, as a route
-/// with a parameter, and segment by segment.
+/// Serves the limited file by its own route, and by handlers that read the rest of the path: as a
+/// decoded file name, as a route with a parameter, and segment by segment.
 fn app() -> Router {
     async fn by_name(Path(path): Path<String>) -> (StatusCode, &'static str) {
         let mut names = Vec::new();
@@ -46,8 +46,8 @@ async fn start(app: Router) -> SocketAddr {
     address
 }
 
-/// The answer to a request whose target is sent as it is.
-async fn ask(address: SocketAddr, method: &str, target: &str) -> String {
+/// Returns the response to a request whose target is sent unchanged.
+async fn send(address: SocketAddr, method: &str, target: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -59,7 +59,7 @@ async fn ask(address: SocketAddr, method: &str, target: &str) -> String {
 async fn served<'a>(address: SocketAddr, spellings: &[&'a str]) -> Vec<&'a str> {
     let mut served = Vec::new();
     for spelling in spellings {
-        if ask(address, "GET", spelling).await.contains(CONTENT) {
+        if send(address, "GET", spelling).await.contains(CONTENT) {
             served.push(*spelling);
         }
     }
@@ -75,8 +75,8 @@ fn limited(pattern: &str, paths: PathOptions) -> Router {
 }
 
 #[tokio::test]
-async fn every_served_spelling_of_a_limited_path_is_counted_or_refused() {
-    // Names with a slash are one segment to a router, and dots are a name like others.
+async fn every_served_spelling_of_a_limited_path_is_counted_or_rejected() {
+    // To a router, a name with an encoded slash is one segment, and dots are an ordinary name.
     let parameters = [
         "/reports/a",
         "/reports/a%2Fb",
@@ -96,12 +96,15 @@ async fn every_served_spelling_of_a_limited_path_is_counted_or_refused() {
     ];
     for (pattern, spellings, served_min) in tables {
         let unlimited = served(start(app()).await, spellings).await;
-        assert!(unlimited.len() >= served_min, "{pattern}: the table is too tame: {unlimited:?}");
+        assert!(
+            unlimited.len() >= served_min,
+            "{pattern}: the table has too few served spellings: {unlimited:?}"
+        );
         for encoded_slashes in [None, Some(EncodedSlashes::Refuse)] {
             let address =
                 start(limited(pattern, PathOptions { encoded_slashes, ..PathOptions::default() })).await;
-            // A HEAD request takes what a GET request would.
-            let first = ask(address, "HEAD", spellings[0]).await;
+            // A HEAD request is charged like a GET request.
+            let first = send(address, "HEAD", spellings[0]).await;
             assert!(first.starts_with("HTTP/1.1 200"), "{first}");
             let slipped = served(address, spellings).await;
             assert!(slipped.is_empty(), "{pattern}: served uncounted: {slipped:?}");

@@ -1,4 +1,5 @@
-//! Shaping: requests leave a leaky bucket at a constant rate, and wait no longer, and no more of them, than they may.
+//! Traffic shaping: requests leave a leaky bucket at a constant rate, within the maximum wait and
+//! number of waiters.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +20,7 @@ use tokio::time::{Instant, advance, sleep};
 
 use support::{get, send};
 
-/// Tokio's clock, which tests pause, as the store's.
+/// Tokio's clock, which tests pause, as the clock of the store.
 #[derive(Debug)]
 struct PausedClock(Instant);
 
@@ -37,7 +38,7 @@ fn queue() -> Limiter {
     Limiter::builder().memory(store).plan("queue", [limit.with_burst(5).unwrap()]).build().unwrap()
 }
 
-/// A router that says when it is called, in milliseconds.
+/// A router that reports the time of each call, in milliseconds.
 fn watched(layer: LayerBuilder) -> (Router, UnboundedReceiver<u128>) {
     let (called, calls) = unbounded_channel();
     let start = Instant::now();
@@ -52,7 +53,7 @@ fn shaped(wait_max: Duration) -> LayerBuilder {
     PacegateLayer::builder(queue()).by(address()).plan("queue").shape(wait_max)
 }
 
-/// Sends a request that nobody waits for, and gives it time to be decided on.
+/// Starts a request in the background, and gives it time to be decided.
 async fn start(app: &Router) -> tokio::task::JoinHandle<support::Answer> {
     let app = app.clone();
     let task = tokio::spawn(async move { send(&app, get("/x")).await });
@@ -61,7 +62,7 @@ async fn start(app: &Router) -> tokio::task::JoinHandle<support::Answer> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn admitted_requests_leave_at_a_constant_rate() {
+async fn allowed_requests_leave_at_a_constant_rate() {
     let (app, mut calls) = watched(shaped(Duration::from_secs(10)));
     let mut tasks = Vec::new();
     for _ in 0..6 {
@@ -76,13 +77,13 @@ async fn admitted_requests_leave_at_a_constant_rate() {
     assert_eq!(statuses, expected.map(|(status, left)| (status, left.to_owned())));
     for expected in [0, 1_000, 2_000, 3_000, 4_000] {
         let called = calls.recv().await.unwrap();
-        // Tokio's timers have milliseconds.
+        // Tokio's timers have a resolution of one millisecond.
         assert!((expected..=expected + 2).contains(&called), "{called} instead of {expected}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_shaping_what_has_room_passes_at_once() {
+async fn allowed_requests_pass_immediately_without_shaping() {
     let (app, mut calls) = watched(PacegateLayer::builder(queue()).by(address()).plan("queue"));
     for _ in 0..5 {
         assert_eq!(send(&app, get("/x")).await.status, StatusCode::OK);
@@ -92,36 +93,32 @@ async fn without_shaping_what_has_room_passes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_too_long_is_denied_and_gets_back_what_it_took() {
+async fn request_that_would_wait_too_long_is_denied_and_refunded() {
     let (app, _calls) = watched(shaped(Duration::from_millis(1_500)));
     let (first, second) = (start(&app).await, start(&app).await);
     for _ in 0..3 {
         let answer = send(&app, get("/x")).await;
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(
-            (answer.header("retry-after"), answer.remaining()),
-            ("1", "3"),
-            "as the next one will find it"
-        );
+        assert_eq!((answer.header("retry-after"), answer.remaining()), ("1", "3"), "after the refund");
         let body = answer.json();
-        assert_eq!(body["error"]["message"], "the queue of limit `queue` is full; try again in 1 s");
+        assert_eq!(body["error"]["message"], "the queue of rate limit `queue` is full; retry in 1 s");
         assert_eq!((&body["reason"], &body["retry_after_ms"]), (&json!("QUEUE_FULL"), &json!(500)));
     }
     advance(Duration::from_millis(500)).await;
     let third = start(&app).await;
-    assert_eq!(third.await.unwrap().status, StatusCode::OK, "when it was told to come back");
+    assert_eq!(third.await.unwrap().status, StatusCode::OK, "after the announced time");
     assert_eq!((first.await.unwrap().status, second.await.unwrap().status), (StatusCode::OK, StatusCode::OK));
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_wait_than_may() {
+async fn number_of_waiters_is_bounded() {
     let (app, _calls) = watched(shaped(Duration::from_secs(10)).waiters(2));
     let tasks = [start(&app).await, start(&app).await, start(&app).await];
     let answer = send(&app, get("/x")).await;
     assert_eq!(
         (answer.status, answer.remaining()),
         (StatusCode::TOO_MANY_REQUESTS, "2"),
-        "one left at once, two wait"
+        "one passes immediately, two wait"
     );
     assert_eq!(answer.header("retry-after"), "3");
     for task in tasks {
@@ -129,12 +126,12 @@ async fn no_more_wait_than_may() {
     }
     let later = [start(&app).await, start(&app).await];
     for task in later {
-        assert_eq!(task.await.unwrap().status, StatusCode::OK, "there is room for waiters again");
+        assert_eq!(task.await.unwrap().status, StatusCode::OK, "requests can wait again");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_hangs_up_while_waiting_gives_back_its_place() {
+async fn disconnected_waiter_is_refunded() {
     let (app, mut calls) = watched(shaped(Duration::from_secs(10)).waiters(1));
     assert_eq!(send(&app, get("/x")).await.remaining(), "4");
     for _ in 0..20 {
@@ -146,10 +143,10 @@ async fn who_hangs_up_while_waiting_gives_back_its_place() {
     assert_eq!(
         (answer.status, answer.remaining()),
         (StatusCode::OK, "3"),
-        "neither room nor waiters were lost"
+        "neither quota nor waiters were lost"
     );
     assert_eq!(calls.recv().await.unwrap(), 0);
-    assert!(calls.recv().await.unwrap() <= 1_002, "the second one's turn");
+    assert!(calls.recv().await.unwrap() <= 1_002, "the turn of the second request");
     sleep(Duration::from_secs(10)).await;
-    assert!(calls.try_recv().is_err(), "those who hung up never reached the service");
+    assert!(calls.try_recv().is_err(), "disconnected requests never reach the service");
 }

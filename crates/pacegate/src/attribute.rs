@@ -1,9 +1,10 @@
-//! What the attribute `#[rate_limit]` calls, and what it makes of a denial.
+//! Support for the attribute `#[rate_limit]`: the functions it calls, and the error of a denied
+//! call.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pacegate_core::Cost;
+use pacegate_core::{Cost, Reason};
 use thiserror::Error;
 
 use crate::check::Check;
@@ -13,7 +14,8 @@ use crate::limiter::Limiter;
 
 static INSTALLED: OnceLock<Limiter> = OnceLock::new();
 
-/// A call that a limit did not let through. Functions with `#[rate_limit]` return it, as whatever error they return.
+/// The error of a denied call of a function with `#[rate_limit]`, converted to the error type of
+/// the function.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, RateLimited};
@@ -27,16 +29,16 @@ static INSTALLED: OnceLock<Limiter> = OnceLock::new();
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RateLimited {
-    /// It was denied.
+    /// A limit denied the call.
     #[error("{}", explain(.0))]
     Denied(Box<Decision>),
-    /// Nothing could be decided.
-    #[error("the rate limit could not be checked: {0}")]
+    /// No decision could be made.
+    #[error("rate limit check failed: {0}")]
     Failed(#[from] CheckError),
 }
 
 impl RateLimited {
-    /// How long to wait until the same call is let through, if waiting helps.
+    /// Returns the time after which the same call is allowed, if waiting helps.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Denied(decision) => decision.retry_after(),
@@ -44,7 +46,7 @@ impl RateLimited {
         }
     }
 
-    /// The decision, if there is one.
+    /// Returns the decision, if there is one.
     pub fn decision(&self) -> Option<&Decision> {
         match self {
             Self::Denied(decision) => Some(decision),
@@ -54,15 +56,21 @@ impl RateLimited {
 }
 
 fn explain(decision: &Decision) -> String {
-    let name = decision.binding_limit().map(|limit| format!(" by `{}`", limit.name)).unwrap_or_default();
-    match decision.retry_after() {
-        Some(wait) => format!("rate limited{name}: try again in {:.3} s", wait.as_secs_f64()),
-        None => format!("rate limited{name}"),
+    let name = decision.binding_limit().map(|limit| format!(" `{}`", limit.name)).unwrap_or_default();
+    if decision.failed_closed() {
+        return format!("store unavailable; rate limit{name} fails closed");
+    }
+    match (decision.retry_after(), decision.binding().and_then(|answer| answer.reason)) {
+        (Some(wait), _) => format!("rate limit{name} exceeded; retry in {:.3} s", wait.as_secs_f64()),
+        (None, Some(Reason::CostExceedsLimit)) => {
+            format!("the cost exceeds the capacity of rate limit{name}")
+        }
+        (None, _) => format!("rate limit{name} exceeded"),
     }
 }
 
 impl Limiter {
-    /// Has `#[rate_limit]` without a `limiter` use this one, for as long as the process lives.
+    /// Makes this the default limiter of `#[rate_limit]`, for the lifetime of the process.
     ///
     /// ```
     /// use pacegate::{Limit, Limiter};
@@ -73,7 +81,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// This limiter, when there is one already.
+    /// Returns this limiter if one is already installed.
     pub fn install(self) -> Result<(), Self> {
         INSTALLED.set(self)
     }
@@ -92,7 +100,7 @@ fn judged(decision: Decision) -> Result<(), RateLimited> {
     if decision.allowed() { Ok(()) } else { Err(RateLimited::Denied(Box::new(decision))) }
 }
 
-/// The number of a cost of any integer type; one that no cost can be is refused by the check.
+/// Converts a cost of any integer type. The check rejects numbers that are not valid costs.
 #[doc(hidden)]
 pub fn cost(cost: impl TryInto<u64>) -> u64 {
     cost.try_into().unwrap_or(u64::MAX)
@@ -106,4 +114,21 @@ pub async fn admit(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64
 #[doc(hidden)]
 pub fn admit_now(given: Option<&Limiter>, key: &str, plans: &[&str], cost: u64) -> Result<(), RateLimited> {
     judged(limiter(given)?.check_now(&check(key, plans, cost)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_names_the_reason_of_a_denial() {
+        let limiter = Limiter::builder().plan("gold", [pacegate_core::Limit::per_minute(3)]).build().unwrap();
+        let message =
+            |cost: u32| explain(&limiter.check_now(Check::key("k").plan("gold").cost(cost)).unwrap());
+        assert_eq!(message(4), "the cost exceeds the capacity of rate limit `gold`");
+        assert!(limiter.check_now(Check::key("k").plan("gold").cost(3)).unwrap().allowed());
+        assert!(message(1).starts_with("rate limit `gold` exceeded; retry in "), "{}", message(1));
+        let failed = Decision::without_service(false, Reason::FailClosed);
+        assert_eq!(explain(&failed), "store unavailable; rate limit fails closed");
+    }
 }

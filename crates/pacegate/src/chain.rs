@@ -1,4 +1,4 @@
-//! Several checks as one: all of them pass, or none takes anything.
+//! Several checks decided as one: all of them are charged, or none is.
 
 use pacegate_core::Answers;
 
@@ -10,10 +10,12 @@ use crate::error::CheckError;
 use crate::limiter::Limiter;
 
 impl Limiter {
-    /// Decides on several checks together: every limit of every one of them is charged, or none is. The decision has all of their limits, in order.
+    /// Decides on several checks as one: every limit of every check is charged, or none is. The
+    /// decision contains all their limits, in order.
     ///
-    /// One check with several plans or identities is a chain already; this is for keys that have different plans or costs. Checks whose counters are
-    /// in one store, and in a Redis Cluster in one slot, are decided in one atomic step.
+    /// A single check with several plans or identities is already all-or-nothing. Use this method
+    /// for keys with different plans or costs. Checks whose counters are in one store, and in one
+    /// slot of a Redis Cluster, are decided in one atomic step.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter};
@@ -29,13 +31,14 @@ impl Limiter {
     /// let decision = limiter.check_all(&checks).await?;
     /// assert!(!decision.allowed());
     /// assert_eq!(decision.binding_limit().map(|limit| &*limit.name), Some("tenant"));
-    /// assert_eq!(limiter.peek(&checks[0]).await?.remaining(), Some(9), "the denied chain took nothing");
+    /// assert_eq!(limiter.peek(&checks[0]).await?.remaining(), Some(9), "a denied chain charges nothing");
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`CheckError`] when no decision could be made, or one of them has an idempotency key, which goes with a single check.
+    /// [`CheckError`] if no decision could be made, or if a check has an idempotency key, which
+    /// applies only to single checks.
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         let started = self.observing.start();
         let decided = match &self.remote {
@@ -50,7 +53,7 @@ impl Limiter {
 
     pub(crate) async fn check_all_here(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         if checks.iter().any(|check| check.idempotency.is_some()) {
-            return Err(CheckError::IdempotencyOfMany);
+            return Err(CheckError::IdempotencyInChain);
         }
         let rules = self.rules();
         let mut tally = Tally::default();
@@ -59,7 +62,7 @@ impl Limiter {
             let resolved = self.resolve_by(&rules, &check)?;
             let endpoint = resolved.endpoint.as_deref().unwrap_or_default();
             for (limit, identifier) in resolved.applied {
-                // Limits that the check has no cost for do not apply.
+                // A limit does not apply if the check has no cost in its unit.
                 let Some(cost) = limit.cost_of(&check.all_costs()) else { continue };
                 let terms = Terms { overdraw: limit.overdraw, ..Terms::default() };
                 tally.add(limit, identifier.to_owned(), endpoint, Hits::Take(cost), terms);

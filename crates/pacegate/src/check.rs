@@ -1,4 +1,4 @@
-//! A request to be checked: who, where, how much.
+//! A check: the identities to charge, the endpoint, and the cost.
 
 use std::borrow::Cow;
 
@@ -14,28 +14,28 @@ use crate::rule::Rule;
 
 const IDEMPOTENCY_KEY_LENGTH_MAX: usize = 255;
 
-/// What a limiter is asked about: one or more identities, where they go, and how much it costs.
+/// A request to decide on: one or more identities, an endpoint, and a cost.
 ///
 /// ```
 /// use pacegate::Check;
 ///
-/// // A key of one's own against two plans at once:
+/// // A key, checked against two plans at once:
 /// let plans = Check::key("user-123").plan("gold").plan("daily");
-/// // A request against the rules that match it:
+/// // A request, checked against the rules that match it:
 /// let request = Check::new("user", "u1").and("ip", "10.0.0.1").endpoint("/api/v1/orders").method("GET");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Check<'a> {
     pub(crate) identities: SmallVec<[(&'a str, Cow<'a, str>); 1]>,
-    /// The IPv6 prefix by which the identities are canonical already.
+    /// The IPv6 prefix for which the identities are already canonical.
     canonical_by: Option<u8>,
-    /// Where the request goes.
+    /// The endpoint of the request.
     pub endpoint: Option<&'a str>,
-    /// The request's method.
+    /// The method of the request.
     pub method: Option<&'a str>,
-    /// How much the request takes from limits that count requests.
+    /// The cost for limits that count requests.
     pub cost: Cost,
-    /// How much it takes from limits of other units.
+    /// The cost for limits with other units.
     pub(crate) costs: SmallVec<[(&'a str, Cost); 1]>,
     pub(crate) plans: SmallVec<[&'a str; 2]>,
     pub(crate) limit: Option<Result<Limit, InvalidLimit>>,
@@ -45,7 +45,7 @@ pub struct Check<'a> {
     pub(crate) tier: Option<&'a str>,
 }
 
-/// What a request takes, by unit.
+/// The cost of a request, by unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs<'a> {
     pub(crate) requests: Cost,
@@ -53,7 +53,7 @@ pub(crate) struct Costs<'a> {
 }
 
 impl Costs<'_> {
-    /// What is taken from limits of a unit; `None` is requests, and the answer `None` is nothing.
+    /// Returns the cost in a unit (`None` for requests), or `None` if there is none.
     #[inline(always)]
     pub(crate) fn of(&self, unit: Option<&str>) -> Option<Cost> {
         match unit {
@@ -69,12 +69,13 @@ impl Costs<'_> {
 }
 
 impl<'a> Check<'a> {
-    /// A check of `identifier` in `dimension`.
+    /// Returns a check of `identifier` in `dimension`.
     pub fn new(dimension: &'a str, identifier: &'a str) -> Self {
         Self::of([(dimension, Cow::Borrowed(identifier))])
     }
 
-    /// A check of several identities by dimension and identifier, of which there must be one at least.
+    /// Returns a check of several identities, each a dimension and an identifier. At least one is
+    /// required.
     pub fn of(identities: impl IntoIterator<Item = (&'a str, Cow<'a, str>)>) -> Self {
         Self {
             identities: identities.into_iter().collect(),
@@ -92,12 +93,13 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A check of a key that the program made up itself.
+    /// Returns a check of a key that the program chooses, in the dimension `key`.
     pub fn key(key: &'a str) -> Self {
         Self::new(identity::KEY, key)
     }
 
-    /// Checks another identity in the same step: all limits of all of them are charged, or none is.
+    /// Adds another identity, decided in the same step: all limits of all identities are charged,
+    /// or none is.
     #[must_use]
     pub fn and(mut self, dimension: &'a str, identifier: &'a str) -> Self {
         self.identities.push((dimension, Cow::Borrowed(identifier)));
@@ -105,30 +107,30 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// Where the request goes; rules apply only to checks that say so.
+    /// Sets the endpoint. Rules apply only to checks with an endpoint.
     #[must_use]
     pub fn endpoint(mut self, endpoint: &'a str) -> Self {
         self.endpoint = Some(endpoint);
         self
     }
 
-    /// The request's method. Rules with a method apply unless it is another one: a check without a method is limited by them too,
-    /// and rules for GET apply to HEAD.
+    /// Sets the method. A rule for certain methods applies unless the method is known to differ: it
+    /// also limits a check without a method, and a rule for GET applies to HEAD.
     #[must_use]
     pub fn method(mut self, method: &'a str) -> Self {
         self.method = Some(method);
         self
     }
 
-    /// How much the request takes from limits that count requests; 1 unless it is set.
+    /// Sets the cost for limits that count requests. Default: 1.
     #[must_use]
     pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
         self.cost = cost.into();
         self
     }
 
-    /// How much the request takes from limits of a [unit](Rule::unit). Limits of a unit that no cost is given for are neither charged nor
-    /// asked. `requests` is the unit of limits that name none.
+    /// Sets the cost for limits of a [unit](Rule::unit). Limits of a unit without a cost do not
+    /// apply. The unit `requests` is that of limits without a unit.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule};
@@ -152,12 +154,12 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// The costs in units other than requests.
+    /// Returns the costs in units other than requests.
     pub fn costs(&self) -> &[(&'a str, Cost)] {
         &self.costs
     }
 
-    /// What the request takes, by unit.
+    /// Returns the cost of the request, by unit.
     #[inline]
     pub(crate) fn all_costs(&self) -> Costs<'_> {
         Costs { requests: self.cost, others: &self.costs }
@@ -170,90 +172,91 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// Adds a limit for this check alone, counted per identity, endpoint, algorithm and window. A limit whose numbers are
-    /// not valid makes the check an error.
+    /// Adds an ad-hoc limit for this check, counted per identity, endpoint, algorithm and window.
+    /// If the limit is not valid, the check is an error.
     #[must_use]
     pub fn limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
         self.limit = Some(limit.into().build());
         self
     }
 
-    /// What is known about the user: the identity of the dimension `user`.
+    /// Sets the profile of the user, which is the identity of the dimension `user`.
     #[must_use]
     pub fn profile(mut self, profile: impl Into<Option<&'a Profile>>) -> Self {
         self.profile = profile.into();
         self
     }
 
-    /// The user's tier, instead of the one in the profile.
+    /// Sets the tier of the user, instead of the tier in the profile.
     #[must_use]
     pub fn tier(mut self, tier: impl Into<Option<&'a str>>) -> Self {
         self.tier = tier.into();
         self
     }
 
-    /// Makes the check repeatable: the same `key` of the same `caller` within five minutes is charged once.
+    /// Makes the check idempotent: repeated with the same `key` by the same `caller` within five
+    /// minutes, it is charged once.
     #[must_use]
     pub fn idempotency(mut self, caller: impl Into<Cow<'a, str>>, key: &'a str) -> Self {
         self.idempotency = Some((caller.into(), key));
         self
     }
 
-    /// Who sent it, an API key or an address: a store with few places for idempotency keys divides them
-    /// among senders. The program itself unless said.
+    /// Sets the sender, such as an API key or an address. A store with limited capacity for
+    /// idempotency keys shares it among senders. Default: the program itself.
     #[must_use]
     pub fn sender(mut self, sender: impl Into<Option<&'a str>>) -> Self {
         self.sender = sender.into();
         self
     }
 
-    /// Everyone who is checked, by dimension and identifier, in the order given.
+    /// Returns all identities, each a dimension and an identifier, in the order given.
     pub fn identities(&self) -> &[(&'a str, Cow<'a, str>)] {
         &self.identities
     }
 
-    /// Every dimension with its identifier.
+    /// Returns each dimension with its identifier.
     #[inline]
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.identities.iter().map(|(dimension, identifier)| (*dimension, &**identifier))
     }
 
-    /// The identifier in the dimension `user`, whose profile counts.
+    /// Returns the identifier of the dimension `user`, whose profile applies.
     pub fn user(&self) -> Option<&str> {
         self.pairs().find(|(dimension, _)| *dimension == identity::USER).map(|(_, user)| user)
     }
 
-    /// The plans whose limits apply.
+    /// Returns the plans whose limits apply.
     pub fn plans(&self) -> &[&'a str] {
         &self.plans
     }
 
-    /// The limit that the check brings along, if its numbers are valid.
+    /// Returns the ad-hoc limit of the check, if it is valid.
     pub fn own_limit(&self) -> Option<Limit> {
         self.limit.and_then(Result::ok)
     }
 
-    /// Says whether the numbers of the check's own limit are valid.
+    /// Validates the ad-hoc limit of the check.
     pub(crate) fn check_limit(&self) -> Result<(), CheckError> {
         self.limit.map_or(Ok(()), |limit| limit.map(drop).map_err(CheckError::InvalidLimit))
     }
 
-    /// The tier that the check names.
+    /// Returns the tier that the check names.
     pub fn own_tier(&self) -> Option<&'a str> {
         self.tier
     }
 
-    /// The tier that selects rules: the check's own, or the one in the profile.
+    /// Returns the tier that selects rules: of the check itself, or of the profile.
     pub fn effective_tier(&self) -> Option<&'a str> {
         self.tier.or_else(|| self.profile?.tier.as_deref())
     }
 
-    /// What makes it repeatable.
+    /// Returns the idempotency key.
     pub fn idempotency_key(&self) -> Option<&'a str> {
         self.idempotency.as_ref().map(|(_, key)| *key)
     }
 
-    /// Who is checked, as one text that no other identities share, in whatever order they were given.
+    /// Returns a text that is unique to the set of identities, independent of their order.
     pub fn identity(&self) -> String {
         let mut pairs: SmallVec<[(&str, &str); 4]> = self.pairs().collect();
         pairs.sort_unstable();
@@ -261,7 +264,7 @@ impl<'a> Check<'a> {
         pairs.into_iter().map(|(dimension, identifier)| part(dimension) + &part(identifier)).collect()
     }
 
-    /// A strong hash of everything the check asks for.
+    /// A strong hash of everything that the check contains.
     pub(crate) fn fingerprint(&self) -> [u8; 16] {
         let mut text = Vec::with_capacity(256);
         let mut part = |bytes: &[u8]| {
@@ -294,7 +297,8 @@ impl<'a> Check<'a> {
         fingerprint(&text)
     }
 
-    /// Writes the identities in the one spelling that is counted; `ipv6_prefix` is how many bits of an IPv6 address count.
+    /// Rewrites the identities in canonical form. `ipv6_prefix` is the number of leading bits by
+    /// which IPv6 addresses are counted.
     pub(crate) fn canonicalise(&mut self, ipv6_prefix: u8) -> Result<(), CheckError> {
         if !self.is_canonical(ipv6_prefix)? {
             for (dimension, identifier) in &mut self.identities {
@@ -304,14 +308,14 @@ impl<'a> Check<'a> {
                 }
                 *dimension = word;
             }
-            // Different spellings may have been the same dimension.
+            // Two spellings may have been the same dimension.
             self.is_canonical(ipv6_prefix)?;
         }
         self.canonical_by = Some(ipv6_prefix);
         Ok(())
     }
 
-    /// The same check with its identities in the one spelling that is counted; copied only if they are in another one.
+    /// Returns the check with its identities in canonical form; clones only if something changes.
     pub(crate) fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Check<'a>>, CheckError> {
         self.tier.map_or(Ok(()), identity::check_tier).map_err(CheckError::InvalidTier)?;
         for (unit, _) in &self.costs {
@@ -337,12 +341,12 @@ impl<'a> Check<'a> {
         if self.identities.is_empty() {
             return Err(CheckError::NoIdentity);
         }
-        for (place, (dimension, identifier)) in self.identities.iter().enumerate() {
+        for (index, (dimension, identifier)) in self.identities.iter().enumerate() {
             let (word, rewritten) = canonical(dimension, identifier, ipv6_prefix)?;
             if word != *dimension || matches!(rewritten, Cow::Owned(_)) {
                 return Ok(false);
             }
-            if self.identities[..place].iter().any(|(other, _)| other == dimension) {
+            if self.identities[..index].iter().any(|(other, _)| other == dimension) {
                 return Err(CheckError::DuplicateDimension { dimension: word.into() });
             }
         }
@@ -350,7 +354,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// One identity in the spelling that is counted.
+/// Returns one identity in canonical form.
 #[inline]
 fn canonical<'d, 'i>(
     dimension: &'d str,
@@ -364,7 +368,7 @@ fn canonical<'d, 'i>(
     Ok((word, identifier))
 }
 
-/// 128 bits of SHA-256.
+/// The first 128 bits of SHA-256.
 pub(crate) fn fingerprint(bytes: &[u8]) -> [u8; 16] {
     let mut fingerprint = [0; 16];
     fingerprint.copy_from_slice(&Sha256::digest(bytes)[..16]);

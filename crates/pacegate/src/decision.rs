@@ -1,4 +1,4 @@
-//! What a limiter says: whether a request may pass, with the names of the limits that applied.
+//! The decision on a check: whether the request may pass, and the answer of every limit.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::rule::NamedLimit;
 
-/// Whether a request may pass, and what each limit answered.
+/// Whether a request may pass, with the answer of every limit that applied.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter};
@@ -26,26 +26,26 @@ use crate::rule::NamedLimit;
 pub struct Decision {
     chain: ChainDecision,
     limits: SmallVec<[Arc<NamedLimit>; 2]>,
-    /// How it was made without the service that should have.
+    /// Set if the decision was made without the service that should have decided.
     fallback: Option<Reason>,
-    /// Random, to recognise a repeated refund; 0 where there can be no refund.
+    /// A random id that identifies repeated refunds; 0 if the decision cannot be refunded.
     id: u64,
 }
 
 impl Decision {
-    /// Gives a decision the limits that its answers are of.
+    /// Attaches the limits to their answers.
     #[inline]
     pub(crate) fn of(chain: ChainDecision, limits: SmallVec<[Arc<NamedLimit>; 2]>) -> Self {
         Self { chain, limits, fallback: None, id: fastrand::u64(..) | 1 }
     }
 
-    /// A decision without the names of its limits, which costs no reference count.
+    /// A decision without the names of its limits, which avoids reference counting.
     #[inline]
     pub(crate) fn unnamed(chain: ChainDecision) -> Self {
         Self { chain, limits: SmallVec::new(), fallback: None, id: 0 }
     }
 
-    /// A decision that another limiter made, as far as it tells.
+    /// Returns a decision as reported by another limiter.
     #[doc(hidden)]
     pub fn reported(
         allowed: bool,
@@ -61,19 +61,19 @@ impl Decision {
         Self { chain, limits, fallback: None, id }
     }
 
-    /// What there is to say without the service that should have decided.
+    /// The decision by failure mode while the service is unavailable.
     pub(crate) fn without_service(allowed: bool, reason: Reason) -> Self {
         let chain = ChainDecision::new(allowed, Timestamp::default(), Answers::new());
         Self { fallback: Some(reason), ..Self::of(chain, SmallVec::new()) }
     }
 
-    /// The same decision, made here because the service did not answer.
+    /// Marks the decision as made locally because the service was unavailable.
     pub(crate) fn into_fallback(self) -> Self {
         Self { fallback: Some(Reason::LocalFallback), ..self }
     }
 
-    /// The same decision, as a denial that `wait` helps against.
-    pub(crate) fn denied_for(mut self, wait: Duration) -> Self {
+    /// Turns the decision into a denial with `wait` as its retry time.
+    pub(crate) fn into_denial(mut self, wait: Duration) -> Self {
         let Self { chain, .. } = &mut self;
         let retry_at = chain.at.saturating_add(wait);
         for answer in chain.answers.iter_mut().filter(|answer| answer.delay().is_some()) {
@@ -90,84 +90,87 @@ impl Decision {
         self.chain.allowed
     }
 
-    /// Whether this repeats an earlier admission under the same idempotency key and took nothing.
+    /// Whether this replays an earlier decision with the same idempotency key and charged nothing.
     #[inline]
     pub fn replayed(&self) -> bool {
         self.chain.replayed
     }
 
-    /// Whether any limit was decided without its store, or all of them without the service that should have.
+    /// Whether any limit was decided without its store, or all of them without the service.
     pub fn degraded(&self) -> bool {
         self.fallback.is_some() || self.chain.degraded()
     }
 
-    /// Whether it was denied because a store or the service failed, and not because a limit was exceeded.
+    /// Whether the request was denied because a store or the service is unavailable, not because a
+    /// limit was exceeded.
     pub fn failed_closed(&self) -> bool {
         let reason = self.fallback.or(self.binding().and_then(|answer| answer.reason));
         !self.allowed() && reason == Some(Reason::FailClosed)
     }
 
-    /// When it was decided, by the store's clock.
+    /// Returns the time of the decision, by the clock of the store.
     #[inline]
     pub fn at(&self) -> Timestamp {
         self.chain.at
     }
 
-    /// What the binding limit still allows; `None` when no limit applied or a store failed.
+    /// Returns what remains of the binding limit; `None` if no limit applied or a store failed.
     #[inline]
     pub fn remaining(&self) -> Option<u32> {
         self.chain.remaining()
     }
 
-    /// How long until the same request is allowed; `None` when it is allowed, or never will be.
+    /// Returns the time after which the same request is allowed; `None` if it is allowed now, or
+    /// never will be.
     #[inline]
     pub fn retry_after(&self) -> Option<Duration> {
         self.chain.retry_after()
     }
 
-    /// How long the request should wait to leave at the rate of a leaky bucket: the longest of its limits' delays.
+    /// Returns how long the request should wait to leave at the rate of a leaky bucket: the longest
+    /// delay of its limits.
     pub fn delay(&self) -> Option<Duration> {
         self.answers().iter().filter(|answer| !answer.shadow).filter_map(Answer::delay).max()
     }
 
-    /// Every limit's own answer, in the order of [`limits`](Self::limits).
+    /// Returns the answer of every limit, in the order of [`limits`](Self::limits).
     #[inline]
     pub fn answers(&self) -> &[Answer] {
         &self.chain.answers
     }
 
-    /// The limits that applied. A decision of a [`Plan`](crate::Plan) does not repeat them: they are
+    /// Returns the limits that applied. Empty for decisions of a [`Plan`](crate::Plan): see
     /// [`Plan::limits`](crate::Plan::limits).
     #[inline]
     pub fn limits(&self) -> &[Arc<NamedLimit>] {
         &self.limits
     }
 
-    /// The answer of the limit that binds: denied, the one to wait longest for; allowed, the one with the least left in
-    /// proportion. `None` when no limit applied.
+    /// Returns the answer of the binding limit: if denied, the one with the longest wait; if
+    /// allowed, the one with the smallest share remaining. `None` if no limit applied.
     #[inline]
     pub fn binding(&self) -> Option<&Answer> {
         self.chain.binding()
     }
 
-    /// The limit that binds; `None` when none applied.
+    /// Returns the binding limit; `None` if no limit applied.
     pub fn binding_limit(&self) -> Option<&NamedLimit> {
         self.limits.get(self.chain.binding_index()).map(Deref::deref)
     }
 
-    /// The position of the binding limit among the answers.
+    /// Returns the index of the binding limit among the answers.
     #[doc(hidden)]
     pub fn binding_index(&self) -> usize {
         self.chain.binding_index()
     }
 
-    /// A random number that no other decision has, so that a repeated refund is recognised; clones have the same one. 0
-    /// for a decision that cannot be refunded, which is that of a [`Plan`](crate::Plan).
+    /// Returns a random id that identifies repeated refunds; clones have the same id. 0 for
+    /// decisions of a [`Plan`](crate::Plan), which cannot be refunded.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// How it was made without the service that should have.
+    /// Returns how the decision was made if the service was unavailable.
     pub(crate) fn fallback(&self) -> Option<Reason> {
         self.fallback
     }

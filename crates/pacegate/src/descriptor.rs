@@ -1,8 +1,17 @@
-//! Limits on descriptors: lists of keys and values, as Envoy sends them, instead of an identity and an endpoint.
+//! Limits on descriptors: lists of keys and values, as Envoy sends them, instead of an identity and
+//! an endpoint.
+//!
+//! [`Limiter::check_descriptors`](crate::Limiter::check_descriptors) decides on all descriptors of
+//! a request in one command. A rule selects descriptors by a path, matched step by step as Envoy's
+//! rate limit service does, or by conditions, as Limitador does. The counter of a path belongs to
+//! its actual values, so a more specific rule takes over the counter of a less specific one. A cost
+//! above the capacity of a limit can only be the report of past usage, so it is denied and still
+//! charged. Values of any length and with any characters are counted: an error would let them pass,
+//! because Envoy allows requests on errors.
 
 pub(crate) mod check;
 mod conditions;
-pub(crate) mod contradiction;
+pub(crate) mod conflict;
 pub(crate) mod set;
 pub(crate) mod tally;
 mod tree;
@@ -14,9 +23,9 @@ use crate::identity::{IDENTIFIER_REASON, Invalid, check_name, is_identifier};
 use crate::rule::Mode;
 
 pub use check::{Descriptor, DescriptorDecision, DescriptorOutcome, Hits};
-pub use contradiction::Contradiction;
+pub use conflict::Conflict;
 
-/// A limit on the descriptors of a request: which ones, and how much.
+/// A limit on the descriptors of a request.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, descriptor::{Descriptor, DescriptorRule, PathEntry}};
@@ -36,43 +45,47 @@ pub use contradiction::Contradiction;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorRule {
-    /// Only for requests of this domain.
+    /// Applies only to requests of this domain.
     pub domain: Option<String>,
-    /// What it is called in answers and by `replaces`; made of what it selects unless it is set.
+    /// The name in responses and in `replaces`. Default: derived from the selector.
     pub name: Option<String>,
-    /// Which descriptors it applies to.
+    /// The descriptors it applies to.
     pub selects: Selector,
-    /// How much they may take.
+    /// How much they may consume.
     pub allowance: Allowance,
-    /// Whether it denies or only watches.
+    /// Whether the rule denies requests or only counts them.
     pub mode: Mode,
-    /// Which store its counters are in; the default one unless it is set.
+    /// The name of the store for the counters. Default: the default store.
     pub store: Option<String>,
-    /// What happens while that store fails; the limiter's own mode unless it is set.
+    /// What happens while that store is unavailable. Default: the mode of the limiter.
     pub on_store_error: Option<FailureMode>,
-    /// The names of rules that do not apply to a request that this one applies to.
+    /// The names of rules that do not apply to a request if this rule does.
     pub replaces: Vec<String>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to
-    /// one capacity: for costs that are known only afterwards.
+    /// Allows a request while at least 1 remains and charges its full cost, into a debt of up to
+    /// one capacity. Use it for costs that are known only afterwards.
     pub overdraw: bool,
-    /// Whether hits may be given back by a caller that only rules permit to
-    /// ([`Descriptor::refundable_only`](crate::descriptor::Descriptor::refundable_only)).
+    /// Whether callers restricted by
+    /// [`Descriptor::refundable_only`](crate::descriptor::Descriptor::refundable_only) may refund
+    /// hits of this rule.
     pub refundable: bool,
 }
 
 /// Which descriptors a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
-    /// Those whose entries are these, in this order and no more. At each entry an exact value goes before those with a `*`, in the order of the
-    /// rules, and these before the key alone; what was chosen is not given up again. Each path of actual values has a counter.
+    /// Descriptors with exactly these entries, in this order. At each entry, an exact value takes
+    /// precedence over values with a `*`, in the order of the rules, and these over the key alone;
+    /// there is no backtracking. Each path of actual values has a separate counter.
     Path(Vec<PathEntry>),
-    /// Those that fulfil conditions, whatever else they have. All rules of this kind that apply are charged.
+    /// Descriptors that meet all conditions, whatever other entries they have. All matching rules
+    /// of this kind are charged.
     Conditions {
-        /// Only the request's descriptor at this place, the first being 0.
+        /// Applies only to the descriptor with this index in the request, starting at 0.
         descriptor: Option<usize>,
-        /// What must hold, all of it.
+        /// The conditions; all of them must hold.
         when: Vec<Condition>,
-        /// The keys whose values have a counter of their own. The rule does not apply where one of them is missing.
+        /// The keys whose values have separate counters. The rule does not apply if one of them is
+        /// missing.
         by: Vec<String>,
     },
 }
@@ -80,41 +93,41 @@ pub enum Selector {
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PathEntry {
-    /// The entry's key.
+    /// The key of the entry.
     pub key: String,
-    /// The entry's value, in which `*` stands for any run of characters; any value unless it is set.
+    /// The value of the entry, in which `*` matches any characters. `None` matches any value.
     pub value: Option<String>,
 }
 
 impl PathEntry {
-    /// An entry with this value.
+    /// Returns an entry with this value.
     pub fn exact(key: &str, value: &str) -> Self {
         Self { key: key.into(), value: Some(value.into()) }
     }
 
-    /// An entry with whatever value.
+    /// Returns an entry with any value.
     pub fn any(key: &str) -> Self {
         Self { key: key.into(), value: None }
     }
 }
 
-/// Something that must hold for a key. It does not hold where the key is missing, whatever the test.
+/// A condition on the value of a key. It does not hold if the key is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
     /// The key.
     pub key: String,
-    /// What its value must be.
+    /// The test of its value.
     pub test: ValueTest,
 }
 
-/// What a value must be.
+/// The test of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ValueTest {
-    /// This text.
+    /// The value equals this text.
     Is(String),
-    /// Another text.
+    /// The value differs from this text.
     IsNot(String),
-    /// A text that begins so.
+    /// The value starts with this text.
     StartsWith(String),
 }
 
@@ -141,27 +154,27 @@ impl ValueTest {
     }
 }
 
-/// How much something may take.
+/// How much a descriptor may consume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
-    /// As much as a limit says.
+    /// As much as the limit allows.
     Limit(Limit),
     /// Everything; nothing is counted.
     Unlimited,
-    /// Nothing, ever.
+    /// Nothing; every request is denied.
     Nothing,
 }
 
 impl DescriptorRule {
-    /// The most entries or conditions of one rule.
+    /// Maximum number of entries or conditions of one rule.
     pub const ENTRIES_MAX: usize = 64;
 
-    /// A limit on descriptors with these entries, in any domain.
+    /// Returns a rule for descriptors with these entries, in any domain.
     pub fn path(entries: impl IntoIterator<Item = PathEntry>, limit: Limit) -> Self {
         Self::new(Selector::Path(entries.into_iter().collect()), Allowance::Limit(limit))
     }
 
-    /// A rule for any domain that is enforced.
+    /// Returns an enforced rule for any domain.
     pub fn new(selects: Selector, allowance: Allowance) -> Self {
         Self {
             domain: None,
@@ -177,7 +190,8 @@ impl DescriptorRule {
         }
     }
 
-    /// The name, or one made of what the rule selects: `database=users.remote_address`, `tier!=gold by user`.
+    /// Returns the name, or one derived from the selector: `database=users.remote_address`,
+    /// `tier!=gold by user`.
     pub fn display_name(&self) -> String {
         let name = match (&self.name, &self.selects) {
             (Some(name), _) => return name.clone(),
@@ -201,17 +215,17 @@ impl DescriptorRule {
                 }
             }
         };
-        // It stands in headers, metrics and logs, as every name.
+        // The name appears in headers, metrics and logs.
         let fit = |character: char| {
             if matches!(character, ' '..='~') && !matches!(character, '"' | '\\') { character } else { '?' }
         };
         name.chars().map(fit).take(128).collect()
     }
 
-    /// Says which field cannot be what it is, if there is one.
+    /// Validates the rule.
     ///
     /// # Errors
-    /// [`Invalid`] with the name of the field.
+    /// [`Invalid`] with the first field that is not valid.
     pub fn validate(&self) -> Result<(), Invalid> {
         let invalid = |field, reason: &'static str| Err(Invalid::new(field, reason));
         if !self.domain.as_deref().is_none_or(is_identifier) {
@@ -219,17 +233,17 @@ impl DescriptorRule {
         }
         self.name.as_deref().map(check_name).transpose()?;
         if self.name.as_ref().is_some_and(|name| self.replaces.contains(name)) {
-            return invalid("replaces", "has the rule's own name");
+            return invalid("replaces", "must not contain the rule's own name");
         }
         if self.overdraw && !matches!(self.allowance, Allowance::Limit(_)) {
-            return invalid("overdraw", "has no effect without a limit");
+            return invalid("overdraw", "requires a limit");
         }
         if self.refundable && !matches!(self.allowance, Allowance::Limit(_)) {
-            return invalid("refundable", "has no effect without a limit");
+            return invalid("refundable", "requires a limit");
         }
         match &self.selects {
             Selector::Path(entries) if !(1..=Self::ENTRIES_MAX).contains(&entries.len()) => {
-                invalid("entries", "must be 1 to 64 entries")
+                invalid("entries", "must have 1 to 64 entries")
             }
             Selector::Path(entries) => {
                 let clean = |entry: &PathEntry| {
@@ -238,8 +252,11 @@ impl DescriptorRule {
                 if entries.iter().all(clean) { Ok(()) } else { invalid("entries", IDENTIFIER_REASON) }
             }
             Selector::Conditions { when, by, .. } => {
-                if when.len() > Self::ENTRIES_MAX || by.len() > Self::ENTRIES_MAX {
-                    return invalid("when", "and by can have 64 entries each");
+                if when.len() > Self::ENTRIES_MAX {
+                    return invalid("when", "must have at most 64 conditions");
+                }
+                if by.len() > Self::ENTRIES_MAX {
+                    return invalid("by", "must have at most 64 keys");
                 }
                 let clean = |condition: &Condition| {
                     let text = condition.test.text();
@@ -252,7 +269,10 @@ impl DescriptorRule {
                     return invalid("by", IDENTIFIER_REASON);
                 }
                 if self.allowance == Allowance::Unlimited {
-                    return invalid("unlimited", "has no effect here: limits with when or by add up");
+                    return invalid(
+                        "unlimited",
+                        "has no effect with `when` or `by`: every such rule that matches is charged",
+                    );
                 }
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! Which limits hold for somebody, wherever they go: what operators look at.
+//! The limits in force for one identifier at any endpoint, for operators.
 
 use std::sync::Arc;
 
@@ -16,26 +16,27 @@ use crate::resolved::charge;
 use crate::rule::{Mode, NamedLimit};
 use crate::ruleset::{CompiledRule, RuleSet};
 
-/// A limit that holds for somebody, where it does, and how much of it is used.
+/// A limit in force for an identifier, and its current usage.
 #[derive(Clone, Debug)]
 pub struct EffectiveLimit {
-    /// The limit, and why it holds.
+    /// The limit, and why it applies.
     pub limit: Arc<NamedLimit>,
-    /// Where it holds, as far as no more specific one does.
+    /// The endpoints it matches, except where a more specific variant applies.
     pub endpoint: Pattern,
-    /// The only methods it holds for.
+    /// The methods it matches; empty for all.
     pub methods: Methods,
-    /// Whether nothing is counted: what it applies to is not limited.
+    /// Whether it exempts what it matches, so that nothing is counted.
     pub unlimited: bool,
-    /// How it stands; `None` when every endpoint has a counter of its own.
+    /// Its current usage; `None` if each endpoint has a separate counter.
     pub answer: Option<Answer>,
 }
 
 impl Limiter {
-    /// Every limit that holds for an identifier somewhere, with its current use, without consuming anything.
+    /// Returns every limit that applies to an identifier at some endpoint, with its current usage.
+    /// Charges nothing.
     ///
     /// # Errors
-    /// [`CheckError`] when the identifier is not valid or a store fails.
+    /// [`CheckError`] if the identifier is not valid or a store fails.
     #[doc(hidden)]
     pub async fn limits_of(
         &self,
@@ -64,7 +65,8 @@ impl Limiter {
     }
 }
 
-/// The rules for `identifier` that no other rule of their name outdoes everywhere, and the default limit unless they leave no place to it.
+/// Returns the rules for `identifier`, except those shadowed everywhere by another variant, and the
+/// default limit unless rules always replace it.
 fn in_force(
     rules: &RuleSet,
     dimension: &str,
@@ -73,7 +75,7 @@ fn in_force(
 ) -> Vec<EffectiveLimit> {
     let tier = profile.and_then(|profile| profile.tier.as_deref());
     let applies = |rule: &&Arc<CompiledRule>| {
-        rules.is_about(rule, dimension)
+        rules.counts_dimension(rule, dimension)
             && rule.identifier.as_deref().is_none_or(|own| own == identifier)
             && rule.tier.as_deref().is_none_or(|own| Some(own) == tier)
     };
@@ -82,17 +84,17 @@ fn in_force(
     let mut found = Vec::new();
     let mut default_applies = true;
     for variants in candidates.chunk_by(|a, b| a.limit.name == b.limit.name) {
-        let outdone = |rule: &CompiledRule| {
+        let is_shadowed = |rule: &CompiledRule| {
             variants.iter().any(|other| {
                 other.methods.cover(&rule.methods)
                     && other.endpoint.covers(&rule.endpoint)
                     && other.beats(rule)
             })
         };
-        let kept: Vec<&&Arc<CompiledRule>> = variants.iter().filter(|rule| !outdone(rule)).collect();
+        let kept: Vec<&&Arc<CompiledRule>> = variants.iter().filter(|rule| !is_shadowed(rule)).collect();
         let everywhere =
             |rule: &CompiledRule| rule.methods.is_empty() && rule.endpoint.covers(&Pattern::all());
-        // One name that always enforces something leaves no place to the default limit.
+        // A name that is enforced for all requests always replaces the default limit.
         default_applies &= !(kept.iter().all(|rule| rule.limit.mode == Mode::Enforce)
             && kept.iter().any(|rule| everywhere(rule)));
         found.extend(kept.into_iter().map(|rule| EffectiveLimit {

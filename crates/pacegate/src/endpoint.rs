@@ -1,4 +1,4 @@
-//! Endpoints: one spelling per path, and the others that a server may take it for.
+//! Endpoints: the canonical form of a path, and other ways in which a server may read it.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,16 @@ use thiserror::Error;
 
 use crate::pattern::Pattern;
 
-/// The longest endpoint, in bytes.
+/// Maximum length of an endpoint, in bytes.
 pub const ENDPOINT_LENGTH_MAX: usize = 2_048;
 
-/// How the spellings of a path are compared, in the limiter, the layer and the proxy. Each setting stays
-/// with the limiter, as the stores do.
+/// How paths are normalised and compared, in the limiter, the tower layer and the proxy.
 ///
-/// Every server reads odd paths in its own way. The counted spelling is the one in which `%2F`, `%5C`
-/// and `\` are slashes, duplicate slashes are one, and dot segments are resolved. A rule also applies
-/// where it matches the path as RFC 3986 resolves it, or as it was written, so that neither
-/// `/%2Freport.csv` nor `/users/a%2Fb` slips past a rule for `/report.csv` or `/users/{id}`. Which of
-/// several variants of a rule applies is decided by the counted spelling, if one matches it.
+/// Servers disagree about unusual paths. The canonical form, which is counted, treats `%2F`, `%5C`
+/// and `\` as slashes, merges duplicate slashes, and resolves dot segments. A rule also applies if
+/// it matches the path as RFC 3986 resolves it, or as it was written, so neither `/%2Freport.csv`
+/// nor `/users/a%2Fb` bypasses a rule for `/report.csv` or `/users/{id}`. The canonical form
+/// decides which of several variants of a rule applies, if one of them matches it.
 ///
 /// ```
 /// use pacegate::PathOptions;
@@ -28,24 +27,24 @@ pub const ENDPOINT_LENGTH_MAX: usize = 2_048;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathOptions {
-    /// What happens to paths with `%2F` or `%5C`; decoded for matching unless it is set. The proxy
-    /// refuses them unless it is set.
+    /// How `%2F` and `%5C` are handled. Default: decoded for matching, and rejected by the proxy.
     pub encoded_slashes: Option<EncodedSlashes>,
-    /// Whether the proxy sends duplicate slashes upstream as one. For matching they always are one.
+    /// Whether the proxy merges duplicate slashes before it forwards a path. For matching they are
+    /// always merged.
     pub merge_slashes: bool,
     /// Whether parameters of a segment (`/report.csv;v=1`) are ignored.
     pub ignore_parameters: bool,
-    /// Whether ASCII letters are compared without their case.
+    /// Whether ASCII letters are compared without regard to case.
     pub ignore_case: bool,
 }
 
-/// What happens to paths with an encoded slash (`%2F`) or backslash (`%5C`), which some servers read as
-/// a slash and others as a character.
+/// How an encoded slash (`%2F`) or backslash (`%5C`) is handled. Some servers read it as a slash,
+/// others as an ordinary character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodedSlashes {
-    /// They are read as slashes.
+    /// It is read as a slash.
     Decode,
-    /// They are not valid.
+    /// The path is rejected.
     Refuse,
 }
 
@@ -58,11 +57,11 @@ impl Default for PathOptions {
 }
 
 impl PathOptions {
-    /// The endpoint without its query, in the spelling that is counted: a leading slash, no empty and no
-    /// dot segments, no trailing slash, and no percent-encoding of characters that do not need it.
+    /// Returns the canonical form of an endpoint, without its query: a leading slash, no empty or
+    /// dot segments, no trailing slash, and no unnecessary percent-encoding.
     ///
     /// # Errors
-    /// [`InvalidEndpoint`] when it is empty, too long or has characters that it must not have.
+    /// [`InvalidEndpoint`] if it is empty, too long or contains characters that are not allowed.
     ///
     /// ```
     /// use pacegate::PathOptions;
@@ -76,11 +75,11 @@ impl PathOptions {
         self.endpoint(endpoint).map(Endpoint::into_counted)
     }
 
-    /// The path that a proxy sends upstream for `path`, which has no query: the one that is counted,
-    /// except that a trailing slash, ignored parameters and the case of letters stay.
+    /// Returns the path that a proxy forwards for `path`, which has no query. It is the canonical
+    /// form, but keeps a trailing slash, ignored parameters and the case of letters.
     ///
     /// # Errors
-    /// [`InvalidEndpoint`] as in [`normalise`](Self::normalise).
+    /// [`InvalidEndpoint`], as for [`normalise`](Self::normalise).
     ///
     /// ```
     /// use pacegate::PathOptions;
@@ -101,7 +100,8 @@ impl PathOptions {
             let name = self.name(segment);
             ends_in_slash = matches!(name, "" | "." | "..");
             match name {
-                // Servers that keep duplicate slashes do not expect any at the start, where a URL has its host.
+                // Servers that keep duplicate slashes expect none at the start, where a URL would
+                // have its host.
                 "" if self.merge_slashes || segments.is_empty() => {}
                 "." => {}
                 ".." => {
@@ -118,13 +118,14 @@ impl PathOptions {
         Ok(Cow::Owned(format!("/{}{end}", segments.join("/"))))
     }
 
-    /// An endpoint with everything that it may be to a server.
+    /// Parses an endpoint with all its readings.
     pub(crate) fn endpoint<'a>(&self, endpoint: &'a str) -> Result<Endpoint<'a>, InvalidEndpoint> {
         self.check(endpoint)?;
         Ok(self.any_endpoint(endpoint))
     }
 
-    /// The same for what must be matched whatever it is, as long as there is something.
+    /// Like `endpoint`, for values that must be matched even if they are not valid. `endpoint` must
+    /// not be empty.
     pub(crate) fn any_endpoint<'a>(&self, endpoint: &'a str) -> Endpoint<'a> {
         if self.is_normal(endpoint.as_bytes()) {
             return Endpoint { counted: Cow::Borrowed(endpoint), others: Vec::new() };
@@ -146,7 +147,8 @@ impl PathOptions {
         Endpoint { counted: Cow::Owned(counted), others }
     }
 
-    /// `literal`, a segment of a pattern, as segments of endpoints are compared with it.
+    /// Returns a literal segment of a pattern in the form in which segments of endpoints are
+    /// compared.
     pub(crate) fn literal<'a>(&self, literal: &'a str) -> Cow<'a, str> {
         let name = self.name(literal);
         if self.ignore_case { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) }
@@ -168,17 +170,17 @@ impl PathOptions {
         Ok(())
     }
 
-    /// Whether nothing has to be changed, which is how almost every endpoint arrives.
+    /// Whether the path is already canonical, which is the common case.
     fn is_normal(&self, path: &[u8]) -> bool {
         path.first() == Some(&b'/')
             && (path.len() == 1 || path[path.len() - 1] != b'/')
-            && path.iter().all(|byte| stays_as_it_is(*byte))
+            && path.iter().all(|byte| needs_no_escape(*byte))
             && !path.windows(2).any(|pair| pair == b"//" || pair == b"/.")
             && !(self.ignore_parameters && path.contains(&b';'))
             && !(self.ignore_case && path.iter().any(u8::is_ascii_uppercase))
     }
 
-    /// A segment without its parameters, if they are ignored.
+    /// Returns a segment without its parameters, if they are ignored.
     fn name<'a>(&self, segment: &'a str) -> &'a str {
         match segment.split_once(';') {
             Some((name, _)) if self.ignore_parameters => name,
@@ -186,7 +188,7 @@ impl PathOptions {
         }
     }
 
-    /// The path without empty and dot segments, as `reading` has them.
+    /// Resolves empty and dot segments as `reading` does.
     fn resolve(&self, text: &str, reading: Reading) -> String {
         let mut segments: Vec<&str> = Vec::new();
         for segment in text.split('/').map(|segment| self.name(segment)) {
@@ -205,7 +207,7 @@ impl PathOptions {
     }
 }
 
-/// An endpoint in the spelling that is counted, and in others that a server may take it for.
+/// An endpoint in its canonical form, with other ways in which a server may read it.
 #[derive(Debug)]
 pub(crate) struct Endpoint<'a> {
     counted: Cow<'a, str>,
@@ -221,7 +223,7 @@ impl<'a> Endpoint<'a> {
         self.counted
     }
 
-    /// The other spellings that rules are matched with.
+    /// The other readings that rules are matched against.
     pub(crate) fn others(&self) -> impl Iterator<Item = &str> {
         self.others.iter().map(String::as_str)
     }
@@ -235,21 +237,21 @@ impl<'a> Endpoint<'a> {
 /// How a server may read a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Decodes it, merges its slashes and then resolves dot segments, as file servers do.
+    /// Decodes the path, merges slashes and then resolves dot segments, like file servers.
     Decoded,
-    /// Resolves dot segments first, with `\` as a slash, as URL parsers do: an empty segment is one.
+    /// Resolves dot segments first, with `\` as a slash and empty segments kept, like URL parsers.
     Rfc3986,
-    /// Compares it segment by segment, dots included, as routers do.
+    /// Compares segment by segment, including dot segments, like routers.
     Written,
 }
 
-/// What a path may contain without an escape (RFC 3986).
-fn stays_as_it_is(byte: u8) -> bool {
+/// Whether a path may contain this byte without escaping (RFC 3986).
+fn needs_no_escape(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte)
 }
 
-/// One spelling for each path: escapes that are not needed are decoded, once; what needs one gets it, in
-/// upper case. Slashes and backslashes are as `reading` has them.
+/// Returns the canonical percent-encoding of a path: unnecessary escapes are decoded, once;
+/// necessary ones are in upper case. `reading` determines slashes and backslashes.
 pub(crate) fn canonical(path: &str, reading: Reading) -> String {
     let mut text = String::with_capacity(path.len());
     for (byte, escaped) in bytes(path) {
@@ -257,14 +259,14 @@ pub(crate) fn canonical(path: &str, reading: Reading) -> String {
             (b'\\', Reading::Decoded) => text.push('/'),
             (b'\\', Reading::Rfc3986) if !escaped => text.push('/'),
             (b'/', Reading::Rfc3986 | Reading::Written) if escaped => text.push_str("%2F"),
-            _ if stays_as_it_is(byte) => text.push(char::from(byte)),
+            _ if needs_no_escape(byte) => text.push(char::from(byte)),
             _ => text.push_str(&format!("%{byte:02X}")),
         }
     }
     text
 }
 
-/// The bytes of a path, decoded, and whether each was escaped.
+/// The decoded bytes of a path, and whether each was escaped.
 fn bytes(path: &str) -> impl Iterator<Item = (u8, bool)> {
     let mut rest = path.as_bytes();
     std::iter::from_fn(move || {
@@ -275,33 +277,33 @@ fn bytes(path: &str) -> impl Iterator<Item = (u8, bool)> {
     })
 }
 
-/// Whether the part of `endpoint` before its query has `%2F` or `%5C`.
+/// Whether the part of `endpoint` before its query contains `%2F` or `%5C`.
 fn has_encoded_slash(endpoint: &str) -> bool {
     let path = endpoint.split(['?', '#']).next().unwrap_or_default();
     path.contains('%') && bytes(path).any(|(byte, escaped)| escaped && matches!(byte, b'/' | b'\\'))
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<u8> {
-    // `from_str_radix` takes a sign, an escape does not.
+    // `from_str_radix` accepts a sign; an escape must not have one.
     let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// An endpoint that cannot be matched.
+/// An endpoint that is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidEndpoint {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("must not be empty")]
     Empty,
     /// It is longer than [`ENDPOINT_LENGTH_MAX`].
     #[error("must be at most 2048 bytes long")]
     TooLong,
-    /// It has a character below space.
+    /// It contains a control character.
     #[error("must not contain control characters")]
     ControlCharacter,
-    /// It has an encoded slash or backslash, which [`PathOptions::encoded_slashes`] refuses.
-    #[error("must not contain %2F or %5C; paths.encoded_slashes: decode reads them as slashes")]
+    /// It contains an encoded slash or backslash, which [`PathOptions::encoded_slashes`] rejects.
+    #[error("must not contain %2F or %5C; set `paths.encoded_slashes: decode` to read them as slashes")]
     EncodedSlash,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a check and with a set of rules.
+//! Errors of checks and of rule sets.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::endpoint::InvalidEndpoint;
 use crate::identity::Invalid;
 
-/// No decision could be made. A denial is not among these.
+/// A check on which no decision could be made. A denial is a decision, not an error.
 ///
 /// ```
 /// use pacegate::{Check, CheckError, Limiter};
@@ -20,89 +20,89 @@ use crate::identity::Invalid;
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The check names no identity.
+    /// The check has no identity.
     #[error("a check needs at least one dimension and identifier")]
     NoIdentity,
-    /// One dimension is given twice.
-    #[error("dimension `{dimension}` is given twice")]
+    /// Two identities have the same dimension.
+    #[error("duplicate dimension `{dimension}`")]
     DuplicateDimension {
         /// The dimension.
         dimension: Box<str>,
     },
-    /// The dimension is not a word in lower case.
+    /// The dimension is not a lowercase word.
     #[error("{reason}")]
     InvalidDimension {
-        /// What was given.
+        /// The value that was given.
         dimension: Box<str>,
-        /// What it must be.
+        /// What the value must be.
         reason: Invalid,
     },
-    /// The identifier cannot be counted by.
+    /// The identifier is not valid.
     #[error("{reason}")]
     InvalidIdentifier {
-        /// The dimension it was given for.
+        /// The dimension of the identifier.
         dimension: Box<str>,
-        /// What it must be.
+        /// What the value must be.
         reason: Invalid,
     },
-    /// The tier cannot be one.
+    /// The tier is not valid.
     #[error("{0}")]
     InvalidTier(Invalid),
-    /// A cost is given in something that cannot be a unit.
+    /// The unit of a cost is not valid.
     #[error("{reason}")]
     InvalidUnit {
-        /// What was given.
+        /// The value that was given.
         unit: Box<str>,
-        /// What it must be.
+        /// What the value must be.
         reason: Invalid,
     },
-    /// The endpoint cannot be matched.
+    /// The endpoint is not valid.
     #[error("endpoint: {0}")]
     InvalidEndpoint(#[from] InvalidEndpoint),
-    /// The check's own limit has numbers that are not valid.
-    #[error("limit of the check: {0}")]
+    /// The ad-hoc limit of the check is not valid.
+    #[error("ad-hoc limit: {0}")]
     InvalidLimit(InvalidLimit),
     /// The idempotency key is empty or too long.
     #[error("{0}")]
     InvalidIdempotencyKey(Invalid),
-    /// There is no plan of that name.
-    #[error("there is no plan `{name}`")]
+    /// The limiter has no plan with this name.
+    #[error("unknown plan `{name}`")]
     UnknownPlan {
         /// The name.
         name: Box<str>,
     },
-    /// A plan is named twice, which would charge it twice.
-    #[error("plan `{name}` is named twice")]
+    /// The check names a plan twice, which would charge it twice.
+    #[error("duplicate plan `{name}`")]
     DuplicatePlan {
         /// The name.
         name: Box<str>,
     },
-    /// The idempotency key was used for another request within the last five minutes.
-    #[error("the idempotency key was used for another request")]
+    /// The idempotency key was used for a different request within the last five minutes.
+    #[error("the idempotency key was already used for a different request")]
     IdempotencyMismatch,
-    /// One of several checks that are decided together has an idempotency key.
-    #[error("an idempotency key goes with one check, not with several that are decided together")]
-    IdempotencyOfMany,
-    /// The cost cannot be charged.
+    /// One of several checks that are decided as one has an idempotency key.
+    #[error("an idempotency key applies to a single check, not to several checks decided together")]
+    IdempotencyInChain,
+    /// The cost is not valid.
     #[error(transparent)]
     InvalidCost(pacegate_core::InvalidCost),
-    /// The service that decides does not take the check.
-    #[error("the service refused the check: {0}")]
-    Refused(Box<str>),
+    /// The remote service rejected the check.
+    #[error("the service rejected the check: {0}")]
+    Rejected(Box<str>),
     /// `#[rate_limit]` was used without a limiter.
     #[error(
-        "no limiter is installed: call `Limiter::install` at the start, or name one in the attribute with `limiter = …`"
+        "no limiter is installed: call `Limiter::install` at startup, or set `limiter = …` in the attribute"
     )]
     NotInstalled,
-    /// `check_now` was called on a limiter whose store is not in this process.
-    #[error("this limiter's store is not in the process; use the asynchronous calls")]
+    /// A synchronous method was called on a limiter whose store is not in this process.
+    #[error("this limiter's store is not in this process; use the asynchronous methods")]
     NotInProcess,
-    /// The store could not decide.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Rules and plans that contradict each other.
+/// Rules or plans that are not valid, or conflict with each other.
 ///
 /// ```
 /// use pacegate::{InvalidRules, Limit, Limiter, Rule};
@@ -114,51 +114,53 @@ pub enum CheckError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidRules {
-    /// Two rules are the same variant of the same name.
-    #[error("rule `{name}` is there twice for the same dimension, identifier, tier, endpoint and method")]
+    /// Two rules of the same name match the same requests.
+    #[error(
+        "duplicate rule `{name}`: another rule has the same dimension, identifier, tier, endpoint and method"
+    )]
     DuplicateRule {
-        /// The place of the second one in the list.
-        place: usize,
+        /// The index of the second one in the list of rules.
+        index: usize,
         /// The name.
         name: String,
     },
-    /// A rule has a field that cannot be what it is.
+    /// A field of a rule is not valid.
     #[error("rule `{name}`: {invalid}")]
     InvalidRule {
-        /// The place in the list.
-        place: usize,
+        /// The index in the list of rules.
+        index: usize,
         /// The name.
         name: String,
-        /// The field and what it must be.
+        /// The field, and what it must be.
         invalid: Invalid,
     },
-    /// A limit of a plan has numbers that are not valid.
+    /// A limit of a plan is not valid.
     #[error("plan `{plan}`: limits[{index}]: {invalid}")]
     InvalidPlanLimit {
         /// The plan.
         plan: String,
-        /// The position in the plan's list of limits.
+        /// The index in the list of limits of the plan.
         index: usize,
-        /// What is wrong with the numbers.
+        /// What is wrong with the limit.
         invalid: InvalidLimit,
     },
-    /// The default limit has numbers that are not valid.
+    /// The default limit is not valid.
     #[error("default limit: {0}")]
     InvalidDefaultLimit(InvalidLimit),
-    /// IPv6 addresses cannot be counted by so many bits.
-    #[error("ipv6_prefix must be between 1 and 128, not {bits}")]
+    /// The IPv6 prefix is out of range.
+    #[error("ipv6_prefix: must be between 1 and 128, got {bits}")]
     InvalidIpv6Prefix {
-        /// What was given.
+        /// The value that was given.
         bits: u8,
     },
-    /// Two plans share a name.
-    #[error("plan `{name}` is there twice")]
+    /// Two plans have the same name.
+    #[error("duplicate plan `{name}`")]
     DuplicatePlan {
         /// The name.
         name: String,
     },
     /// Two limits of a plan would share a counter.
-    #[error("plan `{plan}` has two {algorithm} limits over {window:?}; the lower one is enough")]
+    #[error("plan `{plan}`: duplicate {algorithm} limit over {window:?}; keep only the lower one")]
     DuplicateInPlan {
         /// The plan.
         plan: String,
@@ -167,36 +169,36 @@ pub enum InvalidRules {
         /// The window of both.
         window: Duration,
     },
-    /// A rule names a store that there is not.
-    #[error("rule `{rule}` is to be counted in store `{store}`, which there is not")]
+    /// A rule names an unknown store.
+    #[error("rule `{rule}`: unknown store `{store}`")]
     UnknownStore {
         /// The rule.
         rule: String,
         /// The store.
         store: String,
     },
-    /// A rule for descriptors cannot be what it is, or contradicts another one.
-    #[error("descriptors[{place}].{field}: {reason}")]
+    /// A descriptor rule is not valid, or conflicts with another one.
+    #[error("descriptors[{index}].{field}: {reason}")]
     InvalidDescriptor {
-        /// Its place in the list.
-        place: usize,
+        /// The index in the list of descriptor rules.
+        index: usize,
         /// The field.
         field: &'static str,
         /// What is wrong with it.
         reason: String,
     },
-    /// A store is not in this process, and nobody connected to it.
-    #[error("store `{store}` is not in this process; connect to it and use `Config::limiter_with`")]
+    /// A store is not in this process and not connected.
+    #[error("store `{store}` is not in this process; connect to it and pass it to `Config::limiter_with`")]
     NotConnected {
         /// The store.
         store: String,
     },
-    /// There are more rules than can be compiled.
-    #[error("{rules} rules are more than the {max} that are allowed")]
+    /// There are too many rules.
+    #[error("too many rules: got {rules}, the maximum is {max}")]
     TooMany {
-        /// How many there are.
+        /// The number of rules.
         rules: usize,
-        /// How many there may be.
+        /// The maximum number of rules.
         max: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Which rules apply to a check and which do not, and why: what people ask when a limit surprises them.
+//! Explains which rules apply to a check, which do not, and why.
 
 use std::sync::Arc;
 
@@ -18,32 +18,33 @@ pub use crate::effective::EffectiveLimit;
 /// A rule, and whether it applies to a check.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// The rule's limit, with the numbers that it has for the check's user.
+    /// The limit of the rule, with the numbers for the user of the check.
     pub limit: Arc<NamedLimit>,
-    /// Where it holds.
+    /// The endpoints it matches.
     pub endpoint: Pattern,
-    /// The only methods it holds for.
+    /// The methods it matches; empty for all.
     pub methods: Methods,
-    /// Whether nothing is counted: what it applies to is not limited.
+    /// Whether it exempts what it matches, so that nothing is counted.
     pub unlimited: bool,
-    /// The only identifier it holds for.
+    /// The only identifier it matches.
     pub identifier: Option<Box<str>>,
-    /// The only tier it holds for.
+    /// The only tier it matches.
     pub tier: Option<Box<str>>,
-    /// Whether it applies, or the first thing that stands in the way.
+    /// Whether it applies, or the first reason why it does not.
     pub verdict: Verdict,
-    /// Whether the rule has a method and the check none: it applies, because the method is not known to differ.
+    /// Whether the rule is for certain methods and the check has none. Such a rule applies, because
+    /// the method may match.
     pub assumes_method: bool,
 }
 
 /// Whether a rule applies to a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It does.
+    /// The rule applies.
     Applies,
-    /// Another rule of the same name is more specific.
+    /// A more specific rule of the same name applies instead.
     Shadowed,
-    /// It counts a unit that the check has no cost in.
+    /// It counts a unit in which the check has no cost.
     OtherUnit,
     /// It is for another method.
     OtherMethod,
@@ -53,7 +54,7 @@ pub enum Verdict {
     OtherIdentifier,
     /// It is for other endpoints.
     OtherEndpoint,
-    /// The check has nobody in its dimension.
+    /// The check has no identity in its dimension.
     OtherDimension,
 }
 
@@ -69,7 +70,8 @@ named!(Verdict {
 });
 
 impl Limiter {
-    /// Every rule and whether it applies to `check`: first those that do, then those that came closest. Nothing is counted.
+    /// Returns every rule and whether it applies to `check`: the ones that apply first, then by how
+    /// closely they match. Charges nothing.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule, explain::Verdict};
@@ -86,7 +88,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`CheckError`] when the check is not valid.
+    /// [`CheckError`] if the check is not valid.
     pub fn explain(&self, check: &Check<'_>) -> Result<Vec<Explained>, CheckError> {
         let check = &*self.canonical(check)?;
         let endpoint = self.endpoint(check)?;
@@ -96,15 +98,15 @@ impl Limiter {
             .flat_map(|(dimension, identifier)| rules.chosen(check, dimension, identifier, endpoint.as_ref()))
             .collect();
         let applies = |rule: &CompiledRule| chosen.iter().any(|other| std::ptr::eq(*other, rule));
-        // The numbers of the check's user are not those of a rule for somebody else.
+        // The user's numbers do not apply to a rule for another identifier.
         let is_own = |rule: &CompiledRule| {
-            let whom = |identifier: &str| {
+            let is_checked = |identifier: &str| {
                 let own = |(dimension, counted): &(&str, _)| {
                     *dimension == rule.limit.dimension() && *counted == identifier
                 };
                 check.identities().iter().any(own)
             };
-            rule.identifier.as_deref().is_none_or(whom)
+            rule.identifier.as_deref().is_none_or(is_checked)
         };
         let explained = |rule: &Arc<CompiledRule>| Explained {
             limit: rule.limit_for(check.profile.filter(|_| is_own(rule))),
@@ -113,7 +115,7 @@ impl Limiter {
             unlimited: rule.unlimited,
             identifier: rule.identifier.clone(),
             tier: rule.tier.clone(),
-            verdict: obstacle(&rules, rule, check, endpoint.as_ref())
+            verdict: mismatch(&rules, rule, check, endpoint.as_ref())
                 .unwrap_or_else(|| if applies(rule) { Verdict::Applies } else { Verdict::Shadowed }),
             assumes_method: !rule.methods.is_empty() && check.method.is_none(),
         };
@@ -123,14 +125,15 @@ impl Limiter {
     }
 }
 
-/// What keeps a rule from applying, whatever other rules there are.
-fn obstacle(
+/// Returns the reason why a rule does not match, regardless of other rules.
+fn mismatch(
     rules: &RuleSet,
     rule: &CompiledRule,
     check: &Check<'_>,
     endpoint: Option<&Endpoint<'_>>,
 ) -> Option<Verdict> {
-    let mut counted = check.identities().iter().filter(|(own, _)| rules.is_about(rule, own)).peekable();
+    let mut counted =
+        check.identities().iter().filter(|(own, _)| rules.counts_dimension(rule, own)).peekable();
     if counted.peek().is_none() {
         return Some(Verdict::OtherDimension);
     }
@@ -138,7 +141,7 @@ fn obstacle(
         own.as_deref().is_some_and(|own| !counted.any(|(_, identifier)| *identifier == own))
     };
     let tier = check.effective_tier();
-    // Rules are about endpoints: a check that names none is left to its plans.
+    // Rules apply to endpoints. A check without one uses only its plans.
     let here = endpoint.is_some_and(|endpoint| endpoint.is_covered_by(&rule.endpoint));
     let other =
         |own: &Option<Box<str>>, given: Option<&str>| own.as_deref().is_some_and(|own| Some(own) != given);
@@ -148,7 +151,7 @@ fn obstacle(
         Some(Verdict::OtherIdentifier)
     } else if other(&rule.tier, tier) {
         Some(Verdict::OtherTier)
-    } else if !rule.takes_method(check.method) {
+    } else if !rule.applies_to_method(check.method) {
         Some(Verdict::OtherMethod)
     } else if rule.limit.cost_of(&check.all_costs()).is_none() {
         Some(Verdict::OtherUnit)

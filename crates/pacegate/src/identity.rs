@@ -1,6 +1,7 @@
-//! Who is counted: the one spelling of dimensions, identifiers, addresses, methods and names.
+//! Canonical forms of dimensions, identifiers, addresses, methods and names.
 //!
-//! Every interface reads these through this module, so that two spellings of one identity never have two counters.
+//! Every interface parses these values through this module, so two spellings of one identity always
+//! share one counter.
 //!
 //! ```
 //! use pacegate::identity;
@@ -18,30 +19,31 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-/// The dimension whose identifiers have tiers, limits of their own and overrides.
+/// The dimension whose identifiers have tiers, custom limits and overrides.
 pub const USER: &str = "user";
-/// The dimension whose identifiers are addresses.
+/// The dimension whose identifiers are IP addresses.
 pub const IP: &str = "ip";
 /// The dimension of API keys.
 pub const API_KEY: &str = "apikey";
-/// The dimension of keys that an embedding program makes up itself.
+/// The dimension of keys that an embedding program chooses.
 pub const KEY: &str = "key";
-/// The dimensions whose identifiers are keys of policies, beside [`KEY`], unless others are named.
+/// The default dimensions, besides [`KEY`], whose identifiers can have a policy.
 pub const POLICY_DIMENSIONS: [&str; 3] = [USER, IP, API_KEY];
 
-/// The identifier that all descriptor values in the dimension `ip` share that are not addresses.
+/// The identifier that all invalid addresses in descriptors share in the dimension `ip`.
 const INVALID_ADDRESS: &str = "invalid";
 
-/// By how many bits IPv6 addresses are counted unless it is set: a provider gives a customer 2^64 addresses to choose from.
+/// Default number of leading bits by which IPv6 addresses are counted. A provider usually assigns a
+/// /64 to one customer.
 pub const IPV6_PREFIX: u8 = 64;
 
-/// The longest dimension, in bytes.
+/// Maximum length of a dimension, in bytes.
 pub const DIMENSION_LENGTH_MAX: usize = 64;
-/// The longest identifier, in bytes.
+/// Maximum length of an identifier, in bytes.
 pub const IDENTIFIER_LENGTH_MAX: usize = 1_024;
-/// The longest method, in bytes.
+/// Maximum length of a method, in bytes.
 pub const METHOD_LENGTH_MAX: usize = 32;
-/// The longest name of a rule, plan or tier, in bytes.
+/// Maximum length of the name of a rule, plan or tier, in bytes.
 pub const NAME_LENGTH_MAX: usize = 128;
 
 const DIMENSION_REASON: &str = "must be 1 to 64 lower-case letters, digits, `_`, `-` or `.`";
@@ -50,7 +52,7 @@ const ADDRESS_REASON: &str = "must be an IP address like 192.0.2.1 or 2001:db8::
 const METHOD_REASON: &str = "must be a method like GET or POST";
 const NAME_REASON: &str = "must be 1 to 128 printable ASCII characters without quotes and backslashes";
 
-/// A value that a field cannot have.
+/// A field with an invalid value.
 ///
 /// ```
 /// let invalid = pacegate::identity::check_tier("").unwrap_err();
@@ -65,12 +67,13 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    /// The field: `dimension`, `identifier`, `method`, `name`, `tier`, `unit` or one of a rule.
+    /// Returns the field: `dimension`, `identifier`, `method`, `name`, `tier`, `unit` or a field of
+    /// a rule.
     pub fn field(&self) -> &'static str {
         self.field
     }
 
-    /// What it must be, without the name of the field.
+    /// Returns what the value must be, without the name of the field.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -79,17 +82,19 @@ impl Invalid {
         Self { field, reason: reason.into() }
     }
 
-    /// The same under the name that the value has elsewhere.
+    /// Returns the same error for a field with another name.
     #[must_use]
     pub fn named(self, field: &'static str) -> Self {
         Self { field, ..self }
     }
 }
 
-/// The dimension that `word` names: `USER`, `IP` and `API_KEY`, in any case, mean `user`, `ip` and `apikey`.
+/// Returns the canonical form of a dimension: `USER`, `IP` and `API_KEY`, in any case, become
+/// `user`, `ip` and `apikey`.
 ///
 /// # Errors
-/// [`Invalid`] for anything but a word in lower case; it names the right spelling if there is one.
+/// [`Invalid`] unless it is a lowercase word. The error contains the valid spelling if there is
+/// one.
 #[inline]
 pub fn dimension(word: &str) -> Result<&str, Invalid> {
     if is_dimension(word) && word != "api_key" { Ok(word) } else { other_spelling(word) }
@@ -110,15 +115,18 @@ fn other_spelling(word: &str) -> Result<&str, Invalid> {
 }
 
 fn is_dimension(word: &str) -> bool {
-    let is_usual = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.".contains(&byte);
-    (1..=DIMENSION_LENGTH_MAX).contains(&word.len()) && word.bytes().all(is_usual)
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.".contains(&byte);
+    (1..=DIMENSION_LENGTH_MAX).contains(&word.len()) && word.bytes().all(is_allowed)
 }
 
-/// `text` as it is counted in `dimension`. In the dimension `ip` it is an address: IPv6 is counted by its first `ipv6_prefix` bits, IPv4 inside
-/// IPv6 is IPv4, and a port is dropped. A network, as answers show it, may be given too. In other dimensions it is the text itself.
+/// Returns the canonical form of an identifier of `dimension`.
+///
+/// In the dimension `ip` it is an address: IPv6 is reduced to its first `ipv6_prefix` bits,
+/// IPv4-mapped IPv6 becomes IPv4, and a port is dropped. An IPv6 network, as shown in responses, is
+/// accepted too. In other dimensions the text is returned unchanged.
 ///
 /// # Errors
-/// [`Invalid`] for an identifier that cannot be counted by.
+/// [`Invalid`] if the identifier is not valid.
 #[inline]
 pub fn identifier<'a>(dimension: &str, text: &'a str, ipv6_prefix: u8) -> Result<Cow<'a, str>, Invalid> {
     if dimension == IP {
@@ -127,17 +135,18 @@ pub fn identifier<'a>(dimension: &str, text: &'a str, ipv6_prefix: u8) -> Result
     check_identifier(text).map(|()| Cow::Borrowed(text))
 }
 
-/// Whether `text` can be counted by, in a dimension other than `ip`.
+/// Validates an identifier of any dimension but `ip`.
 ///
 /// # Errors
-/// [`Invalid`] if it cannot.
+/// [`Invalid`] if it is not valid.
 #[inline]
 pub fn check_identifier(text: &str) -> Result<(), Invalid> {
     if is_identifier(text) { Ok(()) } else { Err(Invalid::new("identifier", IDENTIFIER_REASON)) }
 }
 
 fn counted_address(text: &str, ipv6_prefix: u8) -> Result<Cow<'_, str>, Invalid> {
-    // The standard library reads one spelling of an IPv4 address only: no leading zeros, no hexadecimal digits, four parts.
+    // The standard library accepts only the canonical form of IPv4: four decimal parts without
+    // leading zeros.
     if text.parse::<Ipv4Addr>().is_ok() {
         return Ok(Cow::Borrowed(text));
     }
@@ -150,7 +159,8 @@ fn counted_address(text: &str, ipv6_prefix: u8) -> Result<Cow<'_, str>, Invalid>
             if address.to_ipv4_mapped().is_some() {
                 return Err(invalid());
             }
-            // A network that is shorter than the prefix is an identity of its own; none is finer than the prefix.
+            // A network larger than the prefix is an identity of its own. A smaller one is reduced
+            // to the prefix.
             (address.into(), ipv6_prefix.min(u8::try_from(bits).unwrap_or(ipv6_prefix)))
         }
     };
@@ -158,8 +168,9 @@ fn counted_address(text: &str, ipv6_prefix: u8) -> Result<Cow<'_, str>, Invalid>
     Ok(if counted.as_str() == text { Cow::Borrowed(text) } else { Cow::Owned(counted.as_str().to_owned()) })
 }
 
-/// The identity that an entry of a descriptor is; `None` if its key is not a dimension. Entries are counted whatever their values are, because proxies let
-/// requests pass on errors: all values that are not addresses share one identity of the dimension `ip`.
+/// Returns the identity of a descriptor entry; `None` if its key is not a valid dimension. Every
+/// value is accepted, because proxies allow requests on errors: in the dimension `ip`, all invalid
+/// addresses share one identity.
 pub fn of_entry<'a>(key: &'a str, value: &'a str, ipv6_prefix: u8) -> Option<(&'a str, Cow<'a, str>)> {
     let dimension = dimension(key).ok()?;
     let identifier = if dimension == IP {
@@ -170,7 +181,8 @@ pub fn of_entry<'a>(key: &'a str, value: &'a str, ipv6_prefix: u8) -> Option<(&'
     Some((dimension, identifier))
 }
 
-/// Reads `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:443`; the port is dropped.
+/// Parses `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:443`; the
+/// port is dropped.
 pub fn parse_address(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);
@@ -189,13 +201,13 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(address)
 }
 
-/// At most five digits, without a sign.
+/// Parses at most five digits without a sign.
 fn number(digits: &str) -> Option<u32> {
     let is_number = (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }
 }
 
-/// An address in the form it is counted by, without an allocation.
+/// An address in its canonical form, formatted without an allocation.
 #[derive(Clone, Copy)]
 pub struct CountedAddress {
     text: [u8; Self::LENGTH_MAX],
@@ -203,10 +215,10 @@ pub struct CountedAddress {
 }
 
 impl CountedAddress {
-    /// Longer than any address with a prefix.
+    /// Longer than any address with a prefix length.
     const LENGTH_MAX: usize = 56;
 
-    /// `address`, of which an IPv6 address is counted by its first `ipv6_prefix` bits, at most 128.
+    /// Formats `address`; IPv6 is reduced to its first `ipv6_prefix` bits, at most 128.
     #[inline]
     pub fn new(address: IpAddr, ipv6_prefix: u8) -> Self {
         let mut counted = Self { text: [0; Self::LENGTH_MAX], length: 0 };
@@ -217,13 +229,13 @@ impl CountedAddress {
         counted
     }
 
-    /// The text.
+    /// Returns the text.
     #[inline]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.text[..self.length]).unwrap_or_default()
     }
 
-    /// Most requests have an IPv4 address, and the standard library takes ten times as long to write it.
+    /// Formats IPv4, the most common case, ten times as fast as the standard library.
     #[inline]
     fn write_v4(&mut self, address: Ipv4Addr) {
         for octet in address.octets() {
@@ -242,14 +254,14 @@ impl CountedAddress {
         let dropped = 128_u32.saturating_sub(u32::from(prefix));
         let kept = u128::MAX.checked_shl(dropped).unwrap_or_default();
         let network = Ipv6Addr::from_bits(address.to_bits() & kept);
-        // The buffer has room for both.
+        // The buffer is large enough for both.
         let _ = if dropped == 0 { write!(self, "{network}") } else { write!(self, "{network}/{prefix}") };
     }
 
     #[inline]
     fn push(&mut self, byte: u8) {
-        if let Some(place) = self.text.get_mut(self.length) {
-            *place = byte;
+        if let Some(slot) = self.text.get_mut(self.length) {
+            *slot = byte;
             self.length += 1;
         }
     }
@@ -268,10 +280,10 @@ impl fmt::Debug for CountedAddress {
     }
 }
 
-/// The method that `text` names, in upper case.
+/// Returns the method in upper case.
 ///
 /// # Errors
-/// [`Invalid`] for anything but 1 to 32 letters.
+/// [`Invalid`] unless it is 1 to 32 ASCII letters.
 pub fn method(text: &str) -> Result<Cow<'_, str>, Invalid> {
     if !(1..=METHOD_LENGTH_MAX).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_alphabetic())
     {
@@ -281,29 +293,29 @@ pub fn method(text: &str) -> Result<Cow<'_, str>, Invalid> {
     Ok(if is_upper { Cow::Borrowed(text) } else { Cow::Owned(text.to_ascii_uppercase()) })
 }
 
-/// Whether `text` can name a rule or a plan: names stand in headers, metrics and logs.
+/// Validates the name of a rule or plan. Names appear in headers, metrics and logs.
 ///
 /// # Errors
-/// [`Invalid`] if it cannot.
+/// [`Invalid`] if it is not valid.
 pub fn check_name(text: &str) -> Result<(), Invalid> {
     let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
     let valid = printable && (1..=NAME_LENGTH_MAX).contains(&text.len());
     if valid { Ok(()) } else { Err(Invalid::new("name", NAME_REASON)) }
 }
 
-/// The unit of limits that name none.
+/// The default unit of limits.
 pub const REQUESTS: &str = "requests";
 
-/// The longest name of a store, in bytes.
+/// Maximum length of the name of a store, in bytes.
 const STORE_LENGTH_MAX: usize = 64;
 
-/// The longest name of a unit, in bytes.
+/// Maximum length of a unit, in bytes.
 pub const UNIT_LENGTH_MAX: usize = 32;
 
-/// Whether `text` can name a unit: a word in lower case, because units stand in headers.
+/// Validates a unit: a lowercase word, because units appear in headers.
 ///
 /// # Errors
-/// [`Invalid`] if it cannot.
+/// [`Invalid`] if it is not valid.
 pub fn check_unit(text: &str) -> Result<(), Invalid> {
     let is_word =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
@@ -314,29 +326,29 @@ pub fn check_unit(text: &str) -> Result<(), Invalid> {
     if valid { Ok(()) } else { Err(Invalid::new("unit", reason)) }
 }
 
-/// Whether `text` can name a store: a key of the configuration file.
+/// Validates the name of a store, which is a key in the configuration file.
 ///
 /// # Errors
-/// [`Invalid`] if it cannot.
+/// [`Invalid`] if it is not valid.
 pub fn check_store(text: &str) -> Result<(), Invalid> {
-    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    let valid = (1..=STORE_LENGTH_MAX).contains(&text.len()) && text.bytes().all(is_usual);
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let valid = (1..=STORE_LENGTH_MAX).contains(&text.len()) && text.bytes().all(is_allowed);
     let reason = "must be 1 to 64 letters, digits, `_`, `-` or `.`";
     if valid { Ok(()) } else { Err(Invalid::new("store", reason)) }
 }
 
-/// Whether `text` can name a tier.
+/// Validates the name of a tier.
 ///
 /// # Errors
-/// [`Invalid`] if it cannot.
+/// [`Invalid`] if it is not valid.
 pub fn check_tier(text: &str) -> Result<(), Invalid> {
     check_text("tier", text, NAME_LENGTH_MAX)
 }
 
-/// Whether `text` has 1 to `length_max` bytes and no control characters.
+/// Validates that `text` has 1 to `length_max` bytes and no control characters.
 ///
 /// # Errors
-/// [`Invalid`] if it has not.
+/// [`Invalid`] for `field` otherwise.
 pub fn check_text(field: &'static str, text: &str, length_max: usize) -> Result<(), Invalid> {
     if is_clean(text, length_max) {
         return Ok(());
@@ -345,7 +357,7 @@ pub fn check_text(field: &'static str, text: &str, length_max: usize) -> Result<
     Err(Invalid::new(field, reason))
 }
 
-/// Whether `text` can be counted by.
+/// Whether `text` is a valid identifier.
 #[inline]
 pub(crate) fn is_identifier(text: &str) -> bool {
     is_clean(text, IDENTIFIER_LENGTH_MAX)
@@ -355,7 +367,8 @@ pub(crate) fn is_identifier(text: &str) -> bool {
 #[inline(always)]
 pub(crate) fn is_clean(text: &str, length_max: usize) -> bool {
     let bytes = text.as_bytes();
-    // Eight bytes at a time; the last eight overlap those before, and shorter texts are looked at one by one.
+    // Tests eight bytes at a time. The last eight overlap the ones before; shorter texts are tested
+    // byte by byte.
     let plain = match bytes.last_chunk::<8>() {
         Some(last) => {
             is_plain(*last) && bytes.chunks_exact(8).all(|chunk| is_plain(chunk.try_into().unwrap_or(*last)))
@@ -365,7 +378,8 @@ pub(crate) fn is_clean(text: &str, length_max: usize) -> bool {
     (1..=length_max).contains(&bytes.len()) && (plain || !has_control(text))
 }
 
-/// Whether eight bytes are printable ASCII: the classic test for a byte less than n, on all of them at once.
+/// Whether eight bytes are printable ASCII, tested in parallel with the classic "byte less than n"
+/// trick.
 #[inline(always)]
 fn is_plain(bytes: [u8; 8]) -> bool {
     const ONES: u64 = u64::MAX / 255;
@@ -375,7 +389,7 @@ fn is_plain(bytes: [u8; 8]) -> bool {
     (word & TOPS) | less(word, 0x20) | less(word ^ (ONES * 0x7f), 1) == 0
 }
 
-/// ASCII's control characters and those of Latin-1 (U+0080 to U+009F), which terminals act upon as well.
+/// Control characters of ASCII and Latin-1 (U+0080 to U+009F); terminals interpret both.
 #[cold]
 fn has_control(text: &str) -> bool {
     text.chars().any(char::is_control)
@@ -386,14 +400,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_found_wherever_they_stand() {
+    fn control_characters_are_found_at_any_position() {
         for length in 1..40 {
             let clean = "é~ x0{".chars().cycle().take(length).collect::<String>();
             assert!(is_identifier(&clean), "{clean:?}");
-            for (place, _) in clean.char_indices() {
+            for (index, _) in clean.char_indices() {
                 for control in ['\0', '\u{1}', '\n', '\u{1f}', '\u{7f}', '\u{80}', '\u{9f}'] {
                     let mut dirty = clean.clone();
-                    dirty.insert(place, control);
+                    dirty.insert(index, control);
                     assert!(!is_identifier(&dirty), "{dirty:?}");
                 }
             }
@@ -446,12 +460,12 @@ mod tests {
             ("[2001:db8::1]:443", Some("2001:db8::/64")),
             ("::1", Some("::/64")),
             ("::", Some("::/64")),
-            // As answers show it, and networks.
+            // The canonical form itself, and networks.
             ("2001:db8::/64", Some("2001:db8::/64")),
             ("2001:db8::1/64", Some("2001:db8::/64")),
             ("2001:db8::1/128", Some("2001:db8::/64")),
             ("2001:db8:1:1::/48", Some("2001:db8:1::/48")),
-            // Neither a name nor a number, nor what some systems read as another address.
+            // Names, numbers, and notations that some systems parse as a different address.
             ("", None),
             ("localhost", None),
             ("unknown", None),
@@ -494,7 +508,7 @@ mod tests {
             assert_eq!(found.as_deref(), expected, "{given:?}");
             if let Some(canonical) = expected {
                 let again = identifier(IP, canonical, IPV6_PREFIX).unwrap();
-                assert!(matches!(again, Cow::Borrowed(_)), "{canonical} is not written anew");
+                assert!(matches!(again, Cow::Borrowed(_)), "{canonical} is not copied");
                 assert_eq!(again, canonical);
             }
         }
@@ -511,7 +525,7 @@ mod tests {
             (128, address),
         ] {
             assert_eq!(identifier(IP, address, bits).unwrap(), expected);
-            assert_eq!(identifier(IP, expected, bits).unwrap(), expected, "its own form");
+            assert_eq!(identifier(IP, expected, bits).unwrap(), expected, "the canonical form is unchanged");
             assert_eq!(identifier(IP, "192.0.2.1", bits).unwrap(), "192.0.2.1");
         }
     }

@@ -1,11 +1,11 @@
-//! What a limiter takes as a check: a key, or a [`Check`] by value or by reference.
+//! The types that a limiter accepts as a check: a key, or a [`Check`] by value or by reference.
 
 use std::borrow::Borrow;
 
 use crate::check::Check;
 
-/// A key or a check. `&str` and `&String` are keys, as [`Check::key`] makes them; a [`Check`] that is passed by reference is
-/// not copied. No other type can implement it.
+/// A key or a check. `&str` and `&String` are keys, like [`Check::key`]; a [`Check`] passed by
+/// reference is not copied. This trait is sealed.
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter};
@@ -19,14 +19,15 @@ use crate::check::Check;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait IntoCheck<'s, 'a: 's>: Sealed {
-    /// What is kept while the check is decided: a reference stays one, so that no check is moved.
+    /// What is held while the check is decided. A reference stays a reference, so no check is
+    /// moved.
     #[doc(hidden)]
     type Held: Borrow<Check<'a>> + Send + 's;
 
     #[doc(hidden)]
     fn into_check(self) -> Self::Held;
 
-    /// The key, if that is all there is to the check.
+    /// Returns the key if the check consists of nothing else.
     #[doc(hidden)]
     #[inline(always)]
     fn bare_key(&self) -> Option<&'a str> {
@@ -34,7 +35,7 @@ pub trait IntoCheck<'s, 'a: 's>: Sealed {
     }
 }
 
-/// Keeps other types from implementing [`IntoCheck`].
+/// Prevents other types from implementing [`IntoCheck`].
 pub trait Sealed {}
 
 impl Sealed for &str {}

@@ -1,4 +1,5 @@
-//! The limiter: finds the limits that apply and has the store decide on them in one step.
+//! The limiter: finds the limits that apply to a check and has the store decide on them in one
+//! step.
 
 mod builder;
 
@@ -24,12 +25,14 @@ use crate::remote::RemoteService;
 use crate::resolved::{Act, Resolved, charge, command, decided};
 use crate::rule::NamedLimit;
 use crate::ruleset::RuleSet;
-use crate::stores::{Keeper, Stores, between, in_memory};
+use crate::stores::{Backend, Stores, in_memory, yield_after_batch};
 use crate::wait::Waiters;
 
 pub use builder::LimiterBuilder;
 
-/// Decides on requests: rules and plans on one side, a store on the other.
+/// Decides whether requests may pass, by rules and plans, with counters in a store.
+///
+/// Cloning a limiter is cheap, and clones share rules and counters.
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter};
@@ -46,27 +49,27 @@ pub use builder::LimiterBuilder;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// Swapped whole, so that every check is judged by one set of rules.
+    /// Swapped as a whole, so every check is decided by one rule set.
     rules: Arc<ArcSwap<RuleSet>>,
     stores: Stores,
-    /// By how many bits IPv6 addresses are counted.
+    /// Number of leading bits by which IPv6 addresses are counted.
     ipv6_prefix: u8,
     paths: PathOptions,
     pub(crate) waiters: Arc<Waiters>,
-    /// A service that decides instead.
+    /// A service that decides instead of this limiter.
     pub(crate) remote: Option<RemoteService>,
     pub(crate) observing: Observing,
 }
 
 impl Default for Limiter {
-    /// Makes a limiter without any limits that counts in memory.
+    /// Returns a limiter without any limits, with counters in memory.
     fn default() -> Self {
         Self::of(RuleSet::default())
     }
 }
 
 impl Limiter {
-    /// Makes a limiter with one limit for every key, which counts in memory.
+    /// Returns a limiter with one limit for every key, with counters in memory.
     ///
     /// ```
     /// use pacegate::{Limit, Limiter};
@@ -78,7 +81,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidLimit`] when the numbers are not valid.
+    /// [`InvalidLimit`] if the limit is not valid.
     pub fn new(limit: impl Into<LimitBuilder>) -> Result<Self, InvalidLimit> {
         limit.into().build().map(|limit| Self::of(RuleSet::only_default(limit)))
     }
@@ -95,16 +98,17 @@ impl Limiter {
         }
     }
 
-    /// Starts to put a limiter together.
+    /// Returns a builder for a limiter with rules, plans and stores.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::default()
     }
 
-    /// Has these rules, plans and default limit take the place of those before, in all clones of this limiter and for all checks to come. The
-    /// stores stay, and the counters with them.
+    /// Replaces all rules, plans and the default limit, in every clone of this limiter.
+    ///
+    /// The change applies to all later checks. Stores and their counters are kept.
     ///
     /// # Errors
-    /// [`InvalidRules`] when they contradict each other; then nothing changes.
+    /// [`InvalidRules`] if the new rules are not valid; the previous ones then stay in force.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule};
@@ -122,18 +126,19 @@ impl Limiter {
         Ok(())
     }
 
-    /// The same limiter, for callers who must have an answer within about `timeout`: what its stores cannot say by then is answered by the failure
-    /// mode. Rules, counters and changes to them are shared; whether a store is too slow is judged apart.
+    /// Returns the same limiter for callers that need a decision within about `timeout`. If a store
+    /// does not answer in time, the failure mode decides. Rules and counters are shared; each of
+    /// the two limiters has its own circuit breaker per store.
     #[doc(hidden)]
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
         Self { stores: self.stores.within(timeout), ..self.clone() }
     }
 
-    /// Decides and, if the request may pass, charges every limit that applies.
+    /// Decides on a request and, if it is allowed, charges every limit that applies.
     ///
     /// # Errors
-    /// [`CheckError`] when no decision could be made; a denial is a decision.
+    /// [`CheckError`] if no decision could be made. A denial is a decision, not an error.
     pub fn check<'s, 'a: 's>(
         &'s self,
         check: impl IntoCheck<'s, 'a>,
@@ -151,10 +156,10 @@ impl Limiter {
         }
     }
 
-    /// As [`check`](Self::check), without waiting, for a store in this process.
+    /// Like [`check`](Self::check), but synchronous. Requires a store in this process.
     ///
     /// # Errors
-    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
+    /// [`CheckError`]; [`NotInProcess`](CheckError::NotInProcess) if the store is remote.
     #[inline]
     pub fn check_now<'s, 'a: 's>(&self, check: impl IntoCheck<'s, 'a>) -> Result<Decision, CheckError> {
         if let Some(key) = check.bare_key()
@@ -182,18 +187,19 @@ impl Limiter {
         let check = self.canonical(check)?;
         let resolved = self.resolve(&check)?;
         let store = self.only_store(&resolved, &check).ok_or(CheckError::NotInProcess)?;
-        let Keeper::Memory(store) = self.stores.keeper(store) else { return Err(CheckError::NotInProcess) };
+        let Backend::Memory(store) = self.stores.backend(store) else { return Err(CheckError::NotInProcess) };
         resolved.run_in(store, &check, Act::Take)
     }
 
-    /// The short way for the commonest check: one identity that is known already, under one plan of one limit with room. `None` charged nothing.
+    /// Fast path for the most common check: one known identity and one plan with a single limit
+    /// that allows the request. `None` means that nothing was charged.
     #[inline]
     fn check_known(&self, check: &Check<'_>) -> Option<Decision> {
         let ([(dimension, identifier)], [plan]) = (&*check.identities, &*check.plans) else { return None };
         if check.endpoint.is_some() || check.limit.is_some() || check.idempotency.is_some() {
             return None;
         }
-        let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
+        let Backend::Memory(store) = self.stores.backend(0) else { return None };
         let rules = self.rules.load();
         let [limit] = rules.plan(plan).ok()?.prepared(dimension)? else { return None };
         let cost = limit.cost_of(&check.all_costs())?;
@@ -201,23 +207,24 @@ impl Limiter {
         Some(charged(limit, at, &taken))
     }
 
-    /// The short way for a key alone, to which only the default limit applies. `None` charged nothing.
+    /// Fast path for a bare key, to which only the default limit applies. `None` means that nothing
+    /// was charged.
     #[inline]
     fn check_known_key(&self, key: &str) -> Option<Decision> {
         if self.remote.is_some() || self.observing.is_on() {
             return None;
         }
-        let Keeper::Memory(store) = self.stores.keeper(0) else { return None };
+        let Backend::Memory(store) = self.stores.backend(0) else { return None };
         let rules = self.rules.load();
         let limit = rules.default_of_keys()?;
         let (at, taken) = store.take_known_per_endpoint(&charge(limit, key, "", Cost::ONE))?;
         Some(charged(limit, at, &taken))
     }
 
-    /// Decides as [`check`](Self::check) would, and charges nothing.
+    /// Decides like [`check`](Self::check), but charges nothing.
     ///
     /// # Errors
-    /// [`CheckError`] when no decision could be made.
+    /// [`CheckError`] if no decision could be made.
     pub fn peek<'s, 'a: 's>(
         &'s self,
         check: impl IntoCheck<'s, 'a>,
@@ -232,21 +239,24 @@ impl Limiter {
         }
     }
 
-    /// Says what is wrong with a check, without asking a store.
+    /// Validates a check without a call to a store.
     ///
     /// # Errors
-    /// [`CheckError`] when the check is not valid or names an unknown plan.
+    /// [`CheckError`] if the check is not valid or names an unknown plan.
     pub fn validate(&self, check: &Check<'_>) -> Result<(), CheckError> {
         self.endpoint(&*self.canonical(check)?)?;
         let rules = self.rules.load();
         check.plans.iter().try_for_each(|name| rules.plan(name).map(drop))
     }
 
-    /// Forgets every counter that the check's identities have at its endpoint, whichever process made it: of all rules that match, whatever
-    /// their tier, method, algorithm or window, of all plans, of the default limit and of ad-hoc limits. Says when that was.
+    /// Resets every counter that the identities of the check have at its endpoint, whichever
+    /// process created it. Returns the time of the reset.
+    ///
+    /// This covers all matching rules of any tier, method, algorithm and window, all plans, the
+    /// default limit and ad-hoc limits.
     ///
     /// # Errors
-    /// [`CheckError`] when the check is not valid or the store fails.
+    /// [`CheckError`] if the check is not valid or the store fails.
     pub fn reset<'s, 'a: 's>(
         &'s self,
         check: impl IntoCheck<'s, 'a>,
@@ -273,11 +283,12 @@ impl Limiter {
         }
     }
 
-    /// Records an idempotency key for `body` without charging anything, so that the same key with another
-    /// body is refused. A store without a place for it does not record it.
+    /// Records an idempotency key for `body` without charging anything, so that the same key with a
+    /// different body is rejected. A store that is full does not record it.
     ///
     /// # Errors
-    /// [`CheckError::IdempotencyMismatch`] when the caller used the key for another body within the last five minutes.
+    /// [`CheckError::IdempotencyMismatch`] if the caller used the key for a different body within
+    /// the last five minutes.
     #[doc(hidden)]
     pub async fn claim_idempotency_key(
         &self,
@@ -296,7 +307,8 @@ impl Limiter {
         }
     }
 
-    /// Checks many requests in as few round trips as their number allows, in order. Each is decided on its own; [`check_all`](Self::check_all) decides on them together.
+    /// Decides on many requests, in order, with as few round trips as possible. Each is decided
+    /// independently; [`check_all`](Self::check_all) decides on several as one.
     pub async fn check_each(&self, checks: &[Check<'_>]) -> Vec<Result<Decision, CheckError>> {
         let started = self.observing.start();
         let decided = match &self.remote {
@@ -312,29 +324,30 @@ impl Limiter {
         let rules = self.rules.load_full();
         let mut canonical: Vec<Result<Cow<'_, Check<'_>>, CheckError>> = Vec::with_capacity(checks.len());
         for (index, check) in checks.iter().enumerate() {
-            between(index).await;
+            yield_after_batch(index).await;
             canonical.push(self.canonical(check));
         }
         let mut resolved: Vec<Result<Resolved<'_>, CheckError>> = Vec::with_capacity(checks.len());
         for (index, check) in canonical.iter().enumerate() {
-            between(index).await;
+            yield_after_batch(index).await;
             resolved.push(match check {
                 Ok(check) => self.resolve_by(&rules, check),
                 Err(error) => Err(error.clone()),
             });
         }
-        // A command borrows its charges, so they are kept aside until the store has answered.
+        // Commands borrow their charges, so the charges must outlive the calls of the store.
         let charges: Vec<SmallVec<[Charge<'_>; 2]>> = resolved
             .iter()
             .map(|resolved| resolved.as_ref().map(Resolved::charges).unwrap_or_default())
             .collect();
         let mut commands: Vec<Command<'_>> = Vec::with_capacity(checks.len());
         for (index, (check, charges)) in canonical.iter().zip(&charges).enumerate() {
-            between(index).await;
+            yield_after_batch(index).await;
             commands.push(command(check.as_deref().unwrap_or(&checks[index]), Act::Take, charges));
         }
         let mut outcomes: Vec<Option<Result<Outcome, StoreError>>> = checks.iter().map(|_| None).collect();
-        // The checks that one store answers go there together; one that several stores share goes by itself, after those before it.
+        // Checks of one store are sent together. A check with several stores is sent on its own,
+        // after all checks before it.
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, (resolved, check)) in resolved.iter().zip(&canonical).enumerate() {
             let (Ok(resolved), Ok(check)) = (resolved, check) else { continue };
@@ -356,14 +369,14 @@ impl Limiter {
         drop(charges);
         let mut decisions = Vec::with_capacity(checks.len());
         for (index, (resolved, outcome)) in resolved.into_iter().zip(outcomes).enumerate() {
-            between(index).await;
+            yield_after_batch(index).await;
             let outcome = outcome.unwrap_or_else(|| Err(StoreError::missing_outcome()));
             decisions.push(resolved.and_then(|resolved| resolved.decision(outcome?)));
         }
         decisions
     }
 
-    /// Has each store answer the commands at its indices in one call.
+    /// Applies the commands at the given indices, one call per store.
     async fn apply_together(
         &self,
         together: Vec<(usize, Vec<usize>)>,
@@ -373,36 +386,38 @@ impl Limiter {
     ) {
         for (store, indices) in together {
             let batch: Vec<Command<'_>> = indices.iter().map(|index| commands[*index]).collect();
-            let answers = self.stores.keeper(store).apply_each(&batch, left(until)).await;
+            let answers = self.stores.backend(store).apply_each(&batch, left(until)).await;
             for (index, answer) in indices.into_iter().zip(answers) {
                 outcomes[index] = Some(answer);
             }
         }
     }
 
-    /// A plan whose name has been looked up once, as it is now: the fastest way to check many keys of one's own.
+    /// Looks up a plan once. This is the fastest way to check many keys: later changes of the rules
+    /// do not affect it.
     ///
     /// # Errors
-    /// [`CheckError::UnknownPlan`].
+    /// [`CheckError::UnknownPlan`] if there is no plan of that name.
     pub fn plan(&self, name: &str) -> Result<Plan, CheckError> {
         let limits = self.rules.load().plan(name)?.of(identity::KEY);
         Ok(Plan {
             limits: limits.iter().filter(|limit| limit.unit.is_none()).cloned().collect(),
-            store: self.remote.is_none().then(|| self.stores.keeper(0).clone()),
+            store: self.remote.is_none().then(|| self.stores.backend(0).clone()),
         })
     }
 
-    /// The limit that applies where no other does.
+    /// Returns the limit that applies where no other limit does.
     pub fn default_limit(&self) -> Option<Limit> {
         self.rules.load().default_limit()
     }
 
-    /// Whether all counters are in one store of this process, so that [`check_now`](Self::check_now) can answer every check.
+    /// Whether all counters are in one store of this process, so that
+    /// [`check_now`](Self::check_now) can decide every check.
     pub fn is_in_process(&self) -> bool {
         self.remote.is_none() && self.stores.only_memory().is_some()
     }
 
-    /// The stores it counts in.
+    /// Returns the stores of this limiter.
     pub fn stores(&self) -> &Stores {
         &self.stores
     }
@@ -411,7 +426,7 @@ impl Limiter {
         self.rules.load_full()
     }
 
-    /// The store that keeps everything a check touches, the record of its idempotency key too.
+    /// The only store that a check needs, including the record of its idempotency key.
     fn only_store(&self, resolved: &Resolved<'_>, check: &Check<'_>) -> Option<usize> {
         let recorded_there =
             |store: &usize| check.idempotency.is_none() || *store == self.stores.record_store();
@@ -439,8 +454,8 @@ impl Limiter {
         resolved.decision(outcome)
     }
 
-    /// Writes the identities of a check in the one spelling that is counted: for callers who show or record whom a check is for. The limiter does the
-    /// same with every check that it is asked about.
+    /// Rewrites the identities of a check in their canonical form, for callers that display or
+    /// record them. The limiter does the same with every check.
     ///
     /// ```
     /// use pacegate::{Check, Limiter};
@@ -452,17 +467,17 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`CheckError`] for identities that cannot be counted by.
+    /// [`CheckError`] if an identity is not valid.
     pub fn canonicalise(&self, check: &mut Check<'_>) -> Result<(), CheckError> {
         check.canonicalise(self.ipv6_prefix)
     }
 
-    /// By how many bits IPv6 addresses are counted.
+    /// Returns the number of leading bits by which IPv6 addresses are counted.
     pub fn ipv6_prefix(&self) -> u8 {
         self.ipv6_prefix
     }
 
-    /// How the spellings of a path are compared.
+    /// Returns how paths are normalised and compared.
     pub fn paths(&self) -> PathOptions {
         self.paths
     }
@@ -476,7 +491,7 @@ impl Limiter {
         self.resolve_by(&self.rules.load(), check)
     }
 
-    /// What applies to a check whose identities are canonical.
+    /// Returns the limits that apply to a check whose identities are canonical.
     pub(crate) fn resolve_by<'a>(
         &self,
         rules: &RuleSet,
@@ -487,20 +502,20 @@ impl Limiter {
         Ok(Resolved { applied, endpoint: endpoint.map(Endpoint::into_counted), costs: check.all_costs() })
     }
 
-    /// Where a check goes, as rules are matched with it.
+    /// The normalised endpoint of a check.
     pub(crate) fn endpoint<'a>(&self, check: &Check<'a>) -> Result<Option<Endpoint<'a>>, CheckError> {
         Ok(check.endpoint.map(|endpoint| self.paths.endpoint(endpoint)).transpose()?)
     }
 }
 
-/// The decision on a request that was charged under its only limit.
+/// The decision on a request that was charged to its only limit.
 #[inline(always)]
 fn charged(limit: &Arc<NamedLimit>, at: Timestamp, taken: &Taken) -> Decision {
     let decision = ChainDecision::charged(at, &limit.limit, taken);
     Decision::of(decision, SmallVec::from_iter([limit.clone()]))
 }
 
-/// How much time is left.
+/// The remaining time.
 fn left(until: Option<Instant>) -> Duration {
     until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
 }

@@ -1,4 +1,4 @@
-//! Observing decisions: for the metrics, logs and traces of the program around a limiter.
+//! Observes decisions, for the metrics, logs and traces of the embedding program.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,8 +22,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With the feature `metrics`, `MetricsObserver` reports decisions to the `metrics` crate's facade
-//! under the names that the service has in `GET /metrics`.
+//! With the feature `metrics`, `MetricsObserver` reports decisions to the facade of the `metrics`
+//! crate, under the names that the service uses in `GET /metrics`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::CheckError;
 
-/// Is told about every decision of a limiter, or of a tower layer.
+/// Receives every decision of a limiter or of a tower layer.
 ///
-/// It is called on the way of the request, so that it must be quick. A function of an [`Observed`]
-/// is one.
+/// It is called in the path of the request, so it must be fast. Closures that take an [`Observed`]
+/// implement it.
 pub trait Observer: Send + Sync {
-    /// Notes a decision.
+    /// Handles a decision.
     fn observe(&self, observed: &Observed<'_, '_>);
 }
 
@@ -54,30 +54,30 @@ impl<F: Fn(&Observed<'_, '_>) + Send + Sync> Observer for F {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Observed<'a, 'c> {
-    /// What was asked; the first check where several were decided together.
+    /// The check; the first one if several were decided as one.
     pub check: &'a Check<'c>,
-    /// What was decided, or why nothing could be.
+    /// The decision, or why none could be made.
     pub decided: Result<&'a Decision, &'a CheckError>,
-    /// How long that took, stores included.
+    /// The duration, including calls of stores.
     pub took: Duration,
-    /// The id of the request, if one is known.
+    /// The id of the request; empty if unknown.
     pub request_id: &'a str,
 }
 
 impl<'a, 'c> Observed<'a, 'c> {
-    /// A decision without a request id.
+    /// Returns an observed decision without a request id.
     pub fn new(check: &'a Check<'c>, decided: &'a Result<Decision, CheckError>, took: Duration) -> Self {
         Self { check, decided: decided.as_ref(), took, request_id: "" }
     }
 
-    /// The same decision for the request with this id.
+    /// Sets the id of the request.
     #[must_use]
     pub fn of_request(self, request_id: &'a str) -> Self {
         Self { request_id, ..self }
     }
 }
 
-/// The observer of a limiter, if it has one.
+/// The observer of a limiter, if any.
 #[derive(Clone, Default)]
 pub(crate) struct Observing(Option<Arc<dyn Observer>>);
 
@@ -91,13 +91,13 @@ impl Observing {
         self.0.is_some()
     }
 
-    /// When a decision begins, if anything observes it.
+    /// Returns the start time if there is an observer.
     #[inline]
     pub(crate) fn start(&self) -> Option<Instant> {
         self.is_on().then(Instant::now)
     }
 
-    /// Reports a decision that began then.
+    /// Reports a decision that began at `started`.
     #[inline]
     pub(crate) fn note(
         &self,
@@ -117,12 +117,12 @@ impl fmt::Debug for Observing {
     }
 }
 
-/// Reports decisions to the [`metrics`] facade, under the names that the service has in `GET /metrics`:
-/// `pacegate_allowed_total` and `pacegate_blocked_total` (labels `rule`, `algorithm`, `reason`),
-/// `pacegate_shadow_blocked_total` and `pacegate_uncharged_total` (`rule`, `algorithm`), and
-/// `pacegate_latency_seconds` (`outcome`).
+/// Reports decisions to the [`metrics`] facade, under the names that the service uses in `GET
+/// /metrics`: `pacegate_allowed_total` and `pacegate_blocked_total` (labels `rule`, `algorithm`,
+/// `reason`), `pacegate_shadow_blocked_total` and `pacegate_uncharged_total` (`rule`, `algorithm`),
+/// and `pacegate_latency_seconds` (`outcome`).
 ///
-/// Identifiers never become labels.
+/// Identifiers are never used as labels.
 ///
 /// ```
 /// use pacegate::observe::MetricsObserver;
@@ -145,7 +145,7 @@ impl Observer for MetricsObserver {
             Ok(decision) if decision.allowed() => "allowed",
             Ok(_) => "blocked",
             Err(CheckError::Store(_)) => "error",
-            // What is wrong with a request says nothing about the limiter.
+            // An invalid check does not count as a failure of the limiter.
             Err(_) => return,
         };
         metrics::histogram!("pacegate_latency_seconds", "outcome" => outcome).record(observed.took);

@@ -1,4 +1,4 @@
-//! Patterns: which endpoints a rule covers, and which of two patterns is the more specific.
+//! Endpoint patterns: which endpoints a rule matches, and which of two patterns is more specific.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,8 @@ use thiserror::Error;
 
 use crate::endpoint::{ENDPOINT_LENGTH_MAX, InvalidEndpoint, PathOptions, Reading, canonical};
 
-/// Which endpoints a rule covers: `/api/v1/orders/{id}`, `/api/v1/{*rest}` (also `/api/v1` itself), or `*` for all.
+/// A pattern for endpoints: `/api/v1/orders/{id}`, `/api/v1/{*rest}` (which includes `/api/v1`), or
+/// `*` for all.
 ///
 /// ```
 /// use pacegate::Pattern;
@@ -30,20 +31,20 @@ pub(crate) enum Segment {
 }
 
 impl Pattern {
-    /// The pattern that covers every endpoint.
+    /// Returns the pattern that matches every endpoint.
     pub fn all() -> Self {
         Self { text: "*".into(), segments: vec![Segment::Rest] }
     }
 
-    /// Reads a pattern. Its literal parts are normalised like endpoints.
+    /// Parses a pattern. Literal segments are normalised like endpoints.
     ///
     /// # Errors
-    /// [`InvalidPattern`] says what is wrong with it.
+    /// [`InvalidPattern`] if it is not valid.
     pub fn parse(text: &str) -> Result<Self, InvalidPattern> {
         if text == "*" {
             return Ok(Self::all());
         }
-        // Each part is a level of the trie, which is walked and dropped level by level on the stack.
+        // Each segment is a level of the trie, which recurses on the stack.
         if text.len() > ENDPOINT_LENGTH_MAX {
             return Err(InvalidPattern::Endpoint(InvalidEndpoint::TooLong));
         }
@@ -68,7 +69,7 @@ impl Pattern {
                 None => {
                     PathOptions::default().check(part).map_err(InvalidPattern::Endpoint)?;
                     match canonical(part, Reading::Written) {
-                        // A dot segment, which no endpoint has once it is normalised.
+                        // A dot segment, which no normalised endpoint contains.
                         literal if matches!(&*literal, "." | "..") => {
                             return Err(InvalidPattern::Parameter { part: part.into() });
                         }
@@ -81,7 +82,7 @@ impl Pattern {
                 _ => part.to_owned(),
             });
         }
-        // An empty pattern is as wrong as an empty endpoint.
+        // An empty pattern is rejected like an empty endpoint.
         if !text.starts_with('/') && segments.is_empty() {
             return Err(InvalidPattern::Endpoint(InvalidEndpoint::Empty));
         }
@@ -92,12 +93,13 @@ impl Pattern {
         &self.segments
     }
 
-    /// As it was written, normalised.
+    /// Returns the normalised text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The same text for patterns that cover the same endpoints, whatever their parameters are called.
+    /// Returns a text that is equal for patterns that match the same endpoints, whatever the names
+    /// of their parameters.
     pub fn canonical(&self) -> String {
         let part = |segment: &Segment| match segment {
             Segment::Rest => "/{*}".to_owned(),
@@ -107,7 +109,7 @@ impl Pattern {
         if self.segments.is_empty() { "/".to_owned() } else { self.segments.iter().map(part).collect() }
     }
 
-    /// The same pattern for endpoints that are compared by `paths`, copied only if that makes a difference.
+    /// Returns the pattern in the form that `paths` compares; clones only if something changes.
     pub(crate) fn compared_by(&self, paths: PathOptions) -> Cow<'_, Self> {
         if !paths.ignore_parameters && !paths.ignore_case {
             return Cow::Borrowed(self);
@@ -122,7 +124,7 @@ impl Pattern {
         Cow::Owned(Self { text: self.text.clone(), segments })
     }
 
-    /// Whether `endpoint`, which is normalised, is covered.
+    /// Whether the pattern matches `endpoint`, which must be normalised.
     pub fn matches(&self, endpoint: &str) -> bool {
         let mut parts = segments_of(endpoint);
         for segment in &self.segments {
@@ -136,7 +138,7 @@ impl Pattern {
         parts.next().is_none()
     }
 
-    /// Whether every endpoint that `other` covers is covered.
+    /// Whether the pattern matches every endpoint that `other` matches.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         let mut others = other.segments.iter();
         for segment in &self.segments {
@@ -150,10 +152,11 @@ impl Pattern {
         others.next().is_none()
     }
 
-    /// What orders patterns that cover the same endpoint, the more specific one being greater: at the first difference a literal beats a
-    /// parameter, and a parameter beats a rest.
+    /// Orders patterns that match the same endpoint; the more specific one is greater. At the first
+    /// difference, a literal beats a parameter, and a parameter beats a rest.
     pub(crate) fn specificity(&self) -> Vec<u8> {
-        // Where one pattern ends, the other one goes on with a rest that is empty: the end is the more specific.
+        // Where one pattern ends, the other continues with an empty rest. The one that ends is more
+        // specific.
         let ranks = self.segments.iter().map(|segment| match segment {
             Segment::Rest => 0u8,
             Segment::Any => 1,
@@ -177,23 +180,23 @@ fn segments_of(endpoint: &str) -> impl Iterator<Item = &str> {
     endpoint.split('/').filter(|part| !part.is_empty())
 }
 
-/// A pattern that cannot be matched against.
+/// A pattern that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidPattern {
-    /// It is not even an endpoint.
+    /// It is not a valid endpoint.
     #[error(transparent)]
     Endpoint(InvalidEndpoint),
-    /// A part in braces has no plain name, or braces or a star stand inside a part.
-    #[error("`{part}` is neither a literal, nor {{name}}, nor {{*rest}}; a lone `*` covers all endpoints")]
+    /// A part in braces is not a valid name, or braces or a star appear inside a part.
+    #[error("`{part}`: expected a literal, {{name}} or {{*rest}}; use a lone `*` for all endpoints")]
     Parameter {
         /// The part of the pattern.
         part: Box<str>,
     },
-    /// It has a query or a fragment, which endpoints are compared without.
+    /// It has a query or a fragment.
     #[error("must not have a query or a fragment")]
     Query,
-    /// Something follows the rest.
+    /// A part follows the rest.
     #[error("{{*rest}} must be the last part")]
     RestNotLast,
 }
@@ -204,7 +207,7 @@ mod tests {
     use crate::trie::Trie;
 
     #[test]
-    fn patterns_cover_what_they_say() {
+    fn patterns_match_endpoints() {
         let rows = [
             ("*", "/", true),
             ("*", "/a/b", true),
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_compared_without_the_names_of_their_parameters() {
+    fn canonical_pattern_ignores_parameter_names() {
         let same = [("/x/{id}", "/x/{name}"), ("*", "/{*rest}"), ("/café", "/caf%c3%a9"), ("//x//", "/x")];
         for (one, other) in same {
             let (one, other) = (Pattern::parse(one).unwrap(), Pattern::parse(other).unwrap());
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_specific_pattern_is_greater() {
+    fn more_specific_pattern_is_greater() {
         let order = ["*", "/a/{*rest}", "/a/{id}/{*rest}", "/a/{id}", "/a/b/{*rest}", "/a/b"];
         for pair in order.windows(2) {
             let (less, more) = (Pattern::parse(pair[0]).unwrap(), Pattern::parse(pair[1]).unwrap());

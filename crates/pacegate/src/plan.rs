@@ -12,9 +12,11 @@ use crate::error::CheckError;
 use crate::identity::{self, check_identifier};
 use crate::resolved::{charge, decided};
 use crate::rule::{NamedLimit, NamedLimits};
-use crate::stores::Keeper;
+use crate::stores::Backend;
 
-/// A plan of a [`Limiter`](crate::Limiter), looked up once: the fastest way to check many keys of one's own.
+/// A plan of a [`Limiter`](crate::Limiter), looked up once: the fastest way to check many keys.
+///
+/// See [`Limiter::plan`](crate::Limiter::plan).
 ///
 /// ```
 /// use pacegate::{Limit, Limiter};
@@ -27,19 +29,20 @@ use crate::stores::Keeper;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) limits: NamedLimits,
-    /// `None` where a service decides instead.
-    pub(crate) store: Option<Keeper>,
+    /// `None` if a service decides.
+    pub(crate) store: Option<Backend>,
 }
 
 impl Plan {
-    /// Charges `cost` to all limits of the plan for `key` that count requests, or to none. The decision cannot be refunded.
+    /// Charges `cost` to all limits of the plan for `key` that count requests, or to none. The
+    /// decision cannot be refunded.
     ///
     /// # Errors
-    /// [`CheckError`], among them [`NotInProcess`](CheckError::NotInProcess).
+    /// [`CheckError`]; [`NotInProcess`](CheckError::NotInProcess) if the store is remote.
     #[inline]
     pub fn check_now(&self, key: &str, cost: impl Into<Cost>) -> Result<Decision, CheckError> {
         let cost = cost.into();
-        let Some(Keeper::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
+        let Some(Backend::Memory(store)) = &self.store else { return Err(CheckError::NotInProcess) };
         if let [limit] = &*self.limits
             && let Some((at, taken)) = store.take_known(&charge(limit, key, "", limit.cost.unwrap_or(cost)))
         {
@@ -48,7 +51,8 @@ impl Plan {
         self.check_any(store, key, cost)
     }
 
-    /// The limits of the plan that count requests, in the order of a decision's answers.
+    /// Returns the limits of the plan that count requests, in the order of the answers of a
+    /// decision.
     pub fn limits(&self) -> &[Arc<NamedLimit>] {
         &self.limits
     }

@@ -1,10 +1,10 @@
-//! What is known about a user beyond the identifier: a tier, limits of their own, and temporary overrides.
+//! Profiles: the tier, custom limits and temporary overrides of a user.
 
 use std::time::Duration;
 
 use pacegate_core::{InvalidLimit, Limit};
 
-/// What selects and replaces limits for one user.
+/// The tier, custom limits and overrides of one user.
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter, Profile, Rule};
@@ -21,22 +21,22 @@ use pacegate_core::{InvalidLimit, Limit};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Selects rules for that tier.
+    /// The tier, which selects rules.
     pub tier: Option<String>,
-    /// LimitOverride of this user's own, by the name of the rule.
+    /// Custom limits of this user, by the name of the rule.
     pub custom_limits: Vec<(String, LimitOverride)>,
-    /// LimitOverride that hold for the time being, by the name of the rule. They come before everything else.
+    /// Temporary overrides, by the name of the rule. They take precedence over everything else.
     pub overrides: Vec<(String, LimitOverride)>,
 }
 
 impl Profile {
-    /// Whether there is nothing to know.
+    /// Whether the profile has no effect.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The numbers of a limit without its algorithm, which is the rule's.
+/// Numbers that replace those of a limit. The algorithm stays the rule's.
 ///
 /// ```
 /// use pacegate::{Limit, LimitOverride};
@@ -48,19 +48,19 @@ impl Profile {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
-    /// How much is allowed per window.
+    /// The quota per window.
     pub quota: u64,
-    /// The rule's own unless it is set.
+    /// The window. Default: the window of the rule.
     pub window: Option<Duration>,
-    /// The capacity; unless it is set, it grows and shrinks with the quota.
+    /// The capacity. Default: scaled in proportion to the quota.
     pub burst: Option<u64>,
 }
 
 impl LimitOverride {
-    /// The limit of a rule with these numbers instead of its own.
+    /// Returns `limit` with these numbers.
     ///
     /// # Errors
-    /// [`InvalidLimit`] when the rule's algorithm cannot have such numbers.
+    /// [`InvalidLimit`] if the numbers are not valid for the algorithm of the limit.
     pub fn apply_to(&self, limit: &Limit) -> Result<Limit, InvalidLimit> {
         let window = self.window.unwrap_or(limit.window());
         let replaced = Limit::try_new(limit.algorithm(), self.quota, window)?;
@@ -71,7 +71,8 @@ impl LimitOverride {
         }
     }
 
-    /// The capacity of `limit` in the same ratio to the quota, rounded up, as far as there can be one.
+    /// The capacity of `limit`, scaled in proportion to the quota, rounded up and clamped to the
+    /// valid range.
     fn scaled(&self, limit: &Limit) -> u64 {
         let burst = u128::from(self.quota) * u128::from(limit.capacity());
         let burst = burst.div_ceil(u128::from(limit.quota())).max(1);

@@ -1,4 +1,4 @@
-//! Refunds: what an earlier decision took is given back, once.
+//! Refunds the charges of an earlier decision, at most once.
 
 use pacegate_core::Reason;
 use pacegate_store::{Action, Charge, Command, Idempotency, Outcome, OwnedCharge, detachable};
@@ -15,15 +15,16 @@ use crate::rule::NamedLimit;
 use crate::stores::Stores;
 
 impl Limiter {
-    /// Gives back what `decision` took for `check`, and says what is left then. What was not taken is
-    /// not given back.
+    /// Refunds what `decision` charged for `check`, and returns a decision with what remains
+    /// afterwards. Limits that were not charged are not refunded.
     ///
-    /// A decision is refunded at most once: a repeat within five minutes, by any process that shares
-    /// the store, gives back nothing. The store records the refund before it gives anything back, so
-    /// a failure in between leaves the charge in place, and a retry does not give it back either.
+    /// A decision is refunded at most once: a repeated refund within five minutes, by any process
+    /// that shares the store, has no effect. The store records the refund before it applies it. If
+    /// a failure occurs in between, the charge remains, and a retry does not refund it either: too
+    /// little remains, never too much.
     ///
     /// # Errors
-    /// [`CheckError`] when the check is not valid or the store fails.
+    /// [`CheckError`] if the check is not valid or the store fails.
     pub fn refund<'s, 'a: 's>(
         &'s self,
         check: impl IntoCheck<'s, 'a>,
@@ -42,7 +43,7 @@ impl Limiter {
                 check.check_limit()?;
                 return remote.service.refund(check, decision).await;
             }
-            // Nothing was taken.
+            // Nothing was charged.
             (_, Some(Reason::FailOpen)) => return Ok(decision.clone()),
             _ => {}
         }
@@ -51,13 +52,14 @@ impl Limiter {
         resolved.applied.retain(|(limit, _)| taken(decision, limit).is_some());
         let (charges, stores) = (resolved.charges(), resolved.stores());
         let refund = |(index, charge): (usize, &Charge<'_>)| {
-            // The time of a refund follows from the limit that was charged; the counter is held against the one in force.
+            // The time of the refund depends on the limit that was charged; the counter is updated
+            // under the limit now in force.
             let (limit, answer) = taken(decision, &resolved.applied[index].0)?;
             let refund = Charge { limit: &limit.limit, ..*charge }.refund(answer, decision.at())?;
             Some((OwnedCharge::from(&Charge { limit: charge.limit, ..refund }), stores[index]))
         };
         let refunds: Refunds = charges.iter().enumerate().filter_map(refund).unzip();
-        // A store that other nodes share recognises a repeat wherever it arrives.
+        // A store that nodes share recognises a repeated refund on every node.
         let recorded = stores.iter().find(|store| self.stores().is_shared(**store)).or(stores.first());
         let refunded = match recorded {
             Some(store) => {
@@ -75,8 +77,9 @@ impl Limiter {
     }
 }
 
-/// The limit that `decision` charged under the name of `limit`, with its answer. A shadow limit without room was not charged, nor was
-/// one whose store failed, nor one that came into force since.
+/// Returns the limit that `decision` charged under the name of `limit`, with its answer. Not
+/// charged were shadow limits that were exceeded, limits whose store failed, and limits added
+/// since.
 fn taken<'a>(
     decision: &'a Decision,
     limit: &NamedLimit,
@@ -85,10 +88,10 @@ fn taken<'a>(
     answers.find(|(named, answer)| named.is_same(limit) && answer.allowed && !answer.degraded)
 }
 
-/// Charges to give back, each with the index of its store.
+/// Charges to refund, each with the index of its store.
 type Refunds = (Vec<OwnedCharge>, Vec<usize>);
 
-/// What tells a refund from all others, and the store that records it.
+/// Identifies a refund, and the store that records it.
 struct RefundClaim {
     key: String,
     store: usize,
@@ -96,12 +99,12 @@ struct RefundClaim {
 
 impl RefundClaim {
     fn new(check: &Check<'_>, decision: &Decision, store: usize) -> Self {
-        // A decision on a chain is refunded check by check.
+        // The checks of a chain are refunded one by one.
         let check = u128::from_be_bytes(check.fingerprint());
         Self { key: format!("{:016x}{check:032x}", decision.id()), store }
     }
 
-    /// Records the refund; says whether it is the first one.
+    /// Records the refund. Returns whether it is the first one.
     async fn record(&self, stores: &Stores) -> Result<bool, CheckError> {
         let record = Idempotency {
             caller: "pacegate refund",
@@ -111,12 +114,13 @@ impl RefundClaim {
             sender: None,
         };
         let command = Command { action: Action::Take { idempotency: Some(record) }, charges: &[] };
-        let outcome = stores.keeper(self.store).apply_or_fail(&command).await?;
+        let outcome = stores.backend(self.store).apply_or_fail(&command).await?;
         decided(outcome).map(|recorded| !recorded.replayed)
     }
 }
 
-/// Gives everything back in one command, unless that was done before. It ends even if the caller stops waiting.
+/// Applies the refund in one command, unless it was applied before. Completes even if the caller
+/// stops waiting.
 async fn refund_once(
     stores: Stores,
     claim: RefundClaim,

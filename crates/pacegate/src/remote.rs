@@ -1,4 +1,5 @@
-//! Deciding elsewhere: a limiter that asks a Pacegate service, and what it does when that does not answer.
+//! Remote decisions: a limiter that calls a Pacegate service, and its fallback while the service is
+//! unavailable.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,31 +14,31 @@ use crate::error::CheckError;
 use crate::limiter::Limiter;
 use crate::resolved::Act;
 
-/// The answer of a [`Remote`].
+/// The future of a single result of a [`Remote`].
 pub type RemoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>;
 
-/// The answers of a [`Remote`] to many checks, in their order.
-pub type RemoteAnswers<'a> = Pin<Box<dyn Future<Output = Vec<Result<Decision, CheckError>>> + Send + 'a>>;
+/// The future of the decisions of a [`Remote`] on many checks, in their order.
+pub type RemoteDecisions<'a> = Pin<Box<dyn Future<Output = Vec<Result<Decision, CheckError>>> + Send + 'a>>;
 
-/// A Pacegate service that has the rules and the counters. The `pacegate-connect` crate has one over
-/// gRPC.
+/// A Pacegate service, which has the rules and the counters. The crate `pacegate-connect`
+/// implements it over gRPC.
 ///
-/// It answers within a deadline of its own. A [`CheckError::Store`] that is an outage says that the
-/// service does not answer; then the limiter's failure mode decides. Every other error is the
-/// answer.
+/// An implementation must answer within its own deadline. A [`CheckError::Store`] whose
+/// [`is_outage`](StoreError::is_outage) is true means that the service is unavailable: the failure
+/// mode of the limiter then decides. Any other error is returned to the caller.
 pub trait Remote: fmt::Debug + Send + Sync {
     /// Decides on a check, and charges it if it is allowed.
     fn check<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision>;
-    /// Decides on each of the checks, and charges those that are allowed. An error that concerns
-    /// several of them is the answer to each.
-    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a>;
-    /// Decides on all checks together, and charges all of them or none.
+    /// Decides on each check independently, and charges those that are allowed. An error that
+    /// affects several checks is returned for each of them.
+    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteDecisions<'a>;
+    /// Decides on all checks as one, and charges all of them or none.
     fn check_all<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteFuture<'a, Decision>;
-    /// Decides and charges nothing.
+    /// Decides like `check`, but charges nothing.
     fn peek<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Decision>;
-    /// Forgets the check's counters; says when that was.
+    /// Resets the counters of the check. Returns the time of the reset.
     fn reset<'a, 'b: 'a>(&'a self, check: &'a Check<'b>) -> RemoteFuture<'a, Timestamp>;
-    /// Gives back what `decision` took for `check`.
+    /// Refunds what `decision` charged for `check`.
     fn refund<'a, 'b: 'a>(
         &'a self,
         check: &'a Check<'b>,
@@ -45,7 +46,7 @@ pub trait Remote: fmt::Debug + Send + Sync {
     ) -> RemoteFuture<'a, Decision>;
 }
 
-/// A service and what happens without it.
+/// A service, and the failure mode while it is unavailable.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteService {
     pub(crate) service: Arc<dyn Remote>,
@@ -53,8 +54,9 @@ pub(crate) struct RemoteService {
 }
 
 impl Limiter {
-    /// The same limiter, but a service decides: it has the rules, the plans and the counters. Those of this limiter are for [`FailureMode::Local`] alone, when the
-    /// service does not answer and the failure mode is that.
+    /// Returns this limiter with a service that decides in its place, with the service's own rules,
+    /// plans and counters. The rules and counters of this limiter are used only while the service
+    /// is unavailable and `on_error` is [`FailureMode::Local`].
     #[must_use]
     pub fn with_remote(mut self, service: Arc<dyn Remote>, on_error: FailureMode) -> Self {
         self.remote = Some(RemoteService { service, on_error });
@@ -150,7 +152,7 @@ impl Limiter {
 }
 
 impl RemoteService {
-    /// What there is to say without the service; errors that are the caller's stay errors.
+    /// Decides by failure mode if the service is unavailable; other errors are returned unchanged.
     fn answer(&self, error: CheckError) -> Result<Decision, CheckError> {
         match self.on_error {
             _ if !is_outage(&error) => Err(error),
@@ -160,7 +162,8 @@ impl RemoteService {
     }
 }
 
-/// Whether the service does not answer, in contrast to what is wrong with a check or with us: a wrong key is never let pass in silence.
+/// Whether the service is unavailable, in contrast to an invalid check or a wrong configuration: a
+/// wrong API key must never let requests pass silently.
 fn is_outage(error: &CheckError) -> bool {
     matches!(error, CheckError::Store(cause) if cause.is_outage())
 }

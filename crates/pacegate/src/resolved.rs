@@ -1,4 +1,4 @@
-//! A check with the limits that apply to it, as a store is asked about it.
+//! A check with the limits that apply to it, ready for a store.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub(crate) fn command<'a>(check: &'a Check<'_>, act: Act, charges: &'a [Charge<'
                 caller,
                 key,
                 fingerprint: check.fingerprint(),
-                // The same whatever order they are given in, and whichever of them have limits.
+                // Independent of the order of the identities, and of which of them have limits.
                 home: check
                     .identities
                     .iter()
@@ -54,25 +54,25 @@ impl Resolved<'_> {
     pub(crate) fn charges(&self) -> SmallVec<[Charge<'_>; 2]> {
         let endpoint = self.endpoint.as_deref().unwrap_or_default();
         let charges = self.applied.iter().map(|(limit, identifier)| {
-            // Limits that the check has no cost for do not apply.
+            // A limit does not apply if the check has no cost in its unit.
             let cost = limit.cost_of(&self.costs).unwrap_or(Cost::ZERO);
             charge(limit, identifier, endpoint, cost)
         });
         charges.collect()
     }
 
-    /// The store of each charge, by its index.
+    /// Returns the index of the store of each charge.
     pub(crate) fn stores(&self) -> SmallVec<[usize; 2]> {
         self.applied.iter().map(|(limit, _)| limit.store).collect()
     }
 
-    /// The store of all charges; `None` when they are spread over several.
+    /// Returns the store of all charges; `None` if there are several.
     pub(crate) fn only_store(&self) -> Option<usize> {
         let first = self.applied.first().map_or(0, |(limit, _)| limit.store);
         self.applied.iter().all(|(limit, _)| limit.store == first).then_some(first)
     }
 
-    /// Has a store in this process decide.
+    /// Decides with a store in this process.
     pub(crate) fn run_in(
         self,
         store: &MemoryStore,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outcome_of_another_action_is_the_stores_fault() {
+    fn outcome_of_another_action_is_a_store_error() {
         let reset = Outcome::Reset { at: Timestamp::default() };
         assert!(matches!(decided(reset), Err(CheckError::Store(_))));
         assert!(matches!(decided(Outcome::Mismatch), Err(CheckError::IdempotencyMismatch)));

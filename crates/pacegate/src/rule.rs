@@ -1,4 +1,4 @@
-//! Rules and plans: named limits, and whom and where they apply.
+//! Rules and plans: named limits, and the requests they apply to.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,41 +24,44 @@ use crate::profile::LimitOverride;
 /// let limiter = Limiter::builder().rule(rule).build()?;
 /// let check = Check::new("user", "u1").endpoint("/");
 /// assert!(limiter.check_now(&check)?.allowed());
-/// assert!(limiter.check_now(&check)?.allowed(), "it only watches");
+/// assert!(limiter.check_now(&check)?.allowed(), "a shadow rule never denies");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Denies.
+    /// Denies the request.
     #[default]
     Enforce,
-    /// Only watches: it is evaluated and counted, but never denies.
+    /// Evaluates and counts, but never denies.
     Shadow,
 }
 
 named!(Mode { Enforce => "enforce", Shadow => "shadow" });
 
-/// What a rule has a counter for.
+/// What a rule keeps a separate counter for.
 ///
 /// ```
 /// use pacegate::{Limit, Rule, Scope};
 ///
 /// let rule = Rule::builder("per-page", "ip", Limit::per_minute(5)).build()?;
-/// assert_eq!(rule.scope, Scope::Pattern, "one counter for all endpoints, unless it says otherwise");
+/// assert_eq!(rule.scope, Scope::Pattern, "one counter for all endpoints by default");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// One for all endpoints its pattern covers.
+    /// One counter for all endpoints that the pattern matches.
     #[default]
     Pattern,
-    /// One for each concrete endpoint.
+    /// One counter for each concrete endpoint.
     Endpoint,
 }
 
 named!(Scope { Pattern => "pattern", Endpoint => "endpoint" });
 
-/// A named limit with whom and where it applies. Rules of one name are variants of one limit: the most specific one applies.
+/// A named limit, and the requests it applies to.
+///
+/// Rules with the same name are variants of one limit: of those that match a request, the most
+/// specific applies.
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter, Rule};
@@ -72,42 +75,42 @@ named!(Scope { Pattern => "pattern", Endpoint => "endpoint" });
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The name; counters belong to it, not to the numbers.
+    /// The name. Counters belong to the name, so they survive a change of the numbers.
     pub name: String,
-    /// What is counted: `user`, `ip`, `apikey` or a word of one's own.
+    /// The dimension that is counted: `user`, `ip`, `apikey` or a custom word.
     pub dimension: String,
-    /// Only for this identifier.
+    /// Applies only to this identifier.
     pub identifier: Option<String>,
-    /// Only for users of this tier.
+    /// Applies only to users of this tier.
     pub tier: Option<String>,
-    /// Only for these endpoints.
+    /// Applies only to endpoints that match this pattern.
     pub endpoint: Pattern,
-    /// Only for these methods.
+    /// Applies only to these methods.
     pub methods: Methods,
-    /// The numbers.
+    /// The limit.
     pub limit: Limit,
-    /// Whether what it applies to is not limited: for a tier or an identifier that the other variants of its name are not for.
-    /// Then nothing is counted, whatever the numbers.
+    /// Exempts what the rule matches: nothing is counted and the limit is ignored. Use it for a
+    /// tier or an identifier that other variants of the same name would limit.
     pub unlimited: bool,
-    /// What it counts: `tokens`, `bytes` or another word; requests unless it is set.
+    /// The unit that is counted, such as `tokens` or `bytes`. Default: requests.
     pub unit: Option<String>,
-    /// What each request takes, instead of the cost that a check names.
+    /// A fixed cost per request, instead of the cost of the check.
     pub cost: Option<Cost>,
-    /// Whether a request passes while at least 1 is left and is charged in full, into a debt of up to one capacity: for costs
-    /// that are known only afterwards.
+    /// Allows a request while at least 1 remains and charges its full cost, into a debt of up to
+    /// one capacity. Use it for costs that are known only afterwards.
     pub overdraw: bool,
-    /// Whether it denies or only watches.
+    /// Whether the rule denies requests or only counts them.
     pub mode: Mode,
-    /// What has a counter of its own.
+    /// What the rule keeps a separate counter for.
     pub scope: Scope,
-    /// Which store its counters are in; the default one unless it is set.
+    /// The name of the store for the counters. Default: the default store.
     pub store: Option<String>,
-    /// What happens while that store fails; the limiter's own mode unless it is set.
+    /// What happens while that store is unavailable. Default: the mode of the limiter.
     pub on_store_error: Option<FailureMode>,
 }
 
 impl Rule {
-    /// A rule for everyone of a dimension, everywhere.
+    /// Returns a rule for every identifier of a dimension, at every endpoint.
     pub fn new(name: &str, dimension: &str, limit: Limit) -> Self {
         Self {
             name: name.into(),
@@ -128,8 +131,8 @@ impl Rule {
         }
     }
 
-    /// Whether this is a policy: it belongs to one key, whatever the dimension that the key comes in
-    /// ([`LimiterBuilder::policy_dimensions`](crate::LimiterBuilder::policy_dimensions)).
+    /// Whether this is a policy: a rule for one key, in any of the [policy
+    /// dimensions](crate::LimiterBuilder::policy_dimensions).
     pub fn is_policy(&self) -> bool {
         self.name == POLICY_NAME
             && self.dimension == identity::KEY
@@ -139,11 +142,12 @@ impl Rule {
             && self.endpoint.as_str() == "*"
     }
 
-    /// The same rule in the one spelling that is compared and counted, copied only if it is in another one: the dimension, the identifier and the
-    /// unit. `ipv6_prefix` is how many bits of an IPv6 address count.
+    /// Returns the rule with its dimension, identifier and unit in canonical form; clones only if
+    /// something changes. `ipv6_prefix` is the number of leading bits by which IPv6 addresses are
+    /// counted.
     ///
     /// # Errors
-    /// [`Invalid`] with the first field that cannot be what it is.
+    /// [`Invalid`] with the first field that is not valid.
     pub fn canonical(&self, ipv6_prefix: u8) -> Result<Cow<'_, Self>, Invalid> {
         identity::check_name(&self.name)?;
         let dimension = identity::dimension(&self.dimension)?;
@@ -167,10 +171,10 @@ impl Rule {
         }))
     }
 
-    /// As [`canonical`](Self::canonical), with the endpoint in the spelling that `paths` compares.
+    /// Like [`canonical`](Self::canonical), with the endpoint in the form that `paths` compares.
     ///
     /// # Errors
-    /// [`Invalid`] with the first field that cannot be what it is.
+    /// [`Invalid`] with the first field that is not valid.
     pub fn compared(&self, ipv6_prefix: u8, paths: PathOptions) -> Result<Cow<'_, Self>, Invalid> {
         let mut rule = self.canonical(ipv6_prefix)?;
         if let Cow::Owned(endpoint) = self.endpoint.compared_by(paths) {
@@ -179,14 +183,14 @@ impl Rule {
         Ok(rule)
     }
 
-    /// What makes this a variant of its own among the rules of its name.
+    /// Returns what distinguishes this rule from the other variants of its name.
     pub fn variant(&self) -> impl Eq + std::hash::Hash + '_ {
-        let who = (&self.name, &self.dimension, &self.identifier, &self.tier);
-        (who, self.endpoint.canonical(), &self.methods)
+        let subject = (&self.name, &self.dimension, &self.identifier, &self.tier);
+        (subject, self.endpoint.canonical(), &self.methods)
     }
 
-    /// A hash that stays the same as long as the variant does, in hexadecimal digits. The catalog finds its
-    /// rows by it, so what is hashed never changes.
+    /// Returns a stable hash of the variant, in hexadecimal. The catalog finds its rows by this
+    /// hash, so its input must never change.
     pub fn variant_key(&self) -> String {
         let pattern = self.endpoint.canonical();
         let parts = [
@@ -199,7 +203,7 @@ impl Rule {
         ];
         let mut hasher = Sha256::new();
         for part in parts {
-            // What is missing differs from what is empty.
+            // A missing part differs from an empty one.
             hasher.update([u8::from(part.is_some())]);
             if let Some(part) = part {
                 hasher.update((part.len() as u64).to_be_bytes());
@@ -210,7 +214,7 @@ impl Rule {
     }
 }
 
-/// Why a limit applies to a request, the most specific reason first.
+/// Why a limit applies to a request, most specific first.
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, LimitSource};
@@ -224,21 +228,21 @@ impl Rule {
 pub enum LimitSource {
     /// A temporary override for the user.
     Override,
-    /// A rule for that very identifier.
+    /// A rule for exactly this identifier.
     Identifier,
-    /// The user has numbers of their own.
+    /// A custom limit of the user.
     Custom,
     /// A rule for the user's tier.
     Tier,
-    /// A rule for everyone.
+    /// A rule without an identifier or tier.
     Anyone,
-    /// A rule for descriptors.
+    /// A descriptor rule.
     Descriptor,
-    /// The check names the plan.
+    /// A plan that the check names.
     Plan,
-    /// The check brought the limit along.
+    /// An ad-hoc limit that the check contains.
     AdHoc,
-    /// No rule applies.
+    /// The default limit, because no other limit applies.
     Default,
 }
 
@@ -254,16 +258,17 @@ named!(LimitSource {
     Default => "default",
 });
 
-/// The name of rules that are policies.
+/// The name of all policies.
 pub const POLICY_NAME: &str = "policy";
 
-/// The name of the limit that applies where no rule does; overrides and custom limits replace its numbers by it.
+/// The name of the default limit. Overrides and custom limits refer to the default limit by this
+/// name.
 pub const DEFAULT_NAME: &str = "default";
 
-/// A longer key of a policy is shown by its hash in labels.
+/// Maximum length of a policy key in labels, in bytes. Longer keys are replaced by their hash.
 const LABEL_KEY_LENGTH_MAX: usize = 128;
 
-/// What tells a policy from the others.
+/// The key of a policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     key: Box<str>,
@@ -282,7 +287,7 @@ impl Policy {
     }
 }
 
-/// A limit that applied to a request: what it is called and what it counts.
+/// A limit that applied to a request, with its name and its counter.
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter};
@@ -295,19 +300,19 @@ impl Policy {
 /// ```
 #[derive(Clone, Debug)]
 pub struct NamedLimit {
-    /// The rule's or plan's name; `default` and `ad-hoc` for the limits that have none.
+    /// The name of the rule or plan; `default` or `ad-hoc` for limits without one.
     pub name: Box<str>,
-    /// The numbers.
+    /// The limit.
     pub limit: Limit,
-    /// Whether it denies or only watches.
+    /// Whether it denies requests or only counts them.
     pub mode: Mode,
     /// Why it applies.
     pub why: LimitSource,
-    /// What it counts; requests unless it is set.
+    /// The unit that is counted. Default: requests.
     pub unit: Option<Box<str>>,
-    /// What each request takes, instead of the cost that a check names.
+    /// A fixed cost per request, instead of the cost of the check.
     pub cost: Option<Cost>,
-    /// Whether it may be charged into debt.
+    /// Whether it can be charged into debt.
     pub overdraw: bool,
     pub(crate) counter: Counter,
     /// The index of its store.
@@ -339,20 +344,22 @@ impl NamedLimit {
         }
     }
 
-    /// What a request of these costs takes from it; `None` when they do not mention its unit, so that it does not apply.
+    /// Returns the cost of a request for this limit; `None` if the limit does not apply, because
+    /// the request has no cost in its unit.
     #[inline(always)]
     pub(crate) fn cost_of(&self, costs: &Costs<'_>) -> Option<Cost> {
         let cost = costs.of(self.unit.as_deref())?;
         Some(self.cost.unwrap_or(cost))
     }
 
-    /// How much room a charge needs.
+    /// How much must remain for a charge to be allowed.
     #[inline(always)]
     pub(crate) fn fit(&self) -> Fit {
         if self.overdraw { Fit::Overdraw } else { Fit::Whole }
     }
 
-    /// What operators know it by, for metrics: its name, and with that the key of a policy, which operators chose as well.
+    /// Returns the label for metrics: the name and, for a policy, its key, which operators choose
+    /// as well.
     pub fn label(&self) -> &str {
         self.policy.as_ref().map_or(&self.name, |policy| &policy.label)
     }
@@ -365,20 +372,20 @@ impl NamedLimit {
         }
     }
 
-    /// The place of its store among those of the limiter.
+    /// Returns the index of its store in the limiter.
     #[doc(hidden)]
     #[inline]
-    pub fn store_place(&self) -> usize {
+    pub fn store_index(&self) -> usize {
         self.store
     }
 
-    /// A limit that another limiter applied, as far as it tells.
+    /// Returns a limit as reported by another limiter.
     #[doc(hidden)]
     pub fn reported(name: &str, dimension: &str, limit: Limit, why: LimitSource) -> Self {
         Self::new(name, limit, why, Counter::new(name, dimension, ""), FailureMode::default())
     }
 
-    /// `store` is the place of the rule's store, `otherwise` what happens on a failure if the rule does not say.
+    /// `store` is the index of the store; `otherwise` is the failure mode if the rule has none.
     pub(crate) fn of_rule(rule: &Rule, store: usize, otherwise: FailureMode) -> Self {
         let counter =
             rule_counter(&rule.name, &rule.dimension, rule.scope, &rule.endpoint.canonical(), &rule.limit);
@@ -394,8 +401,8 @@ impl NamedLimit {
         Self { mode, store, policy, unit, cost: rule.cost, overdraw: rule.overdraw, ..named }
     }
 
-    /// The same limit of a rule with other numbers: the counter stays unless the window is another one.
-    /// `pattern` is the rule's; the default limit has none.
+    /// Returns this limit with other numbers. It keeps its counter unless the window changes.
+    /// `pattern` is the pattern of the rule; the default limit has none.
     pub(crate) fn with_numbers(
         &self,
         numbers: &LimitOverride,
@@ -411,8 +418,8 @@ impl NamedLimit {
         Some(Self { limit, why, counter, ..self.clone() })
     }
 
-    /// The default limit with the counter that it has where its numbers have a window of their own.
-    pub(crate) fn with_window_of_its_own(&self) -> Self {
+    /// Returns the default limit with the counter that it has when an override changes its window.
+    pub(crate) fn with_own_window(&self) -> Self {
         Self { counter: self.counter_of(&self.limit, None), ..self.clone() }
     }
 
@@ -423,7 +430,8 @@ impl NamedLimit {
         counter.with_origin(self.counter.origin())
     }
 
-    /// A limit of a plan. Its counter belongs to the plan and to what tells its limits apart, so that reordering them moves nothing.
+    /// A limit of a plan. Its counter depends on the plan and on the limit itself, so reordering
+    /// the limits of a plan keeps their counters.
     pub(crate) fn of_plan(
         plan: &str,
         dimension: &str,
@@ -438,15 +446,15 @@ impl NamedLimit {
         Self { unit, cost: limit.cost, ..named }
     }
 
-    /// The limit that applies where no rule does.
+    /// The default limit.
     pub(crate) fn default(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let counter = Counter::per_endpoint(DEFAULT_NAME, dimension, DEFAULT_SCOPE);
         let counter = counter.with_origin(origin_in(dimension));
         Self::new(DEFAULT_NAME, limit, LimitSource::Default, counter, on_store_error)
     }
 
-    /// A limit that a caller brought along. Each algorithm and window has a counter of its own, so that changing them back and forth
-    /// does not start a counter anew.
+    /// An ad-hoc limit. Each algorithm and window has a separate counter, so alternating between
+    /// them does not reset one.
     pub(crate) fn ad_hoc(dimension: &str, limit: Limit, on_store_error: FailureMode) -> Self {
         let scope = format!("{AD_HOC_SCOPE}{}", distinction(&limit));
         let variant = AD_HOC_SCOPE.len()..scope.len();
@@ -455,11 +463,12 @@ impl NamedLimit {
         Self::new("ad-hoc", limit, LimitSource::AdHoc, counter, on_store_error)
     }
 
-    /// Whether both count in the same place, as far as can be told where one of them is only [`reported`](Self::reported).
+    /// Whether both use the same counter. A [`reported`](Self::reported) limit is compared by the
+    /// fields that it has.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let told = |limit: &Self| (limit.why, limit.limit.algorithm(), limit.limit.window());
+        let kind = |limit: &Self| (limit.why, limit.limit.algorithm(), limit.limit.window());
         let alike =
-            self.name == other.name && self.dimension() == other.dimension() && told(self) == told(other);
+            self.name == other.name && self.dimension() == other.dimension() && kind(self) == kind(other);
         alike || self.counter == other.counter
     }
 
@@ -468,21 +477,22 @@ impl NamedLimit {
         self.mode == Mode::Shadow
     }
 
-    /// Whether each concrete endpoint has a counter of its own.
+    /// Whether each concrete endpoint has a separate counter.
     pub fn is_per_endpoint(&self) -> bool {
         self.counter.is_per_endpoint()
     }
 
-    /// What is counted.
+    /// Returns the dimension that is counted.
     pub fn dimension(&self) -> &str {
         self.counter.dimension()
     }
 }
 
-/// The counter of a rule's name and pattern, one for each algorithm and window: if variants that count differently shared one, each would start it
-/// anew for the other, and who alternates between them would never be limited.
+/// Returns the counter for the name and pattern of a rule, one per algorithm and window. If
+/// variants with different windows shared a counter, each would reset it for the other, and a
+/// client that alternates between them would never be limited.
 fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit: &Limit) -> Counter {
-    // Every pattern starts with a slash, and nothing before it has one.
+    // A pattern starts with a slash, and the text before it contains none.
     let mut text = distinction(limit);
     let variant = 0..text.len();
     text.push_str(pattern);
@@ -492,25 +502,25 @@ fn rule_counter(name: &str, dimension: &str, scope: Scope, pattern: &str, limit:
     }
 }
 
-/// Where the counter of a plan or of the default limit comes from. Which dimensions rules count by does
-/// not matter: a counter must stay the same when rules change.
+/// The origin of the counter of a plan or of the default limit. It must not depend on the
+/// dimensions of the rules, because a counter must stay the same when rules change.
 fn origin_in(dimension: &str) -> Origin {
     let known = [identity::USER, identity::IP, identity::API_KEY, identity::KEY].contains(&dimension);
     if known { Origin::Configured } else { Origin::CallersDimension }
 }
 
-/// No rule's scope: those have a pattern, which starts with a slash.
+/// Differs from the scope of every rule, which contains a pattern and thus a slash.
 const DEFAULT_SCOPE: &str = "default";
-/// What the scopes of plans and of ad-hoc limits start with; what follows tells their counters apart.
+/// Prefixes of the scopes of plans and of ad-hoc limits. The suffix distinguishes their counters.
 const PLAN_SCOPE: &str = "plan:";
 const AD_HOC_SCOPE: &str = "ad-hoc:";
 
-/// What tells apart limits that cannot share a counter.
+/// Distinguishes limits that cannot share a counter.
 pub(crate) fn distinction(limit: &Limit) -> String {
     format!("{}:{}", limit.algorithm(), limit.window().as_micros())
 }
 
-/// A limit of a plan: its numbers, what it counts, and what each request takes.
+/// A limit of a plan, with its unit and a fixed cost if it has one.
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter, PlanLimit};
@@ -525,11 +535,11 @@ pub(crate) fn distinction(limit: &Limit) -> String {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanLimit {
-    /// The numbers.
+    /// The limit.
     pub limit: Limit,
-    /// What it counts; requests unless it is set.
+    /// The unit that is counted. Default: requests.
     pub unit: Option<String>,
-    /// What each request takes, instead of the cost that a check names.
+    /// A fixed cost per request, instead of the cost of the check.
     pub cost: Option<Cost>,
 }
 
@@ -540,15 +550,18 @@ impl From<Limit> for PlanLimit {
 }
 
 impl PlanLimit {
-    /// Checks the limits of a plan of a file or a catalog: 1 to [`PLAN_LIMITS_MAX`], each of its own unit,
-    /// algorithm or window.
+    /// Validates the limits of a plan of a file or a catalog: 1 to [`PLAN_LIMITS_MAX`] limits, no
+    /// two with the same unit, algorithm and window.
     ///
     /// # Errors
     /// [`Invalid`] with the field `limits`.
     pub fn check_all(limits: &[Self]) -> Result<(), Invalid> {
         let invalid = |reason| Err(Invalid::new("limits", reason));
         if !(1..=PLAN_LIMITS_MAX).contains(&limits.len()) {
-            return invalid(format!("must be 1 to {PLAN_LIMITS_MAX} limits, not {}", limits.len()));
+            return invalid(format!(
+                "must have between 1 and {PLAN_LIMITS_MAX} limits, got {}",
+                limits.len()
+            ));
         }
         let unit = limits.iter().filter_map(|limit| limit.unit.as_deref()).try_for_each(identity::check_unit);
         if let Err(wrong) = unit {
@@ -556,11 +569,13 @@ impl PlanLimit {
         }
         match Self::duplicate(limits) {
             None => Ok(()),
-            Some(limit) => invalid(format!("has two {} limits over {:?}", limit.algorithm(), limit.window())),
+            Some(limit) => {
+                invalid(format!("duplicate {} limit over {:?}", limit.algorithm(), limit.window()))
+            }
         }
     }
 
-    /// The numbers of a limit that would share its counter with an earlier one of the same plan.
+    /// Returns a limit that would share its counter with an earlier limit of the same plan.
     pub(crate) fn duplicate(limits: &[PlanLimit]) -> Option<&Limit> {
         let same = |a: &PlanLimit, b: &PlanLimit| a.distinction() == b.distinction();
         limits
@@ -570,7 +585,7 @@ impl PlanLimit {
             .map(|(_, limit)| &limit.limit)
     }
 
-    /// What tells its counter from those of the plan's other limits.
+    /// Distinguishes its counter from those of the other limits of the plan.
     fn distinction(&self) -> String {
         match self.unit.as_deref().filter(|unit| *unit != identity::REQUESTS) {
             None => distinction(&self.limit),
@@ -582,16 +597,16 @@ impl PlanLimit {
 /// The limits of a plan, with their counters in one dimension.
 pub(crate) type NamedLimits = Arc<[Arc<NamedLimit>]>;
 
-/// How many limits a plan of a file or a catalog can have.
+/// Maximum number of limits in a plan of a file or a catalog.
 pub const PLAN_LIMITS_MAX: usize = 16;
 
-/// A named list of limits that an embedding program refers to.
+/// A named list of limits.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanLimits {
     name: Box<str>,
     limits: Vec<PlanLimit>,
     on_store_error: FailureMode,
-    /// The limits with their counters, for the dimensions that are likely; others are made as they come.
+    /// The limits for well-known dimensions; those of other dimensions are created on demand.
     prepared: Vec<(Box<str>, NamedLimits)>,
 }
 
@@ -608,15 +623,15 @@ impl PlanLimits {
         plan
     }
 
-    /// The limits as they count in `dimension`.
+    /// Returns the limits with their counters in `dimension`.
     pub(crate) fn of(&self, dimension: &str) -> NamedLimits {
-        let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
+        let prepared = self.prepared.iter().find(|(known, _)| **known == *dimension);
         prepared.map_or_else(|| self.make(dimension), |(_, limits)| limits.clone())
     }
 
-    /// The same, if they are there already.
+    /// Returns the limits in `dimension` if they are prepared.
     pub(crate) fn prepared(&self, dimension: &str) -> Option<&[Arc<NamedLimit>]> {
-        let prepared = self.prepared.iter().find(|(likely, _)| **likely == *dimension);
+        let prepared = self.prepared.iter().find(|(known, _)| **known == *dimension);
         prepared.map(|(_, limits)| &**limits)
     }
 

@@ -1,4 +1,4 @@
-//! Rules and limits of plans as a program writes them: what is wrong with them is told when they are built.
+//! Builders for rules and limits of plans. Errors are reported when they are built.
 
 use pacegate_core::{Cost, InvalidLimit, Limit, LimitBuilder};
 use pacegate_store::FailureMode;
@@ -8,7 +8,7 @@ use crate::methods::Methods;
 use crate::pattern::Pattern;
 use crate::rule::{Mode, PlanLimit, Rule, Scope};
 
-/// Builds a [`Rule`]; [`Rule::builder`] starts one.
+/// Builds a [`Rule`]. Created by [`Rule::builder`].
 ///
 /// ```
 /// use pacegate::{Check, Limit, Limiter, Rule};
@@ -22,15 +22,16 @@ use crate::rule::{Mode, PlanLimit, Rule, Scope};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder is not a rule until it is built or given to a limiter"]
+#[must_use = "a builder has no effect until it is built or passed to a limiter"]
 pub struct RuleBuilder {
     rule: Rule,
-    /// The first mistake.
+    /// The first error.
     invalid: Option<Invalid>,
 }
 
 impl Rule {
-    /// Starts a rule that applies to every identifier of `dimension`, at every endpoint.
+    /// Returns a builder for a rule that applies to every identifier of `dimension`, at every
+    /// endpoint.
     pub fn builder(name: &str, dimension: &str, limit: impl Into<LimitBuilder>) -> RuleBuilder {
         match limit.into().build() {
             Ok(limit) => Self::new(name, dimension, limit).into(),
@@ -70,7 +71,7 @@ impl RuleBuilder {
         self
     }
 
-    /// Applies the rule only to requests with this method; call it again for each further method.
+    /// Applies the rule only to requests with this method. Call it once for each method.
     pub fn method(mut self, method: &str) -> Self {
         match Methods::try_new(self.rule.methods.iter().chain([method])) {
             Ok(methods) => self.rule.methods = methods,
@@ -85,43 +86,44 @@ impl RuleBuilder {
         self
     }
 
-    /// Charges this cost for each request, whatever cost the check names.
+    /// Charges this fixed cost per request, instead of the cost of the check.
     pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
         self.rule.cost = Some(cost.into());
         self
     }
 
-    /// Lets a request pass while at least 1 is left, and charges its whole cost: see [`Rule::overdraw`].
+    /// Allows a request while at least 1 remains, and charges its full cost: see
+    /// [`Rule::overdraw`].
     pub fn overdraw(mut self) -> Self {
         self.rule.overdraw = true;
         self
     }
 
-    /// Counts requests and never denies one.
+    /// Evaluates and counts, but never denies.
     pub fn shadow(mut self) -> Self {
         self.rule.mode = Mode::Shadow;
         self
     }
 
-    /// Exempts the requests that the rule applies to; nothing is counted.
+    /// Exempts the requests that the rule matches; nothing is counted.
     pub fn unlimited(mut self) -> Self {
         self.rule.unlimited = true;
         self
     }
 
-    /// Counts each endpoint that the pattern matches separately.
+    /// Keeps a separate counter for each concrete endpoint.
     pub fn per_endpoint(mut self) -> Self {
         self.rule.scope = Scope::Endpoint;
         self
     }
 
-    /// Keeps the counters in the store of this name.
+    /// Keeps the counters in the store with this name.
     pub fn store(mut self, store: &str) -> Self {
         self.rule.store = Some(store.into());
         self
     }
 
-    /// Sets what happens while the store fails; the limiter's own mode unless it is set.
+    /// Sets what happens while the store is unavailable. Default: the mode of the limiter.
     pub fn on_store_error(mut self, mode: FailureMode) -> Self {
         self.rule.on_store_error = Some(mode);
         self
@@ -130,12 +132,13 @@ impl RuleBuilder {
     /// Returns the rule.
     ///
     /// # Errors
-    /// [`Invalid`] for the first number, pattern or method that is not valid. Names are checked by the limiter.
+    /// [`Invalid`] for the first number, pattern or method that is not valid. The limiter validates
+    /// names.
     pub fn build(self) -> Result<Rule, Invalid> {
         self.invalid.map_or(Ok(self.rule), Err)
     }
 
-    /// Builds the rule, or returns its name with what is wrong.
+    /// Returns the rule, or its name with the error.
     pub(crate) fn build_named(self) -> Result<Rule, (String, Invalid)> {
         match self.invalid {
             None => Ok(self.rule),
@@ -148,7 +151,7 @@ impl RuleBuilder {
     }
 }
 
-/// Builds a [`PlanLimit`]; [`PlanLimit::builder`] starts one.
+/// Builds a [`PlanLimit`]. Created by [`PlanLimit::builder`].
 ///
 /// ```
 /// use pacegate::{Limit, PlanLimit};
@@ -158,7 +161,7 @@ impl RuleBuilder {
 /// # Ok::<(), pacegate::InvalidLimit>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder is not a limit until it is built or given to a limiter"]
+#[must_use = "a builder has no effect until it is built or passed to a limiter"]
 pub struct PlanLimitBuilder {
     limit: Result<Limit, InvalidLimit>,
     unit: Option<String>,
@@ -166,7 +169,7 @@ pub struct PlanLimitBuilder {
 }
 
 impl PlanLimit {
-    /// Starts a limit of a plan that counts requests.
+    /// Returns a builder for a limit that counts requests.
     pub fn builder(limit: impl Into<LimitBuilder>) -> PlanLimitBuilder {
         PlanLimitBuilder { limit: limit.into().build(), unit: None, cost: None }
     }
@@ -179,7 +182,7 @@ impl PlanLimitBuilder {
         self
     }
 
-    /// Charges this cost for each request, whatever cost the check names.
+    /// Charges this fixed cost per request, instead of the cost of the check.
     pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
         self.cost = Some(cost.into());
         self
@@ -188,7 +191,7 @@ impl PlanLimitBuilder {
     /// Returns the limit.
     ///
     /// # Errors
-    /// [`InvalidLimit`] when its numbers are not valid.
+    /// [`InvalidLimit`] if the limit is not valid.
     pub fn build(self) -> Result<PlanLimit, InvalidLimit> {
         Ok(PlanLimit { limit: self.limit?, unit: self.unit, cost: self.cost })
     }

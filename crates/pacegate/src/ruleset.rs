@@ -1,4 +1,4 @@
-//! The compiled rules: immutable, and as fast to look up with ten thousand rules as with ten.
+//! The compiled rules. Immutable; a lookup takes the same time with ten thousand rules as with ten.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -24,52 +24,52 @@ use crate::trie::Trie;
 
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
 
-/// The limits that apply to a request, with the identifier each one counts.
+/// The limits that apply to a request, each with the identifier it counts.
 pub(crate) type Applied<'a> = SmallVec<[(Arc<NamedLimit>, &'a str); 2]>;
 
-/// Rules in the one spelling that is compared and counted.
+/// Rules in canonical form.
 pub(crate) struct CanonicalRules<'a> {
     rules: Vec<Cow<'a, Rule>>,
-    /// By how many bits IPv6 addresses are counted.
+    /// Number of leading bits by which IPv6 addresses are counted.
     ipv6_prefix: u8,
 }
 
 impl<'a> CanonicalRules<'a> {
     pub(crate) fn new(rules: &'a [Rule], ipv6_prefix: u8, paths: PathOptions) -> Result<Self, InvalidRules> {
         let mut canonical = Vec::with_capacity(rules.len());
-        for (place, rule) in rules.iter().enumerate() {
-            let invalid = |invalid| InvalidRules::InvalidRule { place, name: rule.name.clone(), invalid };
+        for (index, rule) in rules.iter().enumerate() {
+            let invalid = |invalid| InvalidRules::InvalidRule { index, name: rule.name.clone(), invalid };
             canonical.push(rule.compared(ipv6_prefix, paths).map_err(invalid)?);
         }
         Ok(Self { rules: canonical, ipv6_prefix })
     }
 }
 
-/// Rules, plans and the default limit, ready to be asked.
+/// Rules, plans and the default limit, compiled for lookups.
 #[derive(Debug, Default)]
 pub(crate) struct RuleSet {
     by_endpoint: Trie<Vec<ByDimension>>,
-    /// By their keys.
+    /// Policies by key.
     policies: Map<Box<str>, Arc<CompiledRule>>,
-    /// The dimensions whose identifiers are keys of policies, besides `key`.
+    /// The dimensions, besides `key`, whose identifiers can have a policy.
     policy_dimensions: Vec<Box<str>>,
-    /// In the order they were given.
+    /// All rules, in the order given.
     all: Vec<Arc<CompiledRule>>,
     plans: Map<Box<str>, PlanLimits>,
     descriptors: DescriptorSet,
     default_limit: Option<Limit>,
-    /// The default limit for the dimensions that are likely; others are made as they come.
+    /// The default limit for well-known dimensions; others are created on demand.
     defaults: Map<Box<str>, Arc<NamedLimit>>,
-    /// The default limit in the dimension `key`, found without a lookup.
+    /// The default limit in the dimension `key`, available without a lookup.
     default_of_keys: Option<Arc<NamedLimit>>,
-    /// For limits that do not say.
+    /// For limits without a mode of their own.
     on_store_error: FailureMode,
 }
 
 /// The rules of one endpoint pattern and dimension.
 #[derive(Debug)]
 struct ByDimension {
-    /// The same piece of memory for all that have it, which is therefore in the caches.
+    /// Shared by all patterns with the same dimension, so it stays in the CPU cache.
     dimension: Arc<str>,
     /// Most patterns have one.
     anyone: SmallVec<[Arc<CompiledRule>; 1]>,
@@ -77,61 +77,64 @@ struct ByDimension {
     identifiers: Map<Box<str>, Vec<Arc<CompiledRule>>>,
 }
 
-/// A rule, ready to be compared with others.
+/// A rule, compiled for matching and comparison.
 #[derive(Debug)]
 pub(crate) struct CompiledRule {
     pub(crate) limit: Arc<NamedLimit>,
     pub(crate) methods: Methods,
-    /// Whether what it applies to is not limited.
+    /// Exempts what the rule matches.
     pub(crate) unlimited: bool,
     pub(crate) identifier: Option<Box<str>>,
     pub(crate) tier: Option<Box<str>>,
     pub(crate) endpoint: Pattern,
     is_policy: bool,
-    /// What decides between variants: an exact identifier first, then a tier, then the endpoint, then a method of its own.
+    /// Orders variants: exact identifier first, then tier, then endpoint, then method.
     specificity: (bool, bool, Vec<u8>, u8),
-    /// The index in the list of rules: limits are reported in that order.
+    /// The index in the list of rules. Limits are reported in that order.
     index: usize,
 }
 
 impl CompiledRule {
-    /// Whether it is a policy that another identity with the same identifier has found already: its counter is charged once.
+    /// Whether this policy was already found for another identity with the same identifier. Its
+    /// counter is charged once.
     fn is_among(&self, applied: &Applied<'_>, identifier: &str) -> bool {
         let is_same = |limit: &NamedLimit| limit.counter == self.limit.counter;
         self.is_policy && applied.iter().any(|(limit, own)| *own == identifier && is_same(limit))
     }
 
-    /// Whether this one wins where both apply.
+    /// Whether this variant takes precedence where both match.
     pub(crate) fn beats(&self, other: &Self) -> bool {
         self.specificity > other.specificity
     }
 
-    /// Whether it holds for `method`. One that is not known may be the rule's, so the rule holds.
-    pub(crate) fn takes_method(&self, method: Option<&str>) -> bool {
+    /// Whether the rule applies to `method`. An unknown method may be the rule's, so the rule
+    /// applies.
+    pub(crate) fn applies_to_method(&self, method: Option<&str>) -> bool {
         method.is_none_or(|method| self.methods.contain(method))
     }
 
-    /// The limit as it holds for a user with `profile`, who is the one that the rule counts.
+    /// Returns the limit for a user with `profile`, if the rule counts that user.
     pub(crate) fn limit_for(&self, profile: Option<&Profile>) -> Arc<NamedLimit> {
         limit_for(&self.limit, profile, self.identifier.is_none(), Some(&self.endpoint))
     }
 }
 
-/// A limit as it holds for a user with `profile`: with the numbers of an override, or else, if they `can_be_custom`, of the user's own.
-/// `pattern` is that of the limit's rule.
+/// Returns a limit for a user with `profile`: with the numbers of an override, or else, if
+/// `can_be_custom`, of a custom limit. `pattern` is the pattern of the rule.
 fn limit_for(
     limit: &Arc<NamedLimit>,
     profile: Option<&Profile>,
     can_be_custom: bool,
     pattern: Option<&Pattern>,
 ) -> Arc<NamedLimit> {
-    // Most users have neither, which is the cheaper thing to find out.
+    // Most users have neither, and this test is cheap.
     let has_numbers = |profile: &&Profile| !profile.overrides.is_empty() || !profile.custom_limits.is_empty();
     let Some(profile) = profile.filter(has_numbers).filter(|_| limit.dimension() == identity::USER) else {
         return limit.clone();
     };
     let replaced = |numbers: &[(String, LimitOverride)], why| {
-        // LimitOverride that the rule's algorithm cannot have were refused when they were set; the rule may have changed since.
+        // Numbers that do not suit the algorithm of the rule are rejected when they are set, but
+        // the rule may have changed since.
         find(numbers, &limit.name).and_then(|numbers| limit.with_numbers(numbers, why, pattern))
     };
     let custom = || if can_be_custom { replaced(&profile.custom_limits, LimitSource::Custom) } else { None };
@@ -139,7 +142,7 @@ fn limit_for(
     replaced.map_or_else(|| limit.clone(), Arc::new)
 }
 
-/// The most rules that can be in force: those of the file, of its descriptors and of the catalog together.
+/// Maximum number of rules in force: of the file, its descriptors and the catalog together.
 pub const RULES_MAX: usize = 100_000;
 
 impl RuleSet {
@@ -164,9 +167,9 @@ impl RuleSet {
         let mut all = Vec::with_capacity(rules.len());
         let mut dimensions = vec![identity::USER, identity::IP, identity::API_KEY, identity::KEY];
         let mut shared: Map<&str, Arc<str>> = Map::default();
-        for (place, rule) in rules.iter().enumerate() {
+        for (index, rule) in rules.iter().enumerate() {
             if !variants.insert(rule.variant()) {
-                return Err(InvalidRules::DuplicateRule { place, name: rule.name.clone() });
+                return Err(InvalidRules::DuplicateRule { index, name: rule.name.clone() });
             }
             let store = match &rule.store {
                 None => 0,
@@ -190,11 +193,11 @@ impl RuleSet {
                     rule.endpoint.specificity(),
                     rule.methods.specificity(),
                 ),
-                index: place,
+                index,
             });
             all.push(compiled.clone());
             if let Some(key) = rule.identifier.as_deref().filter(|_| compiled.is_policy) {
-                // A key that is an address is also found as addresses are counted.
+                // A key that is an address is also found by its canonical form.
                 if let Ok(Cow::Owned(address)) = identity::identifier(identity::IP, key, *ipv6_prefix) {
                     policies.entry(address.into()).or_insert_with(|| compiled.clone());
                 }
@@ -258,7 +261,7 @@ impl RuleSet {
         self.default_limit = Some(limit);
     }
 
-    /// Every limit that applies to `check`, which goes to `endpoint`.
+    /// Returns every limit that applies to `check` at `endpoint`.
     pub(crate) fn resolve<'a>(
         &self,
         check: &'a Check<'_>,
@@ -269,9 +272,9 @@ impl RuleSet {
             Some(_) => self.resolve_rules(check, endpoint),
             None => (Applied::new(), false),
         };
-        for (place, name) in check.plans.iter().enumerate() {
+        for (index, name) in check.plans.iter().enumerate() {
             let plan = self.plan(name)?;
-            if check.plans[..place].contains(name) {
+            if check.plans[..index].contains(name) {
                 return Err(CheckError::DuplicatePlan { name: (*name).into() });
             }
             for (dimension, identifier) in check.pairs() {
@@ -286,15 +289,15 @@ impl RuleSet {
                 applied.push((Arc::new(limit), identifier));
             }
         }
-        // A rule that only watches does not replace the default limit, and one without a limit does.
+        // A shadow rule does not replace the default limit. An `unlimited` rule does.
         if !unlimited && !applied.iter().any(|(limit, _)| limit.mode == Mode::Enforce) {
             self.defaults_for(check, &mut applied);
         }
         Ok(applied)
     }
 
-    /// The limits of the rules alone, and whether a rule without a limit is among them. Without an endpoint, rules for some endpoints do not
-    /// apply, only those for all.
+    /// Returns the limits of the rules alone, and whether an `unlimited` rule matched. Without an
+    /// endpoint, only rules for all endpoints apply.
     #[inline]
     pub(crate) fn resolve_rules<'a>(
         &self,
@@ -317,7 +320,7 @@ impl RuleSet {
         (applied, unlimited)
     }
 
-    /// The rules that apply to one identity of a check: of each name the most specific.
+    /// Returns the rules that apply to one identity of a check: the most specific of each name.
     #[inline]
     pub(crate) fn chosen(
         &self,
@@ -330,7 +333,7 @@ impl RuleSet {
         let most_specific = |reading| {
             let mut rules = self.matching(dimension, identifier, tier, reading);
             rules.retain(|rule| {
-                rule.takes_method(check.method)
+                rule.applies_to_method(check.method)
                     && (endpoint.is_some() || rule.endpoint.covers(&Pattern::all()))
             });
             keep_most_specific(&mut rules);
@@ -338,7 +341,8 @@ impl RuleSet {
         };
         let mut chosen = most_specific(endpoint.map_or("/", Endpoint::counted));
         for reading in endpoint.into_iter().flat_map(Endpoint::others) {
-            // Not another variant of a rule that applies: the client could choose the one with most room.
+            // No other variant of a rule that already applies: otherwise the client could choose
+            // the most generous one by its spelling of the path.
             let mut further = most_specific(reading);
             further.retain(|rule| chosen.iter().all(|other| other.limit.name != rule.limit.name));
             chosen.extend(further);
@@ -347,9 +351,9 @@ impl RuleSet {
         chosen
     }
 
-    /// A limit of every kind of counter that the identities of `check` may have at its endpoint: of the rules for any tier and
-    /// method that match, of every plan, the default one and an ad-hoc one. Their numbers do not matter, because a reset forgets
-    /// every variant.
+    /// Returns one limit for every kind of counter that the identities of `check` can have at its
+    /// endpoint: of matching rules of any tier and method, of every plan, the default limit and an
+    /// ad-hoc limit. Their numbers do not matter, because a reset clears all variants of a counter.
     pub(crate) fn resolve_all<'a>(
         &self,
         check: &'a Check<'_>,
@@ -367,10 +371,10 @@ impl RuleSet {
             applied.extend(plans.map(|limit| (limit, identifier)));
             let ad_hoc = NamedLimit::ad_hoc(dimension, any, self.on_store_error);
             let default = NamedLimit::default(dimension, any, self.on_store_error);
-            let other_window = default.with_window_of_its_own();
+            let other_window = default.with_own_window();
             applied.extend([ad_hoc, default, other_window].map(|limit| (Arc::new(limit), identifier)));
         }
-        // Rules that differ in tier or method alone have the same counter.
+        // Rules that differ only in tier or method share a counter.
         let mut seen = HashSet::new();
         applied.retain(|(limit, identifier)| seen.insert((limit.store, limit.counter.family(), *identifier)));
         applied
@@ -390,7 +394,7 @@ impl RuleSet {
         &self.descriptors
     }
 
-    /// What happens while a store fails, for limits that do not say.
+    /// Returns what happens while a store is unavailable, for limits without a mode of their own.
     pub(crate) fn on_store_error(&self) -> FailureMode {
         self.on_store_error
     }
@@ -399,12 +403,12 @@ impl RuleSet {
         self.default_limit
     }
 
-    /// All rules, in the order they were given.
+    /// Returns all rules, in the order given.
     pub(crate) fn rules(&self) -> &[Arc<CompiledRule>] {
         &self.all
     }
 
-    /// The default limit as it counts in `dimension`, for a user with `profile`.
+    /// Returns the default limit in `dimension`, for a user with `profile`.
     pub(crate) fn default_for(&self, dimension: &str, profile: Option<&Profile>) -> Option<Arc<NamedLimit>> {
         let limit = self.default_limit?;
         let made;
@@ -418,23 +422,23 @@ impl RuleSet {
         Some(limit_for(known, profile, true, None))
     }
 
-    /// The default limit as it counts keys.
+    /// Returns the default limit in the dimension `key`.
     #[inline]
     pub(crate) fn default_of_keys(&self) -> Option<&Arc<NamedLimit>> {
         self.default_of_keys.as_ref()
     }
 
-    /// Whether a rule is about identities in `dimension`.
-    pub(crate) fn is_about(&self, rule: &CompiledRule, dimension: &str) -> bool {
+    /// Whether a rule counts identities of `dimension`.
+    pub(crate) fn counts_dimension(&self, rule: &CompiledRule, dimension: &str) -> bool {
         rule.limit.dimension() == dimension || (rule.is_policy && self.has_policies(dimension))
     }
 
-    /// Whether identifiers in `dimension` are keys of policies.
+    /// Whether identifiers of `dimension` can have a policy.
     fn has_policies(&self, dimension: &str) -> bool {
         dimension == identity::KEY || self.policy_dimensions.iter().any(|own| **own == *dimension)
     }
 
-    /// The rules that match one identity at an endpoint, whatever the method.
+    /// Returns the rules that match one identity at an endpoint, with any method.
     #[inline]
     fn matching(
         &self,
@@ -464,14 +468,14 @@ impl RuleSet {
     }
 }
 
-/// Users of which tiers a rule has to be for.
+/// The tiers whose rules match.
 #[derive(Clone, Copy)]
 enum Tiers<'a> {
     Only(Option<&'a str>),
     All,
 }
 
-/// Of the rules that share a name only the most specific stays; what stays is in the order of the rules.
+/// Keeps only the most specific rule of each name, in the order of the rules.
 fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
     if rules.len() < 2 {
         return;
@@ -486,7 +490,7 @@ fn keep_most_specific(rules: &mut SmallVec<[&CompiledRule; 8]>) {
 
 impl ByDimension {
     fn of<'a>(lists: &'a mut Vec<Self>, dimension: &Arc<str>) -> &'a mut Self {
-        let place = lists.iter().position(|list| list.dimension == *dimension).unwrap_or_else(|| {
+        let index = lists.iter().position(|list| list.dimension == *dimension).unwrap_or_else(|| {
             lists.push(Self {
                 dimension: dimension.clone(),
                 anyone: SmallVec::new(),
@@ -495,6 +499,6 @@ impl ByDimension {
             });
             lists.len() - 1
         });
-        &mut lists[place]
+        &mut lists[index]
     }
 }

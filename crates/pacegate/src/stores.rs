@@ -1,4 +1,5 @@
-//! The stores a limiter counts in, by name. They outlive limiters: new rules on the same stores find the counters where they were.
+//! The stores of a limiter, by name. Stores outlive rule sets, so counters survive a change of
+//! rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use pacegate_store::{
 use smallvec::SmallVec;
 use tokio::task::yield_now;
 
-/// So many commands are worked on before other tasks of the thread run.
-const AT_ONCE: usize = 8;
+/// Number of commands after which a batch yields to other tasks of the thread.
+const COMMANDS_PER_YIELD: usize = 8;
 
-/// One store in this process or elsewhere, and further ones that rules can name.
+/// A default store, in this process or remote, and further stores that rules can name.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -28,15 +29,17 @@ const AT_ONCE: usize = 8;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Stores {
-    /// The first is the default one.
-    stores: Arc<Vec<(Box<str>, Keeper)>>,
-    /// How long all calls for one request may take together, for callers who cannot wait for each in turn.
+    /// The first one is the default store.
+    stores: Arc<Vec<(Box<str>, Backend)>>,
+    /// Time limit for all calls of one request together, for callers that cannot wait for each call
+    /// in turn.
     pub(crate) budget: Option<Duration>,
 }
 
-/// Where counters are. The store in the process is called directly, because its answer is there before a future would be made.
+/// Where counters are kept. The store in this process is called directly, because it answers faster
+/// than a boxed future can be created.
 #[derive(Clone, Debug)]
-pub(crate) enum Keeper {
+pub(crate) enum Backend {
     Memory(Arc<MemoryStore>),
     Remote(Arc<GuardedStore>),
 }
@@ -48,127 +51,131 @@ impl Default for Stores {
 }
 
 impl Stores {
-    /// The name of the store for everything that names no other.
+    /// The name of the default store.
     pub const DEFAULT: &'static str = "default";
-    /// How long a remote store may take before it counts as failed, unless configured otherwise.
+    /// Default time after which a call of a remote store counts as failed.
     pub const TIMEOUT: Duration = GuardedStore::DEADLINE;
 
-    /// Counters in this process.
+    /// Returns a single store in this process.
     pub fn memory(store: Arc<MemoryStore>) -> Self {
-        Self::of(Self::DEFAULT, Keeper::Memory(store))
+        Self::of(Self::DEFAULT, Backend::Memory(store))
     }
 
-    /// Counters elsewhere. A call that takes longer than `timeout` is answered by the failure mode of its limits.
+    /// Returns a single remote store. If a call takes longer than `timeout`, the failure mode of
+    /// its limits decides.
     pub fn remote(store: Arc<dyn Store>, timeout: Duration) -> Self {
         Self::of(Self::DEFAULT, guarded(Self::DEFAULT, store, timeout))
     }
 
-    fn of(name: &str, keeper: Keeper) -> Self {
-        Self { stores: Arc::new(vec![(name.into(), keeper)]), budget: None }
+    fn of(name: &str, backend: Backend) -> Self {
+        Self { stores: Arc::new(vec![(name.into(), backend)]), budget: None }
     }
 
-    /// The same stores for requests that must be answered within `budget`, whatever it takes to answer them.
+    /// Returns the same stores for requests that must be decided within `budget`.
     pub(crate) fn within(&self, budget: Duration) -> Self {
-        let within = |keeper: &Keeper| match keeper {
-            Keeper::Memory(store) => Keeper::Memory(store.clone()),
-            Keeper::Remote(store) => Keeper::Remote(store.within(budget)),
+        let within = |backend: &Backend| match backend {
+            Backend::Memory(store) => Backend::Memory(store.clone()),
+            Backend::Remote(store) => Backend::Remote(store.within(budget)),
         };
-        let stores = self.stores.iter().map(|(name, keeper)| (name.clone(), within(keeper)));
+        let stores = self.stores.iter().map(|(name, backend)| (name.clone(), within(backend)));
         Self { stores: Arc::new(stores.collect()), budget: Some(budget) }
     }
 
-    /// A further store in this process, for rules that name it. The name `default` replaces the default one.
+    /// Adds a store in this process for rules that name it. The name `default` replaces the default
+    /// store.
     #[must_use]
     pub fn and_memory(self, name: &str, store: Arc<MemoryStore>) -> Self {
-        self.and(name, Keeper::Memory(store))
+        self.and(name, Backend::Memory(store))
     }
 
-    /// A further store elsewhere, for rules that name it. The name `default` replaces the default one.
+    /// Adds a remote store for rules that name it. The name `default` replaces the default store.
     #[must_use]
     pub fn and_remote(self, name: &str, store: Arc<dyn Store>, timeout: Duration) -> Self {
         self.and(name, guarded(name, store, timeout))
     }
 
-    fn and(mut self, name: &str, keeper: Keeper) -> Self {
+    fn and(mut self, name: &str, backend: Backend) -> Self {
         let stores = Arc::make_mut(&mut self.stores);
         match stores.iter_mut().find(|(other, _)| **other == *name) {
-            Some((_, store)) => *store = keeper,
-            None => stores.push((name.into(), keeper)),
+            Some((_, store)) => *store = backend,
+            None => stores.push((name.into(), backend)),
         }
         self
     }
 
-    /// Whether each store can be relied on now.
+    /// Returns the health of each store.
     pub fn health(&self) -> impl Iterator<Item = (&str, StoreHealth)> {
-        self.stores.iter().map(|(name, keeper)| {
-            let health = match keeper {
-                Keeper::Memory(_) => StoreHealth::Up,
-                Keeper::Remote(store) => store.health(),
+        self.stores.iter().map(|(name, backend)| {
+            let health = match backend {
+                Backend::Memory(_) => StoreHealth::Up,
+                Backend::Remote(store) => store.health(),
             };
             (&**name, health)
         })
     }
 
-    /// Whether each store is asked at all; those in this process always are.
+    /// Returns the state of the circuit breaker of each store. It is always closed for stores in
+    /// this process.
     pub fn breakers(&self) -> impl Iterator<Item = (&str, BreakerState)> {
-        self.stores.iter().map(|(name, keeper)| {
-            let state = match keeper {
-                Keeper::Memory(_) => BreakerState::Closed,
-                Keeper::Remote(store) => store.breaker(),
+        self.stores.iter().map(|(name, backend)| {
+            let state = match backend {
+                Backend::Memory(_) => BreakerState::Closed,
+                Backend::Remote(store) => store.breaker(),
             };
             (&**name, state)
         })
     }
 
-    /// What each store has counted about itself, for operators.
+    /// Returns the metrics that each store reports about itself.
     pub fn figures(&self) -> impl Iterator<Item = (&str, Figures)> {
-        self.stores.iter().map(|(name, keeper)| (&**name, keeper.as_dyn().figures()))
+        self.stores.iter().map(|(name, backend)| (&**name, backend.as_dyn().figures()))
     }
 
-    /// Whether there is a store of that name.
+    /// Whether there is a store with this name.
     pub fn has(&self, name: &str) -> bool {
         self.index(name).is_some()
     }
 
-    /// The store, if there is only one and it is in this process.
+    /// Returns the store if there is only one and it is in this process.
     #[inline]
     pub(crate) fn only_memory(&self) -> Option<&MemoryStore> {
         match self.stores.as_slice() {
-            [(_, Keeper::Memory(store))] => Some(store),
+            [(_, Backend::Memory(store))] => Some(store),
             _ => None,
         }
     }
 
-    /// The index of a store; the first is the default one.
+    /// Returns the index of a store; the default store has index 0.
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
         self.stores.iter().position(|(other, _)| **other == *name)
     }
 
-    /// Where the records of idempotency keys are, whatever limits a check has: in the first store that other nodes
-    /// share, so that a repetition is recognised wherever it arrives.
+    /// The store for the records of idempotency keys, whatever limits a check has: the first store
+    /// that nodes share, so that a repeated request is recognised on every node.
     pub(crate) fn record_store(&self) -> usize {
         (0..self.stores.len()).find(|store| self.is_shared(*store)).unwrap_or_default()
     }
 
-    /// Whether other nodes have the store too.
+    /// Whether other nodes use the store too.
     pub(crate) fn is_shared(&self, store: usize) -> bool {
-        matches!(self.keeper(store), Keeper::Remote(_))
+        matches!(self.backend(store), Backend::Remote(_))
     }
 
-    /// The store at an index that came from [`index`](Self::index).
+    /// Returns the store at an index returned by [`index`](Self::index).
     #[inline]
-    pub(crate) fn keeper(&self, store: usize) -> &Keeper {
+    pub(crate) fn backend(&self, store: usize) -> &Backend {
         &self.stores[store].1
     }
 
-    /// Applies a command whose charges are kept in `stores`, one for each charge.
+    /// Applies a command. `stores` contains the index of the store of each charge.
     pub(crate) async fn apply(&self, command: &Command<'_>, stores: &[usize]) -> Result<Outcome, StoreError> {
         self.apply_within(command, stores, Duration::MAX).await
     }
 
-    /// As [`apply`](Self::apply), for a caller that has at most this much time left.
+    /// Like [`apply`](Self::apply), for a caller with at most this much time left.
     ///
-    /// What has to wait is boxed: futures are moved before they are polled, and those of checks in this process should be small.
+    /// Calls that wait are boxed: a future is moved before it is polled, and the futures of checks
+    /// in this process should be small.
     pub(crate) async fn apply_within(
         &self,
         command: &Command<'_>,
@@ -183,7 +190,7 @@ impl Stores {
         Box::pin(self.apply_apart(command, &by_store(stores), record, at_most)).await
     }
 
-    /// Applies a command without an idempotency key whose charges are in `groups`, in their order.
+    /// Applies a command without an idempotency key, in the order of its `groups`.
     pub(crate) async fn apply_groups(
         &self,
         command: &Command<'_>,
@@ -202,16 +209,16 @@ impl Stores {
         command: &Command<'_>,
         at_most: Duration,
     ) -> Result<Outcome, StoreError> {
-        match self.keeper(store) {
-            Keeper::Memory(store) => {
+        match self.backend(store) {
+            Backend::Memory(store) => {
                 let _span = in_memory(1).entered();
                 store.apply_now(command, None)
             }
-            Keeper::Remote(store) => Box::pin(store.apply_within(command, None, at_most)).await,
+            Backend::Remote(store) => Box::pin(store.apply_within(command, None, at_most)).await,
         }
     }
 
-    /// Applies a command whose charges and record take several steps.
+    /// Applies a command whose charges and idempotency record need several steps.
     async fn apply_apart(
         &self,
         command: &Command<'_>,
@@ -222,7 +229,8 @@ impl Stores {
         let record = record.filter(|record| groups.last().is_none_or(|group| group.store != *record));
         let steps = groups.len() + usize::from(record.is_some());
         let at_most = at_most / u32::try_from(steps).unwrap_or(u32::MAX);
-        let store = |index: usize| Arc::new(Hurried { keeper: self.keeper(index).clone(), at_most });
+        let store =
+            |index: usize| Arc::new(TimeLimitedStore { backend: self.backend(index).clone(), at_most });
         let part = |group: &Group| Part { store: store(group.store), charges: group.charges.clone() };
         let mut parts: Vec<Part> = groups.iter().map(part).collect();
         parts.extend(record.map(|index| Part { store: store(index), charges: SmallVec::new() }));
@@ -234,11 +242,12 @@ impl Stores {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) store: usize,
-    /// Indices of charges.
+    /// The indices of the charges.
     pub(crate) charges: SmallVec<[usize; 4]>,
 }
 
-/// The charges of each store, in the order of the stores, so that all callers charge in the same order.
+/// Groups charges by store, in the order of the stores, so that all callers charge in the same
+/// order.
 fn by_store(stores: &[usize]) -> Vec<Group> {
     let mut used: SmallVec<[usize; 4]> = stores.into();
     used.sort_unstable();
@@ -250,30 +259,30 @@ fn by_store(stores: &[usize]) -> Vec<Group> {
     used.into_iter().map(group).collect()
 }
 
-/// A store and the time that is left for it.
+/// A store with a time limit for its calls.
 #[derive(Debug)]
-struct Hurried {
-    keeper: Keeper,
+struct TimeLimitedStore {
+    backend: Backend,
     at_most: Duration,
 }
 
-impl Store for Hurried {
+impl Store for TimeLimitedStore {
     fn apply<'a>(&'a self, command: &'a Command<'a>, now: Option<Timestamp>) -> ApplyFuture<'a> {
-        match &self.keeper {
-            Keeper::Memory(store) => store.apply(command, now),
-            Keeper::Remote(store) => Box::pin(store.apply_within(command, now, self.at_most)),
+        match &self.backend {
+            Backend::Memory(store) => store.apply(command, now),
+            Backend::Remote(store) => Box::pin(store.apply_within(command, now, self.at_most)),
         }
     }
 
     fn apply_batch<'a>(&'a self, commands: &'a [Command<'a>], now: Option<Timestamp>) -> BatchFuture<'a> {
-        match &self.keeper {
-            Keeper::Memory(store) => store.apply_batch(commands, now),
-            Keeper::Remote(store) => Box::pin(store.apply_batch_within(commands, now, self.at_most)),
+        match &self.backend {
+            Backend::Memory(store) => store.apply_batch(commands, now),
+            Backend::Remote(store) => Box::pin(store.apply_batch_within(commands, now, self.at_most)),
         }
     }
 }
 
-impl Keeper {
+impl Backend {
     pub(crate) fn as_dyn(&self) -> &dyn Store {
         match self {
             Self::Memory(store) => &**store,
@@ -281,7 +290,7 @@ impl Keeper {
         }
     }
 
-    /// Applies a command that the failure mode cannot answer.
+    /// Applies a command that has no answer by failure mode.
     pub(crate) async fn apply_or_fail(&self, command: &Command<'_>) -> Result<Outcome, StoreError> {
         match self {
             Self::Memory(store) => store.apply_now(command, None),
@@ -289,7 +298,7 @@ impl Keeper {
         }
     }
 
-    /// Applies commands that have nothing to do with each other, for a caller who has only so much time left.
+    /// Applies independent commands, for a caller with at most this much time left.
     pub(crate) async fn apply_each(
         &self,
         commands: &[Command<'_>],
@@ -300,7 +309,7 @@ impl Keeper {
                 let span = in_memory(commands.len());
                 let mut outcomes = Vec::with_capacity(commands.len());
                 for (index, command) in commands.iter().enumerate() {
-                    between(index).await;
+                    yield_after_batch(index).await;
                     outcomes.push(span.in_scope(|| store.apply_now(command, None)));
                 }
                 outcomes
@@ -310,20 +319,21 @@ impl Keeper {
     }
 }
 
-/// Lets other tasks of the thread run, now and then, while work on many commands goes on; `index` counts them.
-pub(crate) async fn between(index: usize) {
-    if index > 0 && index.is_multiple_of(AT_ONCE) {
+/// Yields to other tasks of the thread after every few commands; `index` counts the commands.
+pub(crate) async fn yield_after_batch(index: usize) {
+    if index > 0 && index.is_multiple_of(COMMANDS_PER_YIELD) {
         yield_now().await;
     }
 }
 
-/// The span of a call of a store in this process, as guarded stores have theirs.
+/// The span of a call of a store in this process, like those of guarded stores.
 pub(crate) fn in_memory(commands: usize) -> tracing::Span {
     tracing::info_span!(target: TRACES, "store", store = "memory", commands)
 }
 
-fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Keeper {
-    // While the store fails, requests with ad-hoc limits must not use up what rules need.
+fn guarded(name: &str, store: Arc<dyn Store>, timeout: Duration) -> Backend {
+    // While the store is unavailable, ad-hoc limits must not use up the local memory that rules
+    // need.
     let options = MemoryOptions::default().with_ad_hoc_keys(None);
-    Keeper::Remote(GuardedStore::new(name, store, Arc::new(MemoryStore::new(options)), timeout))
+    Backend::Remote(GuardedStore::new(name, store, Arc::new(MemoryStore::new(options)), timeout))
 }

@@ -1,10 +1,10 @@
-//! The trie of patterns: all that cover an endpoint are found in one walk along its segments.
+//! A trie of patterns: finds all patterns that match an endpoint in one walk along its segments.
 
 use hashbrown::HashMap;
 
 use crate::pattern::{Pattern, Segment};
 
-/// Patterns with a value each.
+/// A map from patterns to values.
 #[derive(Debug, Default)]
 pub(crate) struct Trie<T> {
     root: Node<T>,
@@ -25,7 +25,7 @@ impl<T> Default for Node<T> {
 }
 
 impl<T: Default> Trie<T> {
-    /// The value of `pattern`, made if it is not there yet.
+    /// Returns the value of `pattern`, inserted if absent.
     pub(crate) fn entry(&mut self, pattern: &Pattern) -> &mut T {
         let mut node = &mut self.root;
         for segment in pattern.segments() {
@@ -38,7 +38,8 @@ impl<T: Default> Trie<T> {
         node.here.get_or_insert_default()
     }
 
-    /// Calls `found` with the value of every pattern that covers `endpoint`, which is normalised.
+    /// Calls `found` with the value of every pattern that matches `endpoint`, which must be
+    /// normalised.
     #[inline]
     pub(crate) fn for_each<'a>(&'a self, endpoint: &str, mut found: impl FnMut(&'a T)) {
         self.root.walk(endpoint.trim_start_matches('/'), &mut found);
@@ -56,7 +57,8 @@ impl<T> Node<T> {
             }
             return;
         }
-        // Segments are short: a plain loop is faster than a search that is made for long texts.
+        // Segments are short, so a plain loop is faster than a search that is optimised for long
+        // texts.
         let bytes = endpoint.as_bytes();
         let mut end = 0;
         while end < bytes.len() && bytes[end] != b'/' {

@@ -1,4 +1,4 @@
-//! Waiting for one's turn, for whoever would rather be late than be denied: mostly clients that limit themselves.
+//! Waiting until a check is allowed, mainly for clients that limit themselves.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -15,10 +15,11 @@ use crate::error::CheckError;
 use crate::into_check::IntoCheck;
 use crate::limiter::Limiter;
 
-/// How many can wait at once; whoever comes then is answered as by a check.
+/// Maximum number of waiting checks. Beyond it, a check is decided without waiting.
 const WAITING_MAX: usize = 10_000;
 
-/// Who waits, by identity. Those of one identity in this process come in the order in which they began to wait.
+/// The waiting checks, by identity. Within this process, waiters on one identity are served first
+/// come, first served.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiting: Mutex<Waiting>,
@@ -27,23 +28,23 @@ pub(crate) struct Waiters {
 #[derive(Debug, Default)]
 struct Waiting {
     all: usize,
-    /// How many wait for each, and the lock whose holder's turn it is.
+    /// For each identity, the number of waiters and the lock that the current one holds.
     queues: HashMap<String, (usize, Arc<Queue<()>>)>,
 }
 
-/// A place among those who wait; given up when it is dropped, whatever the reason.
-struct Place<'a> {
+/// A position in a queue, released when it is dropped.
+struct QueuePosition<'a> {
     waiters: &'a Waiters,
     identity: String,
     queue: Arc<Queue<()>>,
 }
 
 impl Waiters {
-    fn is_waited_for(&self, identity: &str) -> bool {
+    fn has_waiters(&self, identity: &str) -> bool {
         self.waiting.lock().queues.contains_key(identity)
     }
 
-    fn join(&self, identity: String) -> Option<Place<'_>> {
+    fn join(&self, identity: String) -> Option<QueuePosition<'_>> {
         let mut waiting = self.waiting.lock();
         if waiting.all >= WAITING_MAX {
             return None;
@@ -52,11 +53,11 @@ impl Waiters {
         let (count, queue) = waiting.queues.entry(identity.clone()).or_default();
         *count += 1;
         let queue = queue.clone();
-        Some(Place { waiters: self, identity, queue })
+        Some(QueuePosition { waiters: self, identity, queue })
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         let mut waiting = self.waiters.waiting.lock();
         waiting.all -= 1;
@@ -70,11 +71,15 @@ impl Drop for Place<'_> {
 }
 
 impl Limiter {
-    /// Waits until the check is allowed, for at most as long as said, and charges it then. Where that is not long enough it is denied at once, as soon as
-    /// that is known: the decision says how long it would take.
+    /// Waits until the check is allowed, for at most `at_most`, and then charges it.
     ///
-    /// A leaky bucket's `delay` is waited for too, so that requests leave at its rate. Whoever waits for the same identities in this process comes in
-    /// order; other processes take part by chance. Dropping the future charges nothing, except where a leaky bucket has given it its turn already.
+    /// Returns a denial as soon as it is certain that the wait would be too long. The decision
+    /// contains the time to wait.
+    ///
+    /// The `delay` of a leaky bucket is waited for as well, so requests leave at its rate. Within
+    /// this process, waiters on the same identities are served first come, first served; other
+    /// processes compete for the same quota in no particular order. Dropping the future charges
+    /// nothing, unless a leaky bucket has already admitted the check.
     ///
     /// ```
     /// use std::time::Duration;
@@ -93,7 +98,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`CheckError`] when no decision could be made; a denial is a decision.
+    /// [`CheckError`] if no decision could be made. A denial is a decision, not an error.
     pub fn wait<'s, 'a: 's>(
         &'s self,
         check: impl IntoCheck<'s, 'a>,
@@ -105,18 +110,20 @@ impl Limiter {
 
     async fn wait_for(&self, check: &Check<'_>, at_most: Duration) -> Result<Decision, CheckError> {
         let start = Instant::now();
-        // A time too far to be told is as good as for ever.
+        // A deadline beyond the range of `Instant` is effectively infinite.
         let deadline = start.checked_add(at_most).unwrap_or(start + Duration::from_secs(3_600 * 24 * 366));
         let check = &*self.canonical(check)?;
         let identity = check.identity();
-        if !self.waiters.is_waited_for(&identity) {
+        if !self.waiters.has_waiters(&identity) {
             let decision = self.check(check).await?;
             if decision.allowed() || too_long(&decision, deadline) {
                 return self.delayed(check, decision, deadline).await;
             }
         }
-        let Some(place) = self.waiters.join(identity) else { return self.check(check).await };
-        let Ok(_turn) = timeout_at(deadline, place.queue.lock()).await else { return self.peek(check).await };
+        let Some(position) = self.waiters.join(identity) else { return self.check(check).await };
+        let Ok(_turn) = timeout_at(deadline, position.queue.lock()).await else {
+            return self.peek(check).await;
+        };
         loop {
             let decision = self.check(check).await?;
             if decision.allowed() || too_long(&decision, deadline) {
@@ -126,7 +133,8 @@ impl Limiter {
         }
     }
 
-    /// Waits for a leaky bucket's delay; gives the turn back if there is not enough time for that.
+    /// Waits for the delay of a leaky bucket. If the deadline is too soon, refunds the charge and
+    /// denies.
     async fn delayed(
         &self,
         check: &Check<'_>,
@@ -142,11 +150,11 @@ impl Limiter {
             return Ok(decision);
         }
         self.refund(check, &decision).await?;
-        Ok(decision.denied_for(delay.saturating_sub(deadline.saturating_duration_since(Instant::now()))))
+        Ok(decision.into_denial(delay.saturating_sub(deadline.saturating_duration_since(Instant::now()))))
     }
 }
 
-/// Whether waiting for a denied check does not help in time.
+/// Whether a denied check cannot be allowed before the deadline.
 fn too_long(decision: &Decision, deadline: Instant) -> bool {
     decision.retry_after().is_none_or(|wait| Instant::now() + wait > deadline)
 }

@@ -1,11 +1,11 @@
-//! Limits, rules and costs as a program writes them: no `?` at each number, and errors that say where.
+//! Builders for limits, rules and costs: no `?` at each number, and errors that name the location.
 
 use std::sync::Arc;
 
 use pacegate::{
     Check, CheckError, Cost, Decision, FailureMode, InvalidLimit, InvalidRules, Limit, Limiter, Methods,
     Mode, Pattern, PlanLimit, Reason, Rule, Scope, Timestamp,
-    remote::{Remote, RemoteAnswers, RemoteFuture},
+    remote::{Remote, RemoteDecisions, RemoteFuture},
 };
 
 #[test]
@@ -32,14 +32,14 @@ fn builder_rejects_invalid_rule_by_name_and_field() {
         (valid().endpoint("/a/{*rest}/b"), "endpoint"),
         (valid().method("PO ST"), "method"),
         (valid().tier(""), "tier"),
-        // The first mistake is reported.
+        // The first error is reported.
         (valid().endpoint("").method(""), "endpoint"),
     ];
     for (rule, field) in invalid {
         let error = Limiter::builder().rule(valid().tier("other")).rule(rule).build().unwrap_err();
         assert!(error.to_string().starts_with(&format!("rule `r`: {field}: ")), "{error}");
-        let InvalidRules::InvalidRule { place, name, invalid } = error else { panic!("{error}") };
-        assert_eq!((place, &*name, invalid.field()), (1, "r", field));
+        let InvalidRules::InvalidRule { index, name, invalid } = error else { panic!("{error}") };
+        assert_eq!((index, &*name, invalid.field()), (1, "r", field));
     }
     let error = Rule::builder("r", "user", Limit::per_second(0)).build().unwrap_err();
     assert_eq!(error.to_string(), "limit: must be between 1 and 1000000000, got 0");
@@ -90,18 +90,18 @@ fn check_with_invalid_limit_is_an_error() {
     let check = Check::key("k").limit(Limit::per_second(0));
     let error = limiter.check_now(&check).unwrap_err();
     assert!(matches!(error, CheckError::InvalidLimit(InvalidLimit::QuotaOutOfRange { quota: 0, .. })));
-    assert_eq!(error.to_string(), "limit of the check: limit: must be between 1 and 1000000000, got 0");
+    assert_eq!(error.to_string(), "ad-hoc limit: limit: must be between 1 and 1000000000, got 0");
 }
 
-/// A service that admits everything, whatever it is sent.
+/// A service that allows everything.
 #[derive(Debug)]
-struct Admits(Limiter);
+struct AllowsAll(Limiter);
 
-impl Remote for Admits {
+impl Remote for AllowsAll {
     fn check<'a, 'b: 'a>(&'a self, _: &'a Check<'b>) -> RemoteFuture<'a, Decision> {
         Box::pin(self.0.check("admitted"))
     }
-    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteAnswers<'a> {
+    fn check_each<'a, 'b: 'a>(&'a self, checks: &'a [Check<'b>]) -> RemoteDecisions<'a> {
         Box::pin(async { checks.iter().map(|_| self.0.check_now("admitted")).collect() })
     }
     fn check_all<'a, 'b: 'a>(&'a self, _: &'a [Check<'b>]) -> RemoteFuture<'a, Decision> {
@@ -120,7 +120,7 @@ impl Remote for Admits {
 
 #[tokio::test]
 async fn check_with_invalid_limit_is_not_sent_to_a_service() {
-    let service = Arc::new(Admits(Limiter::default()));
+    let service = Arc::new(AllowsAll(Limiter::default()));
     let limiter = Limiter::default().with_remote(service, FailureMode::Open);
     let (valid, invalid) = (Check::key("k"), Check::key("k").limit(Limit::per_second(0)));
     let is_invalid =
@@ -162,6 +162,6 @@ fn cost_is_a_literal() {
     let limiter = Limiter::builder().plan("gold", [Limit::per_minute(10)]).build().unwrap();
     let left = |check: Check<'_>| limiter.check_now(check.plan("gold")).unwrap().remaining();
     assert_eq!(left(Check::key("k").cost(3)), Some(7));
-    assert_eq!(left(Check::key("k").cost(0)), Some(7), "0 takes nothing");
+    assert_eq!(left(Check::key("k").cost(0)), Some(7), "a cost of 0 charges nothing");
     assert_eq!(limiter.plan("gold").unwrap().check_now("k", 2).unwrap().remaining(), Some(5));
 }

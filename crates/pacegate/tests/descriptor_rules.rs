@@ -1,4 +1,5 @@
-//! Descriptor rules that cannot be: every mistake in a file has its line, and a builder refuses the same.
+//! Invalid descriptor rules: every error in a file has its line, and a builder rejects the same
+//! rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,7 +10,7 @@ use pacegate::{
 use pacegate_config::Config;
 
 #[test]
-fn mistakes_are_reported_with_their_lines() {
+fn errors_are_reported_with_their_lines() {
     let cases = [
         (
             "{domain: d, algorithm: fixed_window, limit: 1, window: 1s}",
@@ -54,12 +55,12 @@ fn mistakes_are_reported_with_their_lines() {
             "mode: expected enforce or shadow, got \"shade\"",
         ),
         ("{entries: [{key: a}], unlimited: true, store: s}", "store: unknown store `s`"),
-        ("{entries: [{key: a}], unlimited: true, overdraw: true}", "overdraw: has no effect without a limit"),
+        ("{entries: [{key: a}], unlimited: true, overdraw: true}", "overdraw: requires a limit"),
         ("{entries: [{key: a}], unlimited: true, overdraw: 1}", "overdraw: expected true or false, got 1"),
-        ("{entries: [{key: a}], unlimited: true, replaces: [b]}", "replaces: no rule is called `b`"),
+        ("{entries: [{key: a}], unlimited: true, replaces: [b]}", "replaces: unknown rule `b`"),
         (
             "{entries: [{key: a}], unlimited: true, name: n, replaces: [n]}",
-            "replaces: has the rule's own name",
+            "replaces: must not contain the rule's own name",
         ),
         (
             "{entries: [{key: a}], unlimited: true, name: 'a\"b'}",
@@ -78,7 +79,10 @@ fn mistakes_are_reported_with_their_lines() {
             "{when: [{key: a, matches: 1}], deny: true}",
             "when[0].matches: unknown field; expected one of key, is, is_not, starts_with",
         ),
-        ("{when: [], unlimited: true}", "unlimited: has no effect here: limits with when or by add up"),
+        (
+            "{when: [], unlimited: true}",
+            "unlimited: has no effect with `when` or `by`: every such rule that matches is charged",
+        ),
         ("{when: [], descriptor: -1, deny: true}", "descriptor: must be between 0 and 63, got -1"),
         ("{by: [''], deny: true}", "by[0]: must be 1 to 1024 bytes long without control characters"),
         ("5", "expected a map, got a whole number"),
@@ -93,7 +97,7 @@ fn mistakes_are_reported_with_their_lines() {
 }
 
 #[test]
-fn rules_that_contradict_each_other_are_refused() {
+fn conflicting_rules_are_rejected() {
     let cases = [
         (
             "{entries: [{key: a}, {key: b, value: c}], X}",
@@ -113,7 +117,7 @@ fn rules_that_contradict_each_other_are_refused() {
         (
             "{name: a, by: [a], replaces: [b], X}",
             "{name: b, by: [b], replaces: [a], X}",
-            "descriptors[0].replaces: `b` replaces this one in turn, so that neither would apply",
+            "descriptors[0].replaces: `b` replaces this rule in turn, so neither would apply",
         ),
     ];
     let numbers = "algorithm: fixed_window, limit: 1, window: 1s";
@@ -135,15 +139,15 @@ fn rules_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_builder_refuses_what_a_file_cannot_say() {
+fn builder_rejects_what_a_file_cannot_express() {
     let rule = |key: &str| DescriptorRule::path([PathEntry::any(key)], Limit::per_second(1).build().unwrap());
     let build = |rule: DescriptorRule| Limiter::builder().descriptor(rule).build().unwrap_err();
     let error = build(rule("a\nb"));
-    assert!(matches!(error, InvalidRules::InvalidDescriptor { place: 0, field: "entries", .. }), "{error}");
+    assert!(matches!(error, InvalidRules::InvalidDescriptor { index: 0, field: "entries", .. }), "{error}");
     let error = build(DescriptorRule { replaces: vec!["x".into()], ..rule("a") });
-    assert_eq!(error.to_string(), "descriptors[0].replaces: no rule is called `x`");
+    assert_eq!(error.to_string(), "descriptors[0].replaces: unknown rule `x`");
     let error = build(DescriptorRule { store: Some("x".into()), ..rule("a") });
     assert!(matches!(error, InvalidRules::UnknownStore { .. }), "{error}");
-    let twice = Limiter::builder().descriptor(rule("a")).descriptor(rule("a")).build().unwrap_err();
-    assert!(matches!(twice, InvalidRules::InvalidDescriptor { place: 1, .. }), "{twice}");
+    let duplicate = Limiter::builder().descriptor(rule("a")).descriptor(rule("a")).build().unwrap_err();
+    assert!(matches!(duplicate, InvalidRules::InvalidDescriptor { index: 1, .. }), "{duplicate}");
 }

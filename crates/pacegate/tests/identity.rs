@@ -1,4 +1,5 @@
-//! One identity has one counter, however it is spelled; and what a check that does not say its method is limited by.
+//! All spellings of an identity share one counter, and rules with a method limit checks without
+//! one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -21,7 +22,7 @@ fn remaining(limiter: &Limiter, dimension: &str, identifier: &str) -> Option<u32
 }
 
 #[test]
-fn spelling_of_a_dimension_opens_no_second_counter() {
+fn spellings_of_a_dimension_share_one_counter() {
     let rules = ["user", "ip", "apikey"].map(|dimension| Rule::new(dimension, dimension, per_minute(9)));
     let limiter = limiter(rules);
     for (spellings, identifier) in [
@@ -35,12 +36,12 @@ fn spelling_of_a_dimension_opens_no_second_counter() {
     let error = limiter.check_now(Check::new("Tenant", "t").endpoint("/")).unwrap_err();
     assert!(matches!(&error, CheckError::InvalidDimension { dimension, .. } if &**dimension == "Tenant"));
     assert_eq!(error.to_string(), "dimension: must be in lower case: `tenant`");
-    let twice = limiter.check_now(Check::new("user", "a").and("USER", "b").endpoint("/")).unwrap_err();
-    assert!(matches!(twice, CheckError::DuplicateDimension { .. }), "{twice}");
+    let duplicate = limiter.check_now(Check::new("user", "a").and("USER", "b").endpoint("/")).unwrap_err();
+    assert!(matches!(duplicate, CheckError::DuplicateDimension { .. }), "{duplicate}");
 }
 
 #[tokio::test]
-async fn spelling_of_an_address_opens_no_second_counter() {
+async fn spellings_of_an_address_share_one_counter() {
     let limiter = limiter([Rule::new("per-address", "ip", per_minute(9))]);
     for spellings in [
         ["2001:db8::1", "2001:DB8::1", "2001:db8:0::ffff", "[2001:db8::1]:443", "2001:db8::/64"],
@@ -48,7 +49,7 @@ async fn spelling_of_an_address_opens_no_second_counter() {
     ] {
         let left = spellings.map(|identifier| remaining(&limiter, "ip", identifier).unwrap());
         assert_eq!(left, [8, 7, 6, 5, 4], "{spellings:?}");
-        // Every other call knows them as well.
+        // All other methods use the canonical form as well.
         let checks = spellings.map(|identifier| Check::new("ip", identifier).endpoint("/"));
         assert_eq!(limiter.peek(&checks[1]).await.unwrap().remaining(), Some(4));
         let decided = limiter.check_each(&checks[..2]).await;
@@ -97,7 +98,7 @@ fn ipv6_addresses_are_counted_by_the_prefix_of_the_limiter() {
 }
 
 #[test]
-fn rules_are_spelled_as_checks_are() {
+fn rules_have_the_same_canonical_form_as_checks() {
     let limiter = Config::parse(
         "rules:
   - {name: r, dimension: IP, algorithm: fixed_window, limit: 9, window: 1m}
@@ -114,38 +115,38 @@ fn rules_are_spelled_as_checks_are() {
     let gold = Profile { tier: Some("gold".into()), ..Profile::default() };
     let check = Check::new("user", "u").endpoint("/").method("POST").profile(&gold);
     assert_eq!(limiter.check_now(&check).unwrap().remaining(), Some(2));
-    // Two spellings of one identifier are one variant.
+    // Two spellings of one identifier are the same variant.
     let rule = |identifier: &str| Rule {
         identifier: Some(identifier.into()),
         ..Rule::new("r", "ip", per_minute(1))
     };
-    let twice = Limiter::builder().rule(rule("2001:db8::1")).rule(rule("2001:db8::2")).build();
-    assert!(matches!(twice, Err(InvalidRules::DuplicateRule { .. })), "{twice:?}");
+    let duplicate = Limiter::builder().rule(rule("2001:db8::1")).rule(rule("2001:db8::2")).build();
+    assert!(matches!(duplicate, Err(InvalidRules::DuplicateRule { .. })), "{duplicate:?}");
     let office = Limiter::builder().rule(rule("office")).build().unwrap_err().to_string();
     assert_eq!(office, "rule `r`: identifier: must be an IP address like 192.0.2.1 or 2001:db8::1");
-    let mistakes = Config::parse(
+    let errors = Config::parse(
         "rules:
   - {name: r, dimension: Tenant, algorithm: fixed_window, limit: 9, window: 1m}
   - {name: s, dimension: ip, identifier: office, algorithm: fixed_window, limit: 9, window: 1m}",
     );
-    let mistakes = mistakes.unwrap_err().to_string();
-    assert!(mistakes.contains("rules[0].dimension: must be in lower case: `tenant`"), "{mistakes}");
-    assert!(mistakes.contains("rules[1].identifier: must be an IP address"), "{mistakes}");
+    let errors = errors.unwrap_err().to_string();
+    assert!(errors.contains("rules[0].dimension: must be in lower case: `tenant`"), "{errors}");
+    assert!(errors.contains("rules[1].identifier: must be an IP address"), "{errors}");
 }
 
 #[tokio::test]
-async fn descriptors_are_spelled_as_checks_are() {
+async fn descriptors_have_the_same_canonical_form_as_checks() {
     let limiter =
         limiter([Rule::new("per-address", "ip", per_minute(9)), Rule::new("u", "user", per_minute(9))]);
     let left = async |key: &str, value: &str| {
         let decision = limiter.check_descriptors("d", &[Descriptor::new([(key, value)])]).await.unwrap();
         decision.whole().remaining()
     };
-    for (place, value) in ["2001:db8::1", "2001:DB8::2", "[2001:db8::1]:443"].into_iter().enumerate() {
-        assert_eq!(left("ip", value).await, Some(8 - place as u32), "{value}");
+    for (index, value) in ["2001:db8::1", "2001:DB8::2", "[2001:db8::1]:443"].into_iter().enumerate() {
+        assert_eq!(left("ip", value).await, Some(8 - index as u32), "{value}");
     }
     assert_eq!((left("USER", "u").await, left("user", "u").await), (Some(8), Some(7)));
-    // An error would let the request pass, so what is not an address shares one counter.
+    // An error would let the request pass, so all invalid addresses share one counter.
     assert_eq!((left("IP", "spoofed-1").await, left("ip", "spoofed-2").await), (Some(8), Some(7)));
 }
 
@@ -193,7 +194,7 @@ async fn descriptor_without_a_method_is_limited_by_rules_with_one() {
 }
 
 #[test]
-fn bounds_are_the_same_wherever_a_text_comes_from() {
+fn bounds_are_the_same_for_every_source() {
     let tier = |length| Rule { tier: Some("x".repeat(length)), ..Rule::new("r", "user", per_minute(1)) };
     assert!(tier(128).canonical(64).is_ok());
     assert_eq!(tier(129).canonical(64).unwrap_err().field(), "tier");
@@ -207,11 +208,13 @@ fn bounds_are_the_same_wherever_a_text_comes_from() {
         Config::parse(&format!("plans: {{p: [{}]}}", windows.join(", ")))
     };
     assert!(limits(16).is_ok());
-    assert!(limits(17).unwrap_err().to_string().contains("plans.p: expected 1 to 16 limits, got 17"));
+    assert!(
+        limits(17).unwrap_err().to_string().contains("plans.p: must have between 1 and 16 limits, got 17")
+    );
 }
 
 #[test]
-fn variant_key_is_the_one_that_catalogs_have_stored() {
+fn variant_key_equals_stored_keys_of_catalogs() {
     let everyone = Rule::new("per-user", "user", per_minute(1));
     let one = Rule {
         identifier: Some("u1".into()),

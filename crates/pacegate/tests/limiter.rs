@@ -1,4 +1,4 @@
-//! The limiter as an embedding program sees it, on a clock that moves only when told.
+//! The limiter from the view of an embedding program, on a clock that moves only when it is set.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -42,14 +42,14 @@ async fn plans_limit_keys_and_refill() {
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
     assert!(
         limiter.check_now(Check::key("user-456").plan("gold")).unwrap().allowed(),
-        "another key is not affected"
+        "other keys are not affected"
     );
     clock.advance(Duration::from_secs(1));
     assert!(limiter.check_now(&check).unwrap().allowed());
     let gold = limiter.plan("gold").unwrap();
     assert!(
         !gold.check_now("user-123", Cost::ONE).unwrap().allowed(),
-        "the looked-up plan has the same counters"
+        "a plan that was looked up shares the counters"
     );
 }
 
@@ -66,11 +66,11 @@ async fn chained_plans_are_charged_all_or_nothing() {
     assert!(!denied.allowed());
     assert_eq!(&*denied.binding_limit().unwrap().name, "narrow");
     let wide = limiter.peek(&Check::key("k").plan("wide")).await.unwrap();
-    assert_eq!(wide.remaining(), Some(8), "a denied chain charged nothing");
+    assert_eq!(wide.remaining(), Some(8), "a denied chain charges nothing");
 }
 
 #[tokio::test]
-async fn peek_reset_and_refund_do_what_they_say() {
+async fn peek_reset_and_refund_work() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(10, 60)]));
     let check = Check::key("k").plan("p").cost(Cost::try_new(4).unwrap());
     let taken = limiter.check(&check).await.unwrap();
@@ -80,7 +80,11 @@ async fn peek_reset_and_refund_do_what_they_say() {
     limiter.check(&check).await.unwrap();
     let denied = limiter.check(&check).await.unwrap();
     assert!(!denied.allowed());
-    assert_eq!(limiter.refund(&check, &denied).await.unwrap().remaining(), Some(2), "a denial took nothing");
+    assert_eq!(
+        limiter.refund(&check, &denied).await.unwrap().remaining(),
+        Some(2),
+        "a denial charges nothing"
+    );
     limiter.reset(&check).await.unwrap();
     assert_eq!(limiter.peek(&check).await.unwrap().remaining(), Some(10));
 }
@@ -94,7 +98,7 @@ async fn decision_is_refunded_once() {
         assert_eq!(limiter.refund(&check, &taken[0].clone()).await.unwrap().remaining(), Some(4));
         clock.advance(Duration::from_secs(60));
     }
-    // Equal in everything else, it is another decision.
+    // Equal in everything else, but another decision.
     assert_eq!(limiter.refund(&check, &taken[1]).await.unwrap().remaining(), Some(7));
 
     let chain = [Check::key("a").plan("p"), Check::key("b").plan("p")];
@@ -109,7 +113,7 @@ async fn decision_is_refunded_once() {
 }
 
 #[tokio::test]
-async fn many_checks_go_in_one_call_and_fail_one_by_one() {
+async fn batch_is_one_call_and_checks_fail_independently() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(1, 60)]));
     let good = Check::key("k").plan("p");
     let results =
@@ -159,7 +163,7 @@ fn methods_and_dimensions_select_rules() {
 }
 
 #[test]
-fn a_shadow_rule_counts_but_never_denies() {
+fn shadow_rule_counts_but_never_denies() {
     let watching = Rule { mode: Mode::Shadow, ..rule("watching", "*", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(watching).rule(rule("real", "*", 3)));
     let check = Check::new("user", "u").endpoint("/x");
@@ -169,19 +173,19 @@ fn a_shadow_rule_counts_but_never_denies() {
         [true, true, true, false]
     );
     let shadow = &decisions[1].answers()[0];
-    assert!(shadow.shadow && !shadow.allowed, "it says that it would have denied");
+    assert!(shadow.shadow && !shadow.allowed, "the answer shows the denial");
     assert_eq!(&*decisions[1].binding_limit().unwrap().name, "real");
 }
 
 #[tokio::test]
-async fn a_shadow_rule_leaves_the_default_limit_in_force_and_is_not_refunded_what_it_did_not_take() {
+async fn shadow_rule_keeps_the_default_limit_and_is_refunded_only_what_it_charged() {
     let watching = Rule { mode: Mode::Shadow, ..rule("watching", "*", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(watching).default_limit(window(2, 60)));
     let check = Check::new("user", "u").endpoint("/x");
     let first = limiter.check(&check).await.unwrap();
     assert_eq!(&*first.binding_limit().unwrap().name, "default");
     let second = limiter.check(&check).await.unwrap();
-    assert!(second.allowed() && !second.answers()[0].allowed, "the shadow rule has no room any more");
+    assert!(second.allowed() && !second.answers()[0].allowed, "the shadow rule is exceeded");
     assert!(!limiter.check(&check).await.unwrap().allowed(), "the default limit denies");
     limiter.refund(&check, &second).await.unwrap();
     let after = limiter.peek(&check).await.unwrap();
@@ -189,7 +193,7 @@ async fn a_shadow_rule_leaves_the_default_limit_in_force_and_is_not_refunded_wha
 }
 
 #[tokio::test]
-async fn a_reset_covers_rules_of_every_method() {
+async fn reset_covers_rules_of_every_method() {
     let writes =
         Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule("writes", "/login", 1) };
     let (_, limiter) = on_simulated_time(Limiter::builder().rule(writes));
@@ -201,7 +205,7 @@ async fn a_reset_covers_rules_of_every_method() {
 }
 
 #[test]
-fn the_order_of_identities_does_not_matter_to_an_idempotency_key() {
+fn idempotency_key_ignores_the_order_of_identities() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(5, 3_600)]));
     let one = Check::new("user", "u").and("ip", "10.0.0.1").plan("p");
     let other = Check::new("ip", "10.0.0.1").and("user", "u").plan("p");
@@ -221,12 +225,12 @@ fn counters_are_per_pattern_or_per_endpoint() {
 }
 
 #[test]
-fn the_default_limit_applies_where_nothing_else_does_and_per_endpoint() {
+fn default_limit_applies_where_nothing_else_does_and_per_endpoint() {
     let builder = Limiter::builder().default_limit(window(1, 60)).rule(rule("named", "/named", 9));
     let (_, limiter) = on_simulated_time(builder);
     let check = |endpoint| limiter.check_now(Check::new("tenant", "t").endpoint(endpoint)).unwrap();
     assert!(check("/x").allowed());
-    assert!(check("/y").allowed(), "another endpoint has a counter of its own");
+    assert!(check("/y").allowed(), "another endpoint has a separate counter");
     assert!(!check("/x").allowed());
     let named = Check::new("user", "u").endpoint("/named");
     assert_eq!(applied(&limiter, &named), [("named".to_owned(), 9)]);
@@ -239,15 +243,15 @@ fn the_default_limit_applies_where_nothing_else_does_and_per_endpoint() {
 }
 
 #[test]
-fn an_ad_hoc_limit_keeps_its_count_while_its_numbers_change() {
+fn ad_hoc_limit_keeps_its_usage_while_its_numbers_change() {
     let (_, limiter) = on_simulated_time(Limiter::builder());
     let check = |quota, seconds| {
         let check = Check::new("user", "u").endpoint("/").limit(window(quota, seconds));
         limiter.check_now(&check).unwrap().remaining()
     };
     assert_eq!(check(10, 60), Some(9));
-    assert_eq!(check(10, 30), Some(9), "another window is another counter");
-    assert_eq!(check(20, 60), Some(18), "raised, what was used stays used");
+    assert_eq!(check(10, 30), Some(9), "another window has a separate counter");
+    assert_eq!(check(20, 60), Some(18), "usage is kept when the limit is raised");
 }
 
 #[test]
@@ -268,7 +272,7 @@ fn idempotency_keys_charge_once_per_caller() {
 }
 
 #[test]
-fn bad_checks_are_refused_and_charge_nothing() {
+fn invalid_checks_are_rejected_and_charge_nothing() {
     let (_, limiter) = on_simulated_time(Limiter::builder().plan("p", [window(5, 60)]));
     let long = "x".repeat(1_025);
     let rows: Vec<(Check<'_>, &str)> = vec![
@@ -276,9 +280,9 @@ fn bad_checks_are_refused_and_charge_nothing() {
         (Check::key("a\0").plan("p"), "identifier: must be"),
         (Check::key(&long).plan("p"), "identifier: must be"),
         (Check::new("no spaces", "a").plan("p"), "dimension: must be"),
-        (Check::new("user", "a").and("user", "b").plan("p"), "given twice"),
-        (Check::key("k").plan("nope"), "no plan `nope`"),
-        (Check::key("k").plan("p").plan("p"), "named twice"),
+        (Check::new("user", "a").and("user", "b").plan("p"), "given duplicate"),
+        (Check::key("k").plan("nope"), "unknown plan `nope`"),
+        (Check::key("k").plan("p").plan("p"), "named duplicate"),
         (Check::key("k").plan("p").endpoint(""), "endpoint: must not be empty"),
         (Check::key("k").plan("p").idempotency("c", ""), "idempotency_key: must be"),
     ];
@@ -290,7 +294,7 @@ fn bad_checks_are_refused_and_charge_nothing() {
     assert!(limiter.plan("p").unwrap().check_now("", Cost::ONE).is_err());
 }
 
-/// A store that is not in the process, made of one that is.
+/// A remote store, backed by a store in memory.
 #[derive(Debug)]
 struct Remote(MemoryStore);
 
@@ -308,7 +312,7 @@ impl pacegate::store::Store for Remote {
 }
 
 #[tokio::test]
-async fn a_store_outside_the_process_is_awaited() {
+async fn remote_store_is_awaited() {
     let builder =
         Limiter::builder().plan("p", [window(1, 60)]).store(Arc::new(Remote(MemoryStore::default())));
     let limiter = builder.build().unwrap();
@@ -324,9 +328,9 @@ async fn a_store_outside_the_process_is_awaited() {
 }
 
 #[test]
-fn contradicting_rules_are_refused() {
-    let twice = Limiter::builder().rule(rule("a", "/x", 1)).rule(rule("a", "//x", 2)).build();
-    assert!(matches!(twice, Err(InvalidRules::DuplicateRule { place: 1, .. })));
+fn conflicting_rules_are_rejected() {
+    let duplicate = Limiter::builder().rule(rule("a", "/x", 1)).rule(rule("a", "//x", 2)).build();
+    assert!(matches!(duplicate, Err(InvalidRules::DuplicateRule { index: 1, .. })));
     let plans = Limiter::builder().plan("p", [window(1, 60)]).plan("p", [window(2, 60)]).build();
     assert!(matches!(plans, Err(InvalidRules::DuplicatePlan { .. })));
     let same = Limiter::builder().plan("p", [window(1, 60), window(2, 60)]).build();

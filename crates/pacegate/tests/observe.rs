@@ -1,4 +1,4 @@
-//! Observers: every decision of a check reaches them once, and the facade of `metrics` has the service's names.
+//! Observers receive every decision of a check once, and `metrics` has the names of the service.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use pacegate::observe::{MetricsObserver, Observed};
 use pacegate::{Check, Limit, Limiter, Rule};
 
 #[tokio::test]
-async fn every_way_to_check_is_observed_once() {
+async fn every_kind_of_check_is_observed_once() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = seen.clone();
     let limiter = Limiter::builder()
@@ -31,13 +31,13 @@ async fn every_way_to_check_is_observed_once() {
     limiter.check("a").await.unwrap();
     assert_eq!(take(), [Some(true)], "a future");
     limiter.check_each(&checks).await;
-    assert_eq!(take(), [Some(false), Some(true)], "many, each on its own");
+    assert_eq!(take(), [Some(false), Some(true)], "a batch of independent checks");
     limiter.check_all(&checks).await.unwrap();
-    assert_eq!(take(), [Some(false)], "many as one");
+    assert_eq!(take(), [Some(false)], "a chain");
     limiter.check_now("").unwrap_err();
     assert_eq!(take(), [None], "an error");
     limiter.peek("a").await.unwrap();
-    assert_eq!(take(), [], "a look decides nothing");
+    assert_eq!(take(), [], "a peek is not reported");
 }
 
 /// Counters by name and labels.

@@ -1,4 +1,4 @@
-//! Policies: limits of one key, whichever dimension it comes in.
+//! Policies: limits of one key, in any dimension.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -56,7 +56,7 @@ fn identities_with_the_same_identifier_charge_a_policy_once() {
 }
 
 #[tokio::test]
-async fn a_reset_in_any_dimension_forgets_the_counter() {
+async fn reset_in_any_dimension_clears_the_counter() {
     let limiter = limiter(Limiter::builder().rule(policy("10.0.0.1", 10)));
     let both = Check::new("user", "10.0.0.1").and("ip", "10.0.0.1").endpoint("/");
     limiter.check_now(&both).unwrap();
@@ -65,7 +65,7 @@ async fn a_reset_in_any_dimension_forgets_the_counter() {
 }
 
 #[test]
-fn a_policy_beats_less_specific_rules_of_its_name_and_leaves_others_alone() {
+fn policy_replaces_less_specific_rules_of_its_name_only() {
     let limit = Limit::try_new(Algorithm::FixedWindow, 3, Duration::from_secs(60)).unwrap();
     let rules = [policy("k", 10), Rule::new("policy", "user", limit), Rule::new("per-user", "user", limit)];
     let limiter = limiter(rules.into_iter().fold(Limiter::builder(), LimiterBuilder::rule));
@@ -80,7 +80,7 @@ fn a_policy_beats_less_specific_rules_of_its_name_and_leaves_others_alone() {
 }
 
 #[test]
-fn the_dimensions_are_a_setting() {
+fn policy_dimensions_are_configurable() {
     let limiter = limiter(Limiter::builder().rule(policy("k", 10)).policy_dimensions(["tenant"]));
     for (dimension, left) in [("tenant", Some(9)), ("key", Some(8)), ("user", None)] {
         assert_eq!(remaining(&limiter, &Check::new(dimension, "k").endpoint("/")), left, "{dimension}");
@@ -88,7 +88,7 @@ fn the_dimensions_are_a_setting() {
 }
 
 #[tokio::test]
-async fn descriptors_reach_policies_by_the_same_dimensions() {
+async fn policies_apply_to_descriptors_of_the_same_dimensions() {
     let limiter = limiter(Limiter::builder().rule(policy("k", 10)));
     for (dimension, left) in [("user", Some(9)), ("key", Some(8)), ("tenant", None)] {
         let decision =

@@ -1,4 +1,5 @@
-//! Which limits apply to whom, one sentence of the design at a time, on a clock that stands still unless told.
+//! Which limits apply to which user, one sentence of the design per test, on a clock that moves
+//! only when it is set.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -76,20 +77,20 @@ fn by<'a>(profile: &'a Profile, endpoint: &'a str) -> Check<'a> {
     Check::new("user", "u").endpoint(endpoint).profile(profile)
 }
 
-/// The limits that a check meets: quota and reason of each.
-fn met(limiter: &Limiter, check: &Check<'_>) -> Vec<(u32, LimitSource)> {
+/// The limits that apply to a check: the quota and source of each.
+fn applied(limiter: &Limiter, check: &Check<'_>) -> Vec<(u32, LimitSource)> {
     let decision = limiter.check_now(check).unwrap();
     decision.limits().iter().map(|limit| (limit.limit.quota(), limit.why)).collect()
 }
 
-/// What is left of the only limit after a check.
+/// What remains of the only limit after a check.
 fn left(limiter: &Limiter, check: &Check<'_>) -> u32 {
     let decision = limiter.check_now(check).unwrap();
     assert_eq!(decision.answers().len(), 1);
     decision.remaining().unwrap()
 }
 
-/// Limits of one name for everybody whom they can be for.
+/// Variants of one name for every kind of user.
 fn for_all_kinds() -> Vec<Rule> {
     vec![
         rule("hourly", 100),
@@ -99,84 +100,84 @@ fn for_all_kinds() -> Vec<Rule> {
 }
 
 #[test]
-fn an_override_comes_before_the_exact_identifier() {
+fn override_precedes_the_exact_identifier() {
     let profile = with_override("hourly", quota(7), of_tier("premium"));
-    assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(7, LimitSource::Override)]);
+    assert_eq!(applied(&limiter(for_all_kinds()), &by(&profile, "/x")), [(7, LimitSource::Override)]);
 }
 
 #[test]
-fn an_override_comes_before_custom_limits() {
+fn override_precedes_custom_limits() {
     let profile = with_override("hourly", quota(7), Profile::default());
     let profile = with_custom("hourly", quota(8), profile);
-    assert_eq!(met(&limiter([rule("hourly", 100)]), &by(&profile, "/x")), [(7, LimitSource::Override)]);
+    assert_eq!(applied(&limiter([rule("hourly", 100)]), &by(&profile, "/x")), [(7, LimitSource::Override)]);
 }
 
 #[test]
-fn the_exact_identifier_comes_before_custom_limits() {
+fn exact_identifier_precedes_custom_limits() {
     let profile = with_custom("hourly", quota(7), of_tier("premium"));
-    assert_eq!(met(&limiter(for_all_kinds()), &by(&profile, "/x")), [(300, LimitSource::Identifier)]);
+    assert_eq!(applied(&limiter(for_all_kinds()), &by(&profile, "/x")), [(300, LimitSource::Identifier)]);
 }
 
 #[test]
-fn custom_limits_come_before_the_tier() {
+fn custom_limits_precede_the_tier() {
     let rules = limiter([rule("hourly", 100), for_tier("premium", rule("hourly", 200))]);
     let profile = with_custom("hourly", quota(7), of_tier("premium"));
-    assert_eq!(met(&rules, &by(&profile, "/x")), [(7, LimitSource::Custom)]);
+    assert_eq!(applied(&rules, &by(&profile, "/x")), [(7, LimitSource::Custom)]);
     let profile = with_custom("hourly", quota(7), Profile::default());
-    assert_eq!(met(&rules, &by(&profile, "/x")), [(7, LimitSource::Custom)], "also before anyone");
+    assert_eq!(applied(&rules, &by(&profile, "/x")), [(7, LimitSource::Custom)], "also precedes anyone");
 }
 
 #[test]
-fn the_tier_comes_before_anyone() {
+fn tier_precedes_anyone() {
     let rules = limiter([for_tier("premium", rule("hourly", 200)), rule("hourly", 100)]);
-    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(200, LimitSource::Tier)]);
-    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, LimitSource::Anyone)]);
-    assert_eq!(met(&rules, &Check::new("user", "u").endpoint("/x")), [(100, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &by(&of_tier("premium"), "/x")), [(200, LimitSource::Tier)]);
+    assert_eq!(applied(&rules, &by(&of_tier("free"), "/x")), [(100, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &Check::new("user", "u").endpoint("/x")), [(100, LimitSource::Anyone)]);
 }
 
 #[test]
-fn a_rule_for_an_identifier_and_a_tier_needs_both() {
+fn rule_for_identifier_and_tier_requires_both() {
     let rules = limiter([rule("hourly", 100), for_identifier("u", for_tier("premium", rule("hourly", 300)))]);
-    assert_eq!(met(&rules, &by(&of_tier("premium"), "/x")), [(300, LimitSource::Identifier)]);
-    assert_eq!(met(&rules, &by(&of_tier("free"), "/x")), [(100, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &by(&of_tier("premium"), "/x")), [(300, LimitSource::Identifier)]);
+    assert_eq!(applied(&rules, &by(&of_tier("free"), "/x")), [(100, LimitSource::Anyone)]);
 }
 
 #[test]
-fn whom_a_rule_is_for_comes_before_its_endpoint() {
+fn identity_precedes_the_endpoint() {
     let rules = limiter([
         at("/a/b", rule("hourly", 1)),
         at("/a/{*rest}", for_tier("premium", rule("hourly", 2))),
         for_identifier("u", rule("hourly", 3)),
     ]);
     let premium = of_tier("premium");
-    assert_eq!(met(&rules, &by(&premium, "/a/b")), [(3, LimitSource::Identifier)]);
+    assert_eq!(applied(&rules, &by(&premium, "/a/b")), [(3, LimitSource::Identifier)]);
     let other = Check::new("user", "other").endpoint("/a/b");
-    assert_eq!(met(&rules, &other.clone().profile(&premium)), [(2, LimitSource::Tier)]);
-    assert_eq!(met(&rules, &other), [(1, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &other.clone().profile(&premium)), [(2, LimitSource::Tier)]);
+    assert_eq!(applied(&rules, &other), [(1, LimitSource::Anyone)]);
 }
 
 #[test]
-fn then_the_more_specific_endpoint_wins() {
+fn more_specific_endpoint_wins() {
     let patterns = ["*", "/a/{*rest}", "/a/{id}", "/a/b/{*rest}", "/a/b"];
     let rules = limiter(patterns.iter().zip(1..).map(|(pattern, quota)| at(pattern, rule("hourly", quota))));
-    let everybody = Profile::default();
+    let anyone = Profile::default();
     for (endpoint, quota) in [("/b", 1), ("/a", 2), ("/a/c/d", 2), ("/a/c", 3), ("/a/b/c", 4), ("/a/b", 5)] {
-        assert_eq!(met(&rules, &by(&everybody, endpoint)), [(quota, LimitSource::Anyone)], "{endpoint}");
+        assert_eq!(applied(&rules, &by(&anyone, endpoint)), [(quota, LimitSource::Anyone)], "{endpoint}");
     }
 }
 
 #[test]
-fn at_last_a_method_of_its_own_wins() {
+fn rule_with_a_method_wins_last() {
     let posts = |rule: Rule| Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule };
     let rules = limiter([rule("hourly", 1), posts(rule("hourly", 2)), at("/a", rule("hourly", 3))]);
-    let everybody = Profile::default();
-    assert_eq!(met(&rules, &by(&everybody, "/x").method("POST")), [(2, LimitSource::Anyone)]);
-    assert_eq!(met(&rules, &by(&everybody, "/x").method("GET")), [(1, LimitSource::Anyone)]);
-    assert_eq!(met(&rules, &by(&everybody, "/x")), [(2, LimitSource::Anyone)], "it may be a POST");
+    let anyone = Profile::default();
+    assert_eq!(applied(&rules, &by(&anyone, "/x").method("POST")), [(2, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &by(&anyone, "/x").method("GET")), [(1, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &by(&anyone, "/x")), [(2, LimitSource::Anyone)], "the method may be POST");
     assert_eq!(
-        met(&rules, &by(&everybody, "/a").method("POST")),
+        applied(&rules, &by(&anyone, "/a").method("POST")),
         [(3, LimitSource::Anyone)],
-        "the endpoint is first"
+        "the endpoint precedes the method"
     );
 }
 
@@ -190,8 +191,8 @@ fn rules_of_different_names_stack() {
     ]);
     let profile = with_override("daily", quota(5_000), of_tier("premium"));
     let expected = [(200, LimitSource::Tier), (5_000, LimitSource::Override), (10, LimitSource::Anyone)];
-    assert_eq!(met(&rules, &by(&profile, "/a")), expected);
-    assert_eq!(met(&rules, &by(&profile, "/b")), expected[..2]);
+    assert_eq!(applied(&rules, &by(&profile, "/a")), expected);
+    assert_eq!(applied(&rules, &by(&profile, "/b")), expected[..2]);
 }
 
 #[test]
@@ -201,34 +202,37 @@ fn rules_for_a_tier_apply_in_every_dimension_by_the_tier_of_the_user() {
         in_dimension("ip", for_tier("premium", rule("address", 200))),
     ]);
     let check = Check::new("user", "u").and("ip", "10.0.0.1").endpoint("/x");
-    assert_eq!(met(&rules, &check), [(100, LimitSource::Anyone)]);
-    assert_eq!(met(&rules, &check.profile(&of_tier("premium"))), [(200, LimitSource::Tier)]);
+    assert_eq!(applied(&rules, &check), [(100, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &check.profile(&of_tier("premium"))), [(200, LimitSource::Tier)]);
 }
 
 #[test]
-fn overrides_and_custom_limits_touch_only_the_dimension_user() {
+fn overrides_and_custom_limits_apply_only_to_the_dimension_user() {
     let rules = limiter([rule("hourly", 100), in_dimension("tenant", rule("hourly", 200))]);
     let overridden = with_override("hourly", quota(7), Profile::default());
     let custom = with_custom("hourly", quota(8), Profile::default());
     let check = Check::new("tenant", "u").and("user", "u").endpoint("/x");
     assert_eq!(
-        met(&rules, &check.clone().profile(&overridden)),
+        applied(&rules, &check.clone().profile(&overridden)),
         [(200, LimitSource::Anyone), (7, LimitSource::Override)]
     );
-    assert_eq!(met(&rules, &check.profile(&custom)), [(200, LimitSource::Anyone), (8, LimitSource::Custom)]);
+    assert_eq!(
+        applied(&rules, &check.profile(&custom)),
+        [(200, LimitSource::Anyone), (8, LimitSource::Custom)]
+    );
 }
 
 #[test]
-fn overrides_and_custom_limits_touch_only_the_rule_they_name_and_make_none() {
+fn overrides_and_custom_limits_apply_only_to_the_named_rule_and_create_none() {
     let rules = limiter([at("/a", rule("hourly", 100))]);
     let profile = with_override("daily", quota(7), Profile::default());
     let profile = with_custom("monthly", quota(8), profile);
-    assert_eq!(met(&rules, &by(&profile, "/a")), [(100, LimitSource::Anyone)]);
-    assert_eq!(met(&rules, &by(&with_override("hourly", quota(7), Profile::default()), "/b")), []);
+    assert_eq!(applied(&rules, &by(&profile, "/a")), [(100, LimitSource::Anyone)]);
+    assert_eq!(applied(&rules, &by(&with_override("hourly", quota(7), Profile::default()), "/b")), []);
 }
 
 #[test]
-fn numbers_that_the_algorithm_cannot_have_leave_the_rules_own() {
+fn numbers_invalid_for_the_algorithm_keep_those_of_the_rule() {
     let log = Rule::new("log", "user", limit(Algorithm::SlidingLog, 100, HOUR));
     let rules = limiter([log]);
     let impossible = [
@@ -239,17 +243,17 @@ fn numbers_that_the_algorithm_cannot_have_leave_the_rules_own() {
     ];
     for numbers in impossible {
         let overridden = with_override("log", numbers, Profile::default());
-        assert_eq!(met(&rules, &by(&overridden, "/x")), [(100, LimitSource::Anyone)], "{numbers:?}");
+        assert_eq!(applied(&rules, &by(&overridden, "/x")), [(100, LimitSource::Anyone)], "{numbers:?}");
         let custom = with_custom("log", numbers, Profile::default());
-        assert_eq!(met(&rules, &by(&custom, "/x")), [(100, LimitSource::Anyone)], "{numbers:?}");
-        // What does not hold does not hide what comes next.
+        assert_eq!(applied(&rules, &by(&custom, "/x")), [(100, LimitSource::Anyone)], "{numbers:?}");
+        // Numbers that do not apply do not hide those that come next.
         let both = with_custom("log", quota(30), overridden);
-        assert_eq!(met(&rules, &by(&both, "/x")), [(30, LimitSource::Custom)], "{numbers:?}");
+        assert_eq!(applied(&rules, &by(&both, "/x")), [(30, LimitSource::Custom)], "{numbers:?}");
     }
 }
 
 #[test]
-fn an_override_may_bring_its_own_burst() {
+fn override_can_set_the_burst() {
     let bucket = Rule::new("bucket", "user", Limit::per_minute(10).build().unwrap());
     let profile = with_override("bucket", LimitOverride { burst: Some(50), ..quota(20) }, Profile::default());
     let decision = limiter([bucket]).check_now(by(&profile, "/x")).unwrap();
@@ -257,9 +261,9 @@ fn an_override_may_bring_its_own_burst() {
 }
 
 #[test]
-fn an_override_of_the_limit_scales_the_burst() {
+fn override_of_the_quota_scales_the_burst() {
     let rows = [
-        // Quota and burst of the rule, quota of the override, then the burst.
+        // Quota and burst of the rule, quota of the override, then the expected burst.
         (10, 100, 20, 200),
         (10, 100, 1, 10),
         (1_000, 10, 1, 1),
@@ -294,7 +298,7 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
     let named = |why, capacity, remaining| ("default".to_owned(), why, capacity, remaining);
     assert_eq!(check(&Profile::default()), named(LimitSource::Default, 100, 99));
     let custom = with_custom("default", quota(20), Profile::default());
-    assert_eq!(check(&custom), named(LimitSource::Custom, 200, 198), "what was used stays used");
+    assert_eq!(check(&custom), named(LimitSource::Custom, 200, 198), "usage is kept");
     let overridden = with_override("default", LimitOverride { burst: Some(5), ..quota(20) }, custom.clone());
     assert_eq!(check(&overridden), named(LimitSource::Override, 5, 2));
     let window = LimitOverride { window: Some(MINUTE), ..quota(50) };
@@ -302,20 +306,20 @@ fn overrides_and_custom_limits_replace_the_numbers_of_the_default_limit() {
     assert_eq!(
         check(&hourly),
         named(LimitSource::Override, 500, 499),
-        "another window has a counter of its own"
+        "another window has a separate counter"
     );
     assert_eq!(check(&hourly), named(LimitSource::Override, 500, 498));
     assert_eq!(
         check(&Profile::default()),
         named(LimitSource::Default, 100, 96),
-        "and leaves the other one alone"
+        "and does not change the other counter"
     );
     let tenant = limiter.check_now(Check::new("tenant", "u").endpoint("/x").profile(&overridden)).unwrap();
-    assert_eq!(tenant.remaining(), Some(99), "numbers are of the dimension user");
+    assert_eq!(tenant.remaining(), Some(99), "custom limits apply only to the dimension user");
 }
 
 #[tokio::test]
-async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
+async fn reset_covers_the_default_limit_with_and_without_an_override() {
     let (_, limiter) = on_simulated_time(Limiter::builder().default_limit(Limit::per_minute(10)));
     let window = LimitOverride { window: Some(HOUR), ..quota(50) };
     let hourly = with_override("default", window, Profile::default());
@@ -329,7 +333,7 @@ async fn a_reset_forgets_the_default_limit_with_and_without_an_override() {
 }
 
 #[test]
-fn the_tier_of_a_check_goes_before_that_of_the_profile() {
+fn tier_of_a_check_precedes_that_of_the_profile() {
     let rules =
         [rule("hourly", 10), for_tier("silver", rule("hourly", 20)), for_tier("gold", rule("hourly", 30))];
     let limiter = limiter(rules);
@@ -342,7 +346,7 @@ fn the_tier_of_a_check_goes_before_that_of_the_profile() {
 }
 
 #[test]
-fn who_changes_tier_keeps_what_was_used() {
+fn usage_survives_a_change_of_tier() {
     for algorithm in Algorithm::ALL {
         let free = Rule::new("hourly", "user", limit(algorithm, 10, HOUR));
         let premium = for_tier("premium", Rule::new("hourly", "user", limit(algorithm, 100, HOUR)));
@@ -351,12 +355,12 @@ fn who_changes_tier_keeps_what_was_used() {
         let four = Cost::try_new(4).unwrap();
         assert_eq!(left(&limiter, &by(&free, "/x").cost(four)), 6, "{algorithm}");
         assert_eq!(left(&limiter, &by(&premium, "/x").cost(four)), 92, "{algorithm}");
-        assert_eq!(left(&limiter, &by(&free, "/x")), 1, "{algorithm}: down again");
+        assert_eq!(left(&limiter, &by(&free, "/x")), 1, "{algorithm}: back to the lower tier");
     }
 }
 
 #[test]
-fn who_gets_an_override_or_custom_limits_keeps_what_was_used() {
+fn usage_survives_an_override_or_custom_limits() {
     for algorithm in Algorithm::ALL {
         let limiter = limiter([Rule::new("hourly", "user", limit(algorithm, 10, HOUR))]);
         let plain = Profile::default();
@@ -366,12 +370,12 @@ fn who_gets_an_override_or_custom_limits_keeps_what_was_used() {
         assert_eq!(left(&limiter, &by(&plain, "/x")), 9, "{algorithm}");
         assert_eq!(left(&limiter, &by(&overridden, "/x")), 998, "{algorithm}");
         assert_eq!(left(&limiter, &by(&custom, "/x")), 47, "{algorithm}");
-        assert_eq!(left(&limiter, &by(&plain, "/x")), 6, "{algorithm}: the override is over");
+        assert_eq!(left(&limiter, &by(&plain, "/x")), 6, "{algorithm}: the override has expired");
     }
 }
 
 #[test]
-fn who_has_a_limit_raised_or_lowered_keeps_what_was_used() {
+fn usage_survives_a_raised_or_lowered_limit() {
     for algorithm in Algorithm::ALL {
         let numbered = |quota| builder([Rule::new("hourly", "user", limit(algorithm, quota, HOUR))]);
         let (_, limiter) = on_simulated_time(numbered(10));
@@ -383,13 +387,13 @@ fn who_has_a_limit_raised_or_lowered_keeps_what_was_used() {
         let denied = limiter.check_now(&check).unwrap();
         assert!(
             !denied.allowed() && denied.remaining() == Some(0),
-            "{algorithm}: more is used than there is"
+            "{algorithm}: usage exceeds the new quota"
         );
     }
 }
 
 #[test]
-fn a_new_window_or_algorithm_starts_anew() {
+fn new_window_or_algorithm_starts_a_new_counter() {
     for algorithm in Algorithm::ALL {
         let other = Algorithm::ALL[(usize::from(algorithm.code())) % 6];
         let as_rule = |limit| builder([Rule::new("hourly", "user", limit)]);
@@ -422,7 +426,7 @@ fn alternating_between_variants_that_count_differently_is_limited_by_each() {
 }
 
 #[tokio::test]
-async fn a_reset_forgets_the_rules_own_counter_and_the_one_of_an_override() {
+async fn reset_covers_the_counters_of_the_rule_and_of_an_override() {
     let limiter = limiter([rule("hourly", 10)]);
     let plain = Profile::default();
     let daily =
@@ -442,12 +446,12 @@ fn variants_of_other_endpoints_and_other_identifiers_do_not_share_a_counter() {
     assert_eq!(
         [left("u", "/c/1"), left("u", "/c/2"), left("u", "/c//1")],
         [29, 29, 28],
-        "one for each endpoint"
+        "one counter per endpoint"
     );
 }
 
 #[test]
-fn shadow_never_denies_and_the_default_limit_still_applies() {
+fn shadow_rule_never_denies_and_the_default_limit_applies() {
     let watching = shadow(rule("watching", 1));
     let hour = |quota| limit(Algorithm::FixedWindow, quota, HOUR);
     let (_, limiter) = on_simulated_time(builder([watching]).default_limit(hour(3)));
@@ -456,12 +460,16 @@ fn shadow_never_denies_and_the_default_limit_still_applies() {
     let allowed: Vec<bool> = decisions.iter().map(|decision| decision.allowed()).collect();
     assert_eq!(allowed, [true, true, true, false]);
     let watched: Vec<bool> = decisions.iter().map(|decision| decision.answers()[0].allowed).collect();
-    assert_eq!(watched, [true, false, false, false], "it says what it would have done");
+    assert_eq!(
+        watched,
+        [true, false, false, false],
+        "the answer shows what an enforced rule would have decided"
+    );
     assert_eq!(decisions[3].binding_limit().unwrap().why, LimitSource::Default);
 }
 
 #[test]
-fn an_override_of_a_shadow_rule_only_watches_too() {
+fn override_of_a_shadow_rule_never_denies() {
     let limiter = limiter([shadow(rule("watching", 100))]);
     let profile = with_override("watching", quota(1), Profile::default());
     let decisions: Vec<_> = (0..3).map(|_| limiter.check_now(by(&profile, "/x")).unwrap()).collect();
@@ -470,14 +478,14 @@ fn an_override_of_a_shadow_rule_only_watches_too() {
 }
 
 #[test]
-fn a_shadow_variant_takes_the_place_of_an_enforcing_one_that_is_less_specific() {
+fn shadow_variant_replaces_a_less_specific_enforced_one() {
     let limiter = limiter([rule("hourly", 1), shadow(for_tier("premium", rule("hourly", 1)))]);
     let premium = of_tier("premium");
     assert!((0..3).all(|_| limiter.check_now(by(&premium, "/x")).unwrap().allowed()));
 }
 
 #[test]
-fn replaced_rules_are_in_force_for_clones_at_once_and_keep_counters() {
+fn replaced_rules_apply_to_clones_immediately_and_keep_counters() {
     let (_, limiter) = on_simulated_time(builder([rule("hourly", 10)]));
     let clone = limiter.clone();
     let check = Check::new("user", "u").endpoint("/x");
@@ -487,19 +495,19 @@ fn replaced_rules_are_in_force_for_clones_at_once_and_keep_counters() {
     let remaining: Vec<Option<u32>> = decision.answers().iter().map(|answer| answer.remaining).collect();
     assert_eq!(remaining, [Some(98), Some(999)]);
     clone.replace(builder([])).unwrap();
-    assert!(limiter.check_now(&check).unwrap().limits().is_empty(), "and the other way around");
+    assert!(limiter.check_now(&check).unwrap().limits().is_empty(), "and vice versa");
     clone.replace(builder([rule("hourly", 100)])).unwrap();
-    assert_eq!(left(&limiter, &check), 97, "a rule that comes back finds its counter");
+    assert_eq!(left(&limiter, &check), 97, "a rule that is added again finds its counter");
 }
 
 #[test]
-fn contradictory_rules_change_nothing() {
+fn conflicting_rules_change_nothing() {
     let hour = |quota| limit(Algorithm::FixedWindow, quota, HOUR);
     let (_, limiter) = on_simulated_time(builder([rule("hourly", 10)]).plan("p", [hour(5)]));
     let check = Check::new("user", "u").endpoint("/x").plan("p");
     limiter.check_now(&check).unwrap();
     let twice = builder([rule("hourly", 20), at("/{*all}", rule("hourly", 30))]);
-    assert!(matches!(limiter.replace(twice), Err(InvalidRules::DuplicateRule { place: 1, .. })));
+    assert!(matches!(limiter.replace(twice), Err(InvalidRules::DuplicateRule { index: 1, .. })));
     let elsewhere = Rule { store: Some("nowhere".into()), ..rule("hourly", 20) };
     assert!(matches!(limiter.replace(builder([elsewhere])), Err(InvalidRules::UnknownStore { .. })));
     let plans = builder([rule("hourly", 20)]).plan("p", [hour(6)]).plan("p", [hour(7)]);
@@ -510,7 +518,7 @@ fn contradictory_rules_change_nothing() {
     assert_eq!(stand, [(10, Some(8)), (5, Some(3))]);
 }
 
-/// Name, quota, reason, pattern and what is left.
+/// Name, quota, source, pattern and what remains.
 type Line = (String, u32, LimitSource, String, Option<u32>);
 
 async fn lines(limiter: &Limiter, dimension: &str, identifier: &str, profile: &Profile) -> Vec<Line> {
@@ -524,7 +532,7 @@ async fn lines(limiter: &Limiter, dimension: &str, identifier: &str, profile: &P
 }
 
 #[tokio::test]
-async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdone_everywhere() {
+async fn limits_in_force_are_listed_with_source_and_usage_without_shadowed_ones() {
     let limiter = limiter([
         rule("hourly", 100),
         for_tier("premium", rule("hourly", 200)),
@@ -548,7 +556,7 @@ async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdo
         line("hourly", 20, LimitSource::Tier, "/a", Some(19)),
     ];
     assert_eq!(lines(&limiter, "user", "u", &premium).await, expected);
-    assert_eq!(lines(&limiter, "user", "u", &premium).await, expected, "looking takes nothing");
+    assert_eq!(lines(&limiter, "user", "u", &premium).await, expected, "listing charges nothing");
     let other = lines(&limiter, "user", "other", &premium).await;
     assert_eq!(other[2..], [line("hourly", 1, LimitSource::Identifier, "*", Some(1))]);
     assert_eq!(
@@ -559,7 +567,7 @@ async fn the_limits_in_force_are_listed_with_why_and_use_and_without_those_outdo
 }
 
 #[tokio::test]
-async fn a_rule_for_one_method_is_outdone_by_one_for_all_but_not_the_other_way_around() {
+async fn more_specific_rule_for_all_methods_shadows_one_for_a_method_but_not_vice_versa() {
     let posts = |rule: Rule| Rule { methods: pacegate::Methods::try_new(["POST"]).unwrap(), ..rule };
     let limiter = limiter([
         posts(rule("outdone", 1)),
@@ -574,7 +582,7 @@ async fn a_rule_for_one_method_is_outdone_by_one_for_all_but_not_the_other_way_a
 }
 
 #[tokio::test]
-async fn the_default_limit_is_listed_where_it_can_still_apply() {
+async fn default_limit_is_listed_if_it_can_apply() {
     let listed = async |rules: Vec<Rule>| {
         let hour = limit(Algorithm::FixedWindow, 9, HOUR);
         let (_, limiter) = on_simulated_time(builder(rules).default_limit(hour));
@@ -584,12 +592,12 @@ async fn the_default_limit_is_listed_where_it_can_still_apply() {
     assert!(listed(vec![]).await);
     assert!(!listed(vec![rule("hourly", 1)]).await);
     assert!(listed(vec![shadow(rule("hourly", 1))]).await, "a shadow rule leaves it in force");
-    assert!(listed(vec![at("/a", rule("hourly", 1))]).await, "elsewhere it applies");
+    assert!(listed(vec![at("/a", rule("hourly", 1))]).await, "it applies at other endpoints");
     assert!(
         listed(vec![Rule { methods: pacegate::Methods::try_new(["GET"]).unwrap(), ..rule("hourly", 1) }])
             .await
     );
-    let hidden = || vec![rule("hourly", 1), at("/a", shadow(rule("hourly", 1)))];
-    assert!(listed(hidden()).await, "at /a nothing is enforced");
-    assert!(!listed([hidden(), vec![rule("daily", 1)]].concat()).await);
+    let shadowed = || vec![rule("hourly", 1), at("/a", shadow(rule("hourly", 1)))];
+    assert!(listed(shadowed()).await, "at /a nothing is enforced");
+    assert!(!listed([shadowed(), vec![rule("daily", 1)]].concat()).await);
 }

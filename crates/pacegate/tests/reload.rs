@@ -1,4 +1,5 @@
-//! Rules are swapped whole: whoever checks meanwhile sees one revision or the other, never half of one.
+//! Rule sets are swapped as a whole: a concurrent check uses one revision or the other, never a
+//! mixture.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,17 +26,18 @@ fn rule(name: &str, quota: u32) -> Rule {
     Rule::new(name, "user", limit)
 }
 
-/// Two rules that stack and say which revision they belong to, with the default limit as a third witness elsewhere.
+/// Two rules that stack and identify their revision, and the default limit, which identifies it at
+/// other endpoints.
 fn revision(number: u32) -> LimiterBuilder {
     let second = Rule { endpoint: Pattern::parse("/a/{*rest}").unwrap(), ..rule("b", SECOND + number) };
     let first = Rule { endpoint: Pattern::parse("/{first}/b").unwrap(), ..rule("a", FIRST + number) };
-    // Their order in the list changes too, and with it that of the answers.
+    // The order in the list changes too, and with it the order of the answers.
     let rules = if number.is_multiple_of(2) { [first, second] } else { [second, first] };
     rules.into_iter().fold(Limiter::builder(), LimiterBuilder::rule).default_limit(rule("", number + 1).limit)
 }
 
-/// Rules that must be refused, and whose numbers nobody may ever see.
-fn contradiction(number: u32) -> LimiterBuilder {
+/// Rules that must be rejected, and whose numbers must never be observed.
+fn conflicting_rules(number: u32) -> LimiterBuilder {
     let builder = revision(500_000 + number);
     match number % 3 {
         0 => builder.rule(rule("c", 1)).rule(rule("c", 2)),
@@ -44,7 +46,7 @@ fn contradiction(number: u32) -> LimiterBuilder {
     }
 }
 
-/// Tells the other threads that it is over.
+/// Signals the other threads to stop.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -60,8 +62,8 @@ fn seen(limiter: &Limiter, endpoint: &str) -> u32 {
     quotas.sort_unstable();
     match *quotas {
         [first, second] => {
-            assert_eq!(first - FIRST, second - SECOND, "half of one revision, half of another");
-            assert!(first - FIRST <= REPLACEMENTS, "refused rules were seen");
+            assert_eq!(first - FIRST, second - SECOND, "a mixture of two revisions");
+            assert!(first - FIRST <= REPLACEMENTS, "rejected rules were observed");
             first - FIRST
         }
         [default] => default - 1,
@@ -70,12 +72,13 @@ fn seen(limiter: &Limiter, endpoint: &str) -> u32 {
 }
 
 #[test]
-fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
-    // No window ends meanwhile.
+fn every_decision_uses_one_revision_and_revisions_never_go_back() {
+    // No window ends during the test.
     let store = MemoryStore::with_clock(MemoryOptions::default(), Arc::new(SimulatedClock::default()));
     let limiter = revision(0).memory(Arc::new(store)).build().unwrap();
     let started = Barrier::new(THREADS + 1);
-    // How many checks all threads have made: the reloader waits for them, so that every revision meets some.
+    // The number of checks of all threads. The reloader waits for it, so that every revision
+    // decides on some checks.
     let checks = AtomicU32::new(0);
     let done = AtomicBool::new(false);
     let watch = || {
@@ -85,29 +88,29 @@ fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
         while !done.load(Ordering::SeqCst) {
             let stacked = seen(&limiter, "/a/b");
             assert!(stacked >= last, "revision {stacked} after {last}");
-            let elsewhere = seen(&limiter, "/elsewhere");
-            assert!(elsewhere >= stacked, "revision {elsewhere} after {stacked}");
-            distinct += u32::from(stacked != last) + u32::from(elsewhere != stacked);
-            last = elsewhere;
+            let by_default = seen(&limiter, "/by_default");
+            assert!(by_default >= stacked, "revision {by_default} after {stacked}");
+            distinct += u32::from(stacked != last) + u32::from(by_default != stacked);
+            last = by_default;
             checks.fetch_add(2, Ordering::SeqCst);
         }
         assert_eq!(seen(&limiter, "/a/b"), REPLACEMENTS, "the last revision is in force at the end");
         distinct
     };
-    let (mut good, mut refused) = (0, 0);
+    let (mut good, mut rejected) = (0, 0);
     let distinct: Vec<u32> = thread::scope(|scope| {
         let watchers: Vec<_> = (0..THREADS).map(|_| scope.spawn(watch)).collect();
-        // Also when an assertion fails: the scope waits for the others.
+        // Also if an assertion fails, because the scope waits for the other threads.
         let stop = Stop(&done);
         started.wait();
         for number in 1..=REPLACEMENTS {
             limiter.replace(revision(number)).unwrap();
             good += 1;
-            assert_eq!(seen(&limiter, "/a/b"), number, "it is in force as soon as it is made");
+            assert_eq!(seen(&limiter, "/a/b"), number, "a change is in force immediately");
             if number.is_multiple_of(2) {
-                limiter.replace(contradiction(number)).unwrap_err();
-                refused += 1;
-                assert_eq!(seen(&limiter, "/a/b"), number, "a refused one changes nothing");
+                limiter.replace(conflicting_rules(number)).unwrap_err();
+                rejected += 1;
+                assert_eq!(seen(&limiter, "/a/b"), number, "rejected rules change nothing");
             }
             let before = checks.load(Ordering::SeqCst);
             while checks.load(Ordering::SeqCst) < before + 2
@@ -120,14 +123,14 @@ fn every_decision_belongs_to_one_revision_and_revisions_never_go_back() {
         watchers.into_iter().map(|watcher| watcher.join().unwrap()).collect()
     });
     let checks = checks.into_inner();
-    // What every check took is counted, whichever revision decided on it.
+    // The charge of every check is counted, whichever revision decided on it.
     let decision = limiter.check_now(Check::new("user", "u").endpoint("/a/b")).unwrap();
-    let taken = checks / 2 + THREADS as u32 + good + refused + 1;
+    let taken = checks / 2 + THREADS as u32 + good + rejected + 1;
     for (limit, answer) in decision.limits().iter().zip(decision.answers()) {
         assert_eq!(answer.remaining, Some(limit.limit.quota() - taken), "{}", limit.name);
     }
-    assert!(distinct.iter().sum::<u32>() > REPLACEMENTS, "too few revisions were seen: {distinct:?}");
+    assert!(distinct.iter().sum::<u32>() > REPLACEMENTS, "too few revisions were observed: {distinct:?}");
     println!(
-        "PASS reload seed=none replacements={good} refused={refused} threads={THREADS} checks={checks} revisions_seen={distinct:?}"
+        "PASS reload seed=none replacements={good} rejected={rejected} threads={THREADS} checks={checks} revisions_seen={distinct:?}"
     );
 }

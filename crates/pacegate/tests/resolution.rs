@@ -1,4 +1,5 @@
-//! Which limits apply, compared with a resolver that scans all rules for every request and shares nothing with the crate's own.
+//! Compares the limits that apply with an independent resolver, which scans all rules for every
+//! request.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,13 +25,13 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::TestCaseResult;
 
-// Small pools, so that rules meet requests and each other.
+// Small sets of values, so that rules match requests and compete with each other.
 const NAMES: [&str; 3] = ["minute", "hour", "day"];
 const DIMENSIONS: [&str; 3] = ["user", "ip", "apikey"];
 const IDENTIFIERS: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const TIERS: [&str; 2] = ["free", "premium"];
 const METHODS: [&str; 3] = ["GET", "POST", "HEAD"];
-/// The spellings of each segment, the normal one first.
+/// The spellings of each segment, canonical one first.
 const SEGMENTS: [&[&str]; 5] = [
     &["a", "%61"],
     &["b", "%62"],
@@ -38,10 +39,10 @@ const SEGMENTS: [&[&str]; 5] = [
     &["%C3%A9", "é", "%c3%a9"],
     &["%3F", "%3f"],
 ];
-/// What may stand before a segment without changing the path.
+/// Prefixes of a segment that do not change the path.
 const NOISE: [&str; 7] = ["", "/", "./", "%2e/", "gone/../", "gone/.%2E//", "//"];
 
-/// A segment of a pattern; a literal is its place among [`SEGMENTS`].
+/// A segment of a pattern; a literal is an index into [`SEGMENTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Piece {
     Literal(usize),
@@ -66,14 +67,14 @@ struct Variant {
 #[derive(Clone, Debug)]
 struct Request {
     identities: Vec<(&'static str, &'static str)>,
-    /// The places of its segments; `None` when the check has no endpoint.
+    /// The indices of its segments; `None` if the check has no endpoint.
     path: Option<Vec<usize>>,
     endpoint: String,
     method: Option<&'static str>,
     profile: Option<Known>,
 }
 
-/// What is known of a user, by the places of the rules' names.
+/// The profile of a user; limits are indexed like `NAMES`.
 #[derive(Clone, Debug)]
 struct Known {
     tier: Option<&'static str>,
@@ -102,7 +103,7 @@ fn limits() -> impl Strategy<Value = Limit> {
     )
 }
 
-/// LimitOverride that every algorithm can have, that some can, and that none can.
+/// Numbers that are valid for every algorithm, for some, and for none.
 fn numbers() -> impl Strategy<Value = LimitOverride> {
     let quota = prop_oneof![8 => 1_000u64..9_000, 1 => Just(1_500_000), 1 => Just(0)];
     let odd_windows = select(vec![Duration::from_micros(999), Duration::from_nanos(1_000_000_500)]);
@@ -115,7 +116,7 @@ fn segments() -> impl Strategy<Value = usize> {
     prop_oneof![6 => 0..2usize, 1 => 2..SEGMENTS.len()]
 }
 
-/// A pattern as its pieces and as somebody might write it.
+/// A pattern as its pieces and in one of its spellings.
 fn patterns() -> impl Strategy<Value = (Vec<Piece>, String)> {
     let piece = prop_oneof![1 => segments().prop_map(Piece::Literal), 1 => Just(Piece::Any)];
     (vec((piece, any::<u8>()), 0..3), any::<bool>(), any::<bool>()).prop_map(|(parts, rest, star)| {
@@ -162,7 +163,7 @@ fn variants() -> impl Strategy<Value = Variant> {
 }
 
 fn requests() -> impl Strategy<Value = Request> {
-    // Rules know no tenants.
+    // No rule has this dimension.
     let dimensions = subsequence(vec!["user", "ip", "apikey", "tenant"], 1..=3).prop_shuffle();
     let dimensions = prop_oneof![1 => Just(vec!["user"]), 2 => dimensions];
     let identities = (dimensions, vec(select(&IDENTIFIERS), 3));
@@ -172,10 +173,10 @@ fn requests() -> impl Strategy<Value = Request> {
     let suffix = select(vec!["", "/", "/.", "?", "?q=/a/../b", "#/a", "/x/../?%61", "/%2e%2E/%62"]);
     let spelt = (vec(part, 0..=3), any::<bool>(), suffix).prop_map(|(parts, slash, suffix)| {
         let mut path: Vec<usize> = parts.iter().map(|(_, segment, _)| *segment).collect();
-        // Without anything before it, the leading slash is what keeps an endpoint from being empty.
+        // Without a prefix, the leading slash keeps the endpoint from being empty.
         let mut endpoint = String::from(if slash || parts.is_empty() { "/" } else { "" });
-        for (place, (noise, segment, choice)) in parts.iter().enumerate() {
-            endpoint += if place > 0 { "/" } else { "" };
+        for (index, (noise, segment, choice)) in parts.iter().enumerate() {
+            endpoint += if index > 0 { "/" } else { "" };
             endpoint += noise;
             endpoint += spelling(*segment, *choice);
         }
@@ -203,7 +204,8 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
         .prop_map(|(variants, default_limit, requests)| Scenario { variants, default_limit, requests })
 }
 
-/// A counter as this test tells them apart: name, dimension, identifier, pattern, concrete endpoint, algorithm and window.
+/// Identifies a counter: name, dimension, identifier, pattern, concrete endpoint, algorithm and
+/// window.
 type CounterId =
     (&'static str, &'static str, &'static str, Option<Vec<Piece>>, Option<Vec<usize>>, Algorithm, Duration);
 
@@ -244,7 +246,7 @@ impl Applied {
     }
 }
 
-/// The limits that must apply, in their order, found by looking at every rule.
+/// The limits that must apply, in order, found by scanning every rule.
 fn expected(
     variants: &[Variant],
     default_limit: Option<&Limit>,
@@ -262,18 +264,19 @@ fn expected(
                 })
                 .collect();
             let before: Vec<&str> = chosen.iter().map(|(_, variant)| variant.name).collect();
-            for (place, variant) in &matching {
-                // Of variants for different methods that a request without one may have, the first applies.
-                let outdone = |(other_place, other): &(usize, &Variant)| {
+            for (index, variant) in &matching {
+                // A request without a method matches variants for different methods; the first of
+                // them applies.
+                let shadowed = |(other_place, other): &(usize, &Variant)| {
                     let order = compare(other, variant);
-                    other.name == variant.name && (order.is_gt() || (order.is_eq() && other_place < place))
+                    other.name == variant.name && (order.is_gt() || (order.is_eq() && other_place < index))
                 };
-                if !before.contains(&variant.name) && !matching.iter().any(outdone) {
-                    chosen.push((*place, variant));
+                if !before.contains(&variant.name) && !matching.iter().any(shadowed) {
+                    chosen.push((*index, variant));
                 }
             }
         }
-        chosen.sort_by_key(|(place, _)| *place);
+        chosen.sort_by_key(|(index, _)| *index);
         for (_, variant) in chosen {
             let (limit, why) = limit_for(variant, request.profile.as_ref());
             let per_endpoint = variant.scope == Scope::Endpoint;
@@ -305,7 +308,8 @@ fn expected(
     applied
 }
 
-/// The path as it is counted, and then as URL parsers and routers have it, which rules of other names are for.
+/// The canonical path, then the path as URL parsers and as routers read it; rules of other names
+/// match these.
 fn readings(request: &Request) -> Vec<Vec<usize>> {
     let Some(path) = &request.path else { return Vec::new() };
     let written = request.endpoint.split(['?', '#']).next().unwrap();
@@ -317,24 +321,24 @@ fn readings(request: &Request) -> Vec<Vec<usize>> {
             _ => parsed.push(part),
         }
     }
-    let place = |part: &str| SEGMENTS.iter().position(|spellings| spellings.contains(&part));
-    let places = |parts: Vec<&str>| {
+    let index = |part: &str| SEGMENTS.iter().position(|spellings| spellings.contains(&part));
+    let indices = |parts: Vec<&str>| {
         let parts = parts.into_iter().filter(|part| !part.is_empty());
-        parts.map(|part| place(part).unwrap_or(usize::MAX)).collect()
+        parts.map(|part| index(part).unwrap_or(usize::MAX)).collect()
     };
-    vec![path.clone(), places(parsed), places(written.split('/').collect())]
+    vec![path.clone(), indices(parsed), indices(written.split('/').collect())]
 }
 
 fn matches(variant: &Variant, identifier: &str, request: &Request, path: &[usize]) -> bool {
     let tier = request.profile.as_ref().and_then(|profile| profile.tier);
     variant.identifier.is_none_or(|own| own == identifier)
         && (variant.tier.is_none() || variant.tier == tier)
-        && takes_method(variant, request.method)
+        && applies_to_method(variant, request.method)
         && covers(&variant.pieces, path)
 }
 
-/// Rules for GET are for HEAD as well.
-fn takes_method(variant: &Variant, method: Option<&str>) -> bool {
+/// Rules for GET include HEAD.
+fn applies_to_method(variant: &Variant, method: Option<&str>) -> bool {
     match (variant.method, method) {
         (Some("GET"), Some("HEAD")) | (None, _) | (_, None) => true,
         (own, method) => own == method,
@@ -352,20 +356,22 @@ fn covers(pattern: &[Piece], path: &[usize]) -> bool {
     }
 }
 
-/// Which of two variants that both match is the more specific: for whom, then where, then for which method.
+/// Compares the specificity of two variants that both match: by identity, then endpoint, then
+/// method.
 fn compare(one: &Variant, other: &Variant) -> Ordering {
-    let for_whom = |variant: &Variant| match (variant.identifier, variant.tier) {
+    let rank_of_identity = |variant: &Variant| match (variant.identifier, variant.tier) {
         (None, None) => 0,
         (None, Some(_)) => 1,
         (Some(_), None) => 2,
         (Some(_), Some(_)) => 3,
     };
-    for_whom(one).cmp(&for_whom(other)).then_with(|| compare_patterns(&one.pieces, &other.pieces)).then_with(
-        || {
+    rank_of_identity(one)
+        .cmp(&rank_of_identity(other))
+        .then_with(|| compare_patterns(&one.pieces, &other.pieces))
+        .then_with(|| {
             let rank = |variant: &Variant| variant.method.map(|method| method == "HEAD");
             rank(one).cmp(&rank(other))
-        },
-    )
+        })
 }
 
 fn compare_patterns(one: &[Piece], other: &[Piece]) -> Ordering {
@@ -377,33 +383,33 @@ fn compare_patterns(one: &[Piece], other: &[Piece]) -> Ordering {
         (_, [Piece::Rest, ..]) => Ordering::Greater,
         ([Piece::Any, ..], [Piece::Literal(_), ..]) => Ordering::Less,
         ([Piece::Literal(_), ..], [Piece::Any, ..]) => Ordering::Greater,
-        _ => panic!("{one:?} and {other:?} cover no path together"),
+        _ => panic!("{one:?} and {other:?} match no common path"),
     }
 }
 
 fn limit_for(variant: &Variant, profile: Option<&Known>) -> (Limit, LimitSource) {
-    let place = NAMES.iter().position(|name| *name == variant.name).unwrap();
+    let index = NAMES.iter().position(|name| *name == variant.name).unwrap();
     let profile = profile.filter(|_| variant.dimension == "user");
     let replaced =
         |numbers: Option<LimitOverride>| numbers.and_then(|numbers| with_numbers(&variant.limit, numbers));
-    if let Some(limit) = profile.and_then(|profile| replaced(profile.overrides[place])) {
+    if let Some(limit) = profile.and_then(|profile| replaced(profile.overrides[index])) {
         return (limit, LimitSource::Override);
     }
     if variant.identifier.is_some() {
         return (variant.limit, LimitSource::Identifier);
     }
-    if let Some(limit) = profile.and_then(|profile| replaced(profile.custom[place])) {
+    if let Some(limit) = profile.and_then(|profile| replaced(profile.custom[index])) {
         return (limit, LimitSource::Custom);
     }
     (variant.limit, if variant.tier.is_some() { LimitSource::Tier } else { LimitSource::Anyone })
 }
 
-/// Nothing when the algorithm cannot have such numbers.
+/// `None` if the numbers are not valid for the algorithm.
 fn with_numbers(limit: &Limit, numbers: LimitOverride) -> Option<Limit> {
     let algorithm = limit.algorithm();
     let quota_max = if algorithm == Algorithm::SlidingLog { 1_000_000 } else { 1_000_000_000 };
     let window = numbers.window.unwrap_or(limit.window());
-    // In the ratio of the rule's own numbers.
+    // Scaled like the numbers of the rule.
     let scaled = || {
         let burst = u128::from(numbers.quota) * u128::from(limit.capacity());
         u64::try_from(burst.div_ceil(limit.quota().into())).unwrap().clamp(1, 1_000_000_000)
@@ -448,7 +454,7 @@ fn profile(known: &Known) -> Profile {
     }
 }
 
-fn ask(limiter: &Limiter, request: &Request) -> (Decision, Vec<Explained>) {
+fn check_and_explain(limiter: &Limiter, request: &Request) -> (Decision, Vec<Explained>) {
     let profile = request.profile.as_ref().map(profile);
     let (dimension, identifier) = request.identities[0];
     let mut check = Check::new(dimension, identifier);
@@ -467,15 +473,15 @@ fn ask(limiter: &Limiter, request: &Request) -> (Decision, Vec<Explained>) {
     (limiter.check_now(&check).unwrap(), limiter.explain(&check).unwrap())
 }
 
-/// How often the interesting things happened, so that a generator that avoids them is noticed.
+/// Counts interesting events, so that a generator that avoids them is noticed.
 #[derive(Debug, Default)]
 struct Tally {
     requests: usize,
     limits: HashMap<&'static str, usize>,
-    outdone: usize,
+    shadowed: usize,
     shared: usize,
     shared_with_other_numbers: usize,
-    refused: usize,
+    rejected: usize,
 }
 
 fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
@@ -487,10 +493,10 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
     };
     let distinct: Vec<bool> = variants.iter().map(is_new).collect();
     if let Some(duplicate) = distinct.iter().position(|distinct| !distinct) {
-        let refused = builder(&variants, default_limit).build();
-        let named = matches!(refused, Err(InvalidRules::DuplicateRule { place, .. }) if place == duplicate);
-        prop_assert!(named, "rule {duplicate} is there twice");
-        tally.refused += 1;
+        let rejected = builder(&variants, default_limit).build();
+        let named = matches!(rejected, Err(InvalidRules::DuplicateRule { index, .. }) if index == duplicate);
+        prop_assert!(named, "rule {duplicate} is a duplicate");
+        tally.rejected += 1;
     }
     let mut keep = distinct.iter();
     variants.retain(|_| *keep.next().unwrap());
@@ -498,14 +504,14 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
     let store = MemoryStore::with_clock(MemoryOptions::default(), Arc::new(SimulatedClock::default()));
     let limiter = builder(&variants, default_limit).memory(Arc::new(store)).build().unwrap();
     let mut used: HashMap<CounterId, (u32, u32)> = HashMap::new();
-    for (place, request) in requests.iter().enumerate() {
-        // In the middle the same rules come back in another order: it moves no counter.
-        if place == requests.len() / 2 {
+    for (index, request) in requests.iter().enumerate() {
+        // Halfway, the same rules are loaded in another order, which must not move any counter.
+        if index == requests.len() / 2 {
             variants.reverse();
             limiter.replace(builder(&variants, default_limit)).unwrap();
         }
         let expected = expected(&variants, default_limit.as_ref(), request);
-        let (decision, explained) = ask(&limiter, request);
+        let (decision, explained) = check_and_explain(&limiter, request);
         let found: Vec<Applied> = decision
             .limits()
             .iter()
@@ -522,7 +528,7 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             })
             .collect();
         let wanted: Vec<Applied> = expected.iter().map(|(limit, _)| limit.clone()).collect();
-        prop_assert_eq!(found, wanted, "request {}", place);
+        prop_assert_eq!(found, wanted, "request {}", index);
         prop_assert!(decision.allowed());
         prop_assert_eq!(decision.answers().len(), expected.len());
         for (answer, (limit, counter)) in decision.answers().iter().zip(expected) {
@@ -536,7 +542,7 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
                 answer.remaining,
                 Some(limit.capacity - *used),
                 "request {} of {:?}",
-                place,
+                index,
                 limit
             );
             *tally.limits.entry(limit.why.name()).or_default() += 1;
@@ -550,24 +556,25 @@ fn run(scenario: Scenario, tally: &mut Tally) -> TestCaseResult {
             variants.iter().filter(matching).count()
         });
         let applied = decision.limits().iter().filter(|limit| limit.why != LimitSource::Default).count();
-        let outdone = matching.sum::<usize>() - applied;
-        tally.outdone += outdone;
+        let shadowed = matching.sum::<usize>() - applied;
+        tally.shadowed += shadowed;
         let with = |verdict| explained.iter().filter(move |rule| rule.verdict == verdict);
         prop_assert_eq!(explained.len(), variants.len());
-        prop_assert_eq!(with(Verdict::Shadowed).count(), outdone, "request {}", place);
-        let mut said: Vec<_> = with(Verdict::Applies).map(|rule| format!("{:?}", rule.limit)).collect();
+        prop_assert_eq!(with(Verdict::Shadowed).count(), shadowed, "request {}", index);
+        let mut explained_rules: Vec<_> =
+            with(Verdict::Applies).map(|rule| format!("{:?}", rule.limit)).collect();
         let rules = decision.limits().iter().filter(|limit| limit.why != LimitSource::Default);
         let mut applied: Vec<_> = rules.map(|limit| format!("{limit:?}")).collect();
-        said.sort();
+        explained_rules.sort();
         applied.sort();
-        prop_assert_eq!(said, applied, "request {}", place);
+        prop_assert_eq!(explained_rules, applied, "request {}", index);
         tally.requests += 1;
     }
     Ok(())
 }
 
 #[test]
-fn every_request_meets_the_limits_that_a_scan_of_all_rules_finds() {
+fn limits_equal_those_of_a_scan_of_all_rules() {
     let sets = effort(10_000u64, 200_000);
     let strategy = scenarios();
     let mut tally = Tally::default();
@@ -580,13 +587,13 @@ fn every_request_meets_the_limits_that_a_scan_of_all_rules_finds() {
             panic!("seed {seed}: {error:#?}");
         }
     }
-    let Tally { requests, limits, outdone, shared, shared_with_other_numbers, refused } = &tally;
+    let Tally { requests, limits, shadowed, shared, shared_with_other_numbers, rejected } = &tally;
     for why in ["override", "identifier", "custom", "tier", "anyone", "default"] {
         assert!(limits.get(why).is_some_and(|times| *times > 1_000), "{why} is too rare: {tally:?}");
     }
-    assert!(*outdone > 10_000 && *shared_with_other_numbers > 1_000 && *refused > 10, "{tally:?}");
+    assert!(*shadowed > 10_000 && *shared_with_other_numbers > 1_000 && *rejected > 10, "{tally:?}");
     println!(
-        "PASS resolution sets={sets} requests={requests} seed=0..{sets} limits={} outdone={outdone} shared={shared} renumbered={shared_with_other_numbers} refused_sets={refused}",
+        "PASS resolution sets={sets} requests={requests} seed=0..{sets} limits={} shadowed={shadowed} shared={shared} renumbered={shared_with_other_numbers} refused_sets={rejected}",
         limits.values().sum::<usize>(),
     );
 }

@@ -1,4 +1,5 @@
-//! A limiter over several stores: where counters are, that chains over them are one, and what happens when one fails.
+//! A limiter over several stores: where counters are kept, that chains over stores are
+//! all-or-nothing, and what happens if one fails.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +15,7 @@ use pacegate::{
 use pacegate_testkit::SimulatedClock;
 use tokio::time::{sleep, timeout};
 
-/// Two stores in the process, which can be looked into.
+/// Two stores in this process whose contents can be inspected.
 struct Setup {
     clock: Arc<SimulatedClock>,
     default: Arc<MemoryStore>,
@@ -35,7 +36,7 @@ impl Setup {
         limiter(self.stores.clone(), rules)
     }
 
-    /// How many keys there are in the default store, and in the other one.
+    /// The number of keys in the default store and in the other one.
     fn keys(&self) -> (usize, usize) {
         (self.default.keys(), self.hot.keys())
     }
@@ -57,7 +58,7 @@ fn hot_rule(name: &str, quota: u64) -> Rule {
     Rule { store: Some("hot".into()), ..rule(name, quota) }
 }
 
-/// Applies only where it is named, so that one limiter can have checks of one store and of two.
+/// Applies only at one endpoint, so that one limiter can have checks of one store and of two.
 fn at(endpoint: &str, rule: Rule) -> Rule {
     Rule { endpoint: Pattern::parse(endpoint).unwrap(), ..rule }
 }
@@ -70,7 +71,7 @@ fn remaining(decision: &Decision) -> Vec<Option<u32>> {
     decision.answers().iter().map(|answer| answer.remaining).collect()
 }
 
-/// A store outside the process, which fails when it is told to.
+/// A remote store that fails on demand.
 #[derive(Debug, Default)]
 struct Remote {
     memory: MemoryStore,
@@ -93,7 +94,7 @@ impl Store for Remote {
 }
 
 #[tokio::test]
-async fn a_rule_counts_in_the_store_it_names_and_everything_else_in_the_default_one() {
+async fn rule_counts_in_its_store_and_everything_else_in_the_default_store() {
     let setup = Setup::new();
     let rules = [at("/hot", hot_rule("there", 5)), at("/here", rule("here", 5))];
     let builder = Limiter::builder().stores(setup.stores.clone()).plan("plan", [window(5)]);
@@ -122,7 +123,7 @@ async fn naming_the_default_store_is_the_same_as_naming_none() {
 }
 
 #[tokio::test]
-async fn a_check_over_two_stores_is_charged_all_or_nothing_whichever_denies() {
+async fn check_over_two_stores_is_all_or_nothing_whichever_denies() {
     for (here, there, names) in [(1, 5, "here"), (5, 1, "there")] {
         let setup = Setup::new();
         // In the list, the rule of the later store comes first.
@@ -137,12 +138,12 @@ async fn a_check_over_two_stores_is_charged_all_or_nothing_whichever_denies() {
         assert_eq!(limits, ["there", "here"], "answers are in the order of the rules");
         assert!(denied.retry_after().is_some());
         let left = limiter.peek(&check("u")).await.unwrap();
-        assert_eq!(remaining(&left), remaining(&first), "the denial took nothing from either");
+        assert_eq!(remaining(&left), remaining(&first), "a denial charges neither store");
     }
 }
 
 #[tokio::test]
-async fn a_rule_that_moves_starts_fresh_in_the_new_store_and_finds_its_count_when_it_moves_back() {
+async fn rule_that_moves_starts_a_new_counter_and_finds_the_old_one_when_it_moves_back() {
     let setup = Setup::new();
     let here = setup.limiter([rule("r", 5)]);
     for left in [4, 3] {
@@ -157,18 +158,18 @@ async fn a_rule_that_moves_starts_fresh_in_the_new_store_and_finds_its_count_whe
 }
 
 #[test]
-fn a_rule_that_names_an_unknown_store_is_refused() {
+fn rule_with_unknown_store_is_rejected() {
     let lost = Rule { store: Some("cold".into()), ..rule("lost", 5) };
     let error =
         Limiter::builder().stores(Setup::new().stores).rule(rule("r", 1)).rule(lost).build().unwrap_err();
     assert_eq!(error, InvalidRules::UnknownStore { rule: "lost".into(), store: "cold".into() });
-    assert!(Limiter::builder().rule(hot_rule("r", 1)).build().is_err(), "there is only the default one");
-    let for_nobody_yet = Rule { tier: Some("gold".into()), store: Some("cold".into()), ..rule("tier", 5) };
-    assert!(Limiter::builder().rule(for_nobody_yet).build().is_err(), "a rule for a tier as well");
+    assert!(Limiter::builder().rule(hot_rule("r", 1)).build().is_err(), "only the default store exists");
+    let for_unused_tier = Rule { tier: Some("gold".into()), store: Some("cold".into()), ..rule("tier", 5) };
+    assert!(Limiter::builder().rule(for_unused_tier).build().is_err(), "also for a rule with a tier");
 }
 
 #[tokio::test]
-async fn many_checks_are_answered_and_decided_in_order_wherever_they_count() {
+async fn batch_is_decided_in_order_across_stores() {
     let setup = Setup::new();
     let limiter = setup.limiter([
         at("/both", rule("here", 2)),
@@ -212,7 +213,7 @@ async fn many_checks_are_answered_and_decided_in_order_wherever_they_count() {
 }
 
 #[tokio::test]
-async fn of_two_checks_that_share_a_counter_the_first_is_charged_although_the_second_needs_two_stores() {
+async fn first_of_two_checks_on_one_counter_is_charged_although_the_second_needs_two_stores() {
     let setup = Setup::new();
     let address = Rule { dimension: "ip".into(), ..hot_rule("address", 5) };
     let limiter = setup.limiter([rule("user", 1), address]);
@@ -226,7 +227,7 @@ async fn of_two_checks_that_share_a_counter_the_first_is_charged_although_the_se
 }
 
 #[tokio::test]
-async fn check_now_is_for_limits_in_one_store_of_the_process() {
+async fn check_now_requires_one_store_in_this_process() {
     let setup = Setup::new();
     let stores =
         setup.stores.clone().and_remote("far", Arc::new(Remote::default()), Duration::from_millis(50));
@@ -248,15 +249,15 @@ async fn check_now_is_for_limits_in_one_store_of_the_process() {
     }
     assert_eq!(setup.keys(), (1, 2));
     for endpoint in ["/both", "/far"] {
-        let refused = limiter.check_now(to(endpoint));
-        assert!(matches!(refused, Err(CheckError::NotInProcess)), "{endpoint}");
+        let rejected = limiter.check_now(to(endpoint));
+        assert!(matches!(rejected, Err(CheckError::NotInProcess)), "{endpoint}");
         assert!(limiter.check(&to(endpoint)).await.unwrap().allowed(), "{endpoint}");
     }
-    assert_eq!(setup.keys(), (2, 3), "what was refused was not charged");
+    assert_eq!(setup.keys(), (2, 3), "rejected checks are not charged");
 }
 
 #[tokio::test]
-async fn a_reset_reaches_every_store() {
+async fn reset_reaches_every_store() {
     let setup = Setup::new();
     let limiter = setup.limiter([rule("here", 1), hot_rule("there", 1)]);
     for user in ["u", "v"] {
@@ -264,12 +265,12 @@ async fn a_reset_reaches_every_store() {
     }
     assert!(!limiter.check(&check("u")).await.unwrap().allowed());
     limiter.reset(&check("u")).await.unwrap();
-    assert_eq!(setup.keys(), (1, 1), "somebody else's counters stay");
+    assert_eq!(setup.keys(), (1, 1), "counters of other users are kept");
     assert!(limiter.check(&check("u")).await.unwrap().allowed());
 }
 
 #[tokio::test]
-async fn a_refund_reaches_every_store() {
+async fn refund_reaches_every_store() {
     let setup = Setup::new();
     let limiter = setup.limiter([rule("here", 5), hot_rule("there", 5)]);
     let taken = limiter.check(&check("u")).await.unwrap();
@@ -277,7 +278,7 @@ async fn a_refund_reaches_every_store() {
 }
 
 #[tokio::test]
-async fn a_refund_finds_the_entries_of_logs_that_were_written_by_different_clocks() {
+async fn refund_finds_log_entries_written_by_different_clocks() {
     let setup = Setup::new();
     let log = Limit::try_new(Algorithm::SlidingLog, 5, Duration::from_secs(86_400)).unwrap();
     let limiter =
@@ -288,7 +289,7 @@ async fn a_refund_finds_the_entries_of_logs_that_were_written_by_different_clock
 }
 
 #[tokio::test]
-async fn an_idempotency_key_covers_a_check_over_two_stores() {
+async fn idempotency_key_covers_a_check_over_two_stores() {
     let setup = Setup::new();
     let limiter = setup.limiter([rule("here", 2), hot_rule("there", 2)]);
     let once = check("u").idempotency("caller", "key");
@@ -300,7 +301,7 @@ async fn an_idempotency_key_covers_a_check_over_two_stores() {
 }
 
 #[tokio::test]
-async fn the_order_of_identities_does_not_matter_to_an_idempotency_key_over_two_stores() {
+async fn idempotency_key_over_two_stores_ignores_the_order_of_identities() {
     let setup = Setup::new();
     let address = Rule { dimension: "ip".into(), ..hot_rule("address", 5) };
     let limiter = setup.limiter([rule("user", 5), address]);
@@ -311,7 +312,7 @@ async fn the_order_of_identities_does_not_matter_to_an_idempotency_key_over_two_
 }
 
 #[tokio::test]
-async fn a_rules_own_failure_mode_beats_the_limiters() {
+async fn failure_mode_of_a_rule_overrides_that_of_the_limiter() {
     for (general, general_reason) in [
         (None, Reason::FailOpen),
         (Some(FailureMode::Open), Reason::FailOpen),
@@ -351,7 +352,7 @@ async fn a_rules_own_failure_mode_beats_the_limiters() {
 }
 
 #[tokio::test]
-async fn while_one_store_fails_the_limits_in_the_other_are_counted_as_usual() {
+async fn limits_of_one_store_are_counted_while_another_fails() {
     for (mode, allowed) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
         let setup = Setup::new();
         let stores = setup.stores.clone().and_remote("far", Remote::failing(), Duration::from_millis(50));
@@ -367,7 +368,7 @@ async fn while_one_store_fails_the_limits_in_the_other_are_counted_as_usual() {
 }
 
 #[tokio::test]
-async fn a_shadow_rule_in_a_failing_store_denies_nobody() {
+async fn shadow_rule_in_a_failing_store_never_denies() {
     let setup = Setup::new();
     let stores = setup.stores.clone().and_remote("far", Remote::failing(), Duration::from_millis(50));
     let far = Rule { store: Some("far".into()), mode: Mode::Shadow, ..rule("far", 5) };
@@ -378,7 +379,7 @@ async fn a_shadow_rule_in_a_failing_store_denies_nobody() {
 }
 
 #[tokio::test]
-async fn refund_fails_with_the_store_and_is_not_given_back_twice() {
+async fn refund_fails_with_the_store_and_is_applied_once() {
     let remote = Arc::new(Remote::default());
     let limiter = limiter(Stores::remote(remote.clone(), Duration::from_millis(50)), [rule("r", 5)]);
     let taken = limiter.check(&check("u")).await.unwrap();
@@ -387,7 +388,7 @@ async fn refund_fails_with_the_store_and_is_not_given_back_twice() {
     let failed = limiter.refund(&check("u"), &taken).await;
     assert!(matches!(&failed, Err(CheckError::Store(error)) if error.is_outage()), "{failed:?}");
     remote.fails.store(false, Ordering::SeqCst);
-    // The store did not record the first attempt, so the second is the first.
+    // The store did not record the first attempt, so the second one counts as the first.
     for _ in 0..2 {
         assert_eq!(limiter.refund(&check("u"), &taken).await.unwrap().remaining(), Some(4));
     }
@@ -411,7 +412,7 @@ async fn refund_is_recorded_in_a_store_that_nodes_share() {
 }
 
 #[tokio::test]
-async fn what_passed_without_being_counted_is_not_given_back() {
+async fn request_that_was_not_counted_is_not_refunded() {
     let remote = Arc::new(Remote::default());
     let stores = Stores::remote(remote.clone(), Duration::from_millis(50));
     let bucket = Limit::try_new(Algorithm::TokenBucket, 5, Duration::from_secs(86_400)).unwrap();
@@ -424,7 +425,7 @@ async fn what_passed_without_being_counted_is_not_given_back() {
     assert!(uncounted.allowed() && uncounted.degraded());
     assert!(
         limiter.refund(&check("u"), &uncounted).await.unwrap().answers().is_empty(),
-        "there is nothing to give back"
+        "there is nothing to refund"
     );
     remote.fails.store(false, Ordering::SeqCst);
     limiter.refund(&check("u"), &uncounted).await.unwrap();
@@ -432,7 +433,7 @@ async fn what_passed_without_being_counted_is_not_given_back() {
 }
 
 #[tokio::test]
-async fn a_store_of_the_same_name_replaces_the_one_before() {
+async fn store_with_the_same_name_replaces_the_previous_one() {
     let (first, second) = (Arc::new(MemoryStore::default()), Arc::new(MemoryStore::default()));
     let stores = Stores::default().and_memory("hot", first.clone()).and_memory("hot", second.clone());
     limiter(stores, [hot_rule("r", 5)]).check(&check("u")).await.unwrap();
@@ -443,7 +444,7 @@ async fn a_store_of_the_same_name_replaces_the_one_before() {
 }
 
 #[tokio::test]
-async fn health_and_figures_are_told_by_store() {
+async fn health_and_figures_are_reported_per_store() {
     let stores = Stores::default().and_remote("far", Remote::failing(), Duration::from_millis(50));
     let health = |stores: &Stores| -> Vec<(String, StoreHealth)> {
         stores.health().map(|(name, health)| (name.to_owned(), health)).collect()
@@ -481,7 +482,7 @@ async fn health_and_figures_are_told_by_store() {
     );
 }
 
-/// A store outside the process, which needs a while to run anything.
+/// A remote store that is slow.
 #[derive(Debug)]
 struct Slow {
     memory: Arc<MemoryStore>,
@@ -497,10 +498,10 @@ impl Store for Slow {
     }
 }
 
-/// A limiter on two stores that answer after 20 ms, and one that looks at the same counters at once.
+/// A limiter on two stores that answer after 20 ms, and one that reads the same counters directly.
 fn slow_limiters(rules: &[Rule]) -> (Limiter, Limiter) {
     let setup = Setup::new();
-    // Different times are what refunds in several steps need.
+    // Refunds over several steps must handle different times.
     let ahead = Arc::new(SimulatedClock::default());
     ahead.advance(Duration::from_secs(1));
     let hot = Arc::new(MemoryStore::with_clock(MemoryOptions::default(), ahead));
@@ -513,7 +514,7 @@ fn slow_limiters(rules: &[Rule]) -> (Limiter, Limiter) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_together_in_several_stores_charge_nothing_when_the_caller_stops_waiting() {
+async fn chain_over_several_stores_charges_nothing_if_the_caller_stops_waiting() {
     let rules = [rule("here", 10), hot_rule("there", 10)];
     let (slow, direct) = slow_limiters(&rules);
     let checks = [check("a").cost(Cost::try_new(3).unwrap()), check("b")];
@@ -528,13 +529,13 @@ async fn checks_together_in_several_stores_charge_nothing_when_the_caller_stops_
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_of_several_stores_ends_without_its_caller() {
+async fn refund_over_several_stores_completes_without_its_caller() {
     let rules = [rule("here", 10), hot_rule("there", 10)];
     let (slow, direct) = slow_limiters(&rules);
     let taken = slow.check(&check("a")).await.unwrap();
     assert_eq!(remaining(&direct.peek(&check("a")).await.unwrap()), [Some(9), Some(9)]);
-    assert_ne!(taken.answers()[0].at, taken.answers()[1].at, "each store has a clock of its own");
-    // A caller stops waiting while the refund is recorded, and one sends it again.
+    assert_ne!(taken.answers()[0].at, taken.answers()[1].at, "each store has its own clock");
+    // One caller stops waiting while the refund is recorded, and another one repeats it.
     assert!(timeout(Duration::from_millis(10), slow.refund(&check("a"), &taken)).await.is_err());
     direct.check(&check("a")).await.unwrap();
     sleep(Duration::from_secs(1)).await;
@@ -544,7 +545,7 @@ async fn refund_of_several_stores_ends_without_its_caller() {
 }
 
 #[tokio::test]
-async fn repetition_is_replayed_after_its_rule_moved_to_another_store() {
+async fn repeated_request_is_replayed_after_its_rule_moved_to_another_store() {
     let setup = Setup::new();
     let before = setup.limiter([rule("a", 5)]);
     let after = setup.limiter([hot_rule("a", 5), hot_rule("b", 1)]);

@@ -1,4 +1,4 @@
-//! Limits in units: what a request costs in each, costs of a rule's own, debt, and rules that limit nothing.
+//! Units: the cost of a request in each unit, fixed costs of rules, debt, and exempting rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn at(endpoint: &str) -> Check<'_> {
     Check::new("user", "u").endpoint(endpoint)
 }
 
-/// What is left of each limit that applied, by its name.
+/// What remains of each limit that applied, by name.
 fn left(limiter: &Limiter, check: &Check<'_>) -> (bool, Vec<(String, u32)>) {
     let decision = limiter.check_now(check).unwrap();
     let limits = decision.limits().iter().zip(decision.answers());
@@ -48,22 +48,22 @@ fn named(limits: &[(&str, u32)]) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn check_charges_each_unit_its_own_cost_all_or_nothing() {
+fn check_charges_the_cost_of_each_unit_all_or_nothing() {
     let limiter = limiter();
     let chat = |tokens| at("/chat").cost_in("tokens", cost(tokens));
     assert_eq!(left(&limiter, &chat(900)), (true, named(&[("requests", 2), ("tokens", 100)])));
     assert_eq!(left(&limiter, &chat(101)), (false, named(&[("requests", 2), ("tokens", 100)])));
     assert_eq!(left(&limiter, &chat(100)), (true, named(&[("requests", 1), ("tokens", 0)])));
-    // `requests` is a unit like the others.
+    // `requests` is a unit like any other.
     let twice = at("/chat").cost_in("requests", cost(2)).cost_in("tokens", cost(1));
     assert_eq!(left(&limiter, &twice), (false, named(&[("requests", 1), ("tokens", 0)])));
 }
 
 #[test]
-fn limit_of_a_unit_that_the_check_does_not_mention_does_not_decide() {
+fn limit_of_a_unit_without_cost_does_not_apply() {
     let limiter = limiter();
     assert_eq!(left(&limiter, &at("/chat")), (true, named(&[("requests", 2)])));
-    // Where no other rule applies, the default limit does.
+    // If no other rule applies, the default limit does.
     assert_eq!(left(&limiter, &at("/late")), (true, named(&[("default", 49)])));
     let explained = limiter.explain(&at("/chat")).unwrap();
     let verdict = |name: &str| explained.iter().find(|rule| &*rule.limit.name == name).unwrap().verdict;
@@ -71,7 +71,7 @@ fn limit_of_a_unit_that_the_check_does_not_mention_does_not_decide() {
 }
 
 #[test]
-fn plan_counts_units_and_has_costs_of_its_own() {
+fn plan_counts_units_and_has_fixed_costs() {
     let limiter = limiter();
     let check = Check::key("k").plan("chat").cost_in("tokens", cost(4_000));
     assert_eq!(left(&limiter, &check), (true, named(&[("chat", 9), ("chat", 1_000)])));
@@ -104,7 +104,7 @@ fn cost_of_a_rule_replaces_that_of_the_check() {
 }
 
 #[tokio::test]
-async fn overdraw_charges_all_of_a_cost_while_one_is_left() {
+async fn overdraw_charges_the_full_cost_while_one_remains() {
     let limiter = limiter();
     let late = |tokens| at("/late").cost_in("tokens", cost(tokens));
     assert_eq!(left(&limiter, &late(60)), (true, named(&[("late", 40)])));
@@ -112,7 +112,7 @@ async fn overdraw_charges_all_of_a_cost_while_one_is_left() {
     assert!(decision.allowed());
     assert_eq!((decision.remaining(), decision.answers()[0].uncharged), (Some(0), 0));
     assert!(!left(&limiter, &late(1)).0);
-    // The refund of a charge into debt gives all of it back.
+    // The refund of a charge into debt covers all of it.
     let again = limiter.refund(&late(100), &decision).await.unwrap();
     assert_eq!(again.remaining(), Some(40));
     let beyond = limiter.check_now(late(1_000)).unwrap();
@@ -121,22 +121,28 @@ async fn overdraw_charges_all_of_a_cost_while_one_is_left() {
 }
 
 #[test]
-fn rule_for_several_methods_holds_for_each_of_them() {
+fn rule_for_several_methods_applies_to_each() {
     let limiter = limiter();
     for (method, name) in [("PUT", "writes"), ("GET", "default"), ("post", "writes")] {
         let decision = limiter.check_now(at("/files").method(method)).unwrap();
         assert_eq!(&*decision.binding_limit().unwrap().name, name, "{method}");
     }
-    assert!(!limiter.check_now(at("/files").method("PUT")).unwrap().allowed(), "they share a counter");
+    assert!(
+        !limiter.check_now(at("/files").method("PUT")).unwrap().allowed(),
+        "both methods share a counter"
+    );
 }
 
 #[test]
-fn unlimited_variant_takes_the_limit_away() {
+fn unlimited_variant_exempts() {
     let limiter = limiter();
     let enterprise = Profile { tier: Some("enterprise".into()), ..Profile::default() };
     for _ in 0..3 {
         let decision = limiter.check_now(at("/tiers").profile(&enterprise)).unwrap();
-        assert!(decision.allowed() && decision.limits().is_empty(), "not even the default limit applies");
+        assert!(
+            decision.allowed() && decision.limits().is_empty(),
+            "the default limit does not apply either"
+        );
     }
     assert!(left(&limiter, &at("/tiers")).0);
     assert!(!left(&limiter, &at("/tiers")).0);
@@ -151,7 +157,7 @@ fn unit_must_be_a_word() {
 }
 
 #[tokio::test]
-async fn repetition_with_other_costs_is_another_request() {
+async fn repeated_key_with_other_costs_is_a_different_request() {
     let limiter = limiter();
     let check = |tokens| at("/chat").cost_in("tokens", cost(tokens)).idempotency("caller", "key");
     assert!(limiter.check(&check(10)).await.unwrap().allowed());
@@ -160,7 +166,7 @@ async fn repetition_with_other_costs_is_another_request() {
 }
 
 #[test]
-fn mistakes_of_the_file_are_named() {
+fn errors_in_the_file_are_reported() {
     let rule = |fields: &str| {
         let numbers = "algorithm: gcra, limit: 1, window: 1s";
         let yaml = format!("rules: [{{name: a, dimension: user, {numbers}, {fields}}}]");
@@ -177,5 +183,5 @@ fn mistakes_of_the_file_are_named() {
         assert!(errors.contains(expected), "{fields}: {errors}");
     }
     let twice = "plans: {p: [{algorithm: gcra, limit: 1, window: 1s, unit: a}, {algorithm: gcra, limit: 2, window: 1s, unit: a}]}";
-    assert!(Config::parse(twice).unwrap_err().to_string().contains("has two gcra limits"));
+    assert!(Config::parse(twice).unwrap_err().to_string().contains("duplicate gcra limit"));
 }

@@ -1,4 +1,4 @@
-//! Waiting for one's turn, and chains of checks: on paused time.
+//! `Limiter::wait` and chains of checks, on paused time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn limiter() -> Limiter {
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_as_long_as_it_takes_and_no_longer() {
+async fn wait_ends_as_soon_as_the_check_is_allowed() {
     let limiter = limiter();
     let start = Instant::now();
     let check = Check::key("k").plan("one");
@@ -43,14 +43,14 @@ async fn waits_for_as_long_as_it_takes_and_no_longer() {
         let due = Duration::from_secs(seconds);
         assert!(waited >= due && waited < due + Duration::from_millis(5), "{waited:?}");
     }
-    // Too little time is known at once, and nothing is charged.
+    // A wait that is too long is denied immediately, and nothing is charged.
     let before = start.elapsed();
     let decision = limiter.wait(&check, Duration::from_millis(500)).await.unwrap();
     assert!(!decision.allowed());
-    assert_eq!(start.elapsed(), before, "it did not wait in vain");
+    assert_eq!(start.elapsed(), before, "a hopeless check does not wait");
     assert!(decision.retry_after().unwrap() > Duration::from_millis(900));
     let never = limiter.wait(&check.clone().cost(Cost::try_new(2).unwrap()), MINUTE).await.unwrap();
-    assert!(!never.allowed() && never.retry_after().is_none(), "what never fits is not waited for");
+    assert!(!never.allowed() && never.retry_after().is_none(), "a cost above the capacity does not wait");
     assert!(matches!(
         limiter.wait(&Check::key("k").plan("no"), MINUTE).await,
         Err(CheckError::UnknownPlan { .. })
@@ -58,7 +58,7 @@ async fn waits_for_as_long_as_it_takes_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_come_in_order_and_whoever_leaves_is_skipped() {
+async fn waiters_are_served_first_come_first_served_and_cancelled_ones_are_skipped() {
     let limiter = Arc::new(limiter());
     let done = Arc::new(list::List::default());
     let check = Check::key("k").plan("one");
@@ -71,25 +71,25 @@ async fn those_who_wait_come_in_order_and_whoever_leaves_is_skipped() {
             assert!(decision.allowed());
             done.add(number);
         }));
-        // Each is in the queue before the next comes.
+        // Each waiter joins the queue before the next one starts.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
     }
     tasks[2].abort();
     let other = limiter.wait(&Check::key("other").plan("one"), MINUTE).await.unwrap();
-    assert!(other.allowed(), "another key does not wait");
+    assert!(other.allowed(), "other keys do not wait");
     let start = Instant::now();
     for (number, task) in tasks.into_iter().enumerate() {
         assert_eq!(task.await.is_ok(), number != 2);
     }
     assert_eq!(done.take(), [0, 1, 3, 4, 5]);
     let waited = start.elapsed();
-    assert!(waited < Duration::from_millis(5_100), "the one who left took no turn: {waited:?}");
+    assert!(waited < Duration::from_millis(5_100), "a cancelled waiter takes no turn: {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaky_bucket_paces_and_gives_back_what_would_take_too_long() {
+async fn leaky_bucket_paces_and_refunds_what_would_take_too_long() {
     let limiter = limiter();
     let check = Check::key("k").plan("leaky");
     let start = Instant::now();
@@ -97,12 +97,12 @@ async fn a_leaky_bucket_paces_and_gives_back_what_would_take_too_long() {
     assert!(limiter.wait(&check, MINUTE).await.unwrap().allowed());
     let paced = start.elapsed();
     assert!(paced >= Duration::from_secs(1) && paced < Duration::from_millis(1_010), "{paced:?}");
-    let room = limiter.peek(&check).await.unwrap().remaining();
+    let remaining = limiter.peek(&check).await.unwrap().remaining();
     let hurried = limiter.wait(&check, Duration::from_millis(10)).await.unwrap();
     assert!(!hurried.allowed());
     let wait = hurried.retry_after().unwrap();
     assert!(wait > Duration::from_millis(900) && wait < Duration::from_millis(1_000), "{wait:?}");
-    assert_eq!(limiter.peek(&check).await.unwrap().remaining(), room, "its turn was given back");
+    assert_eq!(limiter.peek(&check).await.unwrap().remaining(), remaining, "the charge was refunded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,20 +115,20 @@ async fn chains_are_charged_all_or_nothing() {
     let denied = limiter.check_all(&[tenant.clone(), user.clone()]).await.unwrap();
     assert!(!denied.allowed());
     assert_eq!(&*denied.binding_limit().unwrap().name, "one");
-    assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(9), "nothing was taken from the other");
-    // Different costs are given back when a later one is denied.
+    assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(9), "the other limit is not charged");
+    // Different costs are refunded when a later check is denied.
     let costly = tenant.clone().cost(Cost::try_new(5).unwrap());
     assert!(!limiter.check_all(&[costly.clone(), user.clone()]).await.unwrap().allowed());
     assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(9));
-    // The same counter twice is charged twice.
+    // A counter that occurs twice is charged twice.
     assert!(limiter.check_all(&[tenant.clone(), costly]).await.unwrap().allowed());
     assert_eq!(limiter.peek(&tenant).await.unwrap().remaining(), Some(3));
     assert!(limiter.check_all(&[]).await.unwrap().allowed());
     let keyed = [user.idempotency("me", "key"), tenant];
-    assert!(matches!(limiter.check_all(&keyed).await, Err(CheckError::IdempotencyOfMany)));
+    assert!(matches!(limiter.check_all(&keyed).await, Err(CheckError::IdempotencyInChain)));
 }
 
-/// A list that tasks add to.
+/// A list that tasks append to.
 mod list {
     use std::sync::Mutex;
 

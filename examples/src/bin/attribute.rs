@@ -1,5 +1,5 @@
-//! Functions with their own limit: the attribute checks before the body runs, and a denied call
-//! returns the function's error.
+//! Functions with `#[rate_limit]`: the limit is checked before the function runs, and a denied call
+//! returns an error.
 //!
 //! ```text
 //! cargo run -p pacegate-examples --bin attribute
@@ -7,7 +7,7 @@
 //! curl -i 'http://127.0.0.1:3000/exports/alice?rows=2500'
 //! ```
 
-#![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
+#![expect(clippy::print_stdout, reason = "an example prints to its terminal")]
 
 use anyhow::anyhow;
 use axum::Router;
@@ -19,13 +19,13 @@ use axum::routing::get;
 use pacegate::{CheckError, Limit, Limiter, RateLimited, rate_limit};
 use serde::Deserialize;
 
-/// Counted per user; both plans are charged, or none is.
+/// Counted per user. Both plans are charged, or none is.
 #[rate_limit(key = "user:{user}", plan = "gold", plan = "daily")]
 async fn greet(user: &str) -> Result<String, AppError> {
     Ok(format!("hello {user}\n"))
 }
 
-/// A handler can carry it too. An export costs 1 for each thousand rows that it begins.
+/// A handler with the attribute. An export costs 1 per started thousand rows.
 #[rate_limit(key = format!("export:{}", user.0), plan = "exports", cost = export.rows.div_ceil(1_000).max(1))]
 async fn export(user: Path<String>, export: Query<Export>) -> Result<String, AppError> {
     Ok(format!("{} rows for {}\n", export.rows, *user))
@@ -43,19 +43,19 @@ async fn main() -> anyhow::Result<()> {
         .plan("daily", [Limit::per_hour(10)])
         .plan("exports", [Limit::per_hour(5)])
         .build()?;
-    limiter.install().map_err(|_| anyhow!("there is a limiter already"))?;
+    limiter.install().map_err(|_| anyhow!("a limiter is already installed"))?;
     let app = Router::new()
         .route("/greetings/{user}", get(async |user: Path<String>| greet(&user).await))
         .route("/exports/{user}", get(export));
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
     let listener = tokio::net::TcpListener::bind(address).await?;
-    println!("listens on http://{}", listener.local_addr()?);
+    println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).await?;
     Ok(())
 }
 
-/// What the functions fail with.
+/// The error type of the functions.
 struct AppError(RateLimited);
 
 impl From<RateLimited> for AppError {
@@ -71,7 +71,7 @@ impl IntoResponse for AppError {
             RateLimited::Failed(CheckError::InvalidIdentifier { .. }) => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        // There is none for a call that costs more than there can ever be.
+        // There is none if the cost exceeds the capacity.
         let retry_after =
             self.0.retry_after().map(|wait| [(RETRY_AFTER, wait.as_millis().div_ceil(1_000).to_string())]);
         (status, retry_after.map(AppendHeaders), format!("{}\n", self.0)).into_response()

@@ -1,4 +1,4 @@
-//! A shop's API in axum: limits per user and per address in one step, a stricter one for orders,
+//! A shop API in axum: limits per user and per address in one step, a stricter limit for orders,
 //! and an admin route.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! curl -i -H 'x-api-key: key-of-admin' -X DELETE http://127.0.0.1:3000/admin/limits/alice
 //! ```
 
-#![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
+#![expect(clippy::print_stdout, reason = "an example prints to its terminal")]
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -26,7 +26,7 @@ use pacegate_tower::resolve::{RequestHead, address, principal};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Who may come in; a real program asks its database.
+/// The API keys; a real program looks them up in its database.
 const KEYS: [(&str, User); 3] = [
     ("key-of-alice", User { name: "alice", is_admin: false }),
     ("key-of-bob", User { name: "bob", is_admin: false }),
@@ -53,8 +53,8 @@ async fn main() -> anyhow::Result<()> {
             Rule::builder("orders", "user", Limit::per_hour(60).burst(5)).endpoint("/orders").method("POST"),
         )
         .build()?;
-    // All limits of a request are charged in one step or not at all: a denied order consumes
-    // nothing.
+    // All limits that apply to a request are charged in one step, or none is: a denied order
+    // charges nothing.
     let limits = PacegateLayer::builder(limiter.clone())
         .by(principal(|user: &User| user.name.into()))
         .and_by(address())
@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
         .route("/items", get(async || Json(json!(["tea", "bread"]))))
         .route("/orders", post(order))
         .layer(limits);
-    // Administrators must not be locked out by a limit.
+    // Admin routes have no limit, so that an administrator is never locked out.
     let admin = Router::new()
         .route("/admin/limits/{user}", get(show).delete(reset))
         .with_state(limiter)
@@ -73,13 +73,13 @@ async fn main() -> anyhow::Result<()> {
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
     let listener = tokio::net::TcpListener::bind(address).await?;
-    println!("listens on http://{}", listener.local_addr()?);
+    println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }
 
-/// An order costs as much as it has items. Everything else costs 1, including an unreadable order,
-/// which its handler rejects.
+/// An order costs 1 per item; every other request costs 1, including an invalid order, which its
+/// handler rejects.
 fn cost(request: &RequestHead<'_>) -> u32 {
     match Query::<Order>::try_from_uri(request.uri) {
         Ok(order) if request.path() == "/orders" => order.items.get(),
@@ -87,12 +87,12 @@ fn cost(request: &RequestHead<'_>) -> u32 {
     }
 }
 
-/// Identifies the caller. It runs before the limits, which count by its result, so it has to be
+/// Authenticates the request. It runs before the limits, which need its result, so it must be
 /// cheap.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     let Some((_, user)) = KEYS.iter().find(|(known, _)| key == Some(known)) else {
-        return (StatusCode::UNAUTHORIZED, "who are you? send x-api-key\n").into_response();
+        return (StatusCode::UNAUTHORIZED, "missing or unknown x-api-key\n").into_response();
     };
     request.extensions_mut().insert(*user);
     next.run(request).await
@@ -106,14 +106,14 @@ async fn order(Extension(user): Extension<User>, Query(order): Query<Order>) -> 
     Json(json!({"for": user.name, "items": order.items}))
 }
 
-/// The check of the request that most limits apply to.
-fn everything(user: &str) -> Check<'_> {
+/// The check to which most limits apply.
+fn order_check(user: &str) -> Check<'_> {
     Check::new("user", user).endpoint("/orders").method("POST")
 }
 
-/// How a user stands; looking charges nothing.
+/// Shows the usage of a user, without charging anything.
 async fn show(State(limiter): State<Limiter>, Path(user): Path<String>) -> Result<Json<Value>, AppError> {
-    let decision = limiter.peek(&everything(&user)).await?;
+    let decision = limiter.peek(&order_check(&user)).await?;
     let limits = decision.limits().iter().zip(decision.answers()).map(|(limit, answer)| {
         json!({"limit": &*limit.name, "capacity": answer.capacity, "remaining": answer.remaining})
     });
@@ -121,11 +121,11 @@ async fn show(State(limiter): State<Limiter>, Path(user): Path<String>) -> Resul
 }
 
 async fn reset(State(limiter): State<Limiter>, Path(user): Path<String>) -> Result<StatusCode, AppError> {
-    limiter.reset(&everything(&user)).await?;
+    limiter.reset(&order_check(&user)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A user id that is not a valid identifier, such as one with a line break.
+/// A user name that is not a valid identifier, such as one with a line break.
 struct AppError(pacegate::CheckError);
 
 impl From<pacegate::CheckError> for AppError {

@@ -1,5 +1,5 @@
-//! One program, two modes: `mode: embedded` in its configuration counts in the process,
-//! `mode: service` calls a Pacegate service.
+//! One program for both modes: `mode: embedded` in its configuration counts in the process, `mode:
+//! service` calls a Pacegate service.
 //!
 //! ```text
 //! cargo run -p pacegate-examples --bin service_mode -- examples/service_mode.yaml
@@ -9,7 +9,7 @@
 //! PACEGATE_MODE=service cargo run -p pacegate-examples --bin service_mode -- examples/service_mode.yaml 127.0.0.1:3002
 //! ```
 
-#![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
+#![expect(clippy::print_stdout, reason = "an example prints to its terminal")]
 
 use std::net::SocketAddr;
 
@@ -22,16 +22,16 @@ use pacegate_tower::resolve::address;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let file = arguments.next().context("say which configuration to read")?;
+    let file = arguments.next().context("missing argument: the configuration file")?;
 
-    // This is all that knows the difference, and it is not in the program.
+    // Only the configuration selects the mode; the program is the same.
     let limiter = pacegate_connect::from_config(file).await?;
     let limits = PacegateLayer::builder(limiter).by(address()).plan("public").build()?;
     let app = Router::new().route("/", get("hello\n")).layer(limits);
 
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".into());
     let listener = tokio::net::TcpListener::bind(address).await?;
-    println!("listens on http://{}", listener.local_addr()?);
+    println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

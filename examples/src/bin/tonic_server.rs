@@ -1,4 +1,4 @@
-//! A gRPC server in tonic with a limit per address. Its one service is the standard health check.
+//! A tonic server with a limit per address. Its only service is the standard health check.
 //!
 //! ```text
 //! cargo run -p pacegate-examples --bin tonic_server
@@ -6,7 +6,7 @@
 //!     --data-binary @- http://127.0.0.1:3000/grpc.health.v1.Health/Check -o -
 //! ```
 
-#![expect(clippy::print_stdout, reason = "an example talks to its terminal")]
+#![expect(clippy::print_stdout, reason = "an example prints to its terminal")]
 
 use pacegate::{Limit, Limiter};
 use pacegate_tower::PacegateLayer;
@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
-    println!("listens on http://{}", listener.local_addr()?);
+    println!("listening on http://{}", listener.local_addr()?);
     let server = Server::builder().layer(limits).add_service(health);
     server.serve_with_incoming(TcpIncoming::from(listener)).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! An example as a process, and requests to it.
+//! Runs an example as a process, and sends requests to it.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part, and fails by panicking")]
 
@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
-/// An example, without what the environment of the tests says to Pacegate.
+/// An example, without the PACEGATE variables of the environment of the tests.
 pub(crate) fn command(binary: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PACEGATE_")) {
@@ -21,7 +21,7 @@ pub(crate) fn command(binary: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// An example that serves, stopped when the test ends.
+/// An example that serves requests, stopped when the test ends.
 pub(crate) struct Example {
     process: Child,
     pub(crate) url: String,
@@ -32,7 +32,7 @@ impl Example {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.trim_end().strip_prefix("listens on ").unwrap_or_default().to_owned();
+        let url = line.trim_end().strip_prefix("listening on ").unwrap_or_default().to_owned();
         let example = Self { process, url };
         assert!(example.url.starts_with("http://127.0.0.1:"), "{line}");
         example
@@ -60,7 +60,7 @@ impl Drop for Example {
     }
 }
 
-/// A response, read.
+/// A response with its body read.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -69,7 +69,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A header, or nothing.
+    /// A header, or the empty string.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
     }

@@ -526,17 +526,17 @@ mod tests {
         let silent = [slots.take(B).unwrap(), slots.take(B).unwrap()];
         assert_eq!(slots.take(B).unwrap_err(), Full::All);
         pass(IDLE_MIN).await;
-        let mut came = Vec::new();
+        let mut new = Vec::new();
         for left in [&silent[0], &silent[1], &used] {
             assert!(!is_evicted(left).await);
-            came.push(slots.take(B).unwrap());
-            came.last().unwrap().presence.begin().forget();
+            new.push(slots.take(B).unwrap());
+            new.last().unwrap().presence.begin().forget();
             assert!(is_evicted(left).await);
         }
         assert_eq!(slots.take(B).unwrap_err(), Full::All, "active connections are not evicted");
         assert!(!is_evicted(&busy).await);
         assert_eq!(counts(&slots), (0, 3));
-        drop(came);
+        drop(new);
         assert!(slots.take(B).is_ok());
     }
 

@@ -12,7 +12,7 @@ use pacegate_proto::v1::{
 
 use crate::ad_hoc::{AdHoc, InvalidAdHoc, burst_reason, is_sliding_window, name_for, window_reason};
 use crate::app::Shared;
-use crate::pipeline::Question;
+use crate::pipeline::CheckMessage;
 use crate::respond::{ApiError, Code, invalid_limit};
 use crate::rest::{millis_ceil, parse_strategy, used};
 use pacegate_http::headers::seconds_ceil;
@@ -25,7 +25,7 @@ pub(super) fn normalise(request: &mut CheckRequest) {
     request.method.make_ascii_uppercase();
 }
 
-impl Question for CheckRequest {
+impl CheckMessage for CheckRequest {
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
         check(self, shared)
     }

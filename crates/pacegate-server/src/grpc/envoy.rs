@@ -135,7 +135,7 @@ impl Envoy {
             if outcome.refunded {
                 refunds.allowed(request_id, &outcome.decision);
             }
-            if outcome.refund_refused {
+            if outcome.refund_rejected {
                 refunds.rejected(request_id, &outcome.decision);
             }
             // A peek or a refund consumes nothing.
@@ -241,12 +241,12 @@ fn descriptors<'a>(
 /// is absent.
 fn hits(descriptor: &RateLimitDescriptor, general: u32) -> Hits {
     let hits = match descriptor.hits_addend {
-        Some(0) => return Hits::Look,
+        Some(0) => return Hits::Peek,
         Some(hits) => hits,
         None => u64::from(general.max(1)),
     };
     let cost = Cost::try_new(hits).unwrap_or(Cost::MAX);
-    if descriptor.is_negative_hits { Hits::GiveBack(cost) } else { Hits::Take(cost) }
+    if descriptor.is_negative_hits { Hits::Refund(cost) } else { Hits::Take(cost) }
 }
 
 /// Converts the ad-hoc limit of a descriptor, counted like Envoy's service in windows aligned to

@@ -20,7 +20,7 @@ use crate::app::Shared;
 use crate::auth::actor;
 use crate::peer::{Peer, batch_permit};
 use crate::pipeline::batch::{Batch, check_size, yield_after_some};
-use crate::pipeline::{Caller, Question, idempotency_key};
+use crate::pipeline::{Caller, CheckMessage, idempotency_key};
 use crate::respond::ApiError;
 use pacegate_http::request_id::{REQUEST_ID, as_text, request_id};
 use pacegate_http::server::Activity;
@@ -83,8 +83,9 @@ impl Limiter {
         // The encoded batch is only needed for an idempotency key.
         let has_key = idempotency_key(filled(&batch.idempotency_key), &sender.headers)?.is_some();
         let body = if has_key { idempotent_content(&batch) } else { Vec::new() };
-        let asked = Batch { questions: &batch.checks, key: filled(&batch.idempotency_key), body: &body };
-        let decided = self.shared.decide_each(asked, sender.caller()).await?;
+        let batch_of_checks =
+            Batch { messages: &batch.checks, key: filled(&batch.idempotency_key), body: &body };
+        let decided = self.shared.decide_each(batch_of_checks, sender.caller()).await?;
         let mut results = Vec::with_capacity(decided.len());
         for (index, (decision, message)) in decided.into_iter().zip(&batch.checks).enumerate() {
             yield_after_some(index).await;
@@ -104,11 +105,11 @@ impl Limiter {
         let message_taken =
             message.taken.ok_or_else(|| ApiError::input("taken", "required field is missing"))?;
         normalise(&mut message_check);
-        let asked = message_check.check(&self.shared)?;
-        let profile = self.shared.profile(asked.user()).await;
+        let check = message_check.check(&self.shared)?;
+        let profile = self.shared.profile(check.user()).await;
         let decision = taken(&message_taken)?;
-        let asked = asked.profile(profile.as_deref());
-        let left = self.shared.limiter.refund(&asked, &decision).await;
+        let check = check.profile(profile.as_deref());
+        let left = self.shared.limiter.refund(&check, &decision).await;
         let left = left.map_err(|error| message_check.explain(error))?;
         if decision.allowed() && !decision.replayed() {
             self.shared.observer.refunds.allowed(request_id(&headers), &left);

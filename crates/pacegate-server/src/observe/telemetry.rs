@@ -89,7 +89,7 @@ impl Telemetry {
         if !self.is_on {
             return;
         }
-        let place = decision.binding_limit().map_or(0, |limit| limit.store_place());
+        let place = decision.binding_limit().map_or(0, |limit| limit.store_index());
         let ending = if decision.allowed() { Ending::Allowed } else { Ending::Blocked };
         self.time(place, ending, took);
         if !decision.replayed() {

@@ -25,10 +25,10 @@ pub(super) fn complete(document: &mut Json, deprecations: &[Deprecation]) -> Res
             // In reverse, so that the first exchange of an operation becomes its example.
             let own = exchanges.iter().rev().filter(|exchange| exchange.operation == id);
             own.for_each(|exchange| exchange.show(operation));
-            let gone = |entry: &&Deprecation| {
+            let is_deprecated = |entry: &&Deprecation| {
                 entry.path == *path && entry.method.as_str().eq_ignore_ascii_case(method)
             };
-            if deprecations.iter().any(|entry| gone(&entry)) {
+            if deprecations.iter().any(|entry| is_deprecated(&entry)) {
                 deprecate(operation);
             }
         }

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use pacegate::{Check, CheckError, Decision};
 use tokio::task::yield_now;
 
-use super::{Caller, Question, idempotency_key};
+use super::{Caller, CheckMessage, idempotency_key};
 use crate::app::Shared;
 use crate::respond::ApiError;
 
@@ -39,7 +39,7 @@ fn identities(checks: &[Result<Check<'_>, ApiError>]) -> usize {
 
 /// Checks, each decided independently.
 pub(crate) struct Batch<'a, Q> {
-    pub(crate) questions: &'a [Q],
+    pub(crate) messages: &'a [Q],
     /// The idempotency key of the whole batch in the message itself.
     pub(crate) key: Option<&'a str>,
     /// The content that the batch's idempotency key covers.
@@ -48,20 +48,20 @@ pub(crate) struct Batch<'a, Q> {
 
 impl Shared {
     /// Decides the checks of a batch in order.
-    pub(crate) async fn decide_each<Q: Question>(
+    pub(crate) async fn decide_each<Q: CheckMessage>(
         &self,
-        Batch { questions, key, body }: Batch<'_, Q>,
+        Batch { messages, key, body }: Batch<'_, Q>,
         caller: Caller<'_>,
     ) -> Result<Vec<Result<Decision, ApiError>>, ApiError> {
         let key = idempotency_key(key, caller.headers)?;
         let sender = self.gate.sender(caller.headers, caller.peer);
         #[expect(clippy::needless_late_init, reason = "the checks borrow them, so they must live longer")]
         let profiles;
-        let mut checks = Vec::with_capacity(questions.len());
-        for (index, question) in questions.iter().enumerate() {
+        let mut checks = Vec::with_capacity(messages.len());
+        for (index, message) in messages.iter().enumerate() {
             yield_after_some(index).await;
-            self.observer.skew.observe(question.timestamp());
-            checks.push(question.check(self));
+            self.observer.skew.observe(message.timestamp());
+            checks.push(message.check(self));
         }
         let _unanswered = self.overload.accept_batch(identities(&checks))?;
         let checks = self.permit_each(checks, caller).await;
@@ -82,8 +82,8 @@ impl Shared {
         profiles = join_all(users.map(async |check| self.profile(check?.user()).await)).await;
         let mut valid: Vec<Check<'_>> = Vec::with_capacity(checks.len());
         let mut errors: Vec<Option<ApiError>> = Vec::with_capacity(checks.len());
-        for (((check, question), scope), profile) in
-            checks.into_iter().zip(questions).zip(scopes).zip(&profiles)
+        for (((check, message), scope), profile) in
+            checks.into_iter().zip(messages).zip(scopes).zip(&profiles)
         {
             let check = match check {
                 Ok(check) => check.profile(profile.as_deref()).sender(sender.as_str()),
@@ -93,7 +93,7 @@ impl Shared {
                 }
             };
             errors.push(None);
-            valid.push(match (question.idempotency_key(), key) {
+            valid.push(match (message.idempotency_key(), key) {
                 // A check's own key equals that of a single check, so that a retry may use either
                 // API.
                 (Some(own), _) => {
@@ -107,8 +107,8 @@ impl Shared {
         let deciding = pin!(self.limiter.check_each(&valid));
         let (outcomes, deciding) = self.observer.time_batch(caller.headers, valid.len(), deciding).await;
         let mut outcomes = valid.iter().zip(outcomes);
-        let mut decided = Vec::with_capacity(questions.len());
-        for (index, (error, question)) in errors.into_iter().zip(questions).enumerate() {
+        let mut decided = Vec::with_capacity(messages.len());
+        for (index, (error, message)) in errors.into_iter().zip(messages).enumerate() {
             yield_after_some(index).await;
             decided.push(match error {
                 Some(error) => Err(error),
@@ -121,9 +121,9 @@ impl Shared {
                     }
                     Some((_, Err(error))) => {
                         self.observer.note_error(&error, deciding.took);
-                        Err(question.explain(error).logged(deciding.request_id))
+                        Err(message.explain(error).logged(deciding.request_id))
                     }
-                    None => Err(question.explain(CheckError::NotInProcess)),
+                    None => Err(message.explain(CheckError::NotInProcess)),
                 },
             });
         }
@@ -131,12 +131,12 @@ impl Shared {
     }
 
     /// Decides all checks of a batch together: all are charged, or none is.
-    pub(crate) async fn decide_all<Q: Question>(
+    pub(crate) async fn decide_all<Q: CheckMessage>(
         &self,
-        questions: &[Q],
+        messages: &[Q],
         caller: Caller<'_>,
     ) -> Result<Decision, ApiError> {
-        let checks: Vec<_> = questions.iter().map(|question| question.check(self)).collect();
+        let checks: Vec<_> = messages.iter().map(|message| message.check(self)).collect();
         let _unanswered = self.overload.accept_batch(identities(&checks))?;
         let checks = self.permit_each(checks, caller).await;
         let checks: Vec<Check<'_>> = checks.into_iter().collect::<Result<_, _>>()?;

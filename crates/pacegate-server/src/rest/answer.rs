@@ -167,11 +167,11 @@ impl<'a> CheckResponse<'a> {
     }
 
     /// Calls the sliding log `sliding_window` if the client does.
-    pub(crate) fn uses_sliding_window(mut self, says: bool) -> Self {
+    pub(crate) fn uses_sliding_window(mut self, uses_alias: bool) -> Self {
         let Limits(decision, _) = self.limits;
-        let binding = decision.binding().filter(|_| says && self.strategy.is_some());
-        self.strategy = binding.map_or(self.strategy, |answer| Some(name_for(answer.algorithm, says)));
-        self.limits = Limits(decision, says);
+        let binding = decision.binding().filter(|_| uses_alias && self.strategy.is_some());
+        self.strategy = binding.map_or(self.strategy, |answer| Some(name_for(answer.algorithm, uses_alias)));
+        self.limits = Limits(decision, uses_alias);
         self
     }
 

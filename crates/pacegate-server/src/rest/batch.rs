@@ -114,8 +114,8 @@ async fn decide_batch(
         yield_after_some(index).await;
         requests.push(CheckRequest::parse(item.get().as_bytes()));
     }
-    let asked = Batch { questions: &requests, key: batch.idempotency_key.as_deref(), body: &body };
-    let results = shared.decide_each(asked, Caller { headers: &headers, peer: peer.as_ref() }).await?;
+    let checks = Batch { messages: &requests, key: batch.idempotency_key.as_deref(), body: &body };
+    let results = shared.decide_each(checks, Caller { headers: &headers, peer: peer.as_ref() }).await?;
     // Written one by one, so that other tasks can run in between.
     let mut body = br#"{"results":["#.to_vec();
     for (index, (result, request)) in results.iter().zip(&requests).enumerate() {
@@ -125,8 +125,8 @@ async fn decide_batch(
         let endpoint = request.and_then(|request| request.endpoint.as_deref());
         let item = match result {
             Ok(decision) => {
-                let says = request.is_some_and(CheckRequest::uses_sliding_window);
-                let mut body = CheckResponse::new(decision).uses_sliding_window(says);
+                let uses_alias = request.is_some_and(CheckRequest::uses_sliding_window);
+                let mut body = CheckResponse::new(decision).uses_sliding_window(uses_alias);
                 (body.user_id, body.endpoint) = (user_id, endpoint);
                 ItemResponse::Decided(Box::new(body))
             }

@@ -16,7 +16,7 @@ use super::json;
 use super::wire::CheckRequest;
 use crate::app::Shared;
 use crate::openapi::vocabulary as value;
-use crate::pipeline::Question;
+use crate::pipeline::CheckMessage;
 use crate::respond::ApiError;
 
 /// Maximum number of rules listed; a rule set may have a hundred thousand.

@@ -18,7 +18,7 @@ use crate::openapi::vocabulary::{
     AlgorithmChoice, Burst, CostNumber, Dimension, Endpoint, IdempotencyKey, Identifier, MethodName, Name,
     Quota, TierName, UnitName, UserId, WholeWindow,
 };
-use crate::pipeline::Question;
+use crate::pipeline::CheckMessage;
 use crate::respond::{ApiError, Code, invalid_ad_hoc};
 
 /// Maximum number of identities of one check.
@@ -219,7 +219,7 @@ impl<'a> CheckRequest<'a> {
     }
 }
 
-impl Question for CheckRequest<'_> {
+impl CheckMessage for CheckRequest<'_> {
     fn check(&self, shared: &Shared) -> Result<Check<'_>, ApiError> {
         let endpoint = self
             .endpoint

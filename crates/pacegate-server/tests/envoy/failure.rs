@@ -15,7 +15,7 @@ use tonic::{Code as Grpc, Request};
 
 use super::client::Client;
 use super::scripted::{Behaviour, Scripted};
-use super::service::{Patient, Service, soon, with};
+use super::service::{NoTimeoutChannel, Service, soon, with};
 use super::{ask, descriptor, headers, numbers, request};
 
 const RULES: &str = r#"
@@ -113,7 +113,7 @@ fn within(timeout: &str, key: &str, number: usize) -> Request<RateLimitRequest> 
 
 /// Asserts that a request gets a response within 15 ms; after that, the service itself returns an
 /// error. The clock advances only while all tasks are idle, so a busy machine makes no difference.
-async fn assert_answered(client: &RateLimitServiceClient<Patient>, number: usize) {
+async fn assert_answered(client: &RateLimitServiceClient<NoTimeoutChannel>, number: usize) {
     let (key, code) = if number % 2 == 1 { ("closed", Code::OverLimit) } else { ("open", Code::Ok) };
     let answer = client.clone().should_rate_limit(within("15m", key, number)).await;
     let response = answer.unwrap_or_else(|status| panic!("{number}: {status}")).into_inner();
@@ -121,14 +121,14 @@ async fn assert_answered(client: &RateLimitServiceClient<Patient>, number: usize
     assert!(headers(&response).contains(&DEGRADED));
 }
 
-async fn patient(service: &Service) -> RateLimitServiceClient<Patient> {
-    RateLimitServiceClient::with_origin(service.patient().await, service.origin())
+async fn without_timeout(service: &Service) -> RateLimitServiceClient<NoTimeoutChannel> {
+    RateLimitServiceClient::with_origin(service.without_timeout().await, service.origin())
 }
 
 #[tokio::test(start_paused = true)]
 async fn hanging_store_delays_no_request_beyond_envoys_deadline() {
     let (service, _) = service(Behaviour::Hang, "").await;
-    let client = patient(&service).await;
+    let client = without_timeout(&service).await;
     // One after the other, then many at once: the first requests wait for the timeout, later ones
     // do not.
     for number in 0..100 {
@@ -140,7 +140,7 @@ async fn hanging_store_delays_no_request_beyond_envoys_deadline() {
 #[tokio::test(start_paused = true)]
 async fn concurrent_requests_on_a_store_that_just_hung_are_answered_in_time() {
     let (service, store) = service(Behaviour::Answer, "").await;
-    let client = patient(&service).await;
+    let client = without_timeout(&service).await;
     let healthy = client.clone().should_rate_limit(within("15m", "open", 0)).await.unwrap().into_inner();
     assert!(!headers(&healthy).contains(&DEGRADED));
     store.set(Behaviour::Hang);
@@ -150,7 +150,7 @@ async fn concurrent_requests_on_a_store_that_just_hung_are_answered_in_time() {
 #[tokio::test(start_paused = true)]
 async fn hits_of_many_sizes_share_one_deadline() {
     let (service, _) = service(Behaviour::Hang, "").await;
-    let mut client = patient(&service).await;
+    let mut client = without_timeout(&service).await;
     for _ in 0..20 {
         let descriptors = (1..=20)
             .map(|hits| RateLimitDescriptor {
@@ -168,7 +168,7 @@ async fn shorter_deadline_of_a_request_is_kept() {
     // The store may take longer than the client waits: the service returns an error at the
     // deadline.
     let (service, _) = service(Behaviour::Hang, "failure: {envoy_timeout: 5s}\n").await;
-    let mut client = patient(&service).await;
+    let mut client = without_timeout(&service).await;
     let start = Instant::now();
     let rejected = soon(client.should_rate_limit(within("20m", "open", 1))).await.unwrap_err();
     assert_eq!(rejected.code(), Grpc::DeadlineExceeded);
@@ -178,7 +178,7 @@ async fn shorter_deadline_of_a_request_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn store_that_is_too_slow_for_envoy_alone_leaves_the_service_ready() {
     let (service, store) = service(Behaviour::Slow, "").await;
-    let client = patient(&service).await;
+    let client = without_timeout(&service).await;
     for number in 0..20 {
         assert_answered(&client, number).await;
     }

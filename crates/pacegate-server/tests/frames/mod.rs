@@ -47,7 +47,7 @@ impl Frame {
     }
 
     /// Returns the last stream and the error code of a GOAWAY.
-    pub fn farewell(&self) -> (u32, u32) {
+    pub fn go_away(&self) -> (u32, u32) {
         (self.reason(), u32::from_be_bytes(self.payload[4..8].try_into().unwrap()))
     }
 
@@ -181,7 +181,7 @@ impl Wire {
             if (frame.kind, frame.flags) == (PING, ACK) {
                 return Ok(());
             }
-            if frame.kind == GO_AWAY && frame.farewell().1 != 0 {
+            if frame.kind == GO_AWAY && frame.go_away().1 != 0 {
                 return Err(io::Error::from(io::ErrorKind::ConnectionReset));
             }
         }

@@ -91,7 +91,7 @@ async fn undecidable_check_is_unavailable() {
 
 /// Sends the same check with a timeout that only the service enforces.
 async fn with_timeout(service: &Service, timeout: &str) -> (Result<CheckResponse, tonic::Status>, Duration) {
-    let mut client = RateLimiterClient::with_origin(service.patient().await, service.origin());
+    let mut client = RateLimiterClient::with_origin(service.without_timeout().await, service.origin());
     let request: tonic::Request<CheckRequest> = with(check("u", "/open"), &[("grpc-timeout", timeout)]);
     let start = Instant::now();
     let answer = soon(client.check_rate_limit(request)).await;

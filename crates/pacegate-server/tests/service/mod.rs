@@ -79,14 +79,14 @@ impl Service {
 
     /// Returns a channel without client-side timeouts: tonic's own channel enforces `grpc-timeout`
     /// itself, this one waits for the response.
-    pub async fn patient(&self) -> Patient {
+    pub async fn without_timeout(&self) -> NoTimeoutChannel {
         let stream = TcpStream::connect(self.grpc).await.unwrap();
         // Like gRPC clients, send head and message together.
         stream.set_nodelay(true).unwrap();
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
         let (sender, connection) = handshake.await.unwrap();
         tokio::spawn(connection);
-        Patient::new(tower::service_fn(move |request: Request<Body>| {
+        NoTimeoutChannel::new(tower::service_fn(move |request: Request<Body>| {
             let mut sender = sender.clone();
             async move { sender.send_request(request).await }
         }))
@@ -98,7 +98,7 @@ impl Service {
 }
 
 /// A channel without client-side timeouts.
-pub type Patient = BoxCloneSyncService<Request<Body>, Response<Incoming>, hyper::Error>;
+pub type NoTimeoutChannel = BoxCloneSyncService<Request<Body>, Response<Incoming>, hyper::Error>;
 
 async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()

@@ -1,4 +1,4 @@
-//! The address of the client: the peer's, or what proxies say that are known to be trusted.
+//! The address of the client: the peer address, or the one that trusted proxies report.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,10 +10,10 @@ use super::forwarded::{forwarded, x_forwarded_for};
 use super::{Identifier, Identity, RequestHead, Resolve};
 use crate::error::Unresolved;
 
-/// More proxies than anybody has in a row; what is left of them is not looked at.
+/// Maximum number of proxies in a row. Entries beyond it are ignored.
 const HOPS_MAX: usize = 64;
 
-/// Which header the trusted proxies write.
+/// The header that trusted proxies write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ForwardedHeader {
     /// `X-Forwarded-For: client, proxy`
@@ -23,17 +23,21 @@ pub enum ForwardedHeader {
     Forwarded,
 }
 
-/// Counts by the address of the client, in dimension `ip`. Made by [`address`].
+/// Counts by the address of the client, in the dimension `ip`. Created by [`address`].
 ///
-/// It is the address of the peer, whatever headers say. Behind proxies, [`trust`](Self::trust) names them: if the peer is one of them, the header is
-/// read from right to left, and the first address that is not a trusted proxy's is the client's. Everything left of it was written by the client,
-/// and is not looked at. An entry that is not an address ends the walk as well: then the last trusted proxy is counted.
+/// By default it is the peer address, whatever the headers contain. Behind proxies, name them with
+/// [`trust`](Self::trust): if the peer is one of them, the header is read from right to left, and
+/// the first address that is not a trusted proxy is the client. Everything to the left of it was
+/// written by the client and is ignored. An entry that is not an address also ends the search: the
+/// last trusted proxy is then counted.
 ///
-/// IPv6 addresses are counted by their first 64 bits (`2001:db8:0:1::/64`), because a client has all the others to choose from, or by as many as
-/// [`LimiterBuilder::ipv6_prefix`](pacegate::LimiterBuilder::ipv6_prefix) says. IPv4 addresses inside IPv6 (`::ffff:192.0.2.1`) are IPv4 addresses.
+/// IPv6 addresses are counted by their first 64 bits (`2001:db8:0:1::/64`), because a client can
+/// choose the others; [`LimiterBuilder::ipv6_prefix`](pacegate::LimiterBuilder::ipv6_prefix)
+/// changes the number. IPv4-mapped IPv6 addresses (`::ffff:192.0.2.1`) are IPv4 addresses.
 ///
-/// The peer is found in the request's extensions: axum's `ConnectInfo<SocketAddr>` (cargo feature `axum`), tonic's `TcpConnectInfo` (feature
-/// `tonic`), or a plain [`SocketAddr`], which a hyper service puts there itself.
+/// The peer address comes from the extensions of the request: axum's `ConnectInfo<SocketAddr>`
+/// (cargo feature `axum`), tonic's `TcpConnectInfo` (feature `tonic`), or a plain [`SocketAddr`],
+/// which a hyper service can insert.
 ///
 /// ```
 /// use pacegate_tower::resolve::{ForwardedHeader, address};
@@ -47,27 +51,28 @@ pub struct Address {
     header: ForwardedHeader,
 }
 
-/// Counts by the address of the client; see [`Address`].
+/// Counts by the address of the client. See [`Address`].
 pub fn address() -> Address {
     Address { trusted: Box::default(), header: ForwardedHeader::default() }
 }
 
 impl Address {
-    /// The proxies whose header is believed. Nobody's is unless this is said.
+    /// Sets the proxies whose header is trusted. Default: none.
     #[must_use]
     pub fn trust(mut self, proxies: impl IntoIterator<Item = IpNet>) -> Self {
         self.trusted = self.trusted.iter().copied().chain(proxies).collect();
         self
     }
 
-    /// Which header the proxies write; `X-Forwarded-For` unless this is said. The other one, which they pass on unread, is never looked at.
+    /// Sets the header that the proxies write. Default: `X-Forwarded-For`. The other header is
+    /// never used, because proxies may forward it unchecked.
     #[must_use]
     pub fn read_from(mut self, header: ForwardedHeader) -> Self {
         self.header = header;
         self
     }
 
-    /// The address of the client of a connection from `peer`.
+    /// Returns the client address of a connection from `peer`.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let peer = peer.to_canonical();
         if self.trusted.is_empty() || !self.trusts(peer) {
@@ -79,11 +84,12 @@ impl Address {
         }
     }
 
-    /// Follows what trusted proxies say, the nearest first, as far as it can be trusted.
+    /// Follows the entries of trusted proxies, nearest first, to the first address that is not
+    /// trusted.
     fn walk(&self, peer: IpAddr, nearest_first: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
         let mut client = peer;
-        for said in nearest_first.take(HOPS_MAX) {
-            let Some(address) = said else { break };
+        for entry in nearest_first.take(HOPS_MAX) {
+            let Some(address) = entry else { break };
             client = address.to_canonical();
             if !self.trusts(client) {
                 break;
@@ -104,7 +110,7 @@ impl Resolve for Address {
 
     fn resolve<'a>(&'a self, request: &RequestHead<'a>) -> Result<Identity<'a>, Unresolved> {
         let peer = peer(request.extensions).ok_or(Unresolved::NotProvided {
-            what: "the address of the peer",
+            what: "the peer address",
             remedy: "serve with `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` into the request's extensions",
         })?;
         let client = CountedAddress::new(self.client(peer, request.headers), request.ipv6_prefix);
@@ -112,7 +118,7 @@ impl Resolve for Address {
     }
 }
 
-/// Who is at the other end of the connection.
+/// Returns the peer address of the connection.
 fn peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::ConnectInfo(peer)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()

@@ -1,4 +1,4 @@
-//! One key out of several parts, always written in the same way.
+//! One key from several parts, in a canonical form.
 
 use std::fmt;
 
@@ -11,11 +11,13 @@ use crate::error::{InvalidLayer, Unresolved};
 
 const DIMENSION: &str = "key";
 
-/// One key out of what several resolvers find, in dimension `key`: `user:123|route:/v1/pay`. Made by [`Resolve::and`].
+/// Combines the results of several resolvers into one key, in the dimension `key`:
+/// `user:123|route:/v1/pay`. Created by [`Resolve::and`].
 ///
-/// Parts are written as `dimension:identifier`, sorted by dimension, except that the route comes last: who, then where. So the order in which a program names
-/// them does not matter. `%` and `|` inside an identifier are written as `%25` and `%7C`, so that none can imitate another key. Where one part is missing,
-/// the whole key is.
+/// Parts are written as `dimension:identifier` and sorted by dimension, with the route last. The
+/// order in which a program adds them does not matter. `%` and `|` inside an identifier are escaped
+/// as `%25` and `%7C`, so an identifier cannot imitate another key. If one part is missing, the
+/// whole key is missing.
 ///
 /// ```
 /// use pacegate_tower::resolve::{Resolve, api_key, route};
@@ -40,12 +42,12 @@ impl Composition {
     }
 }
 
-/// What parts are sorted by.
+/// The sort key of a part.
 fn rank(dimension: &str) -> (bool, &str) {
     (dimension == ROUTE, dimension)
 }
 
-/// Writes one part behind the others.
+/// Appends one part.
 fn write_part(key: &mut CompactString, dimension: &str, identifier: &str) {
     if !key.is_empty() {
         key.push('|');
@@ -53,8 +55,8 @@ fn write_part(key: &mut CompactString, dimension: &str, identifier: &str) {
     key.push_str(dimension);
     key.push(':');
     let mut rest = identifier;
-    while let Some(place) = rest.find(['%', '|']) {
-        let (before, after) = rest.split_at(place);
+    while let Some(index) = rest.find(['%', '|']) {
+        let (before, after) = rest.split_at(index);
         key.push_str(before);
         key.push_str(if after.starts_with('%') { "%25" } else { "%7C" });
         rest = &after[1..];

@@ -1,4 +1,5 @@
-//! `X-Forwarded-For` and `Forwarded` (RFC 7239), read from right to left: whoever wrote last stands there.
+//! Parses `X-Forwarded-For` and `Forwarded` (RFC 7239) from right to left: the nearest proxy wrote
+//! the last entry.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,10 +9,11 @@ use pacegate::identity::parse_address;
 use smallvec::SmallVec;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// A longer line of `Forwarded`, which has to be read from its beginning, says nothing.
+/// Maximum length of a `Forwarded` line, which must be parsed from its start. Longer lines are
+/// ignored.
 const FORWARDED_LENGTH_MAX: usize = 8_192;
 
-/// The entries, the last one first; `None` for what is not an address.
+/// Returns the entries, last one first; `None` for entries that are not addresses.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
     lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')).map(|entry| {
@@ -20,7 +22,8 @@ pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Optio
     })
 }
 
-/// The nodes that `for` names, the last one first; `None` for what is not an address. A line that cannot be read is one such entry.
+/// Returns the nodes in `for`, last one first; `None` for nodes that are not addresses. A malformed
+/// line counts as one such node.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     headers.get_all(FORWARDED).iter().rev().flat_map(|line| {
         let nodes = read_line(line).unwrap_or_else(|| SmallVec::from_elem(None, 1));
@@ -30,7 +33,7 @@ pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAd
 
 type Nodes = SmallVec<[Option<IpAddr>; 4]>;
 
-/// The nodes of a line, the first one first; `None` when the line is not as RFC 7239 has it.
+/// Returns the nodes of a line, in order; `None` if the line does not conform to RFC 7239.
 fn read_line(line: &HeaderValue) -> Option<Nodes> {
     if line.len() > FORWARDED_LENGTH_MAX {
         return None;
@@ -67,7 +70,7 @@ fn skip_space(text: &str) -> &str {
     text.trim_start_matches([' ', '\t'])
 }
 
-/// A token and what follows it.
+/// Splits off a token.
 fn token(text: &str) -> Option<(&str, &str)> {
     let is_token =
         |character: char| character.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(character);
@@ -75,16 +78,16 @@ fn token(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// A token or a quoted string, and what follows it.
+/// Splits off a token or a quoted string.
 fn value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         return token(text).map(|(value, after)| (value.to_owned(), after));
     };
     let mut value = String::new();
     let mut characters = quoted.char_indices();
-    while let Some((place, character)) = characters.next() {
+    while let Some((index, character)) = characters.next() {
         match character {
-            '"' => return Some((value, &quoted[place + 1..])),
+            '"' => return Some((value, &quoted[index + 1..])),
             '\\' => value.push(characters.next()?.1),
             other => value.push(other),
         }
@@ -92,8 +95,9 @@ fn value(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// `192.0.2.1`, `192.0.2.1:4711`, `[2001:db8::1]` and `[2001:db8::1]:4711`, whose port may be a name that hides one. Neither `unknown` nor a made-up
-/// name (`_hidden`) is an address, nor is an IPv6 address without brackets.
+/// Parses `192.0.2.1`, `192.0.2.1:4711`, `[2001:db8::1]` and `[2001:db8::1]:4711`; the port may be
+/// an obfuscated name. `unknown`, obfuscated names (`_hidden`) and IPv6 addresses without brackets
+/// are not addresses.
 fn read_node(text: &str) -> Option<IpAddr> {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

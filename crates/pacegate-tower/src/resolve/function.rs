@@ -1,18 +1,18 @@
-//! Whatever the program can think of.
+//! A custom function.
 
 use std::fmt;
 
-use super::{Identifier, Identity, RequestHead, Resolve, spelled};
+use super::{Identifier, Identity, RequestHead, Resolve, canonical_dimension};
 use crate::error::Unresolved;
 
-/// Counts by what a function finds. Made by [`resolver`].
+/// Counts by the result of a function. Created by [`resolver`].
 #[derive(Clone)]
 pub struct Function<F> {
     dimension: Box<str>,
     find: F,
 }
 
-/// Counts in `dimension` by what `find` says; `None` means that the request has no key.
+/// Counts in `dimension` by the result of `find`; `None` means that the request has no key.
 ///
 /// ```
 /// use pacegate_tower::resolve::resolver;
@@ -23,7 +23,7 @@ pub fn resolver<F>(dimension: &str, find: F) -> Function<F>
 where
     F: for<'a> Fn(&RequestHead<'a>) -> Option<Identifier<'a>> + Send + Sync + 'static,
 {
-    Function { dimension: spelled(dimension), find }
+    Function { dimension: canonical_dimension(dimension), find }
 }
 
 impl<F> Resolve for Function<F>

@@ -1,18 +1,19 @@
-//! The value of a header, or the hash of one that is secret.
+//! The value of a header, or its hash if it is secret.
 
 use http::header::HeaderName;
 use pacegate::identity::{API_KEY, check_identifier, check_text};
 
-use super::{Identifier, Identity, RequestHead, Resolve, spelled};
+use super::{Identifier, Identity, RequestHead, Resolve, canonical_dimension};
 use crate::error::{InvalidLayer, Unresolved};
 
-/// The longest secret: signed tokens are longer than names.
+/// Maximum length of a secret, in bytes. Signed tokens are longer than names.
 const SECRET_LENGTH_MAX: usize = 8_192;
 
-/// Counts by the value of a header. Made by [`header`] and [`api_key`].
+/// Counts by the value of a header. Created by [`header`] and [`api_key`].
 ///
-/// The value is taken without the blanks around it. A request without the header, or with an empty one, has none. A value that is not UTF-8, has control
-/// characters, is too long, or stands there twice is refused (400): it is counted with nobody else's.
+/// Surrounding blanks are removed. A request without the header, or with an empty one, has no key.
+/// A value that is not UTF-8, contains control characters, is too long, or is sent twice is
+/// rejected (400).
 #[derive(Clone, Debug)]
 pub struct Header {
     name: Result<HeaderName, Box<str>>,
@@ -20,8 +21,8 @@ pub struct Header {
     secret: bool,
 }
 
-/// Counts by the value of a header, in the dimension of its name in lower case. Only headers that the client cannot choose freely should be
-/// counted by, such as those that a gateway sets after it knows who is there.
+/// Counts by the value of a header, in the dimension of its lowercase name. Use only headers that
+/// the client cannot choose freely, such as those that a gateway sets after authentication.
 ///
 /// ```
 /// use pacegate_tower::resolve::{Resolve, header};
@@ -30,12 +31,13 @@ pub struct Header {
 /// ```
 pub fn header(name: &str) -> Header {
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| name.into());
-    let dimension = spelled(name.as_ref().map_or("header", HeaderName::as_str));
+    let dimension = canonical_dimension(name.as_ref().map_or("header", HeaderName::as_str));
     Header { name, dimension, secret: false }
 }
 
-/// Counts by the hash of `X-API-Key`, in dimension `apikey`: the key itself reaches neither stores nor logs. The identifier is the key's SHA-256 in
-/// hexadecimal digits, for rules that are about one key.
+/// Counts by the hash of `X-API-Key`, in the dimension `apikey`. The key itself never reaches
+/// stores or logs. The identifier is the SHA-256 of the key in hexadecimal; use it in rules for a
+/// single key.
 pub fn api_key() -> Header {
     Header { dimension: API_KEY.into(), ..header("x-api-key") }.secret()
 }
@@ -64,7 +66,7 @@ impl Resolve for Header {
         let mut values = request.headers.get_all(name).iter();
         let value = values.next().ok_or_else(missing)?;
         if values.next().is_some() {
-            return Err(invalid("must be there once".to_owned()));
+            return Err(invalid("duplicate header".to_owned()));
         }
         let text = str::from_utf8(value.as_bytes()).map_err(|_| invalid("must be UTF-8".to_owned()))?;
         let text = text.trim_matches([' ', '\t']);

@@ -1,4 +1,4 @@
-//! Whom something is counted for, borrowed from the request or short enough to need no allocation.
+//! Identifiers and identities, borrowed from the request or short enough to need no allocation.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,9 +7,10 @@ use compact_str::CompactString;
 use pacegate_core::hexadecimal;
 use sha2::{Digest, Sha256};
 
-/// The value that is counted by: an address, the name of a user, the hash of a key.
+/// The value that is counted: an address, a user name, the hash of a key.
 ///
-/// It borrows from the request where it can. Logs never show it: its `Debug` form is a hash, equal for equal identifiers.
+/// It borrows from the request where possible. Logs never contain it: its `Debug` form is a hash,
+/// equal for equal identifiers.
 ///
 /// ```
 /// use pacegate_tower::resolve::Identifier;
@@ -27,7 +28,7 @@ enum Text<'a> {
 }
 
 impl<'a> Identifier<'a> {
-    /// The text itself.
+    /// Returns the text.
     #[inline]
     pub fn as_str(&self) -> &str {
         match &self.0 {
@@ -36,7 +37,7 @@ impl<'a> Identifier<'a> {
         }
     }
 
-    /// The same, without a request that it borrows from.
+    /// Detaches it from the request.
     pub fn into_owned(self) -> Identifier<'static> {
         Identifier(Text::Owned(match self.0 {
             Text::Borrowed(text) => text.into(),
@@ -48,7 +49,7 @@ impl<'a> Identifier<'a> {
         Self(Text::Owned(text))
     }
 
-    /// The SHA-256 of `secret` in hexadecimal digits, so that a secret reaches neither stores nor logs.
+    /// The SHA-256 of `secret` in hexadecimal, so that a secret never reaches stores or logs.
     pub(crate) fn of_secret(secret: &[u8]) -> Self {
         Self::of(hexadecimal(&Sha256::digest(secret)).into())
     }
@@ -99,7 +100,7 @@ impl From<i64> for Identifier<'_> {
     }
 }
 
-/// Who: an identifier, and the dimension it is one of.
+/// An identifier and its dimension.
 #[derive(Clone, Debug)]
 pub struct Identity<'a> {
     dimension: Cow<'a, str>,
@@ -107,25 +108,25 @@ pub struct Identity<'a> {
 }
 
 impl<'a> Identity<'a> {
-    /// `identifier` in `dimension`.
+    /// Returns `identifier` in `dimension`.
     #[inline]
     pub fn new(dimension: &'a str, identifier: impl Into<Identifier<'a>>) -> Self {
         Self { dimension: Cow::Borrowed(dimension), identifier: identifier.into() }
     }
 
-    /// What is counted.
+    /// Returns the dimension.
     #[inline]
     pub fn dimension(&self) -> &str {
         &self.dimension
     }
 
-    /// Whom it is counted for.
+    /// Returns the identifier.
     #[inline]
     pub fn identifier(&self) -> &str {
         self.identifier.as_str()
     }
 
-    /// The same, without a request that it borrows from.
+    /// Detaches it from the request.
     pub fn into_owned(self) -> Identity<'static> {
         Identity {
             dimension: Cow::Owned(self.dimension.into_owned()),

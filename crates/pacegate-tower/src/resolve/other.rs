@@ -1,9 +1,9 @@
-//! Resolvers made of others: a second choice, and another dimension.
+//! Resolvers that wrap others: a fallback, and another dimension.
 
 use super::{Identity, RequestHead, Resolve};
 use crate::error::{InvalidLayer, Unresolved};
 
-/// Asks a second resolver where the first finds nothing; see [`Resolve::or`].
+/// Uses a second resolver if the first finds nothing. See [`Resolve::or`].
 #[derive(Clone, Debug)]
 pub struct Or<A, B> {
     pub(super) first: A,
@@ -28,7 +28,7 @@ impl<A: Resolve, B: Resolve> Resolve for Or<A, B> {
     }
 }
 
-/// Counts what a resolver finds in another dimension; see [`Resolve::in_dimension`].
+/// Counts the result of a resolver in another dimension. See [`Resolve::in_dimension`].
 #[derive(Clone, Debug)]
 pub struct InDimension<R> {
     pub(super) resolver: R,

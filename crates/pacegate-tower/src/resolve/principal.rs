@@ -1,4 +1,4 @@
-//! Who the program itself found out.
+//! The user that the program has authenticated.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,14 +8,16 @@ use crate::error::Unresolved;
 
 const DIMENSION: &str = "user";
 
-/// Counts by an extension of the request that the program's own authentication put there, in dimension `user`. Made by [`principal`].
+/// Counts by an extension of the request that the program's authentication has set, in the
+/// dimension `user`. Created by [`principal`].
 #[derive(Clone)]
 pub struct Principal<T, F> {
     identify: F,
     extension: PhantomData<fn() -> T>,
 }
 
-/// Counts by the extension `T` of the request: the layer that authenticates must be outside of this one. A request without it has no key.
+/// Counts by the extension `T` of the request. The layer that authenticates must be outside of this
+/// one. A request without the extension has no key.
 ///
 /// ```
 /// use pacegate_tower::resolve::principal;
@@ -45,8 +47,8 @@ where
 
     fn resolve<'a>(&'a self, request: &RequestHead<'a>) -> Result<Identity<'a>, Unresolved> {
         let principal = request.extensions.get::<T>();
-        let principal =
-            principal.ok_or_else(|| Unresolved::Missing { what: "a known user".into(), credential: true })?;
+        let principal = principal
+            .ok_or_else(|| Unresolved::Missing { what: "an authenticated user".into(), credential: true })?;
         Ok(Identity::new(DIMENSION, (self.identify)(principal)))
     }
 }

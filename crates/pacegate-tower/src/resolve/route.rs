@@ -1,19 +1,19 @@
-//! Where a request goes, as the router has it.
+//! The route of a request.
 
 use std::borrow::Cow;
 
 use super::{Identifier, Identity, RequestHead, Resolve};
 use crate::error::Unresolved;
 
-/// The dimension of [`route`], which stands last in a composition.
+/// The dimension of [`route`], which comes last in a composition.
 pub(super) const DIMENSION: &str = "route";
 
-/// Counts by route, in dimension `route`. Made by [`route`].
+/// Counts by route, in the dimension `route`. Created by [`route`].
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
 
-/// Counts by the route that matched (`/users/{id}`), which axum says (cargo feature `axum`); where no route is known, by the path, normalised so that
-/// all spellings of a path are one. It is a part of a key more often than one of its own: `principal(…).and(route())`.
+/// Counts by the matched route (`/users/{id}`, with the cargo feature `axum`), or else by the
+/// normalised path. It is mostly used as part of a key: `principal(…).and(route())`.
 pub fn route() -> Route {
     Route
 }

@@ -1,4 +1,5 @@
-//! A refusal as gRPC has it: HTTP 200 with the status in headers that stand for trailers, and no body.
+//! A denial over gRPC: HTTP 200 with the status in headers, which replace the trailers, and no
+//! body.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
@@ -9,7 +10,7 @@ use super::Denial;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// What gRPC does not allow in a message: everything but printable ASCII, and `%`.
+/// Characters that a gRPC message must escape: everything but printable ASCII, and `%`.
 const ESCAPED: AsciiSet = CONTROLS.add(b'%');
 
 pub(super) fn respond(denial: &Denial<'_>, content_type: &HeaderValue) -> Response<Bytes> {

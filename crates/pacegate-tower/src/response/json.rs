@@ -1,4 +1,5 @@
-//! The body of a refusal in the service's own form: its error, beside the fields of a check that was denied.
+//! The body of a denial in the service's format: its error object, and the fields of a denied
+//! check.
 
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ struct Details {
     field: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// This and what follows are those of the limit that binds.
+    /// This and the following fields are those of the binding limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ struct Details {
     reset_at: Option<u64>,
 }
 
-/// As the service answers a check, less what every limit says.
+/// The response of the service to a check, without the answers of the single limits.
 #[derive(Serialize)]
 struct DecisionBody<'a> {
     allowed: bool,
@@ -68,7 +69,8 @@ pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
         request_id: denial.request_id,
     };
     let decision = denial.decision().map(|decision| {
-        // A store that fails says nothing about when it will not, beyond the header that has a client try again.
+        // When an unavailable store recovers is unknown; only the `Retry-After` header suggests a
+        // time.
         let wait = denial.retry_after.filter(|_| !matches!(denial.cause, super::Cause::FailedClosed(_)));
         DecisionBody {
             allowed: false,
@@ -88,6 +90,6 @@ pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
                 .map(|wait| u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)),
         }
     });
-    // These types always serialize.
+    // Serialization of these types cannot fail.
     serde_json::to_vec(&Body { error, decision }).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! The body of a refusal as RFC 9457 has it, with the problem types of draft-ietf-httpapi-ratelimit-headers.
+//! The body of a denial as RFC 9457 problem details, with the problem types of
+//! draft-ietf-httpapi-ratelimit-headers.
 
 use pacegate::Decision;
 use serde::Serialize;
@@ -17,7 +18,7 @@ struct Problem<'a> {
     detail: &'a str,
     #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
     violated_policies: Vec<String>,
-    /// This and what follows are those of the limit that binds.
+    /// This and the following fields are those of the binding limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,21 +55,21 @@ pub(super) fn body(denial: &Denial<'_>) -> Vec<u8> {
         retry_after: denial.retry_after.map(seconds_ceil),
         request_id: denial.request_id,
     };
-    // These types always serialize.
+    // Serialization of these types cannot fail.
     serde_json::to_vec(&problem).unwrap_or_default()
 }
 
-/// The policies that have no room, by the names they have in `RateLimit-Policy`.
+/// The exceeded policies, by their names in `RateLimit-Policy`.
 fn violated(denial: &Denial<'_>) -> Vec<String> {
     let names = |decision: &Decision, violates: &dyn Fn(usize) -> bool| {
-        let places = (0..decision.answers().len()).filter(|place| violates(*place));
-        places.map(|place| policy_name(decision, place)).collect()
+        let indices = (0..decision.answers().len()).filter(|index| violates(*index));
+        indices.map(|index| policy_name(decision, index)).collect()
     };
     match denial.cause {
-        // There is room, so it is the queue of the limit that binds.
-        Cause::QueueFull(decision) => names(decision, &|place| place == decision.binding_index()),
-        Cause::Limited(decision) | Cause::FailedClosed(decision) => names(decision, &|place| {
-            let answer = &decision.answers()[place];
+        // The limit allows the request, so it is the queue of the binding limit.
+        Cause::QueueFull(decision) => names(decision, &|index| index == decision.binding_index()),
+        Cause::Limited(decision) | Cause::FailedClosed(decision) => names(decision, &|index| {
+            let answer = &decision.answers()[index];
             !answer.allowed && !answer.shadow
         }),
         Cause::Unresolved(_) | Cause::Failed(_) => Vec::new(),

@@ -1,4 +1,5 @@
-//! What the tests share: a limiter whose clock stands still, requests, and responses that are read to their end.
+//! Shared by the tests: a limiter whose clock is stopped, requests, and responses with their bodies
+//! read.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part, and fails by panicking")]
 
@@ -17,7 +18,7 @@ use pacegate_tower::PacegateLayer;
 use serde_json::Value;
 use tower::ServiceExt;
 
-/// A limiter on a clock that is at 1790000000.123456 s until it is moved.
+/// A limiter on a clock that is at 1790000000.123456 s until it is set.
 pub(crate) fn limiter(
     build: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
 ) -> (Limiter, Arc<SimulatedClock>) {
@@ -27,12 +28,12 @@ pub(crate) fn limiter(
     (limiter, clock)
 }
 
-/// A limiter with one plan, `gold`: ten at once, one more each second.
+/// A limiter with one plan, `gold`: a burst of ten, and one more each second.
 pub(crate) fn gold() -> (Limiter, Arc<SimulatedClock>) {
     limiter(|builder| builder.plan("gold", [Limit::per_second(1).burst(10)]))
 }
 
-/// A router that answers everything with `hello`, behind `layer`.
+/// A router that answers every request with `hello`, behind `layer`.
 pub(crate) fn app(layer: PacegateLayer) -> Router {
     Router::new().route("/{*path}", any(|| async { "hello" })).layer(layer)
 }
@@ -52,7 +53,7 @@ pub(crate) fn with_header(mut request: Request<Body>, name: &'static str, value:
     request
 }
 
-/// A response, read.
+/// A response with its body read.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -61,7 +62,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A header, or nothing.
+    /// A header, or the empty string.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
     }

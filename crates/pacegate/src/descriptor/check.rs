@@ -1,4 +1,4 @@
-//! Checking the descriptors of a request, all of them in one decision.
+//! Decides on all descriptors of a request as one.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,16 +19,16 @@ use crate::profile::Profile;
 use crate::rule::Mode;
 use crate::ruleset::RuleSet;
 
-/// What a descriptor does with the limits that apply to it.
+/// What a descriptor does to the limits that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// Takes this much. More than a limit can ever hold can only be the report of something that
-    /// happened already: it is denied, and takes what is left of that limit.
+    /// Charges this cost. A cost above the capacity of a limit can only be the report of past
+    /// usage: it is denied and still charged, into a debt of up to one capacity.
     Take(Cost),
-    /// Takes nothing; asks whether 1 could be taken.
-    Look,
-    /// Gives back this much of what was taken last, never beyond a fresh counter, and denies nothing.
-    GiveBack(Cost),
+    /// Charges nothing; decides whether a cost of 1 would be allowed.
+    Peek,
+    /// Refunds this much of the most recent usage, never more than was used. Always allowed.
+    Refund(Cost),
 }
 
 impl Default for Hits {
@@ -40,24 +40,24 @@ impl Default for Hits {
 impl Hits {
     pub(super) fn cost(self) -> Cost {
         match self {
-            Self::Take(cost) | Self::GiveBack(cost) => cost,
-            Self::Look => Cost::ONE,
+            Self::Take(cost) | Self::Refund(cost) => cost,
+            Self::Peek => Cost::ONE,
         }
     }
 
-    /// The hits of two descriptors that do the same to one counter.
+    /// The sum of the hits of two descriptors on one counter.
     pub(super) fn and(self, other: Self) -> Self {
         let sum = u64::from(self.cost().get()) + u64::from(other.cost().get());
         let sum = Cost::from(u32::try_from(sum).unwrap_or(u32::MAX));
         match self {
             Self::Take(_) => Self::Take(sum),
-            Self::GiveBack(_) => Self::GiveBack(sum),
-            Self::Look => Self::Look,
+            Self::Refund(_) => Self::Refund(sum),
+            Self::Peek => Self::Peek,
         }
     }
 }
 
-/// One of the descriptors of a request: keys and values in order, and what it does.
+/// One descriptor of a request: keys and values in order, and its hits.
 ///
 /// ```
 /// use pacegate::{descriptor::{Descriptor, Hits}};
@@ -75,57 +75,58 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// A descriptor that takes 1.
+    /// Returns a descriptor that charges 1.
     pub fn new(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let entries = entries.into_iter().collect();
         Self { entries, hits: Hits::default(), refundable_only: false, allowance: None, profile: None }
     }
 
-    /// What it does; takes 1 unless said.
+    /// Sets what the descriptor does. Default: charge 1.
     #[must_use]
     pub fn hits(mut self, hits: Hits) -> Self {
         self.hits = hits;
         self
     }
 
-    /// Lets it give back only to limits of rules with
-    /// [`refundable`](crate::descriptor::DescriptorRule::refundable); at others it only looks. For callers that
-    /// are not known.
+    /// Allows refunds only for rules with
+    /// [`refundable`](crate::descriptor::DescriptorRule::refundable); for other rules a refund only
+    /// peeks. Use it for callers that are not authenticated.
     #[must_use]
     pub fn refundable_only(mut self) -> Self {
         self.refundable_only = true;
         self
     }
 
-    /// A limit for its path that takes the place of the rule for it. Limits with conditions apply all the same.
+    /// Sets an ad-hoc limit for its path, which replaces the rule for that path. Rules with
+    /// conditions still apply.
     #[must_use]
     pub fn allowance(mut self, allowance: Allowance) -> Self {
         self.allowance = Some(allowance);
         self
     }
 
-    /// What is known about the user, for rules that count the dimension `user`.
+    /// Sets the profile of the user, for rules of the dimension `user`.
     #[must_use]
     pub fn profile(mut self, profile: impl Into<Option<&'a Profile>>) -> Self {
         self.profile = profile.into();
         self
     }
 
-    /// What it may do to limits that have no descriptor rule.
+    /// What it may do to limits without a descriptor rule.
     fn terms(&self) -> Terms {
         Terms { overdraw: false, refund: !self.refundable_only }
     }
 }
 
-/// Whether a request may pass, and what each of its descriptors has to do with it.
+/// The decision on a request, with the outcome of each of its descriptors.
 #[derive(Clone, Debug)]
 pub struct DescriptorDecision {
-    /// Whether the request may pass. If not, nothing was taken, except from limits that can never
-    /// hold what was asked for.
+    /// Whether the request may pass. If not, nothing was charged, except to limits whose capacity
+    /// is below the cost.
     pub allowed: bool,
-    /// When it was decided, by the store's clock; the epoch when no store was asked.
+    /// The time of the decision, by the clock of the store; the epoch if no store was called.
     pub at: Timestamp,
-    /// One for each descriptor, in order.
+    /// The outcome of each descriptor, in order.
     pub outcomes: Vec<DescriptorOutcome>,
 }
 
@@ -135,7 +136,7 @@ impl DescriptorDecision {
         self.outcomes.iter().any(|outcome| outcome.decision.degraded())
     }
 
-    /// The limits of all descriptors as one decision, which says which of them binds.
+    /// Returns the limits of all descriptors as one decision, which names the binding limit.
     pub fn whole(&self) -> Cow<'_, Decision> {
         if let [only] = &*self.outcomes {
             return Cow::Borrowed(&only.decision);
@@ -147,44 +148,49 @@ impl DescriptorDecision {
     }
 }
 
-/// What became of one descriptor.
+/// The outcome of one descriptor.
 #[derive(Clone, Debug)]
 pub struct DescriptorOutcome {
-    /// Whether any rule is for it, also one that another rule of the request replaces.
+    /// Whether any rule matched, including rules that another rule of the request replaces.
     pub matched: bool,
-    /// Whether a rule for it says that it is not limited.
+    /// Whether a matching rule exempts it from limits.
     pub unlimited: bool,
-    /// The rule that always denies it.
+    /// The rule that always denies it, if any.
     pub banned_by: Option<Box<str>>,
-    /// Whether hits were given back.
+    /// Whether hits were refunded.
     pub refunded: bool,
-    /// Whether a limit was not given hits back because its rule does not permit it
+    /// Whether a refund was rejected because the rule does not allow it
     /// ([`Descriptor::refundable_only`]).
-    pub refund_refused: bool,
-    /// Its own limits' decision: it may be allowed when the request is not, because of another descriptor.
+    pub refund_rejected: bool,
+    /// The decision of its own limits. It can be allowed while the request is denied because of
+    /// another descriptor.
     pub decision: Decision,
 }
 
-/// What was found out about a descriptor before its limits are asked.
+/// What applies to a descriptor, before stores are called.
 #[derive(Default)]
 struct Found {
     matched: bool,
     unlimited: bool,
     banned_by: Option<Box<str>>,
-    /// The places of its limits in the tally.
+    /// The indices of its limits in the tally.
     limits: SmallVec<[usize; 2]>,
 }
 
 impl Limiter {
-    /// Decides on the descriptors of one request: all of them take what they take, or none does.
+    /// Decides on the descriptors of one request: all of them are charged, or none is.
     ///
-    /// A descriptor that no descriptor rule is for is held against the ordinary rules: its entries `path` (or `endpoint`) and `method` say where,
-    /// every other one is a dimension and an identifier. One that nothing is for is allowed; the default limit is not for descriptors.
+    /// A descriptor that no descriptor rule matches is checked against the ordinary rules: its
+    /// entries `path` (or `endpoint`) and `method` are the endpoint and method, and every other
+    /// entry is a dimension and an identifier. A descriptor without any matching rule is allowed;
+    /// the default limit does not apply to descriptors.
     ///
-    /// Descriptors whose counters are in one store, and in a Redis Cluster in one slot, are decided in one atomic step.
+    /// Descriptors whose counters are in one store, and in one slot of a Redis Cluster, are decided
+    /// in one atomic step.
     ///
     /// # Errors
-    /// [`CheckError::Store`] when a store could not decide. There are no others: values may have any length and any characters.
+    /// Only [`CheckError::Store`], if a store failed. Values may have any length and any
+    /// characters.
     pub async fn check_descriptors(
         &self,
         domain: &str,
@@ -205,21 +211,21 @@ impl Limiter {
 
 impl Found {
     fn outcome(self, tally: &Tally, request_allowed: bool) -> DescriptorOutcome {
-        let counted = || self.limits.iter().map(|place| &tally.counted[*place]);
+        let counted = || self.limits.iter().map(|index| &tally.counted[*index]);
         let answers: Answers = counted().filter_map(|counted| counted.answer).collect();
         let passes = |answer: &Answer| answer.allowed || answer.shadow;
         let allowed = self.banned_by.is_none() && answers.iter().all(passes);
         let at = answers.iter().filter_map(|answer| answer.at).max().unwrap_or_default();
         let limits = counted().map(|counted| counted.limit.clone()).collect();
         let decision = Decision::of(pacegate_core::ChainDecision::new(allowed, at, answers), limits);
-        let refunds = |permitted| counted().any(|own| own.gives_back() && own.terms.refund == permitted);
-        let (refunded, refund_refused) = (request_allowed && refunds(true), refunds(false));
+        let refunds = |permitted| counted().any(|own| own.is_refund() && own.terms.refund == permitted);
+        let (refunded, refund_rejected) = (request_allowed && refunds(true), refunds(false));
         let Self { matched, unlimited, banned_by, .. } = self;
-        DescriptorOutcome { matched, unlimited, banned_by, refunded, refund_refused, decision }
+        DescriptorOutcome { matched, unlimited, banned_by, refunded, refund_rejected, decision }
     }
 }
 
-/// What applies to each descriptor; their limits go into `tally`.
+/// Finds what applies to each descriptor, and adds the limits to `tally`.
 fn find(
     rules: &RuleSet,
     domain: &str,
@@ -227,11 +233,11 @@ fn find(
     spelling: (u8, PathOptions),
     tally: &mut Tally,
 ) -> Vec<Found> {
-    let matches = |(place, descriptor): (usize, &Descriptor<'_>)| {
-        rules.descriptors().find(domain, place, &descriptor.entries, descriptor.allowance.is_some())
+    let matches = |(index, descriptor): (usize, &Descriptor<'_>)| {
+        rules.descriptors().find(domain, index, &descriptor.entries, descriptor.allowance.is_some())
     };
     let matches: Vec<SmallVec<[Match<'_>; 1]>> = descriptors.iter().enumerate().map(matches).collect();
-    // A rule that is replaced itself replaces others nevertheless, as in Envoy's service.
+    // As in Envoy's rate limit service, a rule that is itself replaced still replaces others.
     let replaced: HashSet<&str> =
         matches.iter().flatten().flat_map(|found| &found.rule.replaces).map(String::as_str).collect();
     let applies =
@@ -240,7 +246,7 @@ fn find(
     for (descriptor, matches) in descriptors.iter().zip(matches) {
         let mut found = Found { matched: !matches.is_empty(), ..Found::default() };
         if let Some(allowance) = &descriptor.allowance {
-            found.add_given(rules, domain, descriptor, allowance, tally);
+            found.add_ad_hoc(rules, domain, descriptor, allowance, tally);
         }
         if !found.matched {
             found.add_ordinary(rules, descriptor, spelling, tally);
@@ -248,14 +254,14 @@ fn find(
         for Match { rule, identifier } in matches.into_iter().filter(applies) {
             match &rule.allows {
                 Allows::Everything => found.unlimited = true,
-                // What only watches, and what brings something back, is let through.
+                // Shadow rules and refunds are allowed.
                 Allows::Nothing if rule.mode == Mode::Shadow => {}
                 Allows::Nothing => found.ban(descriptor, &rule.display_name),
                 Allows::Limit(limit) => {
                     let refund = !descriptor.refundable_only || rule.refundable;
                     let terms = Terms { overdraw: rule.overdraw, refund };
-                    let place = tally.add(limit.clone(), identifier, "", descriptor.hits, terms);
-                    found.limits.push(place);
+                    let index = tally.add(limit.clone(), identifier, "", descriptor.hits, terms);
+                    found.limits.push(index);
                 }
             }
         }
@@ -266,13 +272,13 @@ fn find(
 
 impl Found {
     fn ban(&mut self, descriptor: &Descriptor<'_>, name: &str) {
-        if !matches!(descriptor.hits, Hits::GiveBack(_)) {
+        if !matches!(descriptor.hits, Hits::Refund(_)) {
             self.banned_by = Some(name.into());
         }
     }
 
-    /// The limit that the request brought along.
-    fn add_given(
+    /// Adds the ad-hoc limit of the request.
+    fn add_ad_hoc(
         &mut self,
         rules: &RuleSet,
         domain: &str,
@@ -286,14 +292,14 @@ impl Found {
             Allowance::Nothing => self.ban(descriptor, "ad-hoc"),
             Allowance::Limit(limit) => {
                 let (set, mode) = (rules.descriptors(), rules.on_store_error());
-                let named = set.limit_brought(*limit, domain, &descriptor.entries, mode);
+                let named = set.ad_hoc_limit(*limit, domain, &descriptor.entries, mode);
                 let identifier = path_identifier(domain, &descriptor.entries);
                 self.limits.push(tally.add(named, identifier, "", descriptor.hits, descriptor.terms()));
             }
         }
     }
 
-    /// The ordinary rules for the descriptor's identities.
+    /// Adds the ordinary rules for the identities of the descriptor.
     fn add_ordinary(
         &mut self,
         rules: &RuleSet,
@@ -306,14 +312,15 @@ impl Found {
         let mut identities: SmallVec<[(&str, Cow<'_, str>); 2]> = SmallVec::new();
         for &(key, value) in &descriptor.entries {
             match key {
-                // Whatever its length and characters: an error would let it pass, because Envoy allows on errors.
+                // Any length and characters: an error would let the request pass, because Envoy
+                // allows requests on errors.
                 "path" | "endpoint" => endpoint = (!value.is_empty()).then(|| paths.any_endpoint(value)),
                 "method" => method = Some(value),
                 _ if value.is_empty() => {}
-                // The same holds for identifiers.
+                // The same applies to identifiers.
                 _ => {
                     let identity = identity::of_entry(key, value, ipv6_prefix);
-                    // The first of a dimension that is there twice.
+                    // Of duplicate dimensions, the first one counts.
                     let is_first = |(own, _): &(&str, _)| identities.iter().all(|(other, _)| other != own);
                     identities.extend(identity.filter(is_first));
                 }

@@ -1,4 +1,4 @@
-//! Conditions, found through one value that each of them asks for, so that most are never looked at.
+//! Rules with conditions, indexed by one required value each, so that most are never evaluated.
 
 use super::{Condition, ValueTest};
 use crate::ruleset::Map;
@@ -7,9 +7,9 @@ use crate::ruleset::Map;
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     rules: Vec<Conditional>,
-    /// The rules by the first key and value that must be there.
+    /// The rules by the first key and value that they require.
     by_value: Map<Box<str>, Map<Box<str>, Vec<usize>>>,
-    /// Those that ask for no value.
+    /// The rules that require no exact value.
     others: Vec<usize>,
 }
 
@@ -18,7 +18,7 @@ struct Conditional {
     descriptor: Option<usize>,
     when: Vec<Condition>,
     by: Vec<String>,
-    /// Its place among all rules.
+    /// The index among all rules.
     rule: usize,
 }
 
@@ -30,11 +30,11 @@ impl Conditions {
         by: &[String],
         rule: usize,
     ) {
-        let asked = when.iter().find_map(|condition| match &condition.test {
+        let required = when.iter().find_map(|condition| match &condition.test {
             ValueTest::Is(value) => Some((condition.key.as_str(), value.as_str())),
             _ => None,
         });
-        let list = match asked {
+        let list = match required {
             Some((key, value)) => {
                 self.by_value.entry(key.into()).or_default().entry(value.into()).or_default()
             }
@@ -44,23 +44,24 @@ impl Conditions {
         self.rules.push(Conditional { descriptor, when: when.to_vec(), by: by.to_vec(), rule });
     }
 
-    /// Gives each rule that applies to the descriptor at `place` to `found`, with the values it counts by, in the order of the rules.
+    /// Calls `found` with each rule that applies to the descriptor at `index`, and the values that
+    /// it counts, in the order of the rules.
     pub(super) fn for_each<'a>(
         &self,
-        place: usize,
+        index: usize,
         entries: &[(&str, &'a str)],
         mut found: impl FnMut(usize, Vec<&'a str>),
     ) {
-        let asked = |(key, value): &(&str, &str)| self.by_value.get(*key)?.get(*value);
-        let mut candidates: Vec<usize> = entries.iter().filter_map(asked).flatten().copied().collect();
+        let required = |(key, value): &(&str, &str)| self.by_value.get(*key)?.get(*value);
+        let mut candidates: Vec<usize> = entries.iter().filter_map(required).flatten().copied().collect();
         candidates.extend(&self.others);
         candidates.sort_unstable();
         candidates.dedup();
-        // A key that is there twice has its last value.
+        // Of duplicate keys, the last value counts.
         let value_of =
             |key: &str| entries.iter().rev().find(|(other, _)| *other == key).map(|(_, value)| *value);
         for rule in candidates.into_iter().map(|candidate| &self.rules[candidate]) {
-            let here = rule.descriptor.is_none_or(|wanted| wanted == place);
+            let here = rule.descriptor.is_none_or(|wanted| wanted == index);
             let holds = |condition: &Condition| {
                 value_of(&condition.key).is_some_and(|value| condition.test.holds(value))
             };

@@ -1,4 +1,4 @@
-//! The compiled descriptor rules: immutable, swapped together with all other rules.
+//! The compiled descriptor rules. Immutable; replaced together with all other rules.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::rule::{LimitSource, Mode, NamedLimit, distinction};
 use crate::ruleset::Map;
 use crate::stores::Stores;
 
-/// The dimension of all counters of descriptors: whom they count is in the identifier.
+/// The dimension of all descriptor counters. The identifier contains the values.
 const DIMENSION: &str = "descriptor";
-/// What counters of paths belong to: the path, not the name of the rule that limits it.
+/// The name of all path counters: they belong to the path, not to the rule.
 const PATHS: &str = "descriptors";
 
-/// Descriptor rules, ready to be asked.
+/// Descriptor rules, compiled for lookups.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorSet {
     rules: Vec<CompiledDescriptor>,
     domains: Map<Box<str>, Domain>,
-    /// Those that name no domain.
+    /// Rules without a domain.
     any: Domain,
 }
 
@@ -37,15 +37,15 @@ struct Domain {
 /// A descriptor rule with its counter.
 #[derive(Debug)]
 pub(super) struct CompiledDescriptor {
-    /// The name that others replace it by.
+    /// The name by which other rules replace it.
     pub(super) own_name: Option<String>,
     pub(super) display_name: Box<str>,
     pub(super) allows: Allows,
     pub(super) mode: Mode,
     pub(super) replaces: Vec<String>,
-    /// Whether a request for more than is left takes what is left.
+    /// Whether a request is allowed while at least 1 remains and charged in full.
     pub(super) overdraw: bool,
-    /// Whether any caller may give hits back.
+    /// Whether every caller may refund hits.
     pub(super) refundable: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Allows {
     Nothing,
 }
 
-/// A rule that applies to a descriptor, and whom it counts.
+/// A rule that applies to a descriptor, and the identifier it counts.
 #[derive(Debug)]
 pub(super) struct Match<'a> {
     pub(super) rule: &'a CompiledDescriptor,
@@ -69,27 +69,27 @@ impl DescriptorSet {
         on_store_error: FailureMode,
         stores: &Stores,
     ) -> Result<Self, InvalidRules> {
-        for (place, rule) in rules.iter().enumerate() {
+        for (index, rule) in rules.iter().enumerate() {
             rule.validate().map_err(|error| InvalidRules::InvalidDescriptor {
-                place,
+                index,
                 field: error.field(),
                 reason: error.reason().to_owned(),
             })?;
         }
-        if let Some(found) = DescriptorRule::contradictions(rules).into_iter().next() {
-            let (place, field, reason) = (found.place, found.field, found.message);
-            return Err(InvalidRules::InvalidDescriptor { place, field, reason });
+        if let Some(found) = DescriptorRule::conflicts(rules).into_iter().next() {
+            let (index, field, reason) = (found.index, found.field, found.message);
+            return Err(InvalidRules::InvalidDescriptor { index, field, reason });
         }
         let mut set = Self::default();
-        for (place, rule) in rules.iter().enumerate() {
+        for (index, rule) in rules.iter().enumerate() {
             let domain = match &rule.domain {
                 None => &mut set.any,
                 Some(domain) => set.domains.entry(domain.as_str().into()).or_default(),
             };
             match &rule.selects {
-                Selector::Path(entries) => domain.paths.insert(entries, place),
+                Selector::Path(entries) => domain.paths.insert(entries, index),
                 Selector::Conditions { descriptor, when, by } => {
-                    domain.conditions.insert(*descriptor, when, &sorted(by), place);
+                    domain.conditions.insert(*descriptor, when, &sorted(by), index);
                 }
             }
             set.rules.push(CompiledDescriptor::new(rule, on_store_error, stores)?);
@@ -97,12 +97,13 @@ impl DescriptorSet {
         Ok(set)
     }
 
-    /// Every rule that applies to the descriptor at `place` of a request: one for its path, and all whose conditions hold. The domain's own
-    /// paths go before those for any domain. With `path_given`, no rule for a path is looked for.
+    /// Returns every rule that applies to the descriptor at `index` of a request: one for its path,
+    /// and all whose conditions hold. Paths of the domain take precedence over paths for any
+    /// domain. With `path_given`, rules for paths are ignored.
     pub(super) fn find<'a>(
         &'a self,
         domain: &str,
-        place: usize,
+        index: usize,
         entries: &[(&str, &str)],
         path_given: bool,
     ) -> SmallVec<[Match<'a>; 1]> {
@@ -115,7 +116,7 @@ impl DescriptorSet {
             found.extend(rule.map(of_path));
         }
         for rules in own.into_iter().chain([&self.any]) {
-            rules.conditions.for_each(place, entries, |rule, values| {
+            rules.conditions.for_each(index, entries, |rule, values| {
                 let identifier = identifier([domain].into_iter().chain(values));
                 found.push(Match { rule: &self.rules[rule], identifier });
             });
@@ -128,9 +129,9 @@ impl DescriptorSet {
         own.or_else(|| self.any.paths.find(entries))
     }
 
-    /// A limit that a request brings along for the path of a descriptor. It counts where a rule for that
-    /// path does.
-    pub(super) fn limit_brought(
+    /// Returns an ad-hoc limit of a request for the path of a descriptor. It shares the counter of
+    /// a rule for that path.
+    pub(super) fn ad_hoc_limit(
         &self,
         limit: Limit,
         domain: &str,
@@ -208,7 +209,7 @@ impl CompiledDescriptor {
 }
 
 impl Selector {
-    /// A text that two selectors share only if they select the same.
+    /// Returns a text that is equal only for selectors that select the same descriptors.
     pub(super) fn canonical(&self) -> String {
         match self {
             Self::Path(entries) => {
@@ -218,32 +219,33 @@ impl Selector {
                 entries.iter().map(step).collect()
             }
             Self::Conditions { descriptor, when, by } => {
-                let place = descriptor.map_or_else(|| "-".to_owned(), |place| place.to_string());
+                let index = descriptor.map_or_else(|| "-".to_owned(), |index| index.to_string());
                 let condition = |super::Condition { key, test }: &super::Condition| {
                     format!("{}{}{}", part(key), test.sign(), part(test.text()))
                 };
                 let when: String = sorted(&when.iter().map(condition).collect::<Vec<_>>()).concat();
                 let by: String = sorted(by).iter().map(|key| part(key)).collect();
-                format!("{place}|{when}|{by}")
+                format!("{index}|{when}|{by}")
             }
         }
     }
 }
 
-/// Whom a path counts: its actual values, whichever rule limits it.
+/// Returns the identifier of a path: its actual values, whichever rule limits it.
 pub(super) fn path_identifier(domain: &str, entries: &[(&str, &str)]) -> String {
     identifier([domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])))
 }
 
-/// One for each chain of keys, so that a flood of values of one cannot fill up the overflow counter of another.
+/// One counter per list of keys, so a flood of values for one cannot fill the overflow counter of
+/// another.
 fn path_counter<'a>(limit: &Limit, keys: impl Iterator<Item = &'a str>) -> Counter {
     let keys: String = keys.map(part).collect();
     Counter::new(PATHS, DIMENSION, &format!("path:{}:{keys}", distinction(limit)))
 }
 
-/// Texts as one that no other texts share. They may have any length and any characters: keys take care of both.
+/// Joins texts of any length and characters unambiguously.
 fn identifier<'a>(parts: impl Iterator<Item = &'a str>) -> String {
-    // Room for what most descriptors have.
+    // Enough for most descriptors.
     let mut texts = String::with_capacity(96);
     parts.for_each(|text| push_part(&mut texts, text));
     texts

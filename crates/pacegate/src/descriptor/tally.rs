@@ -1,6 +1,7 @@
-//! What one request charges: the limits of its descriptors, or of the checks of a chain, as one command.
+//! Collects what one request charges, for its descriptors or for the checks of a chain, into one
+//! command.
 //!
-//! Takes and looks are one atomic step wherever one store can hold them; hits that are given back are a second one.
+//! Charges and peeks are one atomic step if one store holds all of them; refunds are a second step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +17,25 @@ use crate::resolved::charge;
 use crate::rule::NamedLimit;
 use crate::stores::{Group, Stores};
 
-/// A counter that parts of a request share, and what they do to it together.
+/// A counter that parts of a request share, with the sum of their hits.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) limit: Arc<NamedLimit>,
     identifier: String,
     endpoint: String,
     hits: Hits,
-    /// The most that one of the parts takes.
+    /// The largest cost of a single part.
     largest: Cost,
     pub(crate) terms: Terms,
     pub(crate) answer: Option<Answer>,
 }
 
-/// What hits may do to a counter beside the usual.
+/// Options of the hits on a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Whether a charge is admitted while at least 1 is left, and the rest becomes debt.
+    /// Whether a charge is allowed while at least 1 remains; the excess becomes debt.
     pub(crate) overdraw: bool,
-    /// Whether hits may be given back. Where they may not, a give-back only looks.
+    /// Whether refunds are allowed. If not, a refund only peeks.
     pub(crate) refund: bool,
 }
 
@@ -42,7 +43,8 @@ pub(crate) struct Terms {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counted: Vec<Counted>,
-    /// Whether a cost above the capacity of a limit is the report of something that happened already: it is denied and charged.
+    /// Whether a cost above the capacity of a limit is the report of past usage, which is denied
+    /// and charged.
     counts_late_charges: bool,
 }
 
@@ -65,14 +67,14 @@ impl Counted {
             && self.terms == other.terms
     }
 
-    pub(crate) fn gives_back(&self) -> bool {
-        matches!(self.hits, Hits::GiveBack(_))
+    pub(crate) fn is_refund(&self) -> bool {
+        matches!(self.hits, Hits::Refund(_))
     }
 
     fn charge(&self, fit: Fit) -> Charge<'_> {
         let cost = match self.hits {
-            Hits::Take(cost) | Hits::GiveBack(cost) => cost,
-            Hits::Look => Cost::ZERO,
+            Hits::Take(cost) | Hits::Refund(cost) => cost,
+            Hits::Peek => Cost::ZERO,
         };
         let fit = if self.terms.overdraw && fit == Fit::Whole { Fit::Overdraw } else { fit };
         Charge { fit, ..charge(&self.limit, &self.identifier, &self.endpoint, cost) }
@@ -80,12 +82,13 @@ impl Counted {
 }
 
 impl Tally {
-    /// The counters of a request's descriptors, whose costs may be reported late.
+    /// The counters of the descriptors of a request, whose costs may be reported late.
     pub(crate) fn of_descriptors() -> Self {
         Self { counts_late_charges: true, ..Self::default() }
     }
 
-    /// Adds `hits` to a counter, together with those of other parts that share it; returns the index of the answer.
+    /// Adds `hits` to a counter, merged with those of other parts that share it. Returns the index
+    /// of the answer.
     pub(crate) fn add(
         &mut self,
         limit: Arc<NamedLimit>,
@@ -110,35 +113,36 @@ impl Tally {
         }
     }
 
-    /// Takes, looks and gives back; returns whether the request is admitted. A request that is denied, or `banned` already, takes and gives
-    /// back nothing, except that costs which are reported late are charged.
+    /// Applies charges, peeks and refunds; returns whether the request is allowed. A request that
+    /// is denied, or already `banned`, charges and refunds nothing, except that late charges are
+    /// applied.
     pub(crate) async fn apply(&mut self, stores: &Stores, banned: bool) -> Result<bool, CheckError> {
         let until = stores.budget.map(|budget| Instant::now() + budget);
-        let takes = self.members(|counted| !counted.gives_back());
-        let given_back = self.members(|counted| counted.gives_back() && counted.terms.refund);
-        let looked_at = self.members(|counted| counted.gives_back() && !counted.terms.refund);
+        let takes = self.members(|counted| !counted.is_refund());
+        let refunded = self.members(|counted| counted.is_refund() && counted.terms.refund);
+        let peeked = self.members(|counted| counted.is_refund() && !counted.terms.refund);
         let late = self.members(|counted| self.is_late(counted));
         let is_enforced = |index: &usize| !self.counted[*index].limit.is_shadow();
-        let steps = [&given_back, &looked_at].iter().filter(|members| !members.is_empty()).count();
+        let steps = [&refunded, &peeked].iter().filter(|members| !members.is_empty()).count();
         let allowed = if banned {
-            self.ask(stores, Action::peek(), &takes, Time::new(until, steps + 1)).await?;
+            self.apply_step(stores, Action::peek(), &takes, Time::new(until, steps + 1)).await?;
             false
         } else if late.iter().any(is_enforced) {
             let others: Members = takes.into_iter().filter(|index| !late.contains(index)).collect();
-            self.ask(stores, Action::peek(), &others, Time::new(until, steps + 2)).await?;
-            self.ask(stores, Action::take(), &late, Time::new(until, steps + 1)).await?;
+            self.apply_step(stores, Action::peek(), &others, Time::new(until, steps + 2)).await?;
+            self.apply_step(stores, Action::take(), &late, Time::new(until, steps + 1)).await?;
             false
         } else {
-            self.ask(stores, Action::take(), &takes, Time::new(until, steps + 1)).await?
+            self.apply_step(stores, Action::take(), &takes, Time::new(until, steps + 1)).await?
         };
         if !banned {
             self.deny_late(&late);
         }
         let refund = if allowed { Action::Refund } else { Action::peek() };
-        for (action, members) in [(refund, given_back), (Action::peek(), looked_at)] {
-            self.ask(stores, action, &members, Time::new(until, steps)).await?;
+        for (action, members) in [(refund, refunded), (Action::peek(), peeked)] {
+            self.apply_step(stores, action, &members, Time::new(until, steps)).await?;
             for index in members {
-                // A give-back is never denied: nothing would be taken.
+                // A refund is always allowed, because it charges nothing.
                 if let Some(answer) = &mut self.counted[index].answer {
                     (answer.allowed, answer.retry_at) = (true, None);
                     answer.reason = answer.reason.filter(|_| answer.degraded);
@@ -152,7 +156,7 @@ impl Tally {
         (0..self.counted.len()).filter(|index| wanted(&self.counted[*index])).collect()
     }
 
-    /// Whether the cost can only be the report of something that happened already, because it never fits.
+    /// Whether the cost can only be the report of past usage, because it exceeds the capacity.
     fn is_late(&self, counted: &Counted) -> bool {
         self.counts_late_charges
             && !counted.terms.overdraw
@@ -160,7 +164,7 @@ impl Tally {
             && counted.largest.get() > counted.limit.limit.capacity()
     }
 
-    /// Late charges are counted like forced ones, and answered like the costs that they are.
+    /// Late charges are applied like forced ones, and denied because their cost exceeds the limit.
     fn deny_late(&mut self, late: &[usize]) {
         for index in late {
             if let Some(answer) = &mut self.counted[*index].answer
@@ -172,8 +176,9 @@ impl Tally {
         }
     }
 
-    /// Asks about the members in one command, and keeps their answers; returns whether it was allowed.
-    async fn ask(
+    /// Applies an action to the members in one command and stores their answers. Returns whether it
+    /// was allowed.
+    async fn apply_step(
         &mut self,
         stores: &Stores,
         action: Action<'_>,
@@ -205,26 +210,26 @@ impl Tally {
         Ok(decision.allowed)
     }
 
-    /// What can be asked in one step: the charges of one store, as long as their keys differ.
+    /// Groups charges that can be applied in one step: those of one store with different keys.
     fn groups(&self, members: &[usize]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for (charge, index) in members.iter().enumerate() {
             let counted = &self.counted[*index];
             let store = counted.limit.store;
-            let meets = |other: &usize| self.counted[members[*other]].same_counter(counted);
-            let fits = |group: &&mut Group| group.store == store && !group.charges.iter().any(meets);
+            let collides = |other: &usize| self.counted[members[*other]].same_counter(counted);
+            let fits = |group: &&mut Group| group.store == store && !group.charges.iter().any(collides);
             match groups.iter_mut().find(fits) {
                 Some(group) => group.charges.push(charge),
                 None => groups.push(Group { store, charges: SmallVec::from_elem(charge, 1) }),
             }
         }
-        // The order in which all callers charge.
+        // All callers charge in the order of the stores.
         groups.sort_by_key(|group| group.store);
         groups
     }
 }
 
-/// The time that all steps of a request have together, and how many are to come.
+/// The time that all steps of a request share, and the number of remaining steps.
 #[derive(Clone, Copy)]
 struct Time {
     until: Option<Instant>,
@@ -236,7 +241,7 @@ impl Time {
         Self { until, steps: steps.max(1) }
     }
 
-    /// What is left for the next step.
+    /// The time for the next step.
     fn left(self) -> Duration {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         left.map_or(Duration::MAX, |left| left / u32::try_from(self.steps).unwrap_or(u32::MAX))

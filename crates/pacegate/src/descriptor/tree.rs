@@ -1,4 +1,4 @@
-//! Paths of entries as a tree: found step by step, however many there are.
+//! A tree of paths: a path is found step by step, however many paths there are.
 
 use super::PathEntry;
 use crate::ruleset::Map;
@@ -6,18 +6,18 @@ use crate::ruleset::Map;
 /// The paths of one domain.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// The first is the root.
+    /// The first one is the root.
     nodes: Vec<Node>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
     keys: Map<Box<str>, Values>,
-    /// The place of the rule whose path ends here.
+    /// The index of the rule whose path ends here.
     rule: Option<usize>,
 }
 
-/// Where the values of one key lead to, by the place of the node.
+/// The next nodes by the value of one key.
 #[derive(Debug, Default)]
 struct Values {
     exact: Map<Box<str>, usize>,
@@ -33,7 +33,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Has `path` lead to the rule at `rule`.
+    /// Inserts `path` for the rule with index `rule`.
     pub(super) fn insert(&mut self, path: &[PathEntry], rule: usize) {
         let mut at = 0;
         for entry in path {
@@ -42,7 +42,7 @@ impl Tree {
             at = match &entry.value {
                 None => *values.any.get_or_insert(fresh),
                 Some(value) => {
-                    // A wildcard is found by its own text as well, before any other.
+                    // A wildcard is also found by its own text, before any other value.
                     let next = *values.exact.entry(value.as_str().into()).or_insert(fresh);
                     if next == fresh && value.contains('*') {
                         values.wildcards.push((value.as_str().into(), fresh));
@@ -57,7 +57,7 @@ impl Tree {
         self.nodes[at].rule = Some(rule);
     }
 
-    /// The rule at the end of the path that `entries` take, if it ends exactly where they do.
+    /// Returns the rule whose path matches `entries` exactly.
     pub(super) fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
         let mut at = 0;
         for (key, value) in entries {
@@ -72,15 +72,15 @@ impl Tree {
     }
 }
 
-/// Whether `text` is `pattern`, in which every `*` stands for any run of characters.
+/// Whether `text` matches `pattern`, in which every `*` matches any characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(start) else { return false };
     let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-    // The leftmost place is as good as any other, because what follows can be anywhere after it.
+    // The leftmost match is as good as any other, because the rest can match anywhere after it.
     for piece in middle.split('*') {
         match text.find(piece) {
-            Some(place) => text = &text[place + piece.len()..],
+            Some(start) => text = &text[start + piece.len()..],
             None => return false,
         }
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn a_star_stands_for_any_run_of_characters() {
+    fn star_matches_any_characters() {
         let cases = [
             ("*", "", true),
             ("*", "anything", true),

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn forty_spellings_of_one_path_are_one() {
+fn forty_spellings_have_one_canonical_form() {
     let spellings = [
         "/a/b",
         "a/b",
@@ -106,7 +106,7 @@ fn rules_are_matched_with_every_reading_of_a_path() {
 }
 
 #[test]
-fn encoded_slashes_can_be_refused() {
+fn encoded_slashes_can_be_rejected() {
     let paths = PathOptions { encoded_slashes: Some(EncodedSlashes::Refuse), ..PathOptions::default() };
     for path in ["/%2Fa", "/a%2f", "/a%5Cb", "/a%5c..%5cb"] {
         assert_eq!(paths.normalise(path), Err(InvalidEndpoint::EncodedSlash), "{path}");
@@ -118,7 +118,7 @@ fn encoded_slashes_can_be_refused() {
 }
 
 #[test]
-fn parameters_and_case_are_ignored_by_setting() {
+fn parameters_and_case_are_ignored_if_configured() {
     let paths = PathOptions { ignore_parameters: true, ignore_case: true, ..PathOptions::default() };
     let spellings = ["/a/b", "/A/b", "/a;x/b;y=1", "/a/b%3By", "/x/..;/a/b", "/;x/a/b", "/%41/B/", "/a/;/B"];
     for spelling in spellings {

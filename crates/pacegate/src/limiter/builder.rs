@@ -1,4 +1,4 @@
-//! Puts a limiter together.
+//! Builds a limiter.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::rule_builder::{PlanLimitBuilder, RuleBuilder};
 use crate::ruleset::{CanonicalRules, RuleSet};
 use crate::stores::Stores;
 
-/// Puts a [`Limiter`] together.
+/// Builds a [`Limiter`].
 ///
 /// ```
 /// use pacegate::{Limit, Limiter, Rule};
@@ -76,30 +76,34 @@ impl LimiterBuilder {
         self
     }
 
-    /// Reports every decision of a check to `observer`. Those of a [`Plan`] that was looked up, and of
-    /// descriptors, are not reported.
+    /// Reports the decision of every check to `observer`. Decisions of a [`Plan`] and of
+    /// descriptors are not reported.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observing = Observing::by(observer);
         self
     }
 
-    /// Adds a limit on descriptors.
+    /// Adds a descriptor rule.
     #[must_use]
     pub fn descriptor(mut self, rule: DescriptorRule) -> Self {
         self.descriptors.push(rule);
         self
     }
 
-    /// Applies where no rule, plan or limit of the check does; without it such checks pass.
+    /// Sets the limit that applies where no rule, plan or ad-hoc limit does. Without it, such
+    /// checks pass.
     #[must_use]
     pub fn default_limit(mut self, limit: impl Into<LimitBuilder>) -> Self {
         self.default_limit = Some(limit.into());
         self
     }
 
-    /// The dimensions whose identifiers are keys of policies, beside `key`; `user`, `ip` and `apikey` unless it is set. A policy is a rule named `policy`
-    /// for one identifier of the dimension `key`, and has one counter for that key, whichever of these dimensions it comes in.
+    /// Sets the dimensions, besides `key`, whose identifiers can have a policy. Default: `user`,
+    /// `ip` and `apikey`.
+    ///
+    /// A policy is a rule named `policy` for one identifier of the dimension `key`. It has one
+    /// counter for that key, whichever of these dimensions the key is sent in.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter, Rule};
@@ -117,40 +121,43 @@ impl LimiterBuilder {
         self
     }
 
-    /// Keeps the counters in `store` instead of in a [`MemoryStore`] with its default bounds.
+    /// Keeps the counters in `store` instead of a [`MemoryStore`] with default options.
     #[must_use]
     pub fn memory(self, store: Arc<MemoryStore>) -> Self {
         self.stores(Stores::memory(store))
     }
 
-    /// Keeps the counters outside the process, with the usual deadline; [`check_now`](Limiter::check_now) is not available then.
+    /// Keeps the counters in a remote store, with the default timeout.
+    /// [`check_now`](Limiter::check_now) is then not available.
     #[must_use]
     pub fn store(self, store: Arc<dyn Store>) -> Self {
         self.stores(Stores::remote(store, Stores::TIMEOUT))
     }
 
-    /// Keeps the counters in several stores, or in those of an earlier limiter.
+    /// Uses these stores, for example several named ones, or those of another limiter.
     #[must_use]
     pub fn stores(mut self, stores: Stores) -> Self {
         self.stores = stores;
         self
     }
 
-    /// What happens while a store fails, for limits that do not say; [`FailureMode::Open`] unless it is set.
+    /// Sets what happens while a store is unavailable, for limits without a mode of their own.
+    /// Default: [`FailureMode::Open`].
     #[must_use]
     pub fn on_store_error(mut self, mode: FailureMode) -> Self {
         self.on_store_error = mode;
         self
     }
 
-    /// By how many bits IPv6 addresses are counted in the dimension `ip`: 64 unless it is set, 1 to 128. It stays with the limiter, as the stores do.
+    /// Sets by how many leading bits, 1 to 128, IPv6 addresses of the dimension `ip` are counted.
+    /// Default: 64. [`Limiter::replace`] does not change it.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = bits;
         self
     }
 
-    /// How the spellings of a path are compared. It stays with the limiter, as the stores do.
+    /// Sets how paths are normalised and compared. [`Limiter::replace`] does not change it.
     ///
     /// ```
     /// use pacegate::{Check, Limit, Limiter, PathOptions, Rule};
@@ -171,7 +178,7 @@ impl LimiterBuilder {
     /// Compiles the rules and plans.
     ///
     /// # Errors
-    /// [`InvalidRules`] when they contradict each other or one of them is not valid.
+    /// [`InvalidRules`] if a rule or plan is not valid, or two of them conflict.
     pub fn build(self) -> Result<Limiter, InvalidRules> {
         let (stores, ipv6_prefix, paths) = (self.stores.clone(), self.ipv6_prefix, self.paths);
         let observing = self.observing.clone();
@@ -189,8 +196,8 @@ impl LimiterBuilder {
         paths: PathOptions,
     ) -> Result<RuleSet, InvalidRules> {
         let Self { rules, descriptors, plans, default_limit, on_store_error, policy_dimensions, .. } = self;
-        let usual = || POLICY_DIMENSIONS.map(Into::into).to_vec();
-        let policies = policy_dimensions.unwrap_or_else(usual);
+        let default = || POLICY_DIMENSIONS.map(Into::into).to_vec();
+        let policies = policy_dimensions.unwrap_or_else(default);
         let rules = build_rules(rules)?;
         let rules = CanonicalRules::new(&rules, ipv6_prefix, paths)?;
         let plans = build_plans(plans)?;
@@ -201,8 +208,8 @@ impl LimiterBuilder {
 }
 
 fn build_rules(rules: Vec<RuleBuilder>) -> Result<Vec<Rule>, InvalidRules> {
-    let build = |(place, rule): (usize, RuleBuilder)| {
-        rule.build_named().map_err(|(name, invalid)| InvalidRules::InvalidRule { place, name, invalid })
+    let build = |(index, rule): (usize, RuleBuilder)| {
+        rule.build_named().map_err(|(name, invalid)| InvalidRules::InvalidRule { index, name, invalid })
     };
     rules.into_iter().enumerate().map(build).collect()
 }

@@ -56,9 +56,9 @@ pub(crate) async fn list(managed: Managed, Query(page): Query<Page>) -> Result<R
     let (rest, shown) = (limit - rules.len(), from_file + rules.len());
     // One more than requested shows whether there is a next page; a full page of maximum length is
     // assumed to have one.
-    let asked = (rest + 1).min(PageLimit::MAX);
-    let stored = managed.live.catalog.rule_page(after, asked).await?;
-    let more = stored.len() > rest || (asked == rest && stored.len() == rest);
+    let requested = (rest + 1).min(PageLimit::MAX);
+    let stored = managed.live.catalog.rule_page(after, requested).await?;
+    let more = stored.len() > rest || (requested == rest && stored.len() == rest);
     let stored = &stored[..stored.len().min(rest)];
     rules.extend(stored.iter().map(|stored| RuleBody::stored(stored, false)));
     let next_cursor = match (shown < of_file.len(), more, stored.last()) {

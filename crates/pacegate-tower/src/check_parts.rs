@@ -1,4 +1,4 @@
-//! What the limiter is asked about one request.
+//! The parts of the check of a request.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use smallvec::SmallVec;
 use crate::gate::Gate;
 use crate::resolve::Identity;
 
-/// A [`Check`] that owns what resolvers made up, and borrows the rest from the request.
+/// The parts of a [`Check`]: owns what resolvers created, and borrows the rest from the request.
 #[derive(Clone, Debug)]
-pub(crate) struct Question<'a> {
+pub(crate) struct CheckParts<'a> {
     pub(crate) identities: SmallVec<[Identity<'a>; 1]>,
-    /// Where the request goes, and its method, for rules.
-    pub(crate) place: Option<(Cow<'a, str>, Cow<'a, str>)>,
+    /// The path and method of the request, if rules apply.
+    pub(crate) target: Option<(Cow<'a, str>, Cow<'a, str>)>,
     /// The plan that was chosen for this request.
     pub(crate) plan: Option<Cow<'a, str>>,
     pub(crate) cost: Cost,
 }
 
-impl Question<'_> {
+impl CheckParts<'_> {
     #[inline]
     pub(crate) fn check<'c>(&'c self, gate: &'c Gate) -> Option<Check<'c>> {
         let (first, others) = self.identities.split_first()?;
@@ -27,7 +27,7 @@ impl Question<'_> {
         for identity in others {
             check = check.and(identity.dimension(), identity.identifier());
         }
-        if let Some((endpoint, method)) = &self.place {
+        if let Some((endpoint, method)) = &self.target {
             check = check.endpoint(endpoint).method(method);
         }
         for plan in gate.plans.iter().map(|plan| &**plan).chain(self.plan.as_deref()) {
@@ -39,14 +39,14 @@ impl Question<'_> {
         Some(check)
     }
 
-    /// The same, without a request that it borrows from.
-    pub(crate) fn into_owned(self) -> Question<'static> {
+    /// Detaches it from the request.
+    pub(crate) fn into_owned(self) -> CheckParts<'static> {
         fn owned(text: Cow<'_, str>) -> Cow<'static, str> {
             Cow::Owned(text.into_owned())
         }
-        Question {
+        CheckParts {
             identities: self.identities.into_iter().map(Identity::into_owned).collect(),
-            place: self.place.map(|(endpoint, method)| (owned(endpoint), owned(method))),
+            target: self.target.map(|(endpoint, method)| (owned(endpoint), owned(method))),
             plan: self.plan.map(owned),
             cost: self.cost,
         }

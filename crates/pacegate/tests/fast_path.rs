@@ -1,4 +1,5 @@
-//! `check_now` has a short way for one known identity under one plan of one limit: it decides as the long way does.
+//! The fast path of `check_now`, for one known identity and one plan with a single limit, decides
+//! like the general path.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -25,20 +26,20 @@ fn limiter(algorithm: Algorithm, clock: &Arc<SimulatedClock>) -> Limiter {
     Limiter::builder().memory(Arc::new(store)).plan("gold", [limit]).build().unwrap()
 }
 
-/// Everything that can be seen of a decision.
+/// Everything observable about a decision.
 fn seen(decision: &Decision) -> (bool, Timestamp, &[Answer], Vec<&str>) {
     let names = decision.limits().iter().map(|limit| &*limit.name).collect();
     (decision.allowed(), decision.at(), decision.answers(), names)
 }
 
 #[tokio::test]
-async fn both_ways_decide_alike() {
+async fn both_paths_decide_alike() {
     for algorithm in ALGORITHMS {
         let clock = Arc::new(SimulatedClock::default());
         let (short, long) = (limiter(algorithm, &clock), limiter(algorithm, &clock));
         let (mut allowed, mut denied) = (0, 0);
         for step in 0_u64..2_000 {
-            // Costs and pauses of no regular pattern, at which each limit has room about half of the time.
+            // Irregular costs and pauses, so that each limit allows about half of the checks.
             clock.advance(Duration::from_micros(step * 7_919 % 900_001));
             let cost = Cost::try_new(1 + step * step % 3).unwrap();
             let user = if step % 5 == 0 { "b" } else { "a" };
@@ -52,7 +53,7 @@ async fn both_ways_decide_alike() {
 }
 
 #[tokio::test]
-async fn key_is_decided_as_its_check_is() {
+async fn key_is_decided_like_its_check() {
     for algorithm in ALGORITHMS {
         let clock = Arc::new(SimulatedClock::default());
         let limit = Limit::try_new(algorithm, 10, Duration::from_secs(7)).unwrap();
@@ -76,7 +77,7 @@ async fn key_is_decided_as_its_check_is() {
 }
 
 #[tokio::test]
-async fn every_call_takes_a_key_or_a_check() {
+async fn every_method_accepts_a_key_or_a_check() {
     let limiter = Limiter::new(Limit::per_hour(10)).unwrap();
     let (owned, check) = (String::from("k"), Check::key("k"));
     let left = |decision: Decision| decision.remaining();
@@ -89,13 +90,13 @@ async fn every_call_takes_a_key_or_a_check() {
     assert_eq!(left(limiter.refund("k", &taken).await.unwrap()), Some(5));
     limiter.reset(check).await.unwrap();
     assert_eq!(left(limiter.peek(&owned).await.unwrap()), Some(10));
-    assert!(limiter.check_now("").is_err(), "a key is validated as an identifier is");
+    assert!(limiter.check_now("").is_err(), "a key is validated like an identifier");
     assert!(limiter.plan("gold").is_err());
     assert!(Limiter::new(Limit::per_hour(0)).is_err());
 }
 
 #[test]
-fn the_short_way_knows_new_rules_and_missing_plans() {
+fn fast_path_uses_new_rules_and_rejects_unknown_plans() {
     let clock = Arc::new(SimulatedClock::default());
     let limiter = limiter(Algorithm::TokenBucket, &clock);
     let check = Check::key("a").plan("gold");
@@ -105,7 +106,7 @@ fn the_short_way_knows_new_rules_and_missing_plans() {
     limiter.replace(Limiter::builder().plan("gold", [larger])).unwrap();
     assert_eq!(limiter.check_now(&check).unwrap().remaining(), Some(17));
     limiter.replace(Limiter::builder()).unwrap();
-    assert_eq!(limiter.check_now(&check).unwrap_err().to_string(), "there is no plan `gold`");
+    assert_eq!(limiter.check_now(&check).unwrap_err().to_string(), "unknown plan `gold`");
     assert_eq!(limiter.check_now("b").unwrap().limits().len(), 0);
     limiter.replace(Limiter::builder().default_limit(Limit::per_hour(2))).unwrap();
     let left = [(); 3].map(|()| limiter.check_now("b").unwrap().remaining());

@@ -1,11 +1,11 @@
-//! The root of the crate stays small enough to read.
+//! Keeps the crate root small enough to read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-/// How many names the root may have.
+/// Maximum number of names in the crate root.
 const NAMES_MAX: usize = 50;
 
-/// The names that `source` exports: its `pub mod`s, and everything in its `pub use`s at the first level.
+/// The names that `source` exports: its `pub mod`s, and everything in its top-level `pub use`s.
 fn root_names(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     // Items within modules are indented.

@@ -1,4 +1,4 @@
-//! Layers that cannot be, and requests without a key.
+//! Invalid layers, and requests without a key.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,19 +13,19 @@ use pacegate_tower::{InvalidLayer, LayerBuilder, MissingKey, PacegateLayer};
 use support::{app, gold, send};
 
 #[test]
-fn what_cannot_be_is_refused_when_the_layer_is_built() {
+fn invalid_layer_is_rejected_at_build_time() {
     let builder = || PacegateLayer::builder(gold().0);
     let cases = [
-        (builder().plan("gold"), InvalidLayer::NoResolver, "a layer needs a resolver"),
+        (builder().plan("gold"), InvalidLayer::NoResolver, "the layer has no resolver"),
         (
             builder().by(address()).plan("silver"),
             InvalidLayer::UnknownPlan { name: "silver".into() },
-            "there is no plan `silver`",
+            "unknown plan `silver`",
         ),
         (
             builder().by(address()).plans(["gold", "gold"]),
             InvalidLayer::DuplicatePlan { name: "gold".into() },
-            "twice",
+            "duplicate plan `gold`",
         ),
         (
             builder().by(address()).and_by(address().trust([])),
@@ -38,9 +38,13 @@ fn what_cannot_be_is_refused_when_the_layer_is_built() {
                 dimension: "a b".into(),
                 reason: identity::dimension("a b").unwrap_err(),
             },
-            "dimension `a b` must be",
+            "dimension `a b`: must be",
         ),
-        (builder().by(header("x y")), InvalidLayer::InvalidHeader { name: "x y".into() }, "`x y` cannot be"),
+        (
+            builder().by(header("x y")),
+            InvalidLayer::InvalidHeader { name: "x y".into() },
+            "`x y` is not a valid header name",
+        ),
         (
             builder().by(header("x-user").in_dimension("USER")).and_by(header("x-id").in_dimension("user")),
             InvalidLayer::DuplicateDimension { dimension: "user".into() },
@@ -66,7 +70,7 @@ fn what_cannot_be_is_refused_when_the_layer_is_built() {
                 dimension: "x-tenant".into(),
                 reason: identity::check_identifier("").unwrap_err(),
             },
-            "cannot be counted in dimension `x-tenant`",
+            "is not valid in dimension `x-tenant`",
         ),
         (
             builder().by(address()).on_missing_key(MissingKey::Use("anonymous")),
@@ -92,14 +96,14 @@ struct User(&'static str);
 type By = Box<dyn Fn(LayerBuilder) -> LayerBuilder>;
 
 #[tokio::test]
-async fn a_missing_key_is_refused_and_named_unless_the_layer_says_otherwise() {
+async fn missing_key_is_rejected_by_name_unless_configured_otherwise() {
     let cases: [(By, u16, &str, &str); 5] = [
         (Box::new(|layer| layer.by(api_key())), 401, "UNAUTHENTICATED", "header `x-api-key` is missing"),
         (
             Box::new(|layer| layer.by(principal(|user: &User| user.0.into()))),
             401,
             "UNAUTHENTICATED",
-            "a known user is missing",
+            "an authenticated user is missing",
         ),
         (
             Box::new(|layer| layer.by(header("x-tenant"))),
@@ -108,12 +112,7 @@ async fn a_missing_key_is_refused_and_named_unless_the_layer_says_otherwise() {
             "header `x-tenant` is missing",
         ),
         (Box::new(|layer| layer.by(resolver("team", |_| None))), 400, "INVALID_INPUT", "`team` is missing"),
-        (
-            Box::new(|layer| layer.by(address())),
-            500,
-            "INTERNAL_ERROR",
-            "the address of the peer is not known",
-        ),
+        (Box::new(|layer| layer.by(address())), 500, "INTERNAL_ERROR", "the peer address is unknown"),
     ];
     for (by, status, code, message) in cases {
         let layer =
@@ -126,10 +125,14 @@ async fn a_missing_key_is_refused_and_named_unless_the_layer_says_otherwise() {
         assert_eq!(denied.headers.contains_key("www-authenticate"), status == 401);
         let passed = send(&app(layer(MissingKey::Pass).unwrap()), request()).await;
         assert_eq!((passed.status, passed.remaining()), (StatusCode::OK, ""));
-        // In the dimension `ip` everything is an address.
+        // Identifiers of the dimension `ip` must be addresses.
         let identifier = if status == 500 { "0.0.0.0" } else { "anonymous" };
         let shared = app(layer(MissingKey::Use(identifier)).unwrap());
         assert_eq!(send(&shared, request()).await.remaining(), "9");
-        assert_eq!(send(&shared, request()).await.remaining(), "8", "all of them count together");
+        assert_eq!(
+            send(&shared, request()).await.remaining(),
+            "8",
+            "requests without a key share one counter"
+        );
     }
 }
