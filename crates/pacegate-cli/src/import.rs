@@ -84,7 +84,7 @@ impl<'a> Imported<'a> {
     /// Adds a rule that was read from `origin`.
     fn add(&mut self, rule: DescriptorRule, origin: &Cursor<'a>) {
         if let Err(error) = rule.validate() {
-            origin.refuse("", error.to_string());
+            origin.reject("", error.to_string());
         }
         self.rules.push(rule);
         self.origins.push(origin.clone());
@@ -94,8 +94,8 @@ impl<'a> Imported<'a> {
     fn check(&self, document: &Cursor<'_>) {
         let complete = document.is_valid();
         for found in DescriptorRule::conflicts(&self.rules) {
-            // Duplicate keys are reported already. A missing rule can be one that could not
-            // be read.
+            // Duplicate keys are reported already. A missing rule can be one that could not be
+            // read.
             if found.field == "entries" || (found.earlier.is_none() && !complete) {
                 continue;
             }
@@ -103,7 +103,7 @@ impl<'a> Imported<'a> {
                 Some(earlier) => format!("duplicate of {}", self.origins[earlier].remark("", "").place),
                 None => format!("{}: {}", found.field, found.message),
             };
-            self.origins[found.index].refuse("", message);
+            self.origins[found.index].reject("", message);
         }
     }
 }
@@ -115,7 +115,7 @@ fn translate(text: &str, product: &str, read: Read) -> Result<(String, Vec<Confi
         let root = document.root();
         let mut imported = Imported::default();
         if root.is_empty() && root.is_valid() {
-            root.refuse("", "the file is empty");
+            root.reject("", "the file is empty");
         } else if root.is_valid() {
             read(&root, &mut imported);
             imported.check(&root);

@@ -9,6 +9,8 @@ use pacegate_connect::Watch;
 use pacegate_server::{Live, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::config::log_warnings;
+
 /// Reloads `path` when it changes and on SIGHUP, until the task is aborted. `started` is the
 /// configuration at the start.
 pub(crate) async fn follow(path: PathBuf, started: Config, live: Arc<Live>) {
@@ -57,6 +59,7 @@ async fn reload(path: &Path, started: &Config, live: &Live) {
             return;
         }
     };
+    log_warnings(Some(path), &config);
     for part in need_a_restart(started, &config) {
         tracing::warn!(%file, part, "setting changed; it takes effect after a restart");
     }

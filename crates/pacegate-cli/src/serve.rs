@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use pacegate_catalog::Actor;
-use pacegate_config::{Config, StoreConfig};
+use pacegate_config::{Config, ConfigErrors, StoreConfig};
 use pacegate_connect::Watch;
 use pacegate_server::{AdminKey, App, Listeners, Live, Tls};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
+use crate::config::log_warnings;
 use crate::files;
 use crate::logging::Logging;
 use crate::output::say;
@@ -74,9 +75,9 @@ impl Serve {
             config.stores[0] =
                 StoreConfig { memory: config.stores[0].memory, ..StoreConfig::new(&name, &url) };
         }
-        let errors = pacegate_connect::url_errors(&config);
-        if !errors.is_empty() {
-            return Err(Failure::Failed(anyhow!("{}", errors.join("\n"))));
+        let errors = ConfigErrors(pacegate_connect::url_errors(&config));
+        if !errors.0.is_empty() {
+            return Err(Failure::Failed(anyhow!("{errors}")));
         }
         if let Some(http) = self.http {
             config.server.http = http;
@@ -100,6 +101,7 @@ impl Serve {
             .build()
             .context("could not start the runtime")?;
         let logging = runtime.block_on(async { Logging::start(&config) }).map_err(Failure::Misused)?;
+        log_warnings(followed.as_ref().map(|(path, _)| path.as_path()), &config);
         if let Some(length) = key_length.filter(|length| *length < AdminKey::LENGTH_SAFE) {
             let expected = AdminKey::LENGTH_SAFE;
             tracing::warn!(length, expected, "{ADMIN_KEY} is short and can be guessed");

@@ -90,25 +90,75 @@ fn check_reports_an_unreachable_service() {
 }
 
 #[test]
-fn config_check_lists_every_mistake() {
+fn config_check_lists_every_error() {
     let directory = tempfile::tempdir().unwrap();
     let good = file(directory.path(), "plans: {gold: [{algorithm: gcra, limit: 1, window: 1s}]}");
     let (code, output, _) = run(&["config", "check", &good]);
-    assert_eq!((code, output.trim_end()), (0, format!("{good} is valid: 0 rules, 1 plans").as_str()));
+    assert_eq!((code, output.trim_end()), (0, format!("{good} is valid: 0 rules, 1 plan").as_str()));
     let bad = file(directory.path(), "server: {http: x}\nrules:\n  - {name: a}\n");
     let (code, _, errors) = run(&["config", "check", &bad]);
     assert_eq!(code, 2);
-    assert!(errors.contains("has 5 mistakes"), "{errors}");
+    assert!(errors.contains(": 5 errors"), "{errors}");
     for line in [
         "line 1: server.http:",
-        "line 3: rules[0].dimension: is missing",
-        "line 3: rules[0].window: is missing",
+        "line 3: rules[0].dimension: required field is missing",
+        "line 3: rules[0].window: required field is missing",
     ] {
         assert!(errors.contains(line), "{errors}");
     }
     let (code, _, errors) = run(&["config", "check", "/nonexistent.yaml"]);
     assert_eq!(code, 2);
     assert!(errors.contains("/nonexistent.yaml"), "{errors}");
+    // Errors in the URL of a store are not hidden by others, and are sorted with them.
+    let stores = "stores:\n  hot:\n    connections: 2\n    url: redis://\nlog: {level: loud}\nmetrics: 5\n";
+    let bad = file(directory.path(), stores);
+    let (code, _, errors) = run(&["config", "check", &bad]);
+    let lines: Vec<&str> = errors.lines().collect();
+    assert_eq!((code, lines.len()), (2, 4), "{errors}");
+    assert_eq!(lines[0], format!("error: {bad}: 3 errors"));
+    for (line, start) in lines[1..].iter().zip(["line 4: stores.hot.url: ", "line 5: ", "line 6: "]) {
+        assert!(line.starts_with(start), "{errors}");
+    }
+}
+
+#[test]
+fn config_check_prints_warnings_and_notes_for_a_valid_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let rule = "rules:\n  - {name: a, dimension: user, endpoint: '/orders/:id', algorithm: gcra, limit: 1, window: 1s}\n";
+    let path = file(directory.path(), rule);
+    let (code, output, errors) = run(&["config", "check", &path]);
+    assert_eq!((code, output.trim_end()), (0, format!("{path} is valid: 1 rule, 0 plans").as_str()));
+    let lines: Vec<&str> = errors.lines().collect();
+    let warning = "warning: line 2: rules[0].endpoint: `:id` matches only the literal text `:id`; did you mean `/orders/{id}`?";
+    let note = "note: the file has no `default_limit`, so requests that match no rule are limited by a token bucket (capacity 100, refill 10 per second); set `default_limit: none` to allow them without a limit";
+    assert_eq!(lines, [warning, note]);
+    let path = file(directory.path(), &format!("default_limit: none\n{}", rule.replace(":id", "{id}")));
+    let (code, _, errors) = run(&["config", "check", &path]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    // Warnings of a file with errors are printed too.
+    let path = file(directory.path(), &format!("{rule}metrics: 5\n"));
+    let (code, _, errors) = run(&["config", "check", &path]);
+    assert!(code == 2 && errors.starts_with(warning) && errors.contains(": 1 error\n"), "{errors}");
+}
+
+#[test]
+fn serve_logs_warnings_of_its_file_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(
+        directory.path(),
+        "rules: [{name: a, dimension: user, method: GETT, algorithm: gcra, limit: 1, window: 1s}]",
+    );
+    let path = directory.path().join("log");
+    let log = std::fs::File::create(&path).unwrap();
+    let catalog = format!("sqlite://{}", directory.path().join("catalog.db").display());
+    let mut command = pacegate();
+    command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--config", &config]);
+    let (mut process, _output, _) = started(command.args(["--catalog", &catalog]).stderr(log));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let log = std::fs::read_to_string(&path).unwrap();
+    let warning = "line 1: rules[0].method: GETT is not a registered HTTP method; did you mean GET?";
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
 }
 
 #[test]
@@ -117,6 +167,7 @@ fn example_file_is_valid() {
     let (code, output, errors) = run(&["config", "check", example]);
     assert_eq!(code, 0, "{errors}");
     assert!(output.contains("5 rules, 2 plans"), "{output}");
+    assert_eq!(errors, "", "the example has no warnings");
 }
 
 #[test]
@@ -348,9 +399,12 @@ fn closed_pipe_is_not_a_failure() {
 }
 
 #[test]
-fn config_schema_is_for_editors() {
+fn config_schema_prints_json_schema_or_markdown() {
     let (code, output, errors) = run(&["config", "schema"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     let schema: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!(schema["properties"]["rules"]["type"], serde_json::json!(["array", "null"]));
+    let (code, output, errors) = run(&["config", "schema", "--markdown"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(output, include_str!("../../../docs/configuration.md"), "the file is what the command prints");
 }

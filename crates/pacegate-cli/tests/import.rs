@@ -157,19 +157,25 @@ fn envoy_settings_without_an_equivalent_are_rejected_by_name_and_line() {
             "{key: a, rate_limit: {unit: unknown, requests_per_unit: 1}}",
             "descriptors[0].rate_limit.unit: expected one of",
         ),
-        ("{key: a, rate_limit: {requests_per_unit: 1}}", "descriptors[0].rate_limit.unit: is missing"),
-        ("{key: a, rate_limit: {unit: minute}}", "descriptors[0].rate_limit.requests_per_unit: is missing"),
+        (
+            "{key: a, rate_limit: {requests_per_unit: 1}}",
+            "descriptors[0].rate_limit.unit: required field is missing",
+        ),
+        (
+            "{key: a, rate_limit: {unit: minute}}",
+            "descriptors[0].rate_limit.requests_per_unit: required field is missing",
+        ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: -1}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got -1",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got -1",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: ten}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"ten\"",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got \"ten\"",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 1.5}}",
-            "descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got 1.5",
+            "descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got 1.5",
         ),
         (
             "{key: a, rate_limit: {unit: minute, requests_per_unit: 2000000000}}",
@@ -196,7 +202,10 @@ fn envoy_settings_without_an_equivalent_are_rejected_by_name_and_line() {
             "{key: a, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}",
             "descriptors[0].quota_mode: no equivalent: ",
         ),
-        ("{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}", "descriptors[0].key: is missing"),
+        (
+            "{value: a, rate_limit: {unit: minute, requests_per_unit: 1}}",
+            "descriptors[0].key: required field is missing",
+        ),
         (
             "{key: '', rate_limit: {unit: minute, requests_per_unit: 1}}",
             "descriptors[0].key: must not be empty",
@@ -248,10 +257,10 @@ fn every_error_of_an_envoy_file_is_listed() {
     assert_eq!(code, 2);
     assert!(errors.starts_with("error: ") && errors.contains("limits.yaml: 6 errors\n"), "{errors}");
     for line in [
-        "line 1: domain: is missing",
+        "line 1: domain: required field is missing",
         "line 1: domian: unknown field; expected one of domain, descriptors",
         "line 4: descriptors[0].rate_limit.unit: expected one of",
-        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number from 0, got \"x\"",
+        "line 4: descriptors[0].rate_limit.requests_per_unit: expected a whole number of at least 0, got \"x\"",
         "line 6: descriptors[1].colour: unknown field",
         "line 5: descriptors[1]: duplicate key `a`; line 3 has it already",
     ] {
@@ -376,15 +385,15 @@ fn limitador_settings_without_an_equivalent_are_rejected_by_name_and_line() {
             "line 1: [0]: no equivalent: the conditions and variables of one limit must be about one descriptor",
         ),
         (limit("name: \"a\\\\b\""), "line 1: [0]: name: must be 1 to 128 printable ASCII characters"),
-        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: is missing"),
-        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: is missing"),
+        ("- {namespace: n, max_value: 1}".into(), "line 1: [0].seconds: required field is missing"),
+        ("- {max_value: 1, seconds: 1}".into(), "line 1: [0].namespace: required field is missing"),
         (
             "- {namespace: n, max_value: -1, seconds: 1}".into(),
-            "line 1: [0].max_value: expected a whole number from 0, got -1",
+            "line 1: [0].max_value: expected a whole number of at least 0, got -1",
         ),
         (
             "- {namespace: n, max_value: many, seconds: 1}".into(),
-            "line 1: [0].max_value: expected a whole number from 0, got \"many\"",
+            "line 1: [0].max_value: expected a whole number of at least 0, got \"many\"",
         ),
         ("- {namespace: n, max_value: 1, seconds: 0}".into(), "line 1: [0].seconds: no equivalent: "),
         ("- {namespace: n, max_value: 0, seconds: 0}".into(), "line 1: [0].seconds: no equivalent: "),

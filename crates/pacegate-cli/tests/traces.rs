@@ -331,19 +331,16 @@ async fn lost_spans_are_logged() {
 #[test]
 fn invalid_settings_are_named() {
     for (settings, message) in [
-        ("traces: {}", "traces.otlp: is missing"),
+        ("traces: {}", "traces.otlp: required field is missing"),
         (
             "traces: {otlp: 'localhost:4317'}",
             "traces.otlp: expected a URL that starts with http:// or https://",
         ),
-        ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: expected a number from 0 to 1"),
+        ("traces: {otlp: 'http://x:1', sample: 2}", "traces.sample: expected a number between 0 and 1"),
         ("traces: {otlp: 'http://x:1', endpoint: x}", "traces.endpoint: unknown"),
         ("log: {keys: secret}", "log.keys: expected hashed or plain, got \"secret\""),
         ("log: {decisions: some}", "log.decisions: expected none, denied or all, got \"some\""),
-        (
-            "log: {lines_per_second: -1}",
-            "log.lines_per_second: expected a whole number between 0 and 1000000",
-        ),
+        ("log: {lines_per_second: -1}", "log.lines_per_second: must be between 0 and 1000000, got -1"),
         ("metrics: sometimes", "metrics: expected true or false"),
     ] {
         let directory = tempfile::tempdir().unwrap();

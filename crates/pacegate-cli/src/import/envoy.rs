@@ -98,7 +98,7 @@ fn read_level<'a>(list: &Cursor<'a>, domain: &str, path: &[PathEntry], imported:
         let value = entry.value.as_deref().map_or(String::new(), |value| format!(" with value `{value}`"));
         let duplicate = format!("duplicate key `{}`{value}", entry.key);
         if let Some(first) = seen.insert(entry, item.remark("", "").place) {
-            item.refuse("", format!("{duplicate}; {first} has it already"));
+            item.reject("", format!("{duplicate}; {first} has it already"));
         }
     }
 }
@@ -117,7 +117,7 @@ fn read_node<'a>(
     let is_pattern = key.as_ref().is_some_and(|key| key.ends_with('*') && value.is_none());
     if is_pattern {
         // Envoy's service matches other keys with it.
-        item.refuse("key", "no equivalent: a `*` is only supported in values");
+        item.reject("key", "no equivalent: a `*` is only supported in values");
     }
     if value.as_ref().is_some_and(|value| value.trim_end_matches('*').contains('*')) {
         let message =
@@ -137,7 +137,7 @@ fn read_node<'a>(
         ("quota_mode", node.quota_mode, "use `shadow_mode` for limits that do not deny"),
     ] {
         if is_set {
-            item.refuse(name, format!("no equivalent: {meaning}"));
+            item.reject(name, format!("no equivalent: {meaning}"));
         }
     }
 
@@ -194,7 +194,7 @@ impl RateLimit {
                 [("unit", self.unit.is_some()), ("requests_per_unit", self.requests_per_unit.is_some())]
             {
                 if is_set {
-                    cursor.refuse(name, format!("`{name}` and `unlimited` are mutually exclusive"));
+                    cursor.reject(name, format!("`{name}` and `unlimited` are mutually exclusive"));
                 }
             }
             Some(Allowance::Unlimited)
@@ -212,7 +212,7 @@ impl RateLimit {
 fn filled(name: &str, text: Option<AsWritten>, cursor: &Cursor<'_>) -> Option<String> {
     let AsWritten(text) = text?;
     if text.is_empty() {
-        cursor.refuse(name, "must not be empty");
+        cursor.reject(name, "must not be empty");
         return None;
     }
     Some(text)
@@ -222,7 +222,7 @@ fn seconds(unit: &str, cursor: &Cursor<'_>) -> Option<u64> {
     let known = UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name));
     if known.is_none() {
         let names = UNITS.map(|(name, _)| name).join(", ");
-        cursor.refuse("unit", format!("expected one of {names}, got {unit:?}"));
+        cursor.reject("unit", format!("expected one of {names}, got {unit:?}"));
     }
     known.map(|(_, seconds)| *seconds)
 }
@@ -234,7 +234,7 @@ fn per_unit(quota: u64, seconds: Option<u64>, cursor: &Cursor<'_>) -> Option<All
     match Limit::try_new(Algorithm::FixedWindow, quota, Duration::from_secs(seconds.unwrap_or(1))) {
         Ok(limit) => Some(Allowance::Limit(limit)).filter(|_| seconds.is_some()),
         Err(error) => {
-            cursor.refuse("requests_per_unit", format!("no equivalent: {error}"));
+            cursor.reject("requests_per_unit", format!("no equivalent: {error}"));
             None
         }
     }

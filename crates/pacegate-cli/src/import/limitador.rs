@@ -68,7 +68,7 @@ fn convert(entry: LimitEntry, item: &Cursor<'_>, imported: &mut Imported<'_>) ->
         _ => {
             let message =
                 "no equivalent: all conditions and variables of a limit must use the same descriptor";
-            item.refuse("", message);
+            item.reject("", message);
             return None;
         }
     };
@@ -89,7 +89,7 @@ fn convert(entry: LimitEntry, item: &Cursor<'_>, imported: &mut Imported<'_>) ->
 fn read_all<T>(list: Option<Cursor<'_>>, read: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
     let read = |expression: Cursor<'_>| {
         let AsWritten(text) = expression.read()?;
-        let reject = |reason| expression.refuse("", format!("`{text}` has no equivalent: {reason}"));
+        let reject = |reason| expression.reject("", format!("`{text}` has no equivalent: {reason}"));
         read(&text).map_err(reject).ok()
     };
     let expressions = list.map(|list| list.items()).unwrap_or_default();
@@ -105,7 +105,7 @@ fn allowance(quota: u64, seconds: u64, item: &Cursor<'_>) -> Option<Allowance> {
         Ok(limit) => Some(Allowance::Limit(limit)),
         Err(error) => {
             let field = if error.field() == "window" { "seconds" } else { "max_value" };
-            item.refuse(field, format!("no equivalent: {error}"));
+            item.reject(field, format!("no equivalent: {error}"));
             None
         }
     }
